@@ -1,0 +1,1 @@
+"""The load tester: knows the service only by HTTP."""

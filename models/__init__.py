@@ -1,0 +1,28 @@
+"""BERT classifiers whose attention heads are run-time switches.
+
+>>> from models import Classifier, HeadMask
+>>> clf = Classifier.load()
+>>> mask = HeadMask.parse("0-5.*", layers=clf.num_layers, heads=clf.num_heads)
+>>> clf.score([("angle bracket", "Simpson 12-Gauge Angle")], head_mask=mask).expected_grade
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
+from models.head_mask import HeadMask
+
+if TYPE_CHECKING:
+    from models.classifier import Classifier, Scores
+
+__all__ = ["Classifier", "HeadMask", "InvalidMask", "ModelError", "Scores", "UnsupportedCheckpoint"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports torch only for those who ask for a classifier: masks and errors are needed without it."""
+    if name in ("Classifier", "Scores"):
+        from models import classifier
+
+        return getattr(classifier, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

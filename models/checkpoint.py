@@ -1,0 +1,156 @@
+"""Reads the tensors of a Hugging Face BERT sequence classifier, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from models.config import ModelConfig
+from models.errors import UnsupportedCheckpoint
+
+DEFAULT = Path(__file__).parent / "default"
+"""The checkpoint that ships with the project."""
+
+HUB_FILES = ["*.json", "*.safetensors", "pytorch_model.bin", "vocab.txt"]
+
+
+def locate(path: str | Path | None) -> Path:
+    """The directory of a checkpoint: a local one, the shipped one (None), or a hub id, downloaded.
+
+    Raises UnsupportedCheckpoint where there is neither a directory nor a reachable hub repository.
+    """
+    if path is None:
+        return DEFAULT
+    directory = Path(path).expanduser()
+    if directory.is_dir():
+        return directory
+    if directory.exists():
+        raise UnsupportedCheckpoint(f"{path} is a file; name the checkpoint's directory")
+    name = str(path)
+    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise UnsupportedCheckpoint(f"{path} does not exist")
+    from huggingface_hub import snapshot_download  # slow to import, and only hub ids need it
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:  # the hub's client raises a dozen unrelated types
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UnsupportedCheckpoint(
+            f"{name!r} is neither a directory nor a hub checkpoint that can be reached: {reason}"
+        ) from None
+
+
+def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
+    """The network's tensors under transformers' names, shapes checked, nothing missing.
+
+    Old names (`LayerNorm.gamma`, no `bert.` prefix) are mapped; tensors of other heads (`cls.*`)
+    and buffers are left out. `.bin` files are opened weights-only.
+    Raises UnsupportedCheckpoint naming the tensor that is missing, misshapen or unknown.
+    """
+    found = {_modern_name(name): tensor for name, tensor in _read_files(directory).items()}
+    tensors: dict[str, Tensor] = {}
+    for name, shape in expected_shapes(config):
+        tensor = found.get(name)
+        if tensor is None:
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name} is missing")
+        if tuple(tensor.shape) != shape:
+            raise UnsupportedCheckpoint(
+                f"{directory}: tensor {name} has shape {tuple(tensor.shape)}, config.json wants {shape}"
+            )
+        if not tensor.is_floating_point():
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name} is {tensor.dtype}, not floating point")
+        if not torch.isfinite(tensor).all():
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name} holds NaN or infinite values")
+        tensors[name] = tensor
+    unknown = sorted(name for name in found if name.startswith("bert.") and name not in tensors)
+    if unknown:
+        raise UnsupportedCheckpoint(
+            f"{directory}: tensor {unknown[0]} does not belong to the network that config.json describes"
+        )
+    return tensors
+
+
+def layer_prefix(layer: int) -> str:
+    """The name under which a layer's tensors stand in a checkpoint."""
+    return f"bert.encoder.layer.{layer}."
+
+
+def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor of the network with its shape; narrower attention where heads are pruned."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, hidden)
+    yield "bert.embeddings.position_embeddings.weight", (config.max_positions, hidden)
+    yield "bert.embeddings.token_type_embeddings.weight", (config.type_vocab_size, hidden)
+    yield from _norm("bert.embeddings.LayerNorm", hidden)
+    for layer, kept in enumerate(config.kept_heads):
+        prefix, width = layer_prefix(layer), len(kept) * config.head_size
+        for name in ("query", "key", "value"):
+            yield f"{prefix}attention.self.{name}.weight", (width, hidden)
+            yield f"{prefix}attention.self.{name}.bias", (width,)
+        yield f"{prefix}attention.output.dense.weight", (hidden, width)
+        yield f"{prefix}attention.output.dense.bias", (hidden,)
+        yield from _norm(f"{prefix}attention.output.LayerNorm", hidden)
+        yield f"{prefix}intermediate.dense.weight", (inner, hidden)
+        yield f"{prefix}intermediate.dense.bias", (inner,)
+        yield f"{prefix}output.dense.weight", (hidden, inner)
+        yield f"{prefix}output.dense.bias", (hidden,)
+        yield from _norm(f"{prefix}output.LayerNorm", hidden)
+    yield "bert.pooler.dense.weight", (hidden, hidden)
+    yield "bert.pooler.dense.bias", (hidden,)
+    yield "classifier.weight", (len(config.labels), hidden)
+    yield "classifier.bias", (len(config.labels),)
+
+
+def _norm(name: str, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{name}.weight", (size,)
+    yield f"{name}.bias", (size,)
+
+
+def _modern_name(name: str) -> str:
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    if name.startswith(("embeddings.", "encoder.", "pooler.")):
+        name = f"bert.{name}"
+    return "buffer" if name == "bert.embeddings.position_ids" else name
+
+
+def _read_files(directory: Path) -> Mapping[str, Tensor]:
+    index = directory / "model.safetensors.index.json"
+    single = directory / "model.safetensors"
+    pickled = directory / "pytorch_model.bin"
+    try:
+        if single.exists():
+            whole: dict[str, Tensor] = load_file(single)
+            return whole
+        if index.exists():
+            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            return {
+                name: tensor
+                for shard in shards
+                for name, tensor in load_file(directory / Path(shard).name).items()
+            }
+        if pickled.exists():
+            loaded: Any = torch.load(pickled, map_location="cpu", weights_only=True)
+            if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
+                raise UnsupportedCheckpoint(f"{pickled} does not hold a plain dictionary of tensors")
+            tensors: dict[str, Tensor] = dict(loaded)
+            return tensors
+    except (
+        SafetensorError,
+        pickle.UnpicklingError,
+        ValueError,
+        KeyError,
+        OSError,
+        RuntimeError,
+        EOFError,
+    ) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UnsupportedCheckpoint(f"{directory}: the weights cannot be read: {reason}") from None
+    raise UnsupportedCheckpoint(f"{directory} holds neither model.safetensors nor pytorch_model.bin")

@@ -1,0 +1,253 @@
+"""The façade: a checkpoint that scores query–title pairs under head masks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from models.checkpoint import DEFAULT, locate, read_tensors
+from models.config import ModelConfig, read_config
+from models.device import resolve_device, resolve_dtype
+from models.encoder import Encoder
+from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
+from models.head_mask import HeadMask
+from models.packing import pack
+from models.tokenizer import EncodedPair, PairTokenizer
+
+Masks = HeadMask | Sequence[HeadMask | None] | None
+"""One mask for all pairs, or one (or None) for each, or None: all heads on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Relevance of n pairs. Grades count from 0, the least relevant.
+
+    logits, probabilities: (n, grades) float32. expected_grade: (n,) float32, Σ grade·probability.
+    grade: (n,) int64, the most probable. score: (n,) float32 in [0, 1], expected_grade / (grades − 1).
+    A one-label cross-encoder has one column: probabilities, expected_grade and score are its
+    sigmoid, and grade is that rounded.
+    """
+
+    logits: np.ndarray
+    probabilities: np.ndarray
+    expected_grade: np.ndarray
+    grade: np.ndarray
+    score: np.ndarray
+
+    @classmethod
+    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0) -> Scores:
+        """logits: (n, grades) float32, least relevant grade first."""
+        scaled = logits.astype(np.float64) / temperature
+        if logits.shape[1] == 1:
+            relevance = (1 / (1 + np.exp(-scaled[:, 0]))).astype(np.float32)
+            return cls(logits, relevance[:, None], relevance, np.rint(relevance).astype(np.int64), relevance)
+        scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+        probabilities = scaled / scaled.sum(axis=1, keepdims=True)
+        expected = probabilities @ np.arange(logits.shape[1])
+        return cls(
+            logits,
+            probabilities.astype(np.float32),
+            expected.astype(np.float32),
+            probabilities.argmax(axis=1),
+            (expected / (logits.shape[1] - 1)).astype(np.float32),
+        )
+
+
+class Classifier:
+    """A BERT query–title classifier on one device.
+
+    >>> clf = Classifier.load()
+    >>> clf.score([("angle bracket", "Simpson 12-Gauge Angle")]).expected_grade
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: ModelConfig,
+        tokenizer: PairTokenizer,
+        encoder: Encoder,
+        stored_masks: dict[str, HeadMask],
+        quality: dict[str, float] | None = None,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.tokenizer = tokenizer
+        self.encoder = encoder
+        self.stored_masks = stored_masks
+        self.quality = quality
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        *,
+        deterministic: bool = False,
+        label_order: Sequence[str] | None = None,
+        tokenizer_cache: int = 65_536,
+    ) -> Classifier:
+        """Loads a Hugging Face BERT sequence classifier.
+
+        path: a directory or a hub id; None: the model shipped with the project.
+        device: auto, cpu, cuda, cuda:N. dtype: auto (bfloat16 where native), float32, bfloat16.
+        deterministic: float32 scores that are the same bits alone and in any batch.
+        label_order: label names from least to most relevant; default: the checkpoint's own order.
+        tokenizer_cache: texts whose tokens are kept.
+        Raises UnsupportedCheckpoint for what cannot be loaded whole, ModelError for a wrong option.
+        """
+        directory = locate(path)
+        where = resolve_device(device)
+        number_format = resolve_dtype(dtype, where, deterministic=deterministic)
+        config = read_config(directory, label_order)
+        tokenizer = PairTokenizer.load(
+            directory,
+            max_tokens=config.max_positions,
+            vocab_size=config.vocab_size,
+            cache_size=tokenizer_cache,
+        )
+        encoder = Encoder(
+            config,
+            read_tensors(directory, config),
+            device=where,
+            dtype=number_format,
+            deterministic=deterministic,
+        )
+        name = "headroom-default" if directory == DEFAULT else str(path).rstrip("/").rsplit("/", 1)[-1]
+        return cls(
+            name, config, tokenizer, encoder, read_stored_masks(directory, config), read_quality(directory)
+        )
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the network, pruned or not."""
+        return self.config.num_layers
+
+    @property
+    def num_heads(self) -> int:
+        """Heads a layer has before pruning; masks are numbered by it."""
+        return self.config.num_heads
+
+    @property
+    def grades(self) -> tuple[str, ...]:
+        """Names of the grades, least relevant first; empty for a one-label cross-encoder."""
+        return self.config.labels if self.config.is_graded else ()
+
+    @property
+    def max_tokens(self) -> int:
+        """The window: longer pairs are truncated, longest text first."""
+        return self.config.max_positions
+
+    @property
+    def all_heads(self) -> HeadMask:
+        """The mask `none` of this model's shape."""
+        return HeadMask.none(self.num_layers, self.num_heads)
+
+    def score(
+        self, pairs: Sequence[tuple[str, str]], head_mask: Masks = None, *, batch_tokens: int = 4096
+    ) -> Scores:
+        """Scores (query, title) pairs; the result's rows are in the order of the pairs.
+
+        head_mask: one mask for all, or one per pair, or None. batch_tokens: most tokens per forward
+        pass. Raises InvalidMask for a mask of another shape, ModelError for unreadable text.
+        """
+        masks = self._masks(head_mask, len(pairs))
+        encoded = self.tokenizer.encode(pairs)
+        logits = np.empty((len(pairs), len(self.config.labels)), np.float32)
+        for rows in batches_by_length([len(pair) for pair in encoded], batch_tokens):
+            weights = masks.matrix if isinstance(masks, HeadMask) else None
+            if isinstance(masks, list):
+                weights = np.stack([masks[i].matrix for i in rows])
+            logits[rows] = self.forward([encoded[i] for i in rows], weights)
+        return self.scores(logits)
+
+    def forward(self, pairs: Sequence[EncodedPair], head_weights: np.ndarray | None = None) -> np.ndarray:
+        """Logits of at least one encoded pair in one pass of the network.
+
+        head_weights: (n, layers, heads) or (layers, heads) float32, None for all heads on.
+        Returns (n, labels) float32, least relevant grade first.
+        """
+        encoder = self.encoder
+        batch = pack(pairs, device=encoder.device, dtype=encoder.dtype, deterministic=encoder.deterministic)
+        logits = encoder.forward(batch, head_weights).numpy(force=True)
+        ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
+        return ordered
+
+    def scores(self, logits: np.ndarray) -> Scores:
+        """Calibrated scores of logits (n, labels) float32 that `forward` gave."""
+        return Scores.from_logits(logits, self.config.temperature)
+
+    def attention(
+        self, pair: EncodedPair, heads: Sequence[tuple[int, int]], head_mask: HeadMask | None = None
+    ) -> np.ndarray:
+        """What the heads (layer, head), at least one, attend to in a pair of n tokens.
+
+        Returns (len(heads), n, n) float32; a row sums to 1, or to the head's weight under the mask.
+        """
+        encoder = self.encoder
+        batch = pack([pair], device=encoder.device, dtype=encoder.dtype)
+        return encoder.attention(batch, heads, None if head_mask is None else head_mask.matrix)
+
+    def _masks(self, head_mask: Masks, count: int) -> HeadMask | list[HeadMask] | None:
+        if head_mask is None:
+            return None
+        if isinstance(head_mask, HeadMask):
+            return self._fitting(head_mask)
+        if len(head_mask) != count:
+            raise ModelError(
+                f"head_mask: {len(head_mask)} masks for {count} pairs; give one, or one per pair"
+            )
+        return [self._fitting(self.all_heads if mask is None else mask) for mask in head_mask]
+
+    def _fitting(self, mask: HeadMask) -> HeadMask:
+        if (mask.layers, mask.heads) != (self.num_layers, self.num_heads):
+            raise InvalidMask(
+                f"the mask is for {mask.layers} layers of {mask.heads} heads; "
+                f"this model has {self.num_layers} of {self.num_heads}"
+            )
+        return mask
+
+
+def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Cuts sequences into batches of at most `budget` tokens (always at least one), shortest first.
+
+    Yields the indices into `lengths` of each batch.
+    """
+    rows: list[int] = []
+    tokens = 0
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if rows and tokens + lengths[index] > budget:
+            yield rows
+            rows, tokens = [], 0
+        rows.append(index)
+        tokens += lengths[index]
+    if rows:
+        yield rows
+
+
+def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMask]:
+    """The masks that stand beside a checkpoint, `masks/NAME.json`, each holding a JSON form under "mask"."""
+    masks = {}
+    for file in sorted((directory / "masks").glob("*.json")):
+        try:
+            form = json.loads(file.read_text(encoding="utf-8"))["mask"]
+            masks[file.stem] = HeadMask.parse(form, layers=config.num_layers, heads=config.num_heads)
+        except (ValueError, KeyError, TypeError, ModelError) as error:
+            raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
+    return masks
+
+
+def read_quality(directory: Path) -> dict[str, float] | None:
+    """The figures under "test" in a checkpoint's metrics.json, or None where it has none."""
+    file = directory / "metrics.json"
+    if not file.exists():
+        return None
+    try:
+        test = json.loads(file.read_text(encoding="utf-8"))["test"]
+        return {str(name): float(value) for name, value in test.items() if isinstance(value, int | float)}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None

@@ -1,0 +1,213 @@
+"""The BERT encoder over packed sequences, with a weight for every head of every sequence.
+
+Devlin et al. 2019, https://arxiv.org/abs/1810.04805; the layout follows transformers' BertModel, to
+which the tests hold it. Read `Encoder.forward` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.attention import MultiHeadAttention
+from models.checkpoint import expected_shapes, layer_prefix
+from models.config import ModelConfig
+from models.linear import Linear
+from models.live_heads import LayerHeads, SlicedAttention, module_bytes, plan
+from models.packing import ROW_MULTIPLE, PackedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Layer normalisation over the last dimension."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: (T, D) → (T, D)."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One post-norm transformer layer. `attention` is None where pruning left no head at all."""
+
+    attention: MultiHeadAttention | None
+    attention_bias: Tensor
+    attention_norm: Norm
+    up: Linear
+    down: Linear
+    norm: Norm
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """x: (T, D) → (T, D)."""
+        return self.norm(self.down(self.up(x), residual=x))
+
+
+class Encoder:
+    """A classifier's network, its weights converted and laid out for one device.
+
+    tensors: as models.checkpoint.read_tensors gives them. dtype: of weights and activations;
+    pooler and classifier always compute in float32.
+    deterministic: float32 results that are the same bits in any batch; heads are then never cut out.
+    parameters, nbytes: how many numbers the weights are, and how much memory they take here.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: Mapping[str, Tensor],
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        deterministic: bool = False,
+    ) -> None:
+        self.config = config
+        self.device = device
+        self.dtype = dtype
+        self.deterministic = deterministic
+
+        def get(name: str, as_dtype: torch.dtype = dtype) -> Tensor:
+            return tensors[name].to(device, as_dtype).contiguous()
+
+        def norm(name: str) -> Norm:
+            return Norm(get(f"{name}.weight"), get(f"{name}.bias"), config.layer_norm_eps)
+
+        def linear(name: str, activation: str = "none") -> Linear:
+            return Linear(get(f"{name}.weight"), get(f"{name}.bias"), activation)
+
+        embeddings = "bert.embeddings."
+        self.word_embeddings = get(f"{embeddings}word_embeddings.weight")
+        self.position_embeddings = get(f"{embeddings}position_embeddings.weight")
+        self.segment_embeddings = get(f"{embeddings}token_type_embeddings.weight")
+        self.embedding_norm = norm(f"{embeddings}LayerNorm")
+        self.layers = []
+        for number, kept in enumerate(config.kept_heads):
+            prefix = layer_prefix(number)
+            names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
+            attention = None
+            if kept:
+                attention = MultiHeadAttention(
+                    len(kept),
+                    config.head_size,
+                    Linear(
+                        torch.cat([get(f"{name}.weight") for name in names]),
+                        torch.cat([get(f"{name}.bias") for name in names]),
+                    ),
+                    linear(f"{prefix}attention.output.dense"),
+                )
+            self.layers.append(
+                Layer(
+                    attention,
+                    get(f"{prefix}attention.output.dense.bias"),
+                    norm(f"{prefix}attention.output.LayerNorm"),
+                    linear(f"{prefix}intermediate.dense", config.activation),
+                    linear(f"{prefix}output.dense"),
+                    norm(f"{prefix}output.LayerNorm"),
+                )
+            )
+        self.pooler, self.classifier = (
+            Linear(get(f"{name}.weight", torch.float32), get(f"{name}.bias", torch.float32))
+            for name in ("bert.pooler.dense", "classifier")
+        )
+        self.parameters = sum(tensors[name].numel() for name, _ in expected_shapes(config))
+        self.nbytes = sum(
+            tensors[name].numel() * (4 if name.startswith(("bert.pooler", "classifier")) else dtype.itemsize)
+            for name, _ in expected_shapes(config)
+        )
+        attention_bytes = sum(module_bytes(layer.attention) for layer in self.layers if layer.attention)
+        self.sliced = SlicedAttention(max_bytes=attention_bytes)
+
+    def forward(self, batch: PackedBatch, head_weights: np.ndarray | None = None) -> Tensor:
+        """Logits of a packed batch.
+
+        head_weights: (rows, layers, heads) float32 in the caller's order of rows, or (layers, heads)
+            for all rows; 1 keeps a head, 0 removes it; None keeps all.
+        Returns (rows, labels) float32 in the caller's order, labels as in the checkpoint.
+        """
+        if head_weights is not None and head_weights.ndim == 3:
+            head_weights = head_weights[batch.order]
+        with torch.inference_mode():
+            x = self.embed(batch)  # (T, D)
+            for number, heads in enumerate(plan(head_weights, self.config.kept_heads)):
+                x = self._attend(number, x, batch, heads)
+                x = self.layers[number].feed_forward(x)
+            logits = self.classify(x[batch.first_token], batch.rows)
+            restored = torch.empty_like(logits)
+            restored[torch.from_numpy(batch.order).to(self.device)] = logits
+            return restored
+
+    def attention(
+        self, batch: PackedBatch, heads: Sequence[tuple[int, int]], head_weights: np.ndarray | None = None
+    ) -> np.ndarray:
+        """What some heads attend to in a batch of one pair.
+
+        heads: (layer, head) in the numbering of the unpruned model; head_weights: (layers, heads).
+        A head that is pruned or has weight w < 1 shows its probabilities times w (zeros when off).
+        Returns (len(heads), n, n) float32; row i is what token i attends to.
+        """
+        length = int(batch.offsets[1])
+        maps = np.zeros((len(heads), length, length), np.float32)
+        last = max(layer for layer, _ in heads)
+        with torch.inference_mode():
+            x = self.embed(batch)
+            for number, live in enumerate(plan(head_weights, self.config.kept_heads)[: last + 1]):
+                attention, kept = self.layers[number].attention, self.config.kept_heads[number]
+                wanted = [(i, head) for i, (layer, head) in enumerate(heads) if layer == number]
+                if attention is not None and wanted:
+                    probabilities = attention.probabilities(x[:length]).numpy(force=True)
+                    for i, head in wanted:
+                        if head in kept:
+                            weight = 1.0 if head_weights is None else head_weights[number, head]
+                            maps[i] = probabilities[kept.index(head)] * weight
+                x = self._attend(number, x, batch, live)
+                x = self.layers[number].feed_forward(x)
+        return maps
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Word + position + segment embeddings, normalised. Returns (T, D)."""
+        x = F.embedding(batch.ids, self.word_embeddings)
+        x = x + F.embedding(batch.segments, self.segment_embeddings)
+        x += F.embedding(batch.positions, self.position_embeddings)
+        return self.embedding_norm(x)
+
+    def classify(self, first: Tensor, rows: int) -> Tensor:
+        """Pooler and classifier over the first token of each sequence. (B, D) → (rows, labels) float32."""
+        first = first.float()
+        if self.deterministic:
+            first = F.pad(first, (0, 0, 0, -first.shape[0] % ROW_MULTIPLE))
+        return self.classifier(torch.tanh(self.pooler(first)))[:rows]
+
+    def _attend(self, number: int, x: Tensor, batch: PackedBatch, heads: LayerHeads) -> Tensor:
+        """Attention, residual and norm of one layer, over the heads that the batch needs. (T, D) → (T, D)."""
+        layer = self.layers[number]
+        module = layer.attention
+        if module is None or not heads.live:  # nothing but the bias of W^O is left
+            return layer.attention_norm(x + layer.attention_bias)
+        weights = heads.weights
+        if len(heads.live) < module.heads and not self.deterministic:
+            sliced = self.sliced.get(number, module, heads.live)
+            if sliced is not None and weights is not None:
+                module, weights = sliced, weights[..., list(heads.live)]
+        per_token = None if weights is None else self._per_token(weights, batch)
+        return layer.attention_norm(module.packed(x, batch, per_token, exact=self.deterministic))
+
+    def _per_token(self, weights: np.ndarray, batch: PackedBatch) -> Tensor | None:
+        """Weights (rows, h) or (h,) for each token: (T, h), or (h,) where rows agree, or None for ones."""
+        if (weights == 1).all():
+            return None
+        if weights.ndim == 2 and (weights == weights[0]).all():
+            weights = weights[0]
+        on_device = torch.from_numpy(weights).to(self.device, self.dtype)
+        if on_device.ndim == 1:
+            return on_device
+        if batch.first_token.shape[0] > batch.rows:
+            on_device = F.pad(on_device, (0, 0, 0, 1))  # the row that fills up a deterministic pack
+        return on_device[batch.row_of_token]

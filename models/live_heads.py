@@ -1,0 +1,103 @@
+"""Which heads a batch needs, layer by layer, and attention modules that hold only those."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.attention import MultiHeadAttention
+from models.linear import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class LayerHeads:
+    """What one layer computes for one batch.
+
+    live: positions, among the heads that the layer holds, of those that some row needs, ascending.
+    weights: (rows, held) or (held,) float32; None where all are 1.
+    """
+
+    live: tuple[int, ...]
+    weights: np.ndarray | None
+
+
+def plan(weights: np.ndarray | None, kept_heads: Sequence[tuple[int, ...]]) -> list[LayerHeads]:
+    """The union of live heads and the weights left to apply, for each layer.
+
+    weights: (rows, layers, heads) or (layers, heads) float32 in the numbering of the unpruned model,
+        None for all on. kept_heads: the heads that each layer still holds.
+    """
+    if weights is None:
+        return [LayerHeads(tuple(range(len(kept))), None) for kept in kept_heads]
+    layers = []
+    for layer, kept in enumerate(kept_heads):
+        held = weights[..., layer, list(kept)]  # (rows, held) or (held,)
+        live = np.flatnonzero(np.atleast_2d(held > 0).any(0))
+        layers.append(LayerHeads(tuple(live.tolist()), None if (held == 1).all() else held))
+    return layers
+
+
+class SlicedAttention:
+    """A bounded cache of attention modules cut down to a set of live heads.
+
+    A set is cut when it comes a second time, so that a stream of one-off masks copies nothing; the
+    least recently used goes first.
+    max_bytes: how much the cached modules may hold together.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.nbytes = 0
+        self._modules: OrderedDict[tuple[int, tuple[int, ...]], MultiHeadAttention] = OrderedDict()
+        self._seen: OrderedDict[tuple[int, tuple[int, ...]], None] = OrderedDict()
+
+    def get(self, layer: int, whole: MultiHeadAttention, live: tuple[int, ...]) -> MultiHeadAttention | None:
+        """The module of `layer` with only the heads `live`, or None while it does not pay to cut it."""
+        key = (layer, live)
+        module = self._modules.get(key)
+        if module is not None:
+            self._modules.move_to_end(key)
+            return module
+        if key not in self._seen:
+            self._seen[key] = None
+            if len(self._seen) > 4096:
+                self._seen.popitem(last=False)
+            return None
+        module = slice_heads(whole, live)
+        size = module_bytes(module)
+        if size > self.max_bytes:
+            return None
+        self._modules[key] = module
+        self.nbytes += size
+        while self.nbytes > self.max_bytes:
+            self.nbytes -= module_bytes(self._modules.popitem(last=False)[1])
+        return module
+
+
+def slice_heads(whole: MultiHeadAttention, live: tuple[int, ...]) -> MultiHeadAttention:
+    """A module with the heads at the positions `live` (at least one) of `whole`."""
+    rows = head_rows(live, whole.head_size)
+    width = whole.heads * whole.head_size
+    stacked = torch.cat([rows + part * width for part in range(3)])
+    projection, output = whole.query_key_value, whole.output
+    return MultiHeadAttention(
+        len(live),
+        whole.head_size,
+        Linear(projection.weight[stacked], projection.bias[stacked]),
+        Linear(output.weight[:, rows], output.bias),
+    )
+
+
+def head_rows(heads: Sequence[int], head_size: int) -> Tensor:
+    """Indices, (len(heads)·head_size,) int64, of the heads' rows in W^Q, W^K, W^V and columns in W^O."""
+    return (torch.tensor(heads, dtype=torch.int64)[:, None] * head_size + torch.arange(head_size)).flatten()
+
+
+def module_bytes(module: MultiHeadAttention) -> int:
+    """Bytes of an attention module's weights."""
+    return module.query_key_value.nbytes + module.output.nbytes

@@ -1,0 +1,63 @@
+"""transformers as the reference: its logits for a pair in float32 and float64."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from transformers import BertForSequenceClassification
+
+from models.config import parse_config
+from models.encoder import Encoder
+from models.packing import pack
+from models.tokenizer import EncodedPair
+
+CPU = torch.device("cpu")
+
+
+def random_pair(rng: np.random.Generator, length: int, vocab_size: int) -> EncodedPair:
+    """A pair of `length` random tokens, cut into its two segments somewhere."""
+    query = int(rng.integers(0, max(1, length - 2)))
+    return EncodedPair(
+        ids=rng.integers(0, vocab_size, length).astype(np.int32),
+        query_tokens=query,
+        unknown_tokens=0,
+        truncated=False,
+    )
+
+
+def reference_logits(
+    model: BertForSequenceClassification, pairs: list[EncodedPair], dtype: torch.dtype
+) -> np.ndarray:
+    """Logits (n, labels) of each pair on its own, in `dtype`."""
+    model = copy.deepcopy(model).to(dtype)
+    rows = []
+    for pair in pairs:
+        segments = [0] * pair.first_segment + [1] * (len(pair) - pair.first_segment)
+        with torch.no_grad():
+            output = model(
+                input_ids=torch.tensor(pair.ids[None].astype(np.int64)),
+                token_type_ids=torch.tensor([segments[: len(pair)]]),
+            )
+        rows.append(output.logits[0].numpy())
+    return np.stack(rows)
+
+
+def encoder_of(
+    model: BertForSequenceClassification, dtype: torch.dtype = torch.float32, *, deterministic: bool = False
+) -> Encoder:
+    """Our encoder with the weights of a transformers model."""
+    return Encoder(
+        parse_config(model.config.to_dict()),
+        model.state_dict(),
+        device=CPU,
+        dtype=dtype,
+        deterministic=deterministic,
+    )
+
+
+def logits_of(encoder: Encoder, pairs: list[EncodedPair], weights: np.ndarray | None = None) -> np.ndarray:
+    """Our logits (n, labels) of pairs packed into one batch."""
+    batch = pack(pairs, device=CPU, dtype=encoder.dtype, deterministic=encoder.deterministic)
+    return encoder.forward(batch, weights).numpy()

@@ -1,0 +1,197 @@
+"""What a checkpoint directory may hold, and how everything else is refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from models import Classifier, UnsupportedCheckpoint
+from tests.checkpoints import write_checkpoint
+
+PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "wood deck screws")]
+
+
+@pytest.fixture
+def checkpoint(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint"))
+
+
+def load(directory: Path) -> Classifier:
+    return Classifier.load(directory, "cpu", "float32")
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    file = directory / "config.json"
+    config = json.loads(file.read_text())
+    config.update(changes)
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+
+
+def edit_tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file(tensors, directory / "model.safetensors")
+
+
+def test_a_pickled_checkpoint_with_old_names_scores_the_same(checkpoint: Path) -> None:
+    expected = load(checkpoint).score(PAIRS).logits
+    tensors = load_file(checkpoint / "model.safetensors")
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in tensors.items()
+    }
+    old["bert.embeddings.position_ids"] = torch.arange(64)[None]
+    old["cls.predictions.bias"] = torch.zeros(3)
+    (checkpoint / "model.safetensors").unlink()
+    torch.save(old, checkpoint / "pytorch_model.bin")
+
+    np.testing.assert_array_equal(load(checkpoint).score(PAIRS).logits, expected)
+
+
+def test_a_sharded_checkpoint_scores_the_same(checkpoint: Path) -> None:
+    expected = load(checkpoint).score(PAIRS).logits
+    tensors = load_file(checkpoint / "model.safetensors")
+    names = sorted(tensors)
+    (checkpoint / "model.safetensors").unlink()
+    weight_map = {}
+    for number, part in enumerate((names[:20], names[20:])):
+        save_file({name: tensors[name] for name in part}, checkpoint / f"model-{number}.safetensors")
+        weight_map |= dict.fromkeys(part, f"model-{number}.safetensors")
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+    np.testing.assert_array_equal(load(checkpoint).score(PAIRS).logits, expected)
+
+
+def test_a_pickle_that_would_run_code_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "owned",))
+
+    (checkpoint / "model.safetensors").unlink()
+    torch.save({"bert.pooler.dense.weight": Evil()}, checkpoint / "pytorch_model.bin")
+
+    with pytest.raises(UnsupportedCheckpoint, match="cannot be read"):
+        load(checkpoint)
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+        ({"is_decoder": True}, "is_decoder"),
+        ({"hidden_act": "swish"}, "hidden_act is 'swish'"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"problem_type": "multi_label_classification"}, "multi_label"),
+        ({"num_attention_heads": 5}, "not a multiple"),
+        ({"num_hidden_layers": 4}, "layer.3"),
+        ({"num_hidden_layers": 2}, r"layer\.2.*does not belong"),
+        ({"hidden_size": "32"}, "hidden_size is '32'"),
+        ({"vocab_size": 200}, "word_embeddings.weight has shape"),
+        ({"type_vocab_size": 1}, "two segments"),
+        ({"pruned_heads": {"9": [0]}}, "layer '9'"),
+        ({"pruned_heads": {"0": [4]}}, "head 0.4"),
+        ({"pruned_heads": {"0": [1]}}, "layer.0.attention.self.query.weight has shape"),
+        ({"id2label": {"0": "a", "2": "b"}}, "run from 0"),
+        ({"headroom": {"temperature": 0}}, "headroom.temperature is 0"),
+        ({"headroom": {"label_order": ["exact"]}}, "label order"),
+    ],
+)
+def test_what_the_encoder_would_not_compute_exactly_is_refused_by_name(
+    checkpoint: Path, changes: dict[str, Any], message: str
+) -> None:
+    edit_config(checkpoint, **changes)
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        load(checkpoint)
+
+
+def test_a_missing_tensor_is_named(checkpoint: Path) -> None:
+    def lose(tensors: dict[str, torch.Tensor]) -> None:
+        del tensors["classifier.weight"]
+
+    edit_tensors(checkpoint, lose)
+    with pytest.raises(UnsupportedCheckpoint, match=r"classifier\.weight is missing"):
+        load(checkpoint)
+
+
+def test_a_tensor_with_nan_is_named(checkpoint: Path) -> None:
+    def poison(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["bert.encoder.layer.1.output.dense.bias"][3] = torch.nan
+
+    edit_tensors(checkpoint, poison)
+    with pytest.raises(UnsupportedCheckpoint, match=r"layer\.1\.output\.dense\.bias holds NaN"):
+        load(checkpoint)
+
+
+def test_a_torn_file_is_refused(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(UnsupportedCheckpoint, match="cannot be read"):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt"])
+def test_a_missing_file_is_refused(checkpoint: Path, name: str) -> None:
+    (checkpoint / name).unlink()
+    with pytest.raises(UnsupportedCheckpoint):
+        load(checkpoint)
+
+
+def test_no_directory_and_no_hub_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name in ("/no/such/directory", "./nor/this", "nobody/nothing-like-this"):
+        with pytest.raises(UnsupportedCheckpoint) as caught:
+            Classifier.load(name)
+        assert "\n" not in str(caught.value)
+
+
+def test_labels_can_be_put_in_order(checkpoint: Path) -> None:
+    plain = load(checkpoint)
+    order = list(reversed(plain.grades))
+
+    turned = Classifier.load(checkpoint, "cpu", "float32", label_order=order)
+
+    assert turned.grades == tuple(order)
+    np.testing.assert_array_equal(turned.score(PAIRS).logits, plain.score(PAIRS).logits[:, ::-1])
+
+
+def test_a_one_label_cross_encoder_scores_by_its_sigmoid(tmp_path: Path) -> None:
+    clf = load(write_checkpoint(tmp_path / "one", num_labels=1))
+
+    scores = clf.score(PAIRS)
+
+    assert clf.grades == ()
+    np.testing.assert_allclose(scores.score, 1 / (1 + np.exp(-scores.logits[:, 0])), rtol=1e-5)
+    np.testing.assert_array_equal(scores.probabilities[:, 0], scores.score)
+
+
+def test_the_temperature_calibrates_probabilities_and_leaves_logits(checkpoint: Path) -> None:
+    plain = load(checkpoint).score(PAIRS)
+    edit_config(checkpoint, headroom={"temperature": 2.0})
+
+    calibrated = load(checkpoint).score(PAIRS)
+
+    np.testing.assert_array_equal(calibrated.logits, plain.logits)
+    expected = np.exp(plain.logits / 2) / np.exp(plain.logits / 2).sum(1, keepdims=True)
+    np.testing.assert_allclose(calibrated.probabilities, expected, rtol=1e-5)
+
+
+def test_stored_masks_come_with_the_checkpoint(checkpoint: Path) -> None:
+    (checkpoint / "masks").mkdir()
+    (checkpoint / "masks" / "small.json").write_text(json.dumps({"mask": {"off": [[1, 2]]}}))
+    assert load(checkpoint).stored_masks["small"].spec == "1.2"
+
+    (checkpoint / "masks" / "broken.json").write_text(json.dumps({"mask": {"off": [[7, 2]]}}))
+    with pytest.raises(UnsupportedCheckpoint, match=r"broken\.json"):
+        load(checkpoint)

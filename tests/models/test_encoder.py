@@ -1,0 +1,244 @@
+"""The packed encoder against transformers, and scores that do not depend on their neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.checkpoints import random_model
+from tests.models.reference import encoder_of, logits_of, random_pair, reference_logits
+
+BFLOAT16_BOUND = 2e-2
+"""Largest change of a bfloat16 logit by its neighbours, relative to the logits' own scale. bfloat16 keeps
+8 bits (a step of 2^-8 = 4e-3); other groupings of the same sums may round a few of them the other way."""
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> dict[str, int]:
+    heads = draw(st.integers(1, 6))
+    return {
+        "num_hidden_layers": draw(st.integers(1, 4)),
+        "num_attention_heads": heads,
+        "hidden_size": heads * draw(st.sampled_from([2, 4, 8, 12])),
+        "intermediate_size": draw(st.integers(1, 40)),
+        "num_labels": draw(st.integers(1, 7)),
+        "vocab_size": draw(st.integers(5, 200)),
+        "max_position_embeddings": 512,
+    }
+
+
+def random_weights(rng: np.random.Generator, rows: int, layers: int, heads: int) -> np.ndarray:
+    """A different mask for every row: on, off and in between, with whole layers off now and then."""
+    weights = rng.choice([0.0, 0.5, 1.0], (rows, layers, heads), p=[0.4, 0.1, 0.5]).astype(np.float32)
+    weights[rng.random((rows, layers)) < 0.2] = 0
+    return weights
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=shapes(), lengths=st.lists(st.integers(2, 512), min_size=1, max_size=6), seed=st.integers(0, 99))
+def test_float32_logits_are_as_exact_as_transformers_own(
+    shape: dict[str, int], lengths: list[int], seed: int
+) -> None:
+    model = random_model(seed, **shape)
+    rng = np.random.default_rng(seed)
+    pairs = [random_pair(rng, length, shape["vocab_size"]) for length in lengths]
+
+    exact = reference_logits(model, pairs, torch.float64)
+    theirs = reference_logits(model, pairs, torch.float32)
+    ours = logits_of(encoder_of(model), pairs)
+
+    assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=shapes(), lengths=st.lists(st.integers(2, 80), min_size=2, max_size=9), seed=st.integers(0, 99))
+def test_deterministic_scores_are_the_same_bits_alone_and_in_any_batch(
+    shape: dict[str, int], lengths: list[int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    encoder = encoder_of(random_model(seed, **shape), deterministic=True)
+    pairs = [random_pair(rng, length, shape["vocab_size"]) for length in lengths]
+    weights = random_weights(rng, len(pairs), shape["num_hidden_layers"], shape["num_attention_heads"])
+
+    together = logits_of(encoder, pairs, weights)
+    alone = np.concatenate([logits_of(encoder, [p], w[None]) for p, w in zip(pairs, weights, strict=True)])
+    order = rng.permutation(len(pairs))
+    shuffled = logits_of(encoder, [pairs[i] for i in order], weights[order])
+
+    np.testing.assert_array_equal(together, alone)
+    np.testing.assert_array_equal(together[order], shuffled)
+
+
+@pytest.mark.parametrize("shape", [(12, 768, 3072), (12, 192, 768)])
+def test_deterministic_scores_hold_at_real_widths(shape: tuple[int, int, int]) -> None:
+    heads, hidden, inner = shape
+    model = random_model(
+        0,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        max_position_embeddings=512,
+        initializer_range=0.05,
+    )
+    rng = np.random.default_rng(0)
+    encoder = encoder_of(model, deterministic=True)
+    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 60, 40)]
+    weights = random_weights(rng, len(pairs), 2, heads)
+
+    together = logits_of(encoder, pairs, weights)
+    alone = np.concatenate([logits_of(encoder, [p], w[None]) for p, w in zip(pairs, weights, strict=True)])
+
+    np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.parametrize("shape", [(4, 32, 64), (12, 192, 768)])
+def test_bfloat16_scores_move_with_their_neighbours_by_no_more_than_the_stated_bound(
+    shape: tuple[int, int, int],
+) -> None:
+    heads, hidden, inner = shape
+    model = random_model(
+        3, num_attention_heads=heads, hidden_size=hidden, intermediate_size=inner, initializer_range=0.1
+    )
+    rng = np.random.default_rng(3)
+    encoder = encoder_of(model, torch.bfloat16)
+    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 64, 60)]
+    weights = random_weights(rng, len(pairs), 3, heads)
+
+    together = logits_of(encoder, pairs, weights)
+    alone = np.concatenate([logits_of(encoder, [p], w[None]) for p, w in zip(pairs, weights, strict=True)])
+
+    assert np.abs(together - alone).max() <= BFLOAT16_BOUND * np.abs(alone).max()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 999))
+def test_bfloat16_is_as_close_to_the_truth_as_transformers_bfloat16(seed: int) -> None:
+    model = random_model(seed, initializer_range=0.1)
+    rng = np.random.default_rng(seed)
+    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 64, 12)]
+
+    exact = reference_logits(model, pairs, torch.float64)
+    with torch.no_grad():
+        half = model.bfloat16()
+        theirs = np.stack(
+            [
+                half(
+                    input_ids=torch.tensor(pair.ids[None].astype(np.int64)),
+                    token_type_ids=torch.tensor([([0] * pair.first_segment + [1] * len(pair))[: len(pair)]]),
+                )
+                .logits[0]
+                .float()
+                .numpy()
+                for pair in pairs
+            ]
+        )
+    ours = logits_of(encoder_of(model, torch.bfloat16), pairs)
+
+    assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-2 * np.abs(exact).max()
+
+
+def test_masks_of_one_row_never_touch_another() -> None:
+    rng = np.random.default_rng(5)
+    encoder = encoder_of(random_model(5))
+    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(4, 60, 8)]
+    weights = np.ones((8, 3, 4), np.float32)
+    before = logits_of(encoder, pairs, weights)
+
+    weights[3] = 0
+    after = logits_of(encoder, pairs, weights)
+
+    others = [i for i in range(8) if i != 3]
+    np.testing.assert_allclose(after[others], before[others], atol=1e-5)
+    assert np.abs(after[3] - before[3]).max() > 1e-2
+
+
+def test_one_mask_for_all_rows_is_the_same_as_one_each() -> None:
+    rng = np.random.default_rng(6)
+    encoder = encoder_of(random_model(6))
+    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(4, 60, 8)]
+    mask = random_weights(rng, 1, 3, 4)[0]
+
+    shared = logits_of(encoder, pairs, mask)
+    each = logits_of(encoder, pairs, np.broadcast_to(mask, (8, 3, 4)).copy())
+
+    np.testing.assert_allclose(shared, each, atol=1e-5)
+
+
+def test_heads_that_are_cut_out_score_as_heads_multiplied_by_zero() -> None:
+    rng = np.random.default_rng(7)
+    encoder = encoder_of(random_model(7))
+    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(4, 60, 8)]
+    mask = np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1]], np.float32)
+
+    multiplied = logits_of(encoder, pairs, mask)
+    assert encoder.sliced.nbytes == 0
+    cut = logits_of(encoder, pairs, mask)  # seen a second time
+
+    assert encoder.sliced.nbytes > 0
+    np.testing.assert_allclose(cut, multiplied, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
+    model = random_model(8, attn_implementation="eager")
+    rng = np.random.default_rng(8)
+    pair = random_pair(rng, 23, 180)
+    with torch.no_grad():
+        theirs = model(
+            input_ids=torch.tensor(pair.ids[None].astype(np.int64)),
+            token_type_ids=torch.tensor([[0] * pair.first_segment + [1] * (23 - pair.first_segment)]),
+            output_attentions=True,
+        ).attentions
+    from models.packing import pack
+
+    encoder = encoder_of(model, dtype)
+    batch = pack([pair], device=encoder.device, dtype=dtype)
+    heads = [(2, 3), (0, 1), (1, 0)]
+
+    maps = encoder.attention(batch, heads)
+
+    tolerance = 1e-5 if dtype == torch.float32 else 5e-2
+    for ours, (layer, head) in zip(maps, heads, strict=True):
+        np.testing.assert_allclose(ours, theirs[layer][0, head].numpy(), atol=tolerance)
+
+
+def test_attention_of_a_switched_off_head_is_zero() -> None:
+    encoder = encoder_of(random_model(9))
+    from models.packing import pack
+
+    pair = random_pair(np.random.default_rng(9), 12, 180)
+    weights = np.ones((3, 4), np.float32)
+    weights[1, 2], weights[1, 3] = 0, 0.5
+
+    maps = encoder.attention(
+        pack([pair], device=encoder.device, dtype=encoder.dtype), [(1, 2), (1, 3), (1, 1)], weights
+    )
+
+    assert (maps[0] == 0).all()
+    np.testing.assert_allclose(maps[1].sum(-1), 0.5, atol=1e-5)
+    np.testing.assert_allclose(maps[2].sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cuda_scores_as_the_cpu_does(dtype: torch.dtype) -> None:
+    from models.config import parse_config
+    from models.encoder import Encoder
+    from models.packing import pack
+
+    model = random_model(10, hidden_size=64, initializer_range=0.1)
+    rng = np.random.default_rng(10)
+    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 64, 40)]
+    weights = random_weights(rng, len(pairs), 3, 4)
+    cuda = torch.device("cuda")
+    encoder = Encoder(parse_config(model.config.to_dict()), model.state_dict(), device=cuda, dtype=dtype)
+
+    ours = encoder.forward(pack(pairs, device=cuda, dtype=dtype), weights).cpu().numpy()
+
+    exact = logits_of(encoder_of(model), pairs, weights)
+    assert np.abs(ours - exact).max() <= (1e-3 if dtype == torch.float32 else 0.1) * np.abs(exact).max()

@@ -1,0 +1,61 @@
+"""Prepacked products give what plain ones give, and are left alone where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from models import linear
+from models.linear import Linear, activate, can_prepack
+
+
+@pytest.fixture
+def fresh_probe() -> Iterator[None]:
+    can_prepack.cache_clear()
+    yield
+    can_prepack.cache_clear()
+
+
+@pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_every_activation_with_and_without_residual(activation: str, dtype: torch.dtype, rows: int) -> None:
+    weight, bias = torch.randn(24, 40), torch.randn(24)
+    x, residual = torch.randn(rows, 40).to(dtype), torch.randn(rows, 24).to(dtype)
+    ours = Linear(weight.to(dtype), bias.to(dtype), activation)
+
+    exact = activate(x.double() @ weight.to(dtype).double().T + bias.to(dtype).double(), activation)
+
+    tolerance = 1e-4 if dtype == torch.float32 else 6e-2
+    torch.testing.assert_close(ours(x).double(), exact, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(
+        ours(x, residual).double(), exact + residual.double(), atol=tolerance, rtol=tolerance
+    )
+    torch.testing.assert_close(ours.weight, weight.to(dtype))
+    assert ours.nbytes == (24 * 40 + 24) * dtype.itemsize
+
+
+@pytest.mark.usefixtures("fresh_probe")
+def test_another_torch_release_falls_back_to_plain_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "CHECKED_TORCH", "1.0.")
+    weight, bias, x = torch.randn(8, 8), torch.randn(8), torch.randn(5, 8)
+
+    assert not can_prepack(torch.float32)
+    torch.testing.assert_close(
+        Linear(weight, bias, "gelu")(x), torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias))
+    )
+
+
+@pytest.mark.usefixtures("fresh_probe")
+def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong:
+        def __call__(self, x: torch.Tensor, weight: torch.Tensor, *_: object) -> torch.Tensor:
+            return x.new_zeros(x.shape[0], weight.shape[0])
+
+        def binary(self, _: torch.Tensor, residual: torch.Tensor, *__: object) -> torch.Tensor:
+            return residual
+
+    monkeypatch.setattr(linear, "_op", Wrong)
+    assert not can_prepack(torch.float32)

@@ -1,0 +1,73 @@
+"""Which heads are computed, and the bounded cache of cut-down attention modules."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from models.attention import MultiHeadAttention
+from models.live_heads import SlicedAttention, module_bytes, plan, slice_heads
+
+
+def module(heads: int = 4, size: int = 8) -> MultiHeadAttention:
+    torch.manual_seed(0)
+    width = heads * size
+    return MultiHeadAttention.from_weights(
+        heads,
+        (*torch.randn(3, width, width).unbind(0), torch.randn(width, width)),
+        (*torch.randn(3, width).unbind(0), torch.randn(width)),
+    )
+
+
+def test_live_heads_are_the_union_over_the_batch() -> None:
+    weights = np.zeros((2, 3, 4), np.float32)
+    weights[0, 0, 1] = weights[1, 0, 3] = 1
+    weights[:, 2] = 1
+
+    layers = plan(weights, [(0, 1, 2, 3)] * 3)
+
+    assert [layer.live for layer in layers] == [(1, 3), (), (0, 1, 2, 3)]
+    assert layers[0].weights is not None
+    assert layers[2].weights is None  # nothing to multiply
+
+
+def test_pruned_heads_are_left_out_of_the_plan() -> None:
+    weights = np.ones((2, 4), np.float32)
+    weights[0, 2] = 0
+
+    layers = plan(weights, [(0, 2), ()])
+
+    assert [layer.live for layer in layers] == [(0,), ()]
+
+
+def test_a_mask_that_comes_once_copies_no_weights() -> None:
+    cache, whole = SlicedAttention(10**9), module()
+    for live in [(0,), (1,), (0, 1), (2, 3)]:
+        assert cache.get(0, whole, live) is None
+    assert cache.nbytes == 0
+
+
+def test_the_cache_keeps_to_its_bound_and_drops_the_least_recently_used() -> None:
+    whole = module()
+    size = module_bytes(slice_heads(whole, (0, 1)))
+    cache = SlicedAttention(2 * size)
+    for layer in (0, 1, 2):
+        cache.get(layer, whole, (0, 1))
+    first, second = cache.get(0, whole, (0, 1)), cache.get(1, whole, (0, 1))
+    assert first is not None
+    assert cache.get(0, whole, (0, 1)) is first  # used again, so layer 1 is the oldest now
+    assert cache.get(2, whole, (0, 1)) is not None
+
+    assert cache.nbytes == 2 * size
+    assert cache.get(0, whole, (0, 1)) is first
+    assert cache.get(1, whole, (0, 1)) is not second
+
+
+def test_a_sliced_module_computes_what_its_heads_computed() -> None:
+    whole = module()
+    x = torch.randn(2, 5, 32)
+    weights = torch.tensor([0.0, 1.0, 0.0, 1.0])
+
+    sliced = slice_heads(whole, (1, 3))
+
+    torch.testing.assert_close(sliced(x), whole(x, head_weights=weights), atol=1e-3, rtol=1e-4)
