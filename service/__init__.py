@@ -1,0 +1,1 @@
+"""The relevance server: request validation, scheduling, the forward thread and Ray Serve."""

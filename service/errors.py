@@ -1,0 +1,246 @@
+"""Every way a request can fail, in one tree, and the one function that turns it into an HTTP answer.
+
+The body of an error is `{"error": {"type", "message", "param"}}`; `type` is stable and meant for programs,
+`message` is one sentence for a person, `param` names the field at fault (`titles[3]`) or is null.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from models.errors import InvalidMask
+
+ShedReason = Literal["queue_full", "deadline", "disconnect", "draining", "rate"]
+
+
+_LONGEST_RETRY_S = 3600.0
+
+
+class ServiceError(Exception):
+    """A failure with a status of its own. `str(error)` is the message a caller sees.
+
+    Args:
+        message: one sentence; the class's `default` where none is given.
+        param: the request field at fault, or None.
+        retry_after: seconds after which trying again makes sense; becomes `Retry-After`.
+
+    Where `shed` is set, the request counts in `headroom_shed_total{reason=shed}`: once, when it is answered.
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "internal_error"
+    shed: ClassVar[ShedReason | None] = None
+    default: ClassVar[str] = "The server failed to answer this request."
+
+    def __init__(
+        self, message: str | None = None, *, param: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(self.default if message is None else message)
+        self.param = param
+        self.retry_after = retry_after
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self.args, vars(self))
+
+
+def _restore(kind: type[ServiceError], args: tuple[Any, ...], state: dict[str, Any]) -> ServiceError:
+    """Unpickle: constructors take what a message is made of, not the message."""
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(state)
+    return error
+
+
+class InternalError(ServiceError):
+    """A defect of ours. The cause goes to the log, never to the caller."""
+
+
+class InvalidJSON(ServiceError):
+    """The body is not strict JSON: syntax, duplicate keys, NaN, lone surrogates, depth."""
+
+    status = 400
+    type = "invalid_json"
+    default = "The body is not valid JSON."
+
+
+class InvalidRequest(ServiceError):
+    """Well-formed JSON with wrong content; where `param` names the field, the message starts with it."""
+
+    status = 422
+    type = "invalid_request"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message if param is None else f"{param}: {message}", param=param)
+
+
+class Unauthorized(ServiceError):
+    status = 401
+    type = "unauthorized"
+    default = "Send a valid API key as `Authorization: Bearer KEY`."
+
+
+class NotFound(ServiceError):
+    status = 404
+    type = "not_found"
+    default = "There is nothing at this path; see /docs for what there is."
+
+
+class MethodNotAllowed(ServiceError):
+    status = 405
+    type = "method_not_allowed"
+    default = "This path does not take this method."
+
+
+class RequestTimeout(ServiceError):
+    """The body did not arrive in time."""
+
+    status = 408
+    type = "request_timeout"
+    default = "The body was not received in time."
+
+
+class BodyTooLarge(ServiceError):
+    status = 413
+    type = "body_too_large"
+    default = "The body is too large."
+
+
+class UnsupportedMediaType(ServiceError):
+    status = 415
+    type = "unsupported_media_type"
+    default = "Send the body as application/json."
+
+
+class ClientDisconnected(ServiceError):
+    """The client hung up before its answer was ready; nobody reads this answer, the metrics count it."""
+
+    status = 499
+    type = "client_disconnected"
+    shed = "disconnect"
+    default = "The client closed the connection."
+
+
+class QueueFull(ServiceError):
+    """Admission refused: the queue is over its token limit."""
+
+    status = 429
+    type = "queue_full"
+    shed = "queue_full"
+    default = "The queue is full; try again later."
+
+    def __init__(self, retry_after: float = 1.0) -> None:
+        super().__init__(retry_after=retry_after)
+
+
+class RateLimited(ServiceError):
+    """The API key's own rate is used up."""
+
+    status = 429
+    type = "rate_limited"
+    shed = "rate"
+    default = "This API key's request rate is used up; try again later."
+
+    def __init__(self, retry_after: float = 1.0) -> None:
+        super().__init__(retry_after=retry_after)
+
+
+class Unavailable(ServiceError):
+    """The service cannot take work now but is expected to soon: 503 with Retry-After."""
+
+    status = 503
+    type = "unavailable"
+    default = "The service is not available; try again later."
+
+    def __init__(self, retry_after: float = 1.0, *, message: str | None = None) -> None:
+        super().__init__(message, retry_after=retry_after)
+
+
+class Starting(Unavailable):
+    type = "starting"
+    default = "The service is starting; try again in a few seconds."
+
+
+class NotReady(Unavailable):
+    """What `/health/ready` says while the replica starts, drains or has lost its device."""
+
+    type = "not_ready"
+
+    def __init__(self, reason: str, retry_after: float = 1.0) -> None:
+        super().__init__(retry_after, message=f"Not ready: {reason}.")
+
+
+class Draining(Unavailable):
+    type = "draining"
+    shed = "draining"
+    default = "This replica is shutting down; try again."
+
+
+class ReplicaLost(Unavailable):
+    type = "replica_lost"
+    default = "The replica that held this request was lost; try again."
+
+
+class DeviceFailed(Unavailable):
+    """The accelerator (or its runtime) failed. `kind` is a short fixed word, used as a metric label."""
+
+    type = "device_failed"
+    default = "The device that scores failed; try again later."
+
+    def __init__(self, kind: str = "error", retry_after: float = 5.0) -> None:
+        super().__init__(retry_after)
+        self.kind = kind
+
+
+class OutOfMemory(Unavailable):
+    """A batch did not fit the device's memory even after it was split."""
+
+    type = "out_of_memory"
+    default = "The device ran out of memory for this request; try again, or send fewer or shorter titles."
+
+
+class DeadlineExceeded(ServiceError):
+    """The request's own deadline or the server's timeout passed first."""
+
+    status = 504
+    type = "deadline_exceeded"
+    shed = "deadline"
+    default = "The deadline passed before the answer was ready."
+
+
+class ErrorResponse(NamedTuple):
+    """What goes out for a failure: status, the JSON body as plain objects, and headers of its own."""
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str]
+
+
+def as_service_error(error: BaseException) -> ServiceError:
+    """The member of the tree that an exception counts as; what is unknown is an InternalError."""
+    if isinstance(error, ServiceError):
+        return error
+    if isinstance(error, InvalidMask):
+        return InvalidRequest(str(error), param="head_mask")
+    return InternalError()
+
+
+def to_response(error: BaseException) -> ErrorResponse:
+    """The HTTP answer for any exception. Nothing of an unknown exception's text gets out."""
+    known = as_service_error(error)
+    body = {"error": {"type": known.type, "message": known.message, "param": known.param}}
+    headers: dict[str, str] = {}
+    if known.retry_after is not None:
+        headers["retry-after"] = str(max(1, math.ceil(min(known.retry_after, _LONGEST_RETRY_S))))
+    if isinstance(known, RequestTimeout | BodyTooLarge):
+        headers["connection"] = "close"  # the rest of the body is not wanted
+    if isinstance(known, Unauthorized):
+        headers["www-authenticate"] = 'Bearer realm="headroom"'
+    return ErrorResponse(known.status, body, headers)

@@ -1,0 +1,346 @@
+"""Requests in, batches out, results back: what `serve.batch` would do, with fairness, deadlines and retries.
+
+Everything here runs on one event loop. A free slot takes the next batch from the fair queue as soon as there
+is one and never waits for it to fill up; what arrives while every slot is busy is what makes batches large.
+
+    scheduler = Scheduler(engine.run, max_batch_tokens=16384, max_queue_tokens=262144, max_age_s=0.2)
+    running = asyncio.create_task(scheduler.run())
+    ticket = scheduler.submit(items, deadline=time.monotonic() + 0.2)
+    results = await ticket.result()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from service.errors import DeadlineExceeded, DeviceFailed, Draining, OutOfMemory, QueueFull
+from service.fair_queue import Entry, FairQueue, Flow, Item
+
+__all__ = ["Batch", "Item", "Observer", "Scheduler", "Ticket"]
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+DRAINING_RETRY_S = 5.0  # by then another replica should have taken over
+CLEAN_BATCHES = 32  # this many well-filled batches without trouble, and a halved budget grows by an eighth
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[P]):
+    """What one forward pass is asked to do: items of one lane, `tokens` in all."""
+
+    lane: Hashable
+    items: tuple[Item[P], ...]
+    tokens: int
+
+
+class Observer:
+    """What a scheduler reports: override what is of interest. No method may raise."""
+
+    def on_batch(self, items: int, tokens: int, budget: int) -> None:
+        """A forward pass begins. A batch that is tried again in parts counts once more for each part."""
+
+    def on_drop(self, reason: Literal["deadline", "disconnect"], items: int) -> None:
+        """Items of one request were dropped before their work began."""
+
+
+class Timer(Protocol):
+    def cancel(self) -> object: ...
+
+
+class Ticket(Generic[R]):
+    """A request's claim on its results, for one waiter.
+
+    `queue_s` is from admission to the start of its first batch, `inference_s` from there to its last result;
+    each is 0 until it is known.
+    """
+
+    def __init__(self, items: int, now: float, withdraw: Callable[[Ticket[R]], None]) -> None:
+        self._results: list[Any] = [None] * items
+        self._left = items
+        self._since = now
+        self._began: float | None = None
+        self._withdraw = withdraw
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flow: Flow[Any, Ticket[R]] | None = None  # None once nothing is owed any more
+        self._timer: Timer | None = None
+        self.queue_s = 0.0
+        self.inference_s = 0.0
+
+    async def result(self) -> list[R | Exception]:
+        """The results in the order of the items, with an exception in place of each that failed.
+
+        Raises DeadlineExceeded as soon as the deadline passes with work not begun, Draining where the
+        scheduler was stopped first, CancelledError after `cancel`. A waiter that is cancelled cancels the
+        ticket.
+        """
+        try:
+            await self._done
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return self._results
+
+    def cancel(self) -> None:
+        """Give up: what has not begun never runs, and its room in the queue is free at once."""
+        self._withdraw(self)
+
+
+class Scheduler(Generic[P, R]):
+    """Shares one device between requests.
+
+    Args:
+        run: one forward pass: a result or an exception for each item of the batch. If it raises OutOfMemory,
+            the budget is halved and the batch tried again in halves; DeviceFailed goes to every item; any
+            other error is narrowed down, half by half, to the items that cause it.
+        max_batch_tokens: the token budget of a batch. A single longer item goes alone.
+        max_queue_tokens: admission limit on what waits; an idle queue takes any one request.
+        max_age_s: a request that has waited longer is not overtaken for the sake of equal lengths.
+        slots: batches in flight at once: 1, or 2 where one can be prepared while another runs.
+        clock: seconds, never backwards; deadlines are read on it.
+        call_later: how to be called after so many seconds of that clock; the event loop's, if not given.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Batch[P]], Awaitable[Sequence[R | Exception]]],
+        *,
+        max_batch_tokens: int,
+        max_queue_tokens: int,
+        max_age_s: float,
+        slots: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._run = run
+        self._max_queue_tokens = max_queue_tokens
+        self._slots = slots
+        self._clock = clock
+        self._call_later = call_later
+        self._observer = observer or Observer()
+        self._queue: FairQueue[P, Ticket[R]] = FairQueue(max_age_s=max_age_s)
+        self._budget = _Budget(max_batch_tokens)
+        self._rate = _TokenRate()
+        self._tickets: set[Ticket[R]] = set()
+        self._in_flight = 0
+        self._draining = False
+        self._work = asyncio.Event()
+        self._stopped = asyncio.Event()
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens of the items whose work has not begun."""
+        return self._queue.tokens
+
+    @property
+    def oldest_age_s(self) -> float:
+        """How long the oldest request with work not begun has waited; 0 where there is none."""
+        return self._queue.oldest_age_s(self._clock())
+
+    @property
+    def in_flight_items(self) -> int:
+        """Items of the batches that are running."""
+        return self._in_flight
+
+    @property
+    def budget_tokens(self) -> int:
+        """The token budget of a batch as it is now; the device running out of memory lowers it."""
+        return self._budget.tokens
+
+    def submit(self, items: Sequence[Item[P]], *, deadline: float | None = None) -> Ticket[R]:
+        """Admit a request. Work that has not begun by `deadline` (on the clock) is dropped.
+
+        Raises QueueFull or Draining, both with the seconds after which to try again.
+        """
+        if self._draining:
+            raise Draining(DRAINING_RETRY_S)
+        queued = self._queue.tokens
+        excess = queued + sum(item.tokens for item in items) - self._max_queue_tokens
+        if queued and excess > 0:
+            raise QueueFull(self._rate.seconds(min(excess, queued)))
+        now = self._clock()
+        ticket: Ticket[R] = Ticket(len(items), now, partial(self._drop, "disconnect"))
+        if not items:
+            ticket._done.set_result(None)
+            return ticket
+        ticket._flow = self._queue.push(ticket, items, now=now, deadline=deadline)
+        if deadline is not None:
+            call_later = self._call_later or asyncio.get_running_loop().call_later
+            ticket._timer = call_later(max(0.0, deadline - now), partial(self._expire, ticket))
+        self._tickets.add(ticket)
+        self._work.set()
+        return ticket
+
+    async def run(self) -> None:
+        """Serve until drained. However it ends, nobody is left waiting: what is unfinished gets Draining."""
+        try:
+            async with asyncio.TaskGroup() as slots:
+                for _ in range(self._slots):
+                    slots.create_task(self._serve())
+        finally:
+            self._draining = True
+            for ticket in list(self._tickets):
+                self._close(ticket, Draining(DRAINING_RETRY_S))
+            self._stopped.set()
+
+    async def drain(self) -> None:
+        """Refuse new work from now on; return when all that was admitted is finished."""
+        self._draining = True
+        self._work.set()
+        if self._tickets or self._in_flight:
+            await self._stopped.wait()
+
+    async def _serve(self) -> None:
+        """One slot: form a batch whenever there is work, run it, again."""
+        while True:
+            entries, late = self._queue.take(self._budget.tokens, self._clock())
+            for ticket, items in late:
+                self._observer.on_drop("deadline", items)
+                self._close(ticket, DeadlineExceeded())
+            if entries:
+                await self._execute(entries)
+            elif self._draining:
+                return
+            else:
+                self._work.clear()
+                await self._work.wait()
+
+    async def _execute(self, entries: list[Entry[P, Ticket[R]]]) -> None:
+        """Run a batch, in parts where it must be, and hand out the results."""
+        now = self._clock()
+        for ticket, _, _ in entries:
+            if ticket._began is None:
+                ticket._began = now
+                ticket.queue_s = now - ticket._since
+        self._in_flight += len(entries)
+        try:
+            parts = [entries]
+            while parts:
+                part = [entry for entry in parts.pop() if entry.owner._flow]  # given up meanwhile: not again
+                if not part:
+                    continue
+                results = await self._attempt([entry.item for entry in part])
+                if results is not None:
+                    self._deliver(part, results)
+                else:
+                    middle = len(part) // 2
+                    parts += part[middle:], part[:middle]
+        finally:
+            self._in_flight -= len(entries)
+
+    async def _attempt(self, items: list[Item[P]]) -> Sequence[R | Exception] | None:
+        """The results of one forward pass, or None: try again in two halves."""
+        batch = Batch(items[0].lane, tuple(items), sum(item.tokens for item in items))
+        budget = self._budget.tokens
+        alone = len(items) == 1
+        if batch.tokens > budget and not alone:  # formed before the budget was halved
+            return None
+        self._observer.on_batch(len(items), batch.tokens, budget)
+        began = self._clock()
+        try:
+            results = await self._run(batch)
+            if len(results) != len(items):
+                raise RuntimeError(f"{len(results)} results for a batch of {len(items)} items")
+        except DeviceFailed as error:
+            return [error] * len(items)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise
+            return [DeviceFailed("cancelled") for _ in items]  # the engine's doing, not ours: keep the slot
+        except Exception as error:
+            if alone:
+                return [error]
+            if isinstance(error, OutOfMemory):
+                self._budget.halve(budget, at_least=max(item.tokens for item in items))
+            return None
+        self._budget.went_well(batch.tokens)
+        self._rate.record(batch.tokens, began, self._clock())
+        return results
+
+    def _deliver(self, entries: list[Entry[P, Ticket[R]]], results: Sequence[R | Exception]) -> None:
+        now = self._clock()
+        for (ticket, position, _), result in zip(entries, results, strict=True):
+            ticket._results[position] = result
+            ticket._left -= 1
+            if not ticket._left and ticket._began is not None:
+                ticket.inference_s = now - ticket._began
+                self._close(ticket)
+
+    def _expire(self, ticket: Ticket[R]) -> None:
+        """The deadline has passed. Work that has all begun may finish."""
+        if ticket._flow and ticket._flow.items:
+            self._drop("deadline", ticket)
+
+    def _drop(self, reason: Literal["deadline", "disconnect"], ticket: Ticket[R]) -> None:
+        if ticket._flow is None:
+            return
+        if items := self._queue.remove(ticket._flow):
+            self._observer.on_drop(reason, items)
+        self._close(ticket, DeadlineExceeded() if reason == "deadline" else asyncio.CancelledError())
+
+    def _close(self, ticket: Ticket[R], error: BaseException | None = None) -> None:
+        """Nothing is owed on this ticket any more: wake its waiter and forget it."""
+        self._tickets.discard(ticket)
+        if ticket._flow:
+            self._queue.remove(ticket._flow)
+        if ticket._timer:
+            ticket._timer.cancel()
+        ticket._flow = ticket._timer = None
+        if ticket._done.done():  # the waiter was cancelled
+            return
+        if error is None:
+            ticket._done.set_result(None)
+        elif isinstance(error, asyncio.CancelledError):
+            ticket._done.cancel()
+        else:
+            ticket._done.set_exception(error)
+            ticket._done.exception()  # whether or not anybody waits, this is not an error of the loop's
+
+
+class _Budget:
+    """Tokens per batch: halved when the device runs out of memory, then grown back slowly to the limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.tokens = limit
+        self._limit = limit
+        self._clean = 0
+
+    def halve(self, failed: int, *, at_least: int) -> None:
+        """A batch formed under a budget of `failed` was too large. Two such at once halve it once."""
+        self.tokens = min(self.tokens, max(failed // 2, at_least))
+        self._clean = 0
+
+    def went_well(self, tokens: int) -> None:
+        """A batch ran. A batch that had to leave something behind is at least half full."""
+        if self.tokens < self._limit and 2 * tokens >= self.tokens:
+            self._clean = (self._clean + 1) % CLEAN_BATCHES
+            if not self._clean:
+                self.tokens = min(self._limit, self.tokens + max(1, self._limit // 8))
+
+
+class _TokenRate:
+    """Tokens per second of a working device, exponentially weighted over batches."""
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._seconds = 0.0
+        self._ended = 0.0
+
+    def record(self, tokens: int, began: float, ended: float) -> None:
+        """A batch ran; time that it shared with the one before it is not counted again."""
+        self._tokens += 0.1 * (tokens - self._tokens)
+        self._seconds += 0.1 * (max(0.0, ended - max(began, self._ended)) - self._seconds)
+        self._ended = max(ended, self._ended)
+
+    def seconds(self, tokens: int) -> float:
+        """How long so many tokens take, kept within what makes sense as a Retry-After: 1 to 60."""
+        if not self._tokens:
+            return 1.0
+        return min(60.0, max(1.0, tokens * self._seconds / self._tokens))

@@ -1,0 +1,92 @@
+"""The error tree: what a caller is told, and what never."""
+
+from __future__ import annotations
+
+import pickle
+
+import orjson
+import pytest
+
+from models.errors import InvalidMask, UnsupportedCheckpoint
+from service import errors
+from service.errors import ServiceError, to_response
+
+TABLE = [
+    (errors.InvalidJSON(), 400, "invalid_json"),
+    (errors.InvalidRequest("is missing", param="titles"), 422, "invalid_request"),
+    (errors.Unauthorized(), 401, "unauthorized"),
+    (errors.NotFound(), 404, "not_found"),
+    (errors.MethodNotAllowed(), 405, "method_not_allowed"),
+    (errors.RequestTimeout(), 408, "request_timeout"),
+    (errors.BodyTooLarge(), 413, "body_too_large"),
+    (errors.UnsupportedMediaType(), 415, "unsupported_media_type"),
+    (errors.QueueFull(2.5), 429, "queue_full"),
+    (errors.RateLimited(0.2), 429, "rate_limited"),
+    (errors.ClientDisconnected(), 499, "client_disconnected"),
+    (errors.InternalError(), 500, "internal_error"),
+    (errors.Starting(), 503, "starting"),
+    (errors.NotReady("draining"), 503, "not_ready"),
+    (errors.Draining(3), 503, "draining"),
+    (errors.ReplicaLost(), 503, "replica_lost"),
+    (errors.DeviceFailed("cuda"), 503, "device_failed"),
+    (errors.OutOfMemory(), 503, "out_of_memory"),
+    (errors.DeadlineExceeded(), 504, "deadline_exceeded"),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "kind"), TABLE, ids=[kind for *_, kind in TABLE])
+def test_every_failure_has_its_status_type_and_a_sentence(
+    error: ServiceError, status: int, kind: str
+) -> None:
+    response = to_response(error)
+    assert response.status == status
+    assert set(response.body) == {"error"}
+    assert list(response.body["error"]) == ["type", "message", "param"]
+    assert response.body["error"]["type"] == kind
+    assert response.body["error"]["message"]
+    orjson.dumps(response.body)
+    assert ("retry-after" in response.headers) == (status in (429, 503))
+
+
+@pytest.mark.parametrize(("error", "status", "kind"), TABLE, ids=[kind for *_, kind in TABLE])
+def test_an_error_survives_the_way_between_processes(error: ServiceError, status: int, kind: str) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert to_response(again) == to_response(error)
+    assert (again.status, again.type) == (status, kind)
+
+
+def test_the_table_is_the_whole_tree() -> None:
+    def leaves(kind: type[ServiceError]) -> set[type[ServiceError]]:
+        below = kind.__subclasses__()
+        return set().union(*map(leaves, below)) if below else {kind}
+
+    assert leaves(ServiceError) == {type(error) for error, *_ in TABLE}
+
+
+def test_an_unknown_exception_tells_nothing_of_itself() -> None:
+    response = to_response(RuntimeError("/secret/path: password=hunter2"))
+    assert response.status == 500
+    assert "hunter2" not in str(response)
+    assert to_response(UnsupportedCheckpoint("/models/private is not a BERT")).status == 500
+
+
+def test_a_bad_mask_is_the_callers_to_mend() -> None:
+    response = to_response(InvalidMask("layer 12 does not exist; this model has layers 0 to 11"))
+    assert response.status == 422
+    assert response.body["error"] == {
+        "type": "invalid_request",
+        "message": "head_mask: layer 12 does not exist; this model has layers 0 to 11",
+        "param": "head_mask",
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "header"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (2.1, "3"), (float("inf"), "3600")]
+)
+def test_retry_after_is_whole_seconds_and_never_none_at_all(seconds: float, header: str) -> None:
+    assert to_response(errors.QueueFull(seconds)).headers["retry-after"] == header
+
+
+def test_an_unauthorized_answer_names_the_scheme() -> None:
+    assert to_response(errors.Unauthorized()).headers["www-authenticate"].startswith("Bearer")
