@@ -1,0 +1,107 @@
+"""Reading a request's body: bounded in bytes and time, strict JSON, before FastAPI sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.types import Receive
+
+from service.api import strict_json
+from service.errors import BodyTooLarge, ClientDisconnected, RequestTimeout, UnsupportedMediaType
+from service.settings import Settings
+
+
+class JSONRequest(Request):
+    """A request whose body was read and parsed already; FastAPI asks `body()` and `json()` for it."""
+
+    raw: bytes
+    value: Any
+
+    async def body(self) -> bytes:
+        return self.raw
+
+    async def json(self) -> Any:
+        return self.value
+
+
+class JSONRoute(APIRoute):
+    """A route that reads its body by the service's limits and hands FastAPI the strictly parsed value."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def handle_json(request: Request) -> Response:
+            settings: Settings = request.app.state.settings
+            check_content_type(request.headers)
+            body = await read(
+                request.receive,
+                request.headers,
+                max_bytes=settings.max_body_bytes,
+                timeout_s=settings.body_timeout_s,
+            )
+            parsed = JSONRequest(request.scope, request.receive)
+            parsed.raw = body
+            parsed.value = strict_json.loads(body, max_depth=settings.max_json_depth)
+            return await handle(parsed)
+
+        return handle_json
+
+
+def check_content_type(headers: Headers) -> None:
+    """Accept JSON of any name, and a body that does not say what it is, which is then taken for JSON.
+
+    Raises:
+        UnsupportedMediaType: another type is named (a form, as a web page of another origin could send it
+            unasked), or the body is compressed.
+    """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if (
+        kind
+        and kind != "application/json"
+        and not (kind.startswith("application/") and kind.endswith("+json"))
+    ):
+        raise UnsupportedMediaType
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaType("Send the body as plain application/json, not compressed.")
+
+
+async def read(receive: Receive, headers: Headers, *, max_bytes: int, timeout_s: float) -> bytes:
+    """The whole body.
+
+    Raises:
+        BodyTooLarge: as soon as it is, or before the first byte where Content-Length says so.
+        RequestTimeout: it had not ended in time.
+        ClientDisconnected: the client hung up half-way.
+    """
+    announced = headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > max_bytes:
+        raise _too_large(max_bytes)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnected
+                chunk: bytes = message.get("body", b"")
+                size += len(chunk)
+                if size > max_bytes:
+                    raise _too_large(max_bytes)
+                if chunk:
+                    chunks.append(chunk)
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
+    except TimeoutError:
+        raise RequestTimeout(f"The body was not received within {timeout_s:g} seconds.") from None
+
+
+def _too_large(max_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than the {max_bytes} bytes of one request.")

@@ -1,0 +1,111 @@
+"""JSON as RFC 8259 means it, for bodies that strangers write.
+
+orjson already refuses what is not UTF-8, lone surrogates, NaN, numbers beyond a double and more than 1024
+levels. What is left to do is the depth limit and duplicate keys, of which every fast parser keeps the last.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+from service.errors import InvalidJSON
+
+_KEY_SHOWN = 64  # characters of a caller's key repeated in a message
+
+# Far above what a full compare with 64 dense masks needs; a million empty arrays would cost seconds of
+# garbage collection on the event loop.
+_MAX_CONTAINERS = 50_000
+
+# A string, or one that never ends: both are consumed in one go, so that the scan is linear.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+class _DuplicateKeyError(Exception):
+    """Carries the key out of the decoder."""
+
+
+def loads(body: bytes, *, max_depth: int) -> Any:
+    """The value of a JSON document.
+
+    Args:
+        body: the whole document, UTF-8.
+        max_depth: the deepest nesting of arrays and objects; `[]` has depth 1.
+
+    Raises:
+        InvalidJSON: empty, not UTF-8, not JSON, lone surrogates, NaN or infinities (also as 1e999), an object
+            with the same key twice, nested deeper than `max_depth`, or more than 50,000 arrays and objects.
+    """
+    if not body or body.isspace():
+        raise InvalidJSON("The body is empty; send a JSON object.")
+    brackets = _brackets(body)
+    if brackets > _MAX_CONTAINERS and _brackets(_STRING.sub(b"", body)) > _MAX_CONTAINERS:
+        raise InvalidJSON(f"The body holds more than {_MAX_CONTAINERS} arrays and objects.")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidJSON(_sentence(error, max_depth)) from None
+    # There are no more levels than brackets, and no more keys than colons: most bodies need no second look.
+    if brackets > max_depth and _deeper_than(value, max_depth):
+        raise InvalidJSON(_too_deep(max_depth))
+    if body.count(b":") > (len(value) if isinstance(value, dict) else 0):
+        _refuse_duplicate_keys(body)
+    return value
+
+
+def _brackets(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
+
+
+def _too_deep(max_depth: int) -> str:
+    return f"The body is nested more than {max_depth} levels deep."
+
+
+def _sentence(error: orjson.JSONDecodeError, max_depth: int) -> str:
+    if "depth" in error.msg or "recursion" in error.msg:
+        return _too_deep(max_depth)
+    reason = error.msg
+    if "surrogate in string" in reason:
+        reason = "a \\u escape is half of a surrogate pair"
+    elif "UTF-8:" in reason:
+        reason = "it is not UTF-8"
+    return f"The body is not valid JSON: {reason} (line {error.lineno}, column {error.colno})."
+
+
+def _deeper_than(value: Any, max_depth: int) -> bool:
+    """Whether containers nest deeper than `max_depth`, level by level so that no stack can overflow."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(max_depth):
+        deeper: list[Any] = []
+        for container in level:
+            children = container.values() if isinstance(container, dict) else container
+            deeper += [child for child in children if isinstance(child, dict | list)]
+        if not deeper:
+            return False
+        level = deeper
+    return bool(level)
+
+
+def _refuse_duplicate_keys(body: bytes) -> None:
+    try:
+        _KEYS.decode(body.decode())
+    except _DuplicateKeyError as duplicate:
+        key = str(duplicate)
+        shown = key if len(key) <= _KEY_SHOWN else f"{key[:_KEY_SHOWN]}…"
+        raise InvalidJSON(f'The key "{shown}" appears twice in the same object.') from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    if len({key for key, _ in pairs}) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _DuplicateKeyError(key)
+            seen.add(key)
+
+
+# Its values are thrown away: numbers stay text, so that a number of a million digits costs nothing.
+_KEYS = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str)

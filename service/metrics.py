@@ -1,0 +1,262 @@
+"""The Prometheus metrics of the service: names, labels, buckets, and the only calls that feed them.
+
+With `PROMETHEUS_MULTIPROC_DIR` in the environment when the process starts, all replicas of a node share that
+directory and any of them answers a scrape for all: counters and histograms are summed over processes dead and
+alive; gauges are of live processes only, and files of processes that were killed are removed at the scrape.
+
+Label values come from the config and from fixed words, never from a request.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+    values,
+)
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from service.errors import ShedReason
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# Half a millisecond to the request timeout, about 1.6 to 2.5 apart.
+_SECONDS = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3),
+    *(0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0),
+)
+_STAGE_SECONDS = (0.00005, 0.0001, 0.0002, *_SECONDS)
+_PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+_TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+_STAGES = ("tokenize", "queue", "inference", "respond")
+_SHED: tuple[ShedReason, ...] = ("queue_full", "deadline", "disconnect", "draining", "rate")
+
+
+class Metrics:
+    """All metrics of one process. Methods are cheap, do not block, and may be called from any thread.
+
+    Args:
+        registry: where the metrics live; a new one by default, so that two services can share a process.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per counter and histogram that nobody graphs
+        own = CollectorRegistry() if registry is None else registry
+        self._registry = own
+        self._directory = _shared_directory()
+        self._variants: set[str] = set()
+
+        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(f"headroom_{name}", text, labels, registry=own)
+
+        def histogram(
+            name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
+        ) -> Histogram:
+            return Histogram(f"headroom_{name}", text, labels, buckets=buckets, registry=own)
+
+        self._requests = counter("requests_total", "Requests answered.", ["route", "status"])
+        self._request_seconds = histogram(
+            "request_seconds", "From a request's first byte to its answer's last.", _SECONDS, ["route"]
+        )
+        self._pairs = counter("pairs_total", "Pairs scored.", ["variant", "arm"])
+        self._pair_seconds = histogram(
+            "pair_seconds", "A pair's time from admission to result.", _SECONDS, ["variant", "arm"]
+        )
+        stage_seconds = histogram("stage_seconds", "A request's time by stage.", _STAGE_SECONDS, ["stage"])
+        self._stages = {stage: stage_seconds.labels(stage) for stage in _STAGES}
+        self._batch_pairs = histogram("batch_pairs", "Pairs of a batch.", _PAIRS)
+        self._batch_tokens = histogram("batch_tokens", "Tokens of a batch.", _TOKENS)
+        self._batch_fill = histogram("batch_fill_ratio", "A batch's tokens over the token budget.", _RATIOS)
+        shed = counter("shed_total", "Requests not answered with a result, by reason.", ["reason"])
+        self._shed = {reason: shed.labels(reason) for reason in _SHED}
+        self._truncated = counter("truncated_total", "Pairs cut to the model's window.")
+        self._grades = counter("grade_total", "Pairs by the grade they got.", ["variant", "grade"])
+        self._device_failures = counter("device_failures_total", "Failures of the device.", ["kind"])
+
+        self._queue_tokens = Gauge(
+            "headroom_queue_tokens", "Tokens waiting.", registry=own, multiprocess_mode="livesum"
+        )
+        self._queue_oldest = Gauge(
+            "headroom_queue_oldest_seconds",
+            "Age of the oldest waiting pair.",
+            registry=own,
+            multiprocess_mode="livemax",
+        )
+        self._in_flight = Gauge(
+            "headroom_in_flight_pairs", "Pairs on the device.", registry=own, multiprocess_mode="livesum"
+        )
+        self._ready = Gauge(
+            "headroom_ready",
+            "Replicas that take requests, of those on this node.",
+            registry=own,
+            multiprocess_mode="livesum",
+        )
+        # Replicas change one by one: each shows its own, and a difference is a roll-out that is not through.
+        self._config_version = Gauge(
+            "headroom_config_version",
+            "The live config's version, its hexadecimal digits read as a number.",
+            registry=own,
+            multiprocess_mode="liveall",
+        )
+        self._heads_on = Gauge(
+            "headroom_heads_on",
+            "Attention heads that a variant keeps.",
+            ["variant"],
+            registry=own,
+            multiprocess_mode="livemostrecent",
+        )
+        self._build_info = Gauge(
+            "headroom_build_info",
+            "1, with what runs as labels.",
+            ["version", "torch", "model", "device", "dtype"],
+            registry=own,
+            multiprocess_mode="livemax",
+        )
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """One request was answered. `route` is the path's template, never the path."""
+        self._requests.labels(route, str(status)).inc()
+        self._request_seconds.labels(route).observe(seconds)
+
+    def shed(self, reason: ShedReason) -> None:
+        """One request got no result because of load, time, or its client."""
+        self._shed[reason].inc()
+
+    def stages(
+        self,
+        *,
+        tokenize: float | None = None,
+        queue: float | None = None,
+        inference: float | None = None,
+        respond: float | None = None,
+    ) -> None:
+        """Seconds that one request spent in each stage that it went through."""
+        for stage, seconds in zip(_STAGES, (tokenize, queue, inference, respond), strict=True):
+            if seconds is not None:
+                self._stages[stage].observe(seconds)
+
+    def scored(
+        self,
+        variant: str,
+        *,
+        pairs: int,
+        seconds: float,
+        arm: str = "",
+        grades: Sequence[int] = (),
+        truncated: int = 0,
+    ) -> None:
+        """Pairs of one request and variant came back together. The cost does not grow with their number.
+
+        Args:
+            variant: a configured name, or `custom` for an ad hoc mask.
+            pairs: how many.
+            seconds: from admission to result.
+            arm: the experiment's arm, empty where there is none.
+            grades: how many pairs got grade 0, 1, ...
+            truncated: how many did not fit the window.
+        """
+        if pairs == 0:
+            return
+        self._pairs.labels(variant, arm).inc(pairs)
+        _observe(self._pair_seconds.labels(variant, arm), seconds, times=pairs)
+        for grade, count in enumerate(grades):
+            if count:
+                self._grades.labels(variant, str(grade)).inc(int(count))
+        if truncated:
+            self._truncated.inc(truncated)
+
+    def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
+        """One batch was formed, of `tokens` tokens where `budget` would have fitted."""
+        self._batch_pairs.observe(pairs)
+        self._batch_tokens.observe(tokens)
+        self._batch_fill.observe(tokens / budget)
+
+    def queue(self, *, tokens: int, oldest_seconds: float, in_flight_pairs: int) -> None:
+        """The scheduler's state now."""
+        self._queue_tokens.set(tokens)
+        self._queue_oldest.set(oldest_seconds)
+        self._in_flight.set(in_flight_pairs)
+
+    def device_failure(self, kind: str) -> None:
+        """The device failed; `kind` is one of a few fixed words."""
+        self._device_failures.labels(kind).inc()
+
+    def ready(self, is_ready: bool) -> None:
+        """Whether this replica takes requests."""
+        self._ready.set(1 if is_ready else 0)
+
+    def config(self, version: str, heads_on: Mapping[str, int]) -> None:
+        """A live config came into force.
+
+        Args:
+            version: up to 13 hexadecimal digits, which a double holds exactly.
+            heads_on: heads kept, by variant; what an earlier config had and this one lacks becomes NaN,
+                because multi-process mode cannot take a series back.
+        """
+        self._config_version.set(int(version, 16))
+        for gone in self._variants - heads_on.keys():
+            self._heads_on.labels(gone).set(math.nan)
+        for variant, count in heads_on.items():
+            self._heads_on.labels(variant).set(count)
+        self._variants |= heads_on.keys()
+
+    def build_info(self, *, version: str, torch: str, model: str, device: str, dtype: str) -> None:
+        """What this replica runs."""
+        self._build_info.labels(version, torch, model, device, dtype).set(1)
+
+    def render(self) -> bytes:
+        """The scrape: of this process, or of every replica that shares the multi-process directory."""
+        if self._directory is None:
+            return generate_latest(self._registry)
+        _reap(self._directory)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, str(self._directory))  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+
+def _shared_directory() -> Path | None:
+    # prometheus-client chose its kind of value when it was imported; a variable set since then has no effect.
+    if values.ValueClass is values.MutexValue:
+        return None
+    return Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+
+
+def _reap(directory: Path) -> None:
+    """Remove the live gauges of processes that are gone: after a kill -9 nobody else does."""
+    for file in directory.glob("gauge_live*_*.db"):
+        pid = file.stem.rpartition("_")[2]
+        if pid.isdigit() and not _is_alive(int(pid)):
+            try:
+                mark_process_dead(int(pid), str(directory))  # type: ignore[no-untyped-call]
+            except FileNotFoundError:
+                continue  # another replica is answering a scrape as well and was faster
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _observe(histogram: Histogram, value: float, *, times: int) -> None:
+    """`histogram.observe(value)`, so many times at the cost of one.
+
+    prometheus-client has no public call for it; the test compares with as many single observations.
+    """
+    histogram._sum.inc(value * times)
+    histogram._buckets[bisect_left(histogram._upper_bounds, value)].inc(times)

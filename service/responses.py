@@ -1,0 +1,220 @@
+"""What answers look like.
+
+Plain slotted dataclasses: orjson writes them field by field in this order, numpy numbers and rows included
+(`to_json`), and FastAPI documents them from the annotations. Nothing validates them on the way out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import orjson
+from pydantic import Field
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Number = float | np.float32
+    Row = Sequence[float] | NDArray[np.float32]
+    Matrix = Sequence[Sequence[float]] | NDArray[np.float32]
+else:
+    Number = float
+    Row = list[float]
+    Matrix = list[list[float]]
+
+
+def to_json(value: Any) -> bytes:
+    """The bytes of an answer. numpy float32 are written with as many digits as float32 has."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+@dataclass(slots=True)
+class HeadMaskInfo:
+    """A mask, named three ways."""
+
+    id: Annotated[str, Field(description="First 12 hex digits of the SHA-256 of the weights.")]
+    spec: Annotated[str, Field(description="The canonical spec: the heads that are off.")]
+    heads_on: Annotated[int, Field(description="Heads with a weight above 0.")]
+    heads: Annotated[int, Field(description="Heads in all: layers × heads per layer.")]
+
+
+@dataclass(slots=True)
+class Assignment:
+    """The experiment's arm that a unit was assigned to."""
+
+    experiment: str
+    arm: str
+    bucket: int
+
+
+@dataclass(slots=True)
+class ScoreResult:
+    """One pair's relevance. The grade fields are null for models that give one score and no grades."""
+
+    index: Annotated[int, Field(description="Position in the request.")]
+    grade: Annotated[int | None, Field(description="The likeliest grade, from 0 (least relevant).")]
+    label: Annotated[str | None, Field(description="The grade's name.")]
+    expected_grade: Annotated[Number | None, Field(description="The grades' mean under the probabilities.")]
+    score: Annotated[Number, Field(description="expected_grade / (grades − 1), in [0, 1].", ge=0, le=1)]
+    probabilities: Annotated[Row | None, Field(description="One per grade.")]
+    tokens: Annotated[int, Field(description="Tokens scored, the special ones included.")]
+    unknown_tokens: Annotated[int, Field(description="Tokens the vocabulary could not read.")]
+    truncated: Annotated[bool, Field(description="Whether text beyond the model's window was cut off.")]
+
+
+@dataclass(slots=True)
+class Usage:
+    pairs: Annotated[int, Field(description="Pairs scored.")]
+    tokens: Annotated[int, Field(description="Tokens scored.")]
+
+
+@dataclass(slots=True)
+class Timing:
+    """Milliseconds spent in each stage; also sent as the `Server-Timing` header."""
+
+    tokenize: float
+    queue: float
+    inference: float
+    total: float
+
+    def server_timing(self) -> str:
+        """The value of the `Server-Timing` header."""
+        stages = (
+            ("tokenize", self.tokenize),
+            ("queue", self.queue),
+            ("inference", self.inference),
+            ("total", self.total),
+        )
+        return ", ".join(f"{name};dur={milliseconds:.3f}" for name, milliseconds in stages)
+
+
+@dataclass(slots=True)
+class ScoreResponse:
+    model: Annotated[str, Field(description="The checkpoint that scored.")]
+    variant: str
+    head_mask: Annotated[
+        HeadMaskInfo, Field(description="The mask that was applied, the variant's included.")
+    ]
+    assignment: Assignment | None
+    degraded: Annotated[
+        bool, Field(description="Whether load made the service fall back to another variant.")
+    ]
+    results: Annotated[list[ScoreResult], Field(description="In the request's order.")]
+    usage: Usage
+    timing_ms: Timing
+
+
+@dataclass(slots=True)
+class Column:
+    """One mask's or variant's scores."""
+
+    head_mask: HeadMaskInfo
+    variant: str
+    results: list[ScoreResult]
+
+
+@dataclass(slots=True)
+class CompareResponse:
+    model: str
+    columns: Annotated[list[Column], Field(description="In the order asked, masks first.")]
+    usage: Usage
+    timing_ms: Timing
+
+
+@dataclass(slots=True)
+class HeadAttention:
+    layer: int
+    head: int
+    probabilities: Annotated[Matrix, Field(description="n × n: row i says where token i looks.")]
+
+
+@dataclass(slots=True)
+class AttentionResponse:
+    model: str
+    variant: str
+    head_mask: HeadMaskInfo
+    tokens: Annotated[list[str], Field(description="The n tokens, special ones included.")]
+    segments: Annotated[list[int], Field(description="0 for the query's tokens, 1 for the title's.")]
+    heads: list[HeadAttention]
+    timing_ms: Timing
+
+
+@dataclass(slots=True)
+class ModelInfo:
+    """A loaded checkpoint."""
+
+    name: str
+    layers: int
+    heads: Annotated[int, Field(description="Heads per layer.")]
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    max_tokens: Annotated[int, Field(description="The window: longer pairs are truncated.")]
+    grades: Annotated[list[str] | None, Field(description="From least to most relevant; null: one score.")]
+    parameters: int
+    bytes: Annotated[int, Field(description="Weights in memory.")]
+    sliced_bytes: Annotated[int, Field(description="Weights with dead heads cut out, cached beside them.")]
+    device: str
+    dtype: str
+    deterministic: bool
+    processor: Annotated[list[str], Field(description="Features of the processor that are made use of.")]
+    quality: Annotated[dict[str, float] | None, Field(description="Held-out metrics of the checkpoint.")]
+
+
+@dataclass(slots=True)
+class ModelsResponse:
+    models: list[ModelInfo]
+
+
+@dataclass(slots=True)
+class VariantInfo:
+    """A servable: a checkpoint with a mask."""
+
+    name: str
+    model: str
+    head_mask: HeadMaskInfo
+    sliced: Annotated[bool, Field(description="Whether dead heads' weights are cut out.")]
+    parameters: int
+    default: Annotated[bool, Field(description="Whether requests that name no variant get it.")]
+
+
+@dataclass(slots=True)
+class VariantsResponse:
+    config_version: Annotated[str, Field(description="Changes with the live config.")]
+    variants: list[VariantInfo]
+
+
+@dataclass(slots=True)
+class MaskInfo:
+    """A stored mask: `@name` in a spec."""
+
+    name: str
+    source: Annotated[Literal["model", "config"], Field(description="Where it is stored.")]
+    head_mask: HeadMaskInfo
+
+
+@dataclass(slots=True)
+class MasksResponse:
+    masks: list[MaskInfo]
+
+
+@dataclass(slots=True)
+class Health:
+    status: Literal["live", "ready"]
+
+
+@dataclass(slots=True)
+class ErrorDetail:
+    type: Annotated[str, Field(description="Stable; for programs.")]
+    message: Annotated[str, Field(description="One sentence; for people.")]
+    param: Annotated[str | None, Field(description="The field at fault.", examples=["titles[3]"])]
+
+
+@dataclass(slots=True)
+class Error:
+    """Every answer that is not a success."""
+
+    error: ErrorDetail

@@ -1,0 +1,84 @@
+"""Driving an ASGI app by hand, for what an HTTP client library would not send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import httpx
+import orjson
+from starlette.types import ASGIApp
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> dict[str, Any]:
+        error: dict[str, Any] = orjson.loads(self.body)["error"]
+        return error
+
+
+@asynccontextmanager
+async def client(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as session:
+        yield session
+
+
+def chunk(body: bytes, *, more: bool) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+DISCONNECT: dict[str, Any] = {"type": "http.disconnect"}
+
+
+class Exchange:
+    """One request whose messages the test sends when it wants; after the last one, the client just waits."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        method: str = "POST",
+        path: str = "/v1/score",
+        headers: Iterable[tuple[str, str]] = (),
+        messages: Iterable[dict[str, Any]] = (),
+    ) -> None:
+        self.incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        for message in messages:
+            self.incoming.put_nowait(message)
+        self.received = 0
+        self.sent: list[dict[str, Any]] = []
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "scheme": "http",
+            "query_string": b"",
+            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
+            "client": ("127.0.0.1", 1),
+            "server": ("service", 80),
+        }
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))  # type: ignore[arg-type]
+
+    async def _receive(self) -> dict[str, Any]:
+        message = await self.incoming.get()
+        self.received += 1
+        return message
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def answer(self) -> Answer:
+        await self.task
+        start, *rest = self.sent
+        headers = {name.decode(): value.decode() for name, value in start["headers"]}
+        return Answer(start["status"], headers, b"".join(message.get("body", b"") for message in rest))

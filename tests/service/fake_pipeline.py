@@ -1,0 +1,168 @@
+"""A pipeline without a model, for tests of the HTTP side."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from models.head_mask import HeadMask
+from service.errors import InvalidRequest
+from service.responses import (
+    AttentionResponse,
+    Column,
+    CompareResponse,
+    HeadAttention,
+    HeadMaskInfo,
+    MaskInfo,
+    MasksResponse,
+    ModelInfo,
+    ModelsResponse,
+    ScoreResponse,
+    ScoreResult,
+    Timing,
+    Usage,
+    VariantInfo,
+    VariantsResponse,
+)
+from service.schemas import AttentionRequest, CompareRequest, MaskForm, ScoreRequest
+
+LAYERS, HEADS = 12, 12
+LABELS = ("irrelevant", "related", "partial", "good", "exact")
+TIMING = Timing(tokenize=0.2, queue=0.4, inference=6.1, total=7.0)
+
+
+class FakePipeline:
+    """Gives every pair the same score.
+
+    Args:
+        fails: raised by every call.
+        hangs: calls never return; `started` is set when one waits, `cancelled` counts those given up.
+    """
+
+    def __init__(self, *, fails: BaseException | None = None, hangs: bool = False) -> None:
+        self.fails = fails
+        self.hangs = hangs
+        self.reason: str | None = None
+        self.started = asyncio.Event()
+        self.cancelled = 0
+        self.requests: list[object] = []
+
+    @property
+    def config_version(self) -> str:
+        return "0123456789ab"
+
+    def ready(self) -> str | None:
+        return self.reason
+
+    async def score(self, request: ScoreRequest) -> ScoreResponse:
+        await self._work(request)
+        variant = self._variant(request.variant)
+        pairs = len(request.texts())
+        return ScoreResponse(
+            model="fake",
+            variant=variant,
+            head_mask=mask_info(self._mask(request.head_mask, "head_mask")),
+            assignment=None,
+            degraded=False,
+            results=results(pairs),
+            usage=Usage(pairs, 17 * pairs),
+            timing_ms=TIMING,
+        )
+
+    async def compare(self, request: CompareRequest) -> CompareResponse:
+        await self._work(request)
+        pairs = len(request.texts())
+        columns = [
+            Column(mask_info(self._mask(form, f"masks[{number}]")), "full", results(pairs))
+            for number, form in enumerate(request.masks)
+        ] + [
+            Column(mask_info(HeadMask.none(LAYERS, HEADS)), self._variant(name), results(pairs))
+            for name in request.variants
+        ]
+        return CompareResponse("fake", columns, Usage(pairs * len(columns), 17 * pairs), TIMING)
+
+    async def attention(self, request: AttentionRequest) -> AttentionResponse:
+        await self._work(request)
+        chosen = self._mask(request.heads, "heads").off
+        uniform = np.full((3, 3), 1 / 3, dtype=np.float32)
+        return AttentionResponse(
+            model="fake",
+            variant=self._variant(request.variant),
+            head_mask=mask_info(self._mask(request.head_mask, "head_mask")),
+            tokens=["[CLS]", "a", "[SEP]"],
+            segments=[0, 0, 0],
+            heads=[HeadAttention(layer, head, uniform) for layer, head in chosen],
+            timing_ms=TIMING,
+        )
+
+    def models(self) -> ModelsResponse:
+        shape = {"layers": LAYERS, "heads": HEADS, "hidden_size": 768, "intermediate_size": 3072}
+        return ModelsResponse(
+            [
+                ModelInfo(
+                    name="fake",
+                    **shape,
+                    vocab_size=30_522,
+                    max_tokens=512,
+                    grades=list(LABELS),
+                    parameters=109_486_085,
+                    bytes=218_972_170,
+                    device="cpu",
+                    dtype="bfloat16",
+                    deterministic=False,
+                    sliced_bytes=0,
+                    processor=["avx512_bf16"],
+                    quality={"accuracy": 0.9},
+                )
+            ]
+        )
+
+    def variants(self) -> VariantsResponse:
+        everything = mask_info(HeadMask.none(LAYERS, HEADS))
+        return VariantsResponse(
+            self.config_version, [VariantInfo("full", "fake", everything, False, 109_486_085, True)]
+        )
+
+    def masks(self) -> MasksResponse:
+        return MasksResponse([MaskInfo("pruned20", "model", mask_info(self._mask("random:0.2@7", "")))])
+
+    async def _work(self, request: object) -> None:
+        self.requests.append(request)
+        if self.fails is not None:
+            raise self.fails
+        if self.hangs:
+            self.started.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+
+    @staticmethod
+    def _variant(name: str | None) -> str:
+        if name not in (None, "full"):
+            raise InvalidRequest("there is no such variant; there is full", param="variant")
+        return "full"
+
+    @staticmethod
+    def _mask(form: MaskForm | None, param: str) -> HeadMask:
+        if form is None:
+            return HeadMask.none(LAYERS, HEADS)
+        try:
+            return HeadMask.parse(form, layers=LAYERS, heads=HEADS)
+        except Exception as error:
+            raise InvalidRequest(str(error), param=param) from None
+
+
+def mask_info(mask: HeadMask) -> HeadMaskInfo:
+    return HeadMaskInfo(mask.id, mask.spec, mask.heads_on, mask.layers * mask.heads)
+
+
+def results(count: int) -> list[ScoreResult]:
+    probabilities = np.array([0.01, 0.04, 0.2, 0.61, 0.14], dtype=np.float32)
+    expected = np.float32(2.87)
+    return [
+        ScoreResult(index, 3, "good", expected, np.float32(0.717), probabilities, 17, 0, False)
+        for index in range(count)
+    ]

@@ -1,0 +1,134 @@
+"""API keys: who gets in, how often, and that a key is never shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.api_keys import ApiKey, KeyRing, parse_api_keys
+from service.errors import RateLimited, Unauthorized
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_keys_are_read_with_their_role_and_rate() -> None:
+    first, second, third = parse_api_keys("alpha, beta;role=admin;rate=50 ,c.~+/-_==;rate=0.5")
+    assert (first.role, first.rate) == ("user", None)
+    assert (second.role, second.rate) == ("admin", 50.0)
+    assert (third.role, third.rate) == ("user", 0.5)
+
+
+def test_a_blank_setting_means_no_keys() -> None:
+    assert parse_api_keys("") == parse_api_keys("  ") == ()
+
+
+def test_a_line_end_that_a_file_left_behind_is_not_part_of_the_key() -> None:
+    assert parse_api_keys("alpha\n") == parse_api_keys("alpha")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3cr3t,",
+        ",",
+        "s3cr3t;role=root",
+        "s3cr3t;rate=0",
+        "s3cr3t;rate=-1",
+        "s3cr3t;rate=nan",
+        "s3cr3t;rate=fast",
+        "s3cr3t;rate",
+        "s3cr3t;colour=red",
+        "s3cr3t;rate=1;rate=2",
+        "s3cr3t,other,s3cr3t",
+        "s3cr3t key",
+        ";rate=1",
+        "schlüssel",
+    ],
+)
+def test_a_wrong_entry_is_refused_without_repeating_the_key(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^entry \d+: ") as caught:
+        parse_api_keys(text)
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_key_is_in_no_repr() -> None:
+    (key,) = parse_api_keys("s3cr3t;rate=5")
+    assert "s3cr3t" not in repr(key)
+    assert key.digest.hex() not in repr(key)
+    assert b"s3cr3t" not in key.digest
+
+
+RING = KeyRing(parse_api_keys("alpha,beta;role=admin"))
+
+
+@pytest.mark.parametrize("header", [b"Bearer beta", b"bearer beta", b"BEARER   beta "])
+def test_the_right_key_gets_in(header: bytes) -> None:
+    assert RING.authenticate(header).role == "admin"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        b"",
+        b"beta",
+        b"Bearer",
+        b"Bearer ",
+        b"Bearer gamma",
+        b"Basic beta",
+        b"Bearer beta x",
+        b"Bearer \xff",
+    ],
+)
+def test_anything_else_does_not(header: bytes | None) -> None:
+    with pytest.raises(Unauthorized):
+        RING.authenticate(header)
+
+
+def test_a_rate_lets_a_burst_of_one_second_through_and_then_the_rate() -> None:
+    clock = Clock()
+    keys = parse_api_keys("alpha;rate=5")
+    ring = KeyRing(keys, clock)
+    for _ in range(5):
+        ring.spend(keys[0])
+    with pytest.raises(RateLimited) as caught:
+        ring.spend(keys[0])
+    assert caught.value.retry_after == pytest.approx(0.2)
+    clock.now += 0.2001
+    ring.spend(keys[0])
+    with pytest.raises(RateLimited):
+        ring.spend(keys[0])
+    clock.now += 3600  # an idle hour saves up no more than a second's worth
+    for _ in range(5):
+        ring.spend(keys[0])
+    with pytest.raises(RateLimited):
+        ring.spend(keys[0])
+
+
+def test_a_rate_below_one_still_lets_one_through() -> None:
+    clock = Clock()
+    keys = parse_api_keys("alpha;rate=0.5")
+    ring = KeyRing(keys, clock)
+    ring.spend(keys[0])
+    with pytest.raises(RateLimited) as caught:
+        ring.spend(keys[0])
+    assert caught.value.retry_after == pytest.approx(2.0)
+
+
+def test_keys_have_rates_of_their_own() -> None:
+    limited, free = keys = parse_api_keys("alpha;rate=1,beta")
+    ring = KeyRing(keys, Clock())
+    ring.spend(limited)
+    for _ in range(1000):
+        ring.spend(free)
+    with pytest.raises(RateLimited):
+        ring.spend(limited)
+
+
+def test_an_empty_ring_is_false_so_that_everything_is_open() -> None:
+    assert not KeyRing(())
+    assert KeyRing((ApiKey(b"x" * 32),))

@@ -1,0 +1,158 @@
+"""Settings and the live config: a wrong one is refused before it can do harm."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from models.head_mask import HeadMask
+from service.settings import InvalidConfig, LiveConfig, Settings, resolve_masks, resolve_variant
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("HEADROOM_"):
+            monkeypatch.delenv(name)
+
+
+def test_the_defaults_are_the_contracts() -> None:
+    settings = Settings()
+    assert settings.max_pairs == 1000
+    assert settings.max_columns == 64
+    assert settings.max_compare_rows == 4096
+    assert settings.max_body_bytes == 4_000_000
+    assert settings.max_json_depth == 32
+    assert settings.request_timeout_s == 60
+    assert settings.api_keys == ()
+
+
+def test_the_environment_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADROOM_MAX_PAIRS", "10")
+    monkeypatch.setenv("HEADROOM_DEVICE", "cuda:1")
+    monkeypatch.setenv("HEADROOM_API_KEYS", "alpha,beta;role=admin")
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", "sqlite://")  # another part's variable is no mistake
+    settings = Settings()
+    assert settings.max_pairs == 10
+    assert settings.device == "cuda:1"
+    assert [key.role for key in settings.api_keys] == ["user", "admin"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MAX_PAIRS", "0"),
+        ("MAX_PAIRS", "many"),
+        ("DEVICE", "gpu"),
+        ("DTYPE", "float8"),
+        ("REQUEST_TIMEOUT_S", "inf"),
+        ("REQUEST_TIMEOUT_S", "-1"),
+        ("BODY_TIMEOUT_S", "nan"),
+        ("MAX_BATCH_TOKENS", "0"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"HEADROOM_{name}", value)
+    with pytest.raises(ValidationError, match=name.lower()):
+        Settings()
+
+
+def test_keys_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADROOM_API_KEYS", "s3cr3t-one,s3cr3t-two;role=root")
+    with pytest.raises(ValidationError, match="entry 2") as caught:
+        Settings()
+    assert "s3cr3t" not in str(caught.value)
+    monkeypatch.setenv("HEADROOM_API_KEYS", "s3cr3t-one")
+    settings = Settings()
+    assert "s3cr3t" not in f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
+    assert b"s3cr3t" not in pickle.dumps(settings)
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+@pytest.mark.parametrize(("device", "tokens"), [("cpu", 1024), ("cuda", 16_384), ("mps", 1024)])
+def test_the_token_budget_follows_the_device(device: str, tokens: int) -> None:
+    assert Settings().batch_tokens(device) == tokens
+    assert Settings().queue_tokens(device) == 64 * tokens
+    assert Settings(max_batch_tokens=7, max_queue_tokens=9).batch_tokens(device) == 7
+    assert Settings(max_batch_tokens=7, max_queue_tokens=9).queue_tokens(device) == 9
+
+
+CONFIG: dict[str, Any] = {
+    "masks": {"lower": "0-5.*", "both": {"off": [[6, 1]]}},
+    "variants": [
+        {"name": "full"},
+        {"name": "masked", "head_mask": "@lower"},
+        {"name": "pruned", "head_mask": "random:0.2@7", "sliced": True},
+        {"name": "other", "checkpoint": "/models/other"},
+    ],
+}
+
+
+def test_a_config_of_yaml_shape_is_taken_and_its_first_variant_is_the_default() -> None:
+    config = LiveConfig.model_validate(CONFIG)
+    assert config.default_variant == "full"
+    assert [variant.name for variant in config.variants] == ["full", "masked", "pruned", "other"]
+    assert LiveConfig.model_validate({**CONFIG, "default": "pruned"}).default_variant == "pruned"
+    assert LiveConfig().default_variant == "full"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"degrade": {"above_queue_tokens": 1}}, "degrade"),
+        ({"experiments": []}, "experiments"),
+        ({"version": 3}, "version"),
+        ({"variants": []}, "at least 1"),
+        ({"variants": [{"name": "a"}, {"name": "a"}]}, "two variants"),
+        ({"variants": [{"name": "custom"}]}, "taken"),
+        ({"variants": [{"name": "A b"}]}, "name"),
+        ({"variants": [{"name": "x" * 65}]}, "name"),
+        ({"variants": [{"name": "a", "sliced": True}]}, "sliced"),
+        ({"variants": [{"name": "a", "mask": "2.3"}]}, "mask"),
+        ({"variants": [{"name": "a", "head_mask": 3}]}, "head_mask"),
+        ({"variants": [{"name": "a", "sliced": "yes", "head_mask": "2.3"}]}, "sliced"),
+        ({"variants": [{}]}, "name"),
+        ({"variants": "full"}, "variants"),
+        ({"masks": {"a b": "2.3"}}, "masks"),
+        ({"default": "nobody"}, "nobody"),
+        ({3: 4}, "3"),
+    ],
+)
+def test_a_wrong_config_is_refused(change: dict[Any, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        LiveConfig.model_validate({**CONFIG, **change})
+
+
+def test_the_version_follows_the_content_and_nothing_else() -> None:
+    version = LiveConfig.model_validate(CONFIG).version
+    assert len(version) == 12
+    assert int(version, 16) < 2**53
+    assert LiveConfig.model_validate(dict(reversed(CONFIG.items()))).version == version
+    assert LiveConfig.model_validate({**CONFIG, "default": "pruned"}).version != version
+    assert LiveConfig.model_validate({**CONFIG, "masks": {"lower": "0-4.*"}}).version != version
+
+
+def test_masks_resolve_against_the_models_shape_and_stored_masks() -> None:
+    stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
+    config = LiveConfig.model_validate(
+        {"masks": {"a": "0.0", "b": "@a"}, "variants": [{"name": "x", "head_mask": "@tuned"}, {"name": "y"}]}
+    )
+    masks = resolve_masks(config, layers=12, heads=12, stored=stored)
+    assert {name: mask.spec for name, mask in masks.items()} == {"tuned": "1.1", "a": "0.0", "b": "0.0"}
+    assert resolve_variant(config, "x", layers=12, heads=12, masks=masks).spec == "1.1"
+    assert resolve_variant(config, "y", layers=12, heads=12, masks=masks).is_none
+    with pytest.raises(KeyError):
+        resolve_variant(config, "z", layers=12, heads=12, masks=masks)
+
+
+def test_a_mask_that_does_not_fit_the_model_is_refused_with_its_place() -> None:
+    config = LiveConfig.model_validate(CONFIG)
+    with pytest.raises(InvalidConfig, match=r"^masks\.lower: .*3"):
+        resolve_masks(config, layers=4, heads=4)
+    bad = LiveConfig.model_validate({"variants": [{"name": "full"}, {"name": "x", "head_mask": "@nobody"}]})
+    with pytest.raises(InvalidConfig, match=r"^variants\[1\]\.head_mask: .*nobody"):
+        resolve_variant(bad, "x", layers=12, heads=12, masks={})
