@@ -1,0 +1,152 @@
+"""The forward thread: runs the batches that the scheduler forms, one at a time, off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from models.classifier import Classifier
+from models.head_mask import HeadMask
+from models.tokenizer import EncodedPair
+from service.errors import DeviceFailed, InternalError, OutOfMemory
+from service.scheduler import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What a batch must have in common: one network, and for a sliced variant one set of heads.
+
+    heads: the id of the mask whose heads are cut out, or None for masks that are multiplied.
+    kind: "score" or "attention".
+    """
+
+    checkpoint: str
+    heads: str | None = None
+    kind: str = "score"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A pair to score under a mask."""
+
+    pair: EncodedPair
+    mask: HeadMask
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRow:
+    """A pair whose attention is asked for: heads as (layer, head)."""
+
+    pair: EncodedPair
+    mask: HeadMask
+    heads: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowScore:
+    """What a Row comes back as. A one-label cross-encoder gives a score and no grades.
+
+    probabilities: (grades,) float32.
+    """
+
+    score: np.float32
+    grade: int | None
+    expected_grade: np.float32 | None
+    probabilities: np.ndarray | None
+
+
+Work = Row | AttentionRow
+Outcome = RowScore | np.ndarray
+
+
+class Engine:
+    """Owns the networks and the one thread that runs them.
+
+    classifiers: by checkpoint key, as named in `Lane.checkpoint`; more may be added while it runs.
+    threads: torch threads of the forward pass on a CPU.
+    on_failure: told the kind when the device fails; from then on nothing runs any more.
+    """
+
+    def __init__(
+        self, classifiers: dict[str, Classifier], *, threads: int, on_failure: Callable[[str], None]
+    ) -> None:
+        self.classifiers = classifiers
+        self._on_failure = on_failure
+        self.failure: DeviceFailed | None = None
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="forward", initializer=torch.set_num_threads, initargs=(threads,)
+        )
+
+    async def run(self, batch: Batch[Work]) -> Sequence[Outcome | Exception]:
+        """Scores a batch of one lane, in its order.
+
+        Raises OutOfMemory (smaller batches may fit) and DeviceFailed (nothing will).
+        """
+        rows = [item.payload for item in batch.items]
+        assert isinstance(batch.lane, Lane)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._forward, batch.lane, rows)
+
+    def warm_up(self, checkpoint: str, batch_tokens: int, masks: Sequence[HeadMask]) -> None:
+        """Runs the smallest and the largest batch under each mask, so that no request pays for first use.
+
+        Twice each: a set of live heads is cut out when it comes a second time.
+        """
+        classifier = self.classifiers[checkpoint]
+        pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
+        for mask in masks:
+            for count in (1, max(1, batch_tokens // len(pair))) * 2:
+                self._thread.submit(classifier.forward, [pair] * count, mask.matrix).result()
+
+    def close(self) -> None:
+        """Ends the thread after the batch in hand."""
+        self._thread.shutdown(wait=True)
+
+    def _forward(self, lane: Lane, rows: list[Work]) -> Sequence[Outcome | Exception]:
+        if self.failure is not None:
+            raise self.failure
+        classifier = self.classifiers[lane.checkpoint]
+        try:
+            if lane.kind == "attention":
+                return [
+                    classifier.attention(row.pair, row.heads, row.mask)
+                    for row in rows
+                    if isinstance(row, AttentionRow)
+                ]
+            return score_rows(classifier, rows)
+        except (torch.OutOfMemoryError, MemoryError):
+            raise OutOfMemory from None
+        except RuntimeError as error:
+            if "can't allocate memory" in str(error):  # what torch's CPU allocator says
+                raise OutOfMemory from None
+            if isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error):
+                self.failure = DeviceFailed("cuda")
+                self._on_failure("cuda")
+                raise self.failure from error
+            raise
+
+
+def score_rows(classifier: Classifier, rows: Sequence[Work]) -> list[RowScore | Exception]:
+    """One forward pass; a row whose logits are not finite becomes an error of its own."""
+    first = rows[0].mask
+    if all(row.mask is first for row in rows):
+        weights = None if first.is_none else first.matrix
+    else:
+        weights = np.stack([row.mask.matrix for row in rows])
+    scores = classifier.scores(classifier.forward([row.pair for row in rows], weights))
+    finite = np.isfinite(scores.logits).all(axis=1).tolist()
+    if not classifier.config.is_graded:
+        found = [RowScore(score, None, None, None) for score in scores.score]
+    else:
+        columns = zip(
+            scores.score, scores.grade.tolist(), scores.expected_grade, scores.probabilities, strict=True
+        )
+        found = [RowScore(*column) for column in columns]
+    return [
+        row if fine else InternalError("The model gave no finite score for this pair.")
+        for fine, row in zip(finite, found, strict=True)
+    ]
