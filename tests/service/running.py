@@ -1,0 +1,112 @@
+"""A real `headroom serve` in a process of its own, for the tests that need the whole way."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "serve.yaml"
+
+LIVE: dict[str, Any] = {
+    "masks": {"lower": "2.*"},
+    "variants": [
+        {"name": "full"},
+        {"name": "masked", "head_mask": "@lower"},
+        {"name": "pruned", "head_mask": "@lower", "sliced": True},
+    ],
+}
+
+
+class Server:
+    """`headroom serve` on a free port with a config file of its own."""
+
+    def __init__(self, directory: Path, model: Path, **arguments: Any) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.config = directory / "serve.yaml"
+        self._errors = directory / "stderr"
+        self.write_config(LIVE, arguments)
+        command = [Path(sys.executable).with_name("headroom"), "serve", "--config", self.config]
+        command += ["--port", str(self.port), "--model", model, "--device", "cpu"]
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    def write_config(self, live: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> None:
+        """deploy/serve.yaml with another model's masks, and limits that a test can wait for."""
+        self.live = live
+        document = yaml.safe_load(DEPLOY.read_text())
+        document["http_options"]["request_timeout_s"] = 10
+        application = document["applications"][0]
+        application["args"] = {"request_timeout_s": 10, "body_timeout_s": 2, **(arguments or {})}
+        application["deployments"][0]["user_config"] = live
+        self.config.write_text(yaml.safe_dump(document))
+
+    def wait_until_ready(self) -> str:
+        """Blocks until the line with the URL; returns it. Empty where the process ended instead."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    @property
+    def stderr(self) -> str:
+        return self._errors.read_text()
+
+    def wait_for_line(self, text: str, timeout_s: float = 20.0) -> str:
+        """The first line on stderr that holds `text`."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for line in self.stderr.splitlines():
+                if text in line:
+                    return line
+            time.sleep(0.05)
+        raise AssertionError(f"no line with {text!r} in:\n{self.stderr}")
+
+    def family(self) -> list[psutil.Process]:
+        """All processes of this run."""
+        driver = psutil.Process(self.process.pid)
+        return [driver, *driver.children(recursive=True)]
+
+    def replica(self) -> psutil.Process:
+        """The one replica."""
+        (replica,) = (process for process in self.family() if "ServeReplica" in " ".join(process.cmdline()))
+        return replica
+
+    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 60.0) -> int:
+        """Asks it to stop and returns its exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """For a test that failed: ends whatever is left."""
+        if self.process.poll() is None:
+            for process in reversed(self.family()):
+                process.kill()
+            self.process.wait(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def still_there(processes: list[psutil.Process], timeout_s: float = 5.0) -> list[str]:
+    """Command lines of those that have not ended within the timeout."""
+    _, alive = psutil.wait_procs(processes, timeout=timeout_s)
+    return [" ".join(process.cmdline())[:80] for process in alive if process.status() != psutil.STATUS_ZOMBIE]

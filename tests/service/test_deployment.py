@@ -1,0 +1,243 @@
+"""The whole way on a real Ray Serve, through the front that `headroom serve` starts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+from collections import Counter
+
+import grpc
+import psutil
+import pytest
+
+from tests.service.http import Answer, request, score, send_raw
+from tests.service.running import LIVE, Server
+
+
+def is_error(answer: Answer, status: int, kind: str) -> bool:
+    error = answer.json["error"]
+    assert set(error) == {"type", "message", "param"}
+    return (answer.status, error["type"]) == (status, kind)
+
+
+async def test_a_mask_changes_scores_and_none_does_not(server: Server) -> None:
+    plain = (await send_raw(server.port, score(2))).json
+    none = (await send_raw(server.port, score(2, head_mask="none"))).json
+    masked = (await send_raw(server.port, score(2, head_mask="2.*"))).json
+    variant = (await send_raw(server.port, score(2, variant="masked"))).json
+    pruned = (await send_raw(server.port, score(2, variant="pruned"))).json
+    assert [row["score"] for row in plain["results"]] == [row["score"] for row in none["results"]]
+    assert [row["score"] for row in masked["results"]] == [row["score"] for row in variant["results"]]
+    assert plain["results"] != masked["results"]
+    for one, other in zip(pruned["results"], masked["results"], strict=True):
+        assert one["score"] == pytest.approx(other["score"], abs=0.01)
+    assert (plain["variant"], masked["head_mask"]["spec"], pruned["variant"]) == ("full", "2.*", "pruned")
+
+
+async def test_health_models_metrics_and_documentation_answer(server: Server) -> None:
+    for path in ("/health/live", "/health/ready", "/v1/models", "/v1/variants", "/v1/masks", "/openapi.json"):
+        assert (await send_raw(server.port, request("GET", path))).status == 200, path
+    await send_raw(server.port, score(3))
+    metrics = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
+    assert 'headroom_requests_total{route="/v1/score",status="200"}' in metrics
+    assert "headroom_ready 1.0" in metrics
+
+
+async def test_errors_have_one_shape_whoever_makes_them(server: Server) -> None:
+    port = server.port
+    assert is_error(await send_raw(port, request("GET", "/nowhere")), 404, "not_found")
+    assert is_error(await send_raw(port, request("GET", "/v1/score")), 405, "method_not_allowed")
+    assert is_error(await send_raw(port, request("BREW", "/v1/score")), 405, "method_not_allowed")
+    assert is_error(await send_raw(port, request("POST", "/v1/score", b"{")), 400, "invalid_json")
+    assert is_error(await send_raw(port, score(1, head_mask="9.9")), 422, "invalid_request")
+    big = request("POST", "/v1/score", b'{"query": "' + b"x" * 5_000_000 + b'"}')
+    assert is_error(await send_raw(port, big), 413, "body_too_large")
+
+
+async def test_a_client_cannot_switch_the_time_limit_off(server: Server) -> None:
+    """With Serve's own header honoured, a body that never ends would be waited for without end."""
+    head = "x-request-timeout-seconds: 0\r\nx-request-disconnect-disabled: ?1\r\n"
+    data = request("POST", "/v1/score", b'{"query":', head).replace(
+        b"content-length: 9", b"content-length: 99"
+    )
+    answer = await send_raw(server.port, data)
+    assert is_error(answer, 408, "request_timeout")
+    assert answer.seconds < 8
+
+
+async def test_one_request_id_comes_back(server: Server) -> None:
+    answer = await send_raw(server.port, request("GET", "/health/live", headers="x-request-id: mine-1\r\n"))
+    assert answer.headers["x-request-id"] == "mine-1"
+    odd = await send_raw(server.port, request("GET", "/health/live", headers="x-request-id: \xff\r\n"))
+    assert odd.status == 200
+
+
+@pytest.mark.slow
+async def test_slow_headers_do_not_hold_a_connection(server: Server) -> None:
+    answer = await send_raw(server.port, b"GET /health/live HTTP/1.1\r\nhost: te", timeout_s=20)
+    assert answer.status == 0
+    assert 8 < answer.seconds < 15
+
+
+@pytest.mark.slow
+async def test_ten_thousand_idle_connections_do_not_stop_the_service(server: Server) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(10_000, hard - 500)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count + 500), hard))
+    writers: list[asyncio.StreamWriter] = []
+    try:
+        for _ in range(0, count, 200):
+            opened = await asyncio.gather(
+                *(asyncio.open_connection("127.0.0.1", server.port) for _ in range(200))
+            )
+            writers += [writer for _, writer in opened]
+        answers = [await send_raw(server.port, score(1)) for _ in range(20)]
+        assert [answer.status for answer in answers] == [200] * 20
+        assert sorted(answer.seconds for answer in answers)[10] < 1
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_a_client_that_hangs_up_leaves_no_work_behind(server: Server) -> None:
+    async def metric(name: str) -> float:
+        text = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + " "))
+
+    shed = 'headroom_shed_total{reason="disconnect"}'
+    before = await metric(shed)
+    for _ in range(20):
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(score(1000))
+        await writer.drain()
+        writer.transport.abort()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if await metric(shed) > before and await metric("headroom_queue_tokens") == 0:
+            return
+        await asyncio.sleep(0.2)
+    pytest.fail("the hung-up clients' work was still queued after 10 s")
+
+
+@pytest.mark.slow
+async def test_a_thousand_titles_do_not_delay_one(server: Server) -> None:
+    alone = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(20)])[10]
+    done = asyncio.Event()
+
+    async def crowd() -> list[float]:
+        seconds = []
+        while not done.is_set():
+            seconds.append((await send_raw(server.port, score(1000))).seconds)
+        return seconds
+
+    task = asyncio.create_task(crowd())
+    await asyncio.sleep(0.2)
+    beside = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(60)])
+    done.set()
+    big = sorted(await task)
+    assert beside[30] < max(big[len(big) // 2] / 2, 5 * alone), (alone, beside[30], big)
+
+
+async def test_ports_are_closed_to_strangers(server: Server) -> None:
+    """Every port of the run is bound to the loopback interface, or refuses calls without this run's token."""
+    open_ports = []
+    for process in server.family():
+        for connection in process.net_connections(kind="inet"):
+            address = connection.laddr.ip.removeprefix("::ffff:")
+            if connection.status == psutil.CONN_LISTEN and address not in ("127.0.0.1", "::1"):
+                open_ports.append(connection.laddr.port)
+    for port in open_ports:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(b"", timeout=5)
+        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert len(open_ports) <= 1  # the replica's gRPC port, which Serve binds everywhere
+
+
+async def test_an_edit_of_the_config_applies_without_a_restart(server: Server) -> None:
+    replica = server.replica()
+    server.write_config({**LIVE, "variants": [*LIVE["variants"], {"name": "new", "head_mask": "0.0"}]})
+    meanwhile = []
+    deadline = time.monotonic() + 10
+    answer = await send_raw(server.port, score(1, variant="new"))
+    while answer.status != 200 and time.monotonic() < deadline:
+        meanwhile.append(await send_raw(server.port, score(1)))
+        answer = await send_raw(server.port, score(1, variant="new"))
+    assert answer.json["head_mask"]["spec"] == "0.0"
+    started = time.monotonic()
+    while time.monotonic() < started + 1:  # Serve reports the replica as updating for a moment more
+        meanwhile.append(await send_raw(server.port, score(1)))
+    assert {answer.status for answer in meanwhile} == {200}
+    assert server.replica() == replica
+
+
+async def test_an_edit_of_anything_else_waits_for_the_next_start(server: Server) -> None:
+    replica = server.replica()
+    server.write_config(server.live, {"max_pairs": 1})
+    server.wait_for_line("applies at the next start")
+    assert (await send_raw(server.port, score(2))).status == 200
+    assert server.replica() == replica
+
+
+@pytest.mark.parametrize(
+    ("live", "reason"),
+    [
+        ({"variants": [{"name": "full", "oops": 1}]}, "oops"),
+        ({"masks": {"far": "77.0"}, "variants": [{"name": "full", "head_mask": "@far"}]}, "77"),
+    ],
+)
+async def test_a_wrong_edit_is_refused_and_the_last_good_config_stays(
+    live: dict[str, object], reason: str, server: Server
+) -> None:
+    before = (await send_raw(server.port, request("GET", "/v1/variants"))).json
+    server.write_config(live)
+    line = server.wait_for_line(reason)
+    assert "config refused, the last good one stays" in line
+    assert (await send_raw(server.port, request("GET", "/v1/variants"))).json == before
+    assert (await send_raw(server.port, score(1))).status == 200
+
+
+@pytest.mark.slow
+async def test_service_survives_the_kill_of_its_only_replica(server: Server) -> None:
+    """Under load: 503 with Retry-After or a dropped connection, nobody waits long, back within 15 s."""
+    answers: list[tuple[float, Answer]] = []
+    stop = asyncio.Event()
+
+    async def client() -> None:
+        while not stop.is_set():
+            answer = await send_raw(server.port, score(50), timeout_s=20)
+            answers.append((time.monotonic(), answer))
+            if answer.status != 200:
+                await asyncio.sleep(0.05)
+
+    clients = [asyncio.create_task(client()) for _ in range(8)]
+    await asyncio.sleep(1)
+    replica = server.replica()
+    replica.kill()
+    killed = time.monotonic()
+    while not any(at > killed + 0.5 and answer.status == 200 for at, answer in answers):
+        assert time.monotonic() < killed + 60, Counter(answer.status for _, answer in answers)
+        await asyncio.sleep(0.1)
+    back = time.monotonic() - killed
+    stop.set()
+    await asyncio.gather(*clients)
+    after = [answer for at, answer in answers if at > killed]
+    assert {answer.status for answer in after} <= {0, 200, 503}
+    for answer in after:
+        if answer.status == 503:
+            assert answer.json["error"]["message"]
+            assert int(answer.headers["retry-after"]) > 0
+    assert max(answer.seconds for answer in after) < 10, "someone waited past the request timeout"
+    assert back < 15
+    assert server.replica() != replica
+    metrics = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
+    assert "headroom_ready 1.0" in metrics, "the dead replica's gauges are still counted"
+
+
+async def test_serves_own_endpoints_answer_json_errors_only(server: Server) -> None:
+    routes = await send_raw(server.port, request("GET", "/-/routes"))
+    assert json.loads(routes.body) == {"/": "headroom"}

@@ -1,0 +1,128 @@
+"""service.edge: what a client cannot make Serve do, and what Serve cannot say to a client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from service.edge import Edge, Message, Receive, Scope, Send, middlewares
+
+PLAIN = [(b"content-type", b"text/plain; charset=utf-8")]
+
+
+def answering(status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"x") -> Any:
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+async def ask(
+    app: Any, headers: list[tuple[bytes, bytes]] | None = None
+) -> tuple[int, dict[bytes, bytes], Any]:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    await Edge(app)({"type": "http", "headers": headers or []}, receive, send)
+    start, body = sent
+    content = body["body"]
+    return start["status"], dict(start["headers"]), orjson.loads(content) if content[:1] == b"{" else content
+
+
+def test_serve_gets_the_middleware_as_it_asks_for_it() -> None:
+    (middleware,) = middlewares()
+    assert middleware.cls is Edge
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"x-request-timeout-seconds",
+        b"X-Request-Timeout-Seconds",
+        b"x-request-disconnect-disabled",
+        b"x-session-id",
+        b"x_session_id",
+        b"serve_multiplexed_model_id",
+        b"serve-multiplexed-model-id",
+        b"x-serve-router-target",
+    ],
+)
+async def test_a_client_cannot_steer_serve_with_headers(name: bytes) -> None:
+    seen: list[tuple[bytes, bytes]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.extend(scope["headers"])
+        await answering(200, [])(scope, receive, send)
+
+    await ask(app, [(name, b"0"), (b"authorization", b"Bearer k")])
+    assert seen == [(b"authorization", b"Bearer k")]
+
+
+@pytest.mark.parametrize(("value", "kept"), [(b"my-id_1", True), (b"\xff\xfe", False), (b"a" * 129, False)])
+async def test_only_plain_request_ids_reach_serves_logs(value: bytes, kept: bool) -> None:
+    seen: list[tuple[bytes, bytes]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.extend(scope["headers"])
+        await answering(200, [])(scope, receive, send)
+
+    await ask(app, [(b"x-request-id", value)])
+    assert bool(seen) is kept
+
+
+@pytest.mark.parametrize(
+    ("made", "status", "kind"),
+    [
+        (404, 503, "unavailable"),
+        (408, 504, "deadline_exceeded"),
+        (429, 429, "queue_full"),
+        (500, 500, "internal_error"),
+        (503, 503, "unavailable"),
+    ],
+)
+async def test_what_serve_says_itself_gets_the_error_shape(made: int, status: int, kind: str) -> None:
+    answered, headers, body = await ask(answering(made, PLAIN))
+    assert (answered, body["error"]["type"], body["error"]["param"]) == (status, kind, None)
+    assert headers[b"content-type"] == b"application/json"
+    assert (b"retry-after" in headers) == (status in (429, 503))
+
+
+async def test_what_the_application_says_passes_untouched() -> None:
+    headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1"), (b"X-Request-ID", b"1")]
+    status, got, body = await ask(answering(404, headers, b'{"error":1}'))
+    assert (status, body) == (404, {"error": 1})
+    assert got == {b"content-type": b"application/json", b"x-request-id": b"1"}
+    assert (await ask(answering(200, PLAIN, b"metrics")))[2] == b"metrics"
+
+
+@pytest.mark.parametrize(("haproxy", "kind"), [("0", "replica_lost"), ("1", "internal_error")])
+async def test_silence_becomes_an_answer(haproxy: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", haproxy)
+
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        return None
+
+    assert (await ask(app))[2]["error"]["type"] == kind
+
+
+async def test_an_exception_is_answered_and_still_reaches_the_servers_log() -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise RuntimeError("secret")
+
+    with pytest.raises(RuntimeError, match="secret"):
+        await Edge(app)({"type": "http", "headers": []}, None, send)  # type: ignore[arg-type]
+    assert sent[0]["status"] == 500
+    assert b"secret" not in sent[1]["body"]
