@@ -1,0 +1,118 @@
+"""`headroom score`: score pairs without a server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from models import Classifier, HeadMask, Scores
+
+CHUNK = 1024
+"""Pairs held in memory at a time when they come from standard input."""
+
+
+def command(
+    query: Annotated[str, typer.Argument(help="The query, or - for tab-separated pairs on standard input.")],
+    titles: Annotated[list[str] | None, typer.Argument(help="The titles to judge.")] = None,
+    mask: Annotated[str | None, typer.Option(help="Head mask, such as 2.3,7.* or @name.")] = None,
+    variant: Annotated[str | None, typer.Option(help="A variant of the config file.")] = None,
+    model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Where variants and stored masks are declared.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per pair.")] = False,
+) -> None:
+    """Score how relevant each title is to the query; one line per title, in the order given.
+
+    Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask '0-5.*'
+    """
+    from_stdin = query == "-"
+    if from_stdin and titles:
+        raise typer.BadParameter("takes no titles beside it: pairs come from standard input", param_hint="-")
+    if not from_stdin and not titles:
+        raise typer.BadParameter("give at least one title", param_hint="TITLES")
+    if not from_stdin and not query.strip():
+        raise typer.BadParameter("must not be blank", param_hint="QUERY")
+    pairs = read_pairs(sys.stdin.buffer) if from_stdin else iter([(query, title) for title in titles or ()])
+    clf, head_mask = resolve(model, config, variant, mask, device, dtype)
+    while chunk := list(islice(pairs, CHUNK)):
+        scores = clf.score(chunk, head_mask)
+        for line in lines(clf, chunk, scores, as_json=as_json, with_query=from_stdin):
+            print(line)
+
+
+def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    """(query, title) of each line `query<TAB>title` of UTF-8 text; empty lines are skipped.
+
+    Raises ValueError naming the line that is not such a pair.
+    """
+    for number, raw in enumerate(stream, start=1):
+        try:
+            line = raw.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise ValueError(f"standard input, line {number}: not UTF-8 text") from None
+        if not line:
+            continue
+        query, tab, title = line.partition("\t")
+        if not tab or not query.strip():
+            raise ValueError(f"standard input, line {number}: expected query<TAB>title")
+        yield query, title
+
+
+def resolve(
+    model: str | None,
+    config: Path | None,
+    variant: str | None,
+    mask: str | None,
+    device: str,
+    dtype: str,
+) -> tuple[Classifier, HeadMask]:
+    """The classifier and mask that the options name, as the service would resolve them."""
+    from models import Classifier
+    from service.cli.serve import DEFAULT_CONFIG
+    from service.deployment import config_file
+    from service.settings import LiveConfig
+    from service.variants import BASE, build_catalog
+
+    def load(path: str | None) -> Classifier:
+        return Classifier.load(path, device, dtype)
+
+    path = DEFAULT_CONFIG if config is None and model is None else config
+    live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
+    if variant is not None:
+        live = live.model_copy(update={"variants": tuple(v for v in live.variants if v.name == variant)})
+        if not live.variants:
+            raise ValueError(f"--variant: there is no variant {variant!r} in {path or 'the default config'}")
+    else:
+        live = LiveConfig(masks=live.masks)
+    choice = build_catalog(live, {BASE: load(model)}, load).choose(None, mask)
+    return choice.variant.classifier, choice.mask
+
+
+def lines(
+    clf: Classifier, pairs: Iterable[tuple[str, str]], scores: Scores, *, as_json: bool, with_query: bool
+) -> Iterator[str]:
+    """What is printed for each pair: score, label and title separated by tabs, or one JSON object."""
+    import orjson
+
+    for i, (query, title) in enumerate(pairs):
+        label = clf.grades[scores.grade[i]] if clf.grades else None
+        if as_json:
+            row: dict[str, Any] = {"query": query, "title": title, "score": scores.score[i]}
+            if clf.grades:
+                row |= {
+                    "grade": int(scores.grade[i]),
+                    "label": label,
+                    "expected_grade": scores.expected_grade[i],
+                    "probabilities": scores.probabilities[i],
+                }
+            yield orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+        else:
+            columns = [f"{scores.score[i]:.4f}", label or "", *([query] if with_query else []), title]
+            yield "\t".join(columns)

@@ -1,0 +1,157 @@
+"""`headroom score`, as typed at a prompt."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+import pytest
+
+from models import Classifier, HeadMask
+from service.cli import main
+
+QUERY = "angle bracket"
+TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
+
+
+class Output(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Output]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: str, stdin: bytes = b"") -> Output:
+        monkeypatch.setattr(sys, "argv", ["headroom", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        status: int | str | None = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code
+        out, err = capsys.readouterr()
+        return Output(int(status or 0), out, err)
+
+    return call
+
+
+@pytest.fixture
+def options(tiny_checkpoint: Path) -> list[str]:
+    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
+
+
+def test_one_line_per_title_in_the_order_given(run: Run, options: list[str], tiny_checkpoint: Path) -> None:
+    output = run("score", QUERY, *TITLES, *options)
+
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    scores = clf.score([(QUERY, title) for title in TITLES])
+    expected = [
+        f"{scores.score[i]:.4f}\t{clf.grades[scores.grade[i]]}\t{title}" for i, title in enumerate(TITLES)
+    ]
+    assert output == (0, "\n".join(expected) + "\n", "")
+
+
+def test_a_mask_and_json(run: Run, options: list[str], tiny_checkpoint: Path) -> None:
+    output = run("score", QUERY, *TITLES, *options, "--mask", "0-1.*", "--json")
+
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    mask = HeadMask.parse("0-1.*", layers=3, heads=4)
+    expected = clf.score([(QUERY, title) for title in TITLES], mask)
+    rows = [orjson.loads(line) for line in output.out.splitlines()]
+    np.testing.assert_allclose([row["probabilities"] for row in rows], expected.probabilities, atol=1e-5)
+    assert [row["title"] for row in rows] == TITLES
+
+
+def test_pairs_from_standard_input(run: Run, options: list[str]) -> None:
+    lines = "".join(f"{QUERY}\t{title}\n" for title in TITLES)
+
+    output = run("score", "-", *options, stdin=(lines + "\nkeyboard\twireless\tkeyboard\r\n").encode())
+
+    rows = [line.split("\t", 3) for line in output.out.splitlines()]
+    assert [row[2:] for row in rows] == [
+        [QUERY, TITLES[0]],
+        [QUERY, TITLES[1]],
+        ["keyboard", "wireless\tkeyboard"],
+    ]
+    assert rows[0][0] == run("score", QUERY, TITLES[0], *options).out.split("\t")[0]
+
+
+def test_a_variant_of_a_config_file(run: Run, options: list[str], tmp_path: Path) -> None:
+    config = tmp_path / "serve.yaml"
+    config.write_text(
+        "applications: [{deployments: [{name: Relevance, user_config: "
+        '{masks: {low: "0-1.*"}, variants: [{name: full}, {name: small, head_mask: "@low"}]}}]}]'
+    )
+    named = run("score", QUERY, *TITLES, *options, "--config", str(config), "--variant", "small")
+    masked = run("score", QUERY, *TITLES, *options, "--mask", "0-1.*")
+    stored = run("score", QUERY, *TITLES, *options, "--config", str(config), "--mask", "@low")
+    assert named == masked == stored
+    assert named.status == 0
+
+    unknown = run("score", QUERY, *TITLES, *options, "--config", str(config), "--variant", "nope")
+    assert unknown.status == 1
+    assert "nope" in unknown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["score"], 2, "query"),
+        (["score", "a"], 2, "TITLES"),
+        (["score", " ", "a"], 2, "blank"),
+        (["score", "-", "a"], 2, "standard input"),
+        (["score", "a", "b", "--mask", "9.9"], 1, "layer 9 does not exist"),
+        (["score", "a", "b", "--model", "/no/such"], 1, "/no/such does not exist"),
+        (["score", "a", "b", "--dtype", "int3"], 1, "dtype 'int3'"),
+    ],
+)
+def test_wrong_use_is_one_line_and_a_status(
+    run: Run, options: list[str], arguments: list[str], status: int, reason: str
+) -> None:
+    output = run(*arguments[:1], *options, *arguments[1:])
+    assert output.status == status
+    assert reason in output.err
+    assert "Traceback" not in output.err
+    assert output.out == ""
+
+
+@pytest.mark.parametrize("line", [b"no tab here\n", b"\ttitle without query\n", b"caf\xe9\tlatin-1\n"])
+def test_a_wrong_line_is_named(run: Run, options: list[str], line: bytes) -> None:
+    output = run("score", "-", *options, stdin=b"a\tb\n" + line)
+    assert output.status == 1
+    assert "line 2" in output.err
+
+
+def test_help_has_an_example(run: Run) -> None:
+    for command in ("score", "prune", "serve"):
+        output = run(command, "--help")
+        assert output.status == 0
+        assert f"Example: headroom {command}" in output.out
+
+
+def test_prune_writes_a_checkpoint_that_scores_as_the_mask(
+    run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "smaller"
+    pruned = run(
+        "prune", "--model", str(tiny_checkpoint), "--mask", "random:0.5@3", "--out", str(out), "--json"
+    )
+    result = orjson.loads(pruned.out)
+    assert result["heads"] == {"before": 12, "after": 6}
+    assert result["bytes"]["after"] < result["bytes"]["before"]
+
+    small = run("score", QUERY, *TITLES, "--model", str(out), "--device", "cpu", "--dtype", "float32")
+    assert small == run("score", QUERY, *TITLES, *options, "--mask", "random:0.5@3")
+
+    again = run("prune", "--model", str(tiny_checkpoint), "--mask", "none", "--out", str(out))
+    assert again.status == 1
+    assert "not empty" in again.err
