@@ -108,7 +108,8 @@ class MultiHeadAttention:
     ) -> Tensor:
         """Encoder self-attention over a packed batch, plus the residual: x + MultiHead(x).
 
-        x: (T, d_model); head_weights: (T, h), one row per token, or (h,), or None for all on;
+        x: (T, d_model); head_weights: (T, h·d_head), one row per token, or (h·d_head,), each head's
+        weight repeated over its width (a broadcast over 16 bfloat16s costs eight times as much), or None;
         exact: every sequence's result is the same bits in any batch (see `attend_exactly`).
         Returns (T, d_model).
         """
@@ -117,9 +118,10 @@ class MultiHeadAttention:
             heads = self._varlen(projected, batch)
         else:
             heads = self._grouped(projected, batch.groups, exact)
+        joined = heads.view(x.shape[0], -1)  # (T, H·d)
         if head_weights is not None:
-            heads.mul_(head_weights.unsqueeze(-1))  # (T, H, d) · (T, H, 1)
-        return self.output(heads.view(x.shape[0], -1), residual=x)
+            joined.mul_(head_weights)
+        return self.output(joined, residual=x)
 
     def probabilities(self, x: Tensor) -> Tensor:
         """What each head of one unpadded sequence attends to. x: (n, d_model) → (h, n, n) float32."""

@@ -196,16 +196,16 @@ class Encoder:
             sliced = self.sliced.get(number, module, heads.live)
             if sliced is not None and weights is not None:
                 module, weights = sliced, weights[..., list(heads.live)]
-        per_token = None if weights is None else self._per_token(weights, batch)
+        per_token = None if weights is None else self._per_token(weights, module.head_size, batch)
         return layer.attention_norm(module.packed(x, batch, per_token, exact=self.deterministic))
 
-    def _per_token(self, weights: np.ndarray, batch: PackedBatch) -> Tensor | None:
-        """Weights (rows, h) or (h,) for each token: (T, h), or (h,) where rows agree, or None for ones."""
+    def _per_token(self, weights: np.ndarray, width: int, batch: PackedBatch) -> Tensor | None:
+        """Weights (rows, h) or (h,) as `packed` wants them, (T, h·width) or (h·width,), or None for ones."""
         if (weights == 1).all():
             return None
         if weights.ndim == 2 and (weights == weights[0]).all():
             weights = weights[0]
-        on_device = torch.from_numpy(weights).to(self.device, self.dtype)
+        on_device = torch.from_numpy(weights).to(self.device, self.dtype).repeat_interleave(width, -1)
         if on_device.ndim == 1:
             return on_device
         if batch.first_token.shape[0] > batch.rows:

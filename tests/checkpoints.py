@@ -10,10 +10,10 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 GRADES = ("irrelevant", "related", "partial", "substitute", "exact")
-WORDS = (
-    "the a of for with and in set pack black white red blue steel wood angle bracket screw screws deck strong tie "
-    "simpson gauge tool kitchen towel laptop case phone wireless mouse keyboard cable usb charger lamp light table"
-).split()
+WORDS = """
+the a of for with and in set pack black white red blue steel wood angle bracket screw screws deck strong tie
+simpson gauge tool kitchen towel laptop case phone wireless mouse keyboard cable usb charger lamp light table
+""".split()
 VOCABULARY = (
     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     + [chr(c) for c in range(33, 127) if not chr(c).isupper()]

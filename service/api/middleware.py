@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 import uuid
 from typing import Any
@@ -14,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.replies import error_response
 from service.api_keys import KeyRing
+from service.edge import SAFE_REQUEST_ID
 from service.errors import InternalError, as_service_error
 from service.metrics import Metrics
 
@@ -22,7 +22,6 @@ logger = logging.getLogger("headroom.api")
 UNMATCHED = "unmatched"
 """The route label of paths that no route has."""
 
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _OPEN_PATHS = ("/", "/health/live", "/health/ready")
 _OPEN_PREFIX = "/playground/"  # the page's own files
 
@@ -107,7 +106,7 @@ class _Exchange:
 def _request_id(scope: Scope) -> str:
     """The caller's own id where it is short and plain, so that logs can be joined; else a new one."""
     given = _header(scope, b"x-request-id")
-    if given is not None and _REQUEST_ID.fullmatch(given):
+    if given is not None and SAFE_REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
     return uuid.uuid4().hex
 

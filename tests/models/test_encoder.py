@@ -37,8 +37,13 @@ def random_weights(rng: np.random.Generator, rows: int, layers: int, heads: int)
     return weights
 
 
-@settings(max_examples=60, deadline=None)
-@given(shape=shapes(), lengths=st.lists(st.integers(2, 512), min_size=1, max_size=6), seed=st.integers(0, 99))
+LENGTHS = st.lists(st.integers(2, 60), max_size=4).flatmap(
+    lambda short: st.integers(2, 512).map(lambda long: [*short, long])
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(shape=shapes(), lengths=LENGTHS, seed=st.integers(0, 99))
 def test_float32_logits_are_as_exact_as_transformers_own(
     shape: dict[str, int], lengths: list[int], seed: int
 ) -> None:
@@ -53,7 +58,7 @@ def test_float32_logits_are_as_exact_as_transformers_own(
     assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(shape=shapes(), lengths=st.lists(st.integers(2, 80), min_size=2, max_size=9), seed=st.integers(0, 99))
 def test_deterministic_scores_are_the_same_bits_alone_and_in_any_batch(
     shape: dict[str, int], lengths: list[int], seed: int
@@ -114,7 +119,7 @@ def test_bfloat16_scores_move_with_their_neighbours_by_no_more_than_the_stated_b
     assert np.abs(together - alone).max() <= BFLOAT16_BOUND * np.abs(alone).max()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 999))
 def test_bfloat16_is_as_close_to_the_truth_as_transformers_bfloat16(seed: int) -> None:
     model = random_model(seed, initializer_range=0.1)
