@@ -1,0 +1,1 @@
+"""Measurements: every number in docs/PERFORMANCE.md comes out of `make bench`."""

@@ -1,0 +1,45 @@
+"""Side by side in one run: A B A B …, so that a noisy machine is noisy for everyone."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times faster one side is than another, round by round."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def alternate(
+    sides: Mapping[str, Callable[[], object]], rounds: int, inner: int = 1
+) -> dict[str, list[float]]:
+    """Seconds of each call of each side, taken in turn, after one warm-up call each.
+
+    inner: calls that make up one timing, for what is over in a few milliseconds.
+    """
+    for call in sides.values():
+        call()
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, call in sides.items():
+            started = time.perf_counter()
+            for _ in range(inner):
+                call()
+            seconds[name].append((time.perf_counter() - started) / inner)
+    return seconds
+
+
+def ratio(seconds: Mapping[str, list[float]], fast: str, slow: str) -> Ratio:
+    """How many times faster `fast` is than `slow`: the median and range of the rounds' own ratios."""
+    ratios = [b / a for a, b in zip(seconds[fast], seconds[slow], strict=True)]
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios))

@@ -1,0 +1,87 @@
+"""The pairs and networks that are measured, seeded, the same for every engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from models.config import parse_config
+from models.encoder import Encoder
+from models.tokenizer import EncodedPair
+
+PAIRS = 64
+"""Sequences of a batch, sorted by length for the engines that pad."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A network's dimensions."""
+
+    name: str
+    hidden: int
+    inner: int
+    vocabulary: int
+    layers: int = 12
+    heads: int = 12
+
+
+SHAPES = {
+    "base": Shape("BERT-base, 12 × 12 × 768", 768, 3072, 30_522),
+    "shipped": Shape("shipped, 12 × 12 × 192", 192, 768, 16_384),
+}
+
+
+def query_title_lengths(count: int, seed: int = 0) -> np.ndarray:
+    """Tokens of query–title pairs as a public product-search set has them: mean 25, p95 39, p99 48."""
+    lengths = np.random.default_rng(seed).gamma(9.4, 25 / 9.4, count)
+    return np.clip(np.rint(lengths), 8, 128).astype(int)
+
+
+def pairs(lengths: np.ndarray, vocabulary: int, seed: int = 0) -> list[EncodedPair]:
+    """Random tokens in pairs of these lengths, a third of each the query."""
+    rng = np.random.default_rng(seed)
+    return [
+        EncodedPair(
+            ids=rng.integers(5, vocabulary, length).astype(np.int32),
+            query_tokens=max(1, int(length) // 3),
+            unknown_tokens=0,
+            truncated=False,
+        )
+        for length in lengths
+    ]
+
+
+def network(shape: Shape) -> BertForSequenceClassification:
+    """A transformers classifier of this shape with random weights (speed does not depend on them)."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        intermediate_size=shape.inner,
+        num_labels=5,
+    )
+    return BertForSequenceClassification(config).eval()
+
+
+def encoder(model: BertForSequenceClassification, dtype: torch.dtype) -> Encoder:
+    """Our encoder with the weights of a transformers model, on the CPU."""
+    return Encoder(
+        parse_config(model.config.to_dict()), model.state_dict(), device=torch.device("cpu"), dtype=dtype
+    )
+
+
+def useful_flops(shape: Shape, lengths: np.ndarray, heads_on: float = 1.0) -> float:
+    """Multiplications and additions of one forward pass over real tokens: GEMMs and attention products.
+
+    heads_on: share of the heads that are on.
+    """
+    tokens, hidden = int(lengths.sum()), shape.hidden
+    projections = 2 * tokens * 4 * hidden * hidden * heads_on
+    attention = 4 * float((lengths.astype(float) ** 2).sum()) * hidden * heads_on
+    feed_forward = 2 * tokens * 2 * hidden * shape.inner
+    return shape.layers * (projections + attention + feed_forward)
