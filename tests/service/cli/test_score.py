@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import orjson
 import pytest
 
 from models import Classifier, HeadMask
-from service.cli import main
+from tests.service.cli.prompt import Run
 
 QUERY = "angle bracket"
 TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
-
-
-class Output(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Output]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: str, stdin: bytes = b"") -> Output:
-        monkeypatch.setattr(sys, "argv", ["headroom", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        status: int | str | None = 0
-        try:
-            main()
-        except SystemExit as end:
-            status = end.code
-        out, err = capsys.readouterr()
-        return Output(int(status or 0), out, err)
-
-    return call
 
 
 @pytest.fixture
@@ -132,7 +103,7 @@ def test_a_wrong_line_is_named(run: Run, options: list[str], line: bytes) -> Non
 
 
 def test_help_has_an_example(run: Run) -> None:
-    for command in ("score", "prune", "serve"):
+    for command in ("score", "evaluate", "prune", "serve"):
         output = run(command, "--help")
         assert output.status == 0
         assert f"Example: headroom {command}" in output.out

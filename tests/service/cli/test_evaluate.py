@@ -1,0 +1,80 @@
+"""`headroom evaluate`, as typed at a prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from models import Classifier, HeadMask
+from models.evaluation import Evaluation
+from tests.checkpoints import write_checkpoint
+from tests.service.cli.prompt import Run
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    words = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel"]
+    file = tmp_path / "pairs.jsonl"
+    rows = [
+        {
+            "query": " ".join(rng.choice(words, 2)),
+            "title": " ".join(rng.choice(words, 5)),
+            "grade": int(rng.integers(0, 5)),
+        }
+        for _ in range(80)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_metrics_of_model_and_mask_with_the_paired_change(
+    run: Run, tiny_checkpoint: Path, labelled: Path
+) -> None:
+    output = run(
+        "evaluate",
+        *("--model", str(tiny_checkpoint), "--data", str(labelled), "--mask", "0-1.*"),
+        *("--device", "cpu", "--dtype", "float32", "--resamples", "200", "--json"),
+    )
+    report = orjson.loads(output.out)
+
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    rows = [json.loads(line) for line in labelled.read_text().splitlines()]
+    pairs = [(row["query"], row["title"]) for row in rows]
+    expected = {}
+    for spec in ("none", "0-1.*"):
+        scores = clf.score(pairs, HeadMask.parse(spec, layers=3, heads=4))
+        evaluation = Evaluation(
+            [row["query"] for row in rows], [row["grade"] for row in rows], scores.probabilities
+        )
+        expected[spec] = evaluation.metrics()
+        found = report["head_masks"][spec]
+        for name, value in expected[spec].items():
+            assert found[name]["value"] == pytest.approx(value, abs=1e-6)
+            assert found[name]["low"] <= found[name]["high"]
+    change = report["head_masks"]["change"]["qwk"]["value"]
+    assert change == pytest.approx(expected["0-1.*"]["qwk"] - expected["none"]["qwk"], abs=1e-6)
+    assert report["queries"] == len({row["query"] for row in rows})
+
+
+def test_the_table_for_people_names_every_metric(run: Run, tiny_checkpoint: Path, labelled: Path) -> None:
+    output = run("evaluate", "--model", str(tiny_checkpoint), "--data", str(labelled), "--resamples", "100")
+    assert output.status == 0
+    for name in ("accuracy", "macro_f1", "qwk", "spearman", "ndcg10", "ece", "random order"):
+        assert name in output.out
+
+
+def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong.csv").write_text("query,title,grade\na,b,9\n")
+    wrong = run("evaluate", "--model", str(tiny_checkpoint), "--data", str(tmp_path / "wrong.csv"))
+    assert wrong.status == 1
+    assert "row 1: grade '9'" in wrong.err
+
+    one = write_checkpoint(tmp_path / "one", num_labels=1)
+    ungraded = run("evaluate", "--model", str(one), "--data", str(tmp_path / "wrong.csv"))
+    assert ungraded.status == 1
+    assert "no grades" in ungraded.err
