@@ -20,6 +20,7 @@ DEFAULT = Path(__file__).parent / "default"
 """The checkpoint that ships with the project."""
 
 HUB_FILES = ["*.json", "*.safetensors", "pytorch_model.bin", "vocab.txt"]
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 
 
 def locate(path: str | Path | None) -> Path:

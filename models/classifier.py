@@ -242,12 +242,13 @@ def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMas
 
 
 def read_quality(directory: Path) -> dict[str, float] | None:
-    """The figures under "test" in a checkpoint's metrics.json, or None where it has none."""
+    """The figures under "test", else "validation", in a checkpoint's metrics.json; None without one."""
     file = directory / "metrics.json"
     if not file.exists():
         return None
     try:
-        test = json.loads(file.read_text(encoding="utf-8"))["test"]
-        return {str(name): float(value) for name, value in test.items() if isinstance(value, int | float)}
+        metrics = json.loads(file.read_text(encoding="utf-8"))
+        figures = metrics["test"] if "test" in metrics else metrics["validation"]
+        return {str(name): float(value) for name, value in figures.items() if isinstance(value, int | float)}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None

@@ -16,13 +16,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from models.checkpoint import layer_prefix, read_tensors
+from models.checkpoint import TOKENIZER_FILES, layer_prefix, read_tensors
 from models.config import ModelConfig, parse_config, read_config
 from models.errors import ModelError
 from models.head_mask import HeadMask
 from models.live_heads import head_rows
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 
 
 def prune(source: Path, target: Path, mask: HeadMask) -> ModelConfig:
