@@ -16,37 +16,7 @@ from torch import Tensor
 from models.config import ModelConfig
 from models.errors import UnsupportedCheckpoint
 
-DEFAULT = Path(__file__).parent / "default"
-"""The checkpoint that ships with the project."""
-
-HUB_FILES = ["*.json", "*.safetensors", "pytorch_model.bin", "vocab.txt"]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
-
-
-def locate(path: str | Path | None) -> Path:
-    """The directory of a checkpoint: a local one, the shipped one (None), or a hub id, downloaded.
-
-    Raises UnsupportedCheckpoint where there is neither a directory nor a reachable hub repository.
-    """
-    if path is None:
-        return DEFAULT
-    directory = Path(path).expanduser()
-    if directory.is_dir():
-        return directory
-    if directory.exists():
-        raise UnsupportedCheckpoint(f"{path} is a file; name the checkpoint's directory")
-    name = str(path)
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise UnsupportedCheckpoint(f"{path} does not exist")
-    from huggingface_hub import snapshot_download  # slow to import, and only hub ids need it
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
-    except Exception as error:  # the hub's client raises a dozen unrelated types
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UnsupportedCheckpoint(
-            f"{name!r} is neither a directory nor a hub checkpoint that can be reached: {reason}"
-        ) from None
 
 
 def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:

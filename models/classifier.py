@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from models.checkpoint import DEFAULT, locate, read_tensors
-from models.config import ModelConfig, read_config
+from models.checkpoint import read_tensors
+from models.config import ModelConfig, read_config, read_stored_masks
 from models.device import resolve_device, resolve_dtype
 from models.encoder import Encoder
 from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
+from models.hub import DEFAULT, locate
 from models.packing import pack
 from models.tokenizer import EncodedPair, PairTokenizer
 
@@ -227,18 +228,6 @@ def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]
         tokens += lengths[index]
     if rows:
         yield rows
-
-
-def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMask]:
-    """The masks that stand beside a checkpoint, `masks/NAME.json`, each holding a JSON form under "mask"."""
-    masks = {}
-    for file in sorted((directory / "masks").glob("*.json")):
-        try:
-            form = json.loads(file.read_text(encoding="utf-8"))["mask"]
-            masks[file.stem] = HeadMask.parse(form, layers=config.num_layers, heads=config.num_heads)
-        except (ValueError, KeyError, TypeError, ModelError) as error:
-            raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
-    return masks
 
 
 def read_quality(directory: Path) -> dict[str, float] | None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.errors import UnsupportedCheckpoint
+from models.errors import ModelError, UnsupportedCheckpoint
+from models.head_mask import HeadMask
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 """`hidden_act` in config.json → the name that models.linear uses."""
@@ -113,6 +114,18 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
         kept_heads=_kept_heads(raw, size["num_hidden_layers"], size["num_attention_heads"]),
         temperature=_positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
     )
+
+
+def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMask]:
+    """The masks that stand beside a checkpoint, `masks/NAME.json`, each holding a JSON form under "mask"."""
+    masks = {}
+    for file in sorted((directory / "masks").glob("*.json")):
+        try:
+            form = json.loads(file.read_text(encoding="utf-8"))["mask"]
+            masks[file.stem] = HeadMask.parse(form, layers=config.num_layers, heads=config.num_heads)
+        except (ValueError, KeyError, TypeError, ModelError) as error:
+            raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
+    return masks
 
 
 def _refuse_other_architectures(raw: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from service.cli import evaluate, prune, score, serve
+from service.cli import evaluate, prune, score, serve, train
 
 app = typer.Typer(
     name="headroom",
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command("serve")(serve.command)
 app.command("score")(score.command)
+app.command("train")(train.command)
 app.command("evaluate")(evaluate.command)
 app.command("prune")(prune.command)
 

@@ -31,7 +31,7 @@ def command(
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="The result as one JSON object.")] = False,
 ) -> None:
-    """Accuracy, macro-F1, quadratic weighted kappa, Spearman, NDCG@10 and calibration error on labelled pairs.
+    """Accuracy, macro-F1, quadratic weighted kappa, Spearman, NDCG@10 and calibration error of the grades.
 
     Each with its 95 % interval by cluster bootstrap over queries; with --mask, the change is paired.
 

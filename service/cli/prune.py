@@ -21,9 +21,8 @@ def command(
     import json
 
     from models import HeadMask
-    from models.checkpoint import locate
-    from models.classifier import read_stored_masks
-    from models.config import read_config
+    from models.config import read_config, read_stored_masks
+    from models.hub import locate
     from models.pruning import prune
 
     source = locate(model)

@@ -58,6 +58,7 @@ def run(path: Path, overrides: Overrides) -> None:
     """
     config = config_file.load(path, overrides)
     _check_port(config.host, config.port)
+    _check_model(path, config)
     stop = StopSignal()
     stop.install()
     directory = Path(tempfile.mkdtemp(prefix="headroom-", dir="/tmp"))  # short: Unix sockets go into it
@@ -154,6 +155,24 @@ def _check_port(host: str, port: int) -> None:
             raise OSError(
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
             ) from None
+
+
+def _check_model(path: Path, config: ConfigFile) -> None:
+    """Finds out in a moment what a replica would say after Ray has started."""
+    from models.config import read_config, read_stored_masks
+    from models.hub import locate
+    from service.settings import InvalidConfig, resolve_masks, resolve_variant
+
+    directory = locate(config.settings.model)
+    own = read_config(directory)
+    shape = {"layers": own.num_layers, "heads": own.num_heads}
+    try:
+        masks = resolve_masks(config.live, **shape, stored=read_stored_masks(directory, own))
+        for variant in config.live.variants:
+            if variant.checkpoint is None:
+                resolve_variant(config.live, variant.name, **shape, masks=masks)
+    except InvalidConfig as error:
+        raise config_file.ConfigFileError(f"{path}: user_config.{error}") from None
 
 
 def _url(config: ConfigFile) -> str:

@@ -103,7 +103,7 @@ def test_a_wrong_line_is_named(run: Run, options: list[str], line: bytes) -> Non
 
 
 def test_help_has_an_example(run: Run) -> None:
-    for command in ("score", "evaluate", "prune", "serve"):
+    for command in ("score", "train", "evaluate", "prune", "serve"):
         output = run(command, "--help")
         assert output.status == 0
         assert f"Example: headroom {command}" in output.out

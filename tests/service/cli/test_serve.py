@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from tests.service.http import score, send_raw
-from tests.service.running import Server, free_port, still_there
+from tests.service.running import DEPLOY, Server, free_port, still_there
 
 HEADROOM = Path(sys.executable).with_name("headroom")
 
@@ -119,6 +120,31 @@ def test_a_model_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
     reason = failed.stderr.splitlines()[-1]
     assert reason == f"headroom: {tmp_path / 'none'} does not exist"
     assert "Traceback" not in failed.stderr
+    assert "starting Ray" not in failed.stderr
+
+
+def test_a_mask_that_the_model_cannot_have_fails_before_anything_starts(
+    tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    config = tmp_path / "serve.yaml"
+    config.write_text(DEPLOY.read_text().replace("random:0.2@7", "5.*"))
+    arguments = ("--config", config, "--model", tiny_checkpoint, "--port", str(free_port()))
+    failed = headroom("serve", *arguments)
+    assert failed.returncode == 1
+    assert "layer 5 does not exist" in failed.stderr
+    assert "starting Ray" not in failed.stderr
+
+
+@pytest.mark.slow
+def test_weights_that_cannot_be_read_fail_in_one_line(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    torn = Path(shutil.copytree(tiny_checkpoint, tmp_path / "torn"))
+    weights = torn / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    failed = headroom("serve", "--model", torn, "--port", str(free_port()))
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    reason = failed.stderr.splitlines()[-1]
+    assert reason.startswith(f"headroom: {torn}: the weights cannot be read")
 
 
 def test_a_port_that_is_taken_fails_before_anything_starts() -> None:
