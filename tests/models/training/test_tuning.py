@@ -1,0 +1,150 @@
+"""`headroom train`'s work: somebody's own labels in, a checkpoint that serves out."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from models import Classifier, ModelError, UnsupportedCheckpoint
+from models.head_mask import HeadMask
+from models.labelled import read_labelled
+from models.pruning import prune
+from models.training import tuning
+from models.training.tuning import Options, Scratch, grade_weights, read_split, tune
+
+WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "steel", "cable"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Titles with a lamp are grade 2, others 0: what even a tiny network learns in seconds."""
+    file = tmp_path_factory.mktemp("pairs") / "pairs.csv"
+    rng = np.random.default_rng(0)
+    with file.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["query", "title", "grade"])
+        for number in range(60):
+            query = rng.choice(WORDS)
+            for _ in range(6):
+                title = rng.choice(WORDS, 3)
+                writer.writerow([f"{query} {number}", " ".join(title), 2 if "lamp" in title else 0])
+    return file
+
+
+@pytest.fixture
+def options(pairs: Path, tiny_checkpoint: Path, tmp_path: Path) -> Options:
+    return Options(
+        data=pairs,
+        out=tmp_path / "mine",
+        base=str(tiny_checkpoint),
+        labels=("no", "maybe", "yes"),
+        epochs=16,
+        rate=3e-3,
+        batch_tokens=512,
+        device="cpu",
+    )
+
+
+def test_it_learns_writes_a_checkpoint_that_serves_and_says_how_good_it_is(options: Options) -> None:
+    metrics = tune(options)
+
+    clf = Classifier.load(options.out, "cpu", "float32")
+    assert clf.grades == ("no", "maybe", "yes")
+    assert clf.config.temperature == pytest.approx(metrics["temperature"])
+    scores = clf.score([("lamp 1", "red lamp"), ("lamp 1", "wood screws")])
+    assert scores.score[0] > scores.score[1]
+    assert metrics["validation"]["spearman"] > 0.5
+    assert json.loads((options.out / "metrics.json").read_text()) == metrics
+    assert clf.quality == pytest.approx(metrics["validation"])
+    assert not options.out.with_name("mine.training").exists()
+
+
+def test_a_run_that_was_killed_ends_with_the_same_weights(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tune(options)
+    again = replace(options, out=tmp_path / "again")
+    keep = tuning.keep_if_best
+
+    def killed(*arguments: object) -> None:
+        keep(*arguments)  # type: ignore[arg-type]
+        if arguments[-1] == 5:
+            raise KeyboardInterrupt
+
+    train = tuning.train
+    monkeypatch.setattr(tuning, "train", lambda *a, **k: train(*a, **{**k, "checkpoint_seconds": 0.0}))
+    monkeypatch.setattr(tuning, "keep_if_best", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tune(again)
+    assert not again.out.exists()
+    monkeypatch.setattr(tuning, "keep_if_best", keep)
+    tune(again)
+
+    first, second = (load_file(o.out / "model.safetensors") for o in (options, again))
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+
+
+def test_an_unfinished_run_is_not_continued_with_other_options(options: Options) -> None:
+    work = options.out.with_name("mine.training")
+    work.mkdir()
+    (work / "options.json").write_text("{}")
+    with pytest.raises(ModelError, match="other options"):
+        tune(options)
+
+
+def test_from_scratch(options: Options) -> None:
+    shape = Scratch(layers=2, heads=2, hidden=16, vocabulary=600, max_tokens=32)
+    tune(replace(options, base=shape, epochs=2))
+    clf = Classifier.load(options.out, "cpu", "float32")
+    assert (clf.num_layers, clf.num_heads, clf.grades) == (2, 2, ("no", "maybe", "yes"))
+
+
+def test_no_query_is_both_trained_on_and_validated_on(options: Options, tmp_path: Path) -> None:
+    training, validation = read_split(options)
+    assert not {p.query for p in training} & {p.query for p in validation}
+    assert len(training) + len(validation) == 360
+
+    own = tmp_path / "validation.csv"
+    own.write_text("query,title,grade\nlamp 4,red lamp,2\n" + f"{training[0].query},x,0\n")
+    training, validation = read_split(replace(options, validation=own))
+    assert not {p.query for p in training} & {p.query for p in validation}
+    assert len(validation) == 2
+
+
+def test_rare_grades_weigh_more_and_the_mean_stays_one() -> None:
+    grades = [0] * 90 + [2] * 10
+    weights = grade_weights(grades, 3)
+    assert weights[2] == pytest.approx(3 * weights[0])
+    assert weights[1] == 0
+    assert np.mean([weights[grade] for grade in grades]) == pytest.approx(1)
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    options: Options, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.parse("1.2", layers=3, heads=4))
+    few = tmp_path / "few.csv"
+    few.write_text("query,title,grade\na,b,1\n")
+    for wrong, kind, message in (
+        (replace(options, base=str(tmp_path / "pruned")), UnsupportedCheckpoint, "pruned"),
+        (replace(options, labels=("a", "a")), ModelError, "different names"),
+        (replace(options, labels=("a", "b")), ModelError, "grade '2'"),
+        (replace(options, data=few), ModelError, "more queries"),
+    ):
+        with pytest.raises(kind, match=message):
+            tune(wrong)
+        assert not options.out.exists()
+    assert read_labelled(options.data, grades=3)
