@@ -1,0 +1,80 @@
+"""Pairs of token lists into padded batches of about equal cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from models.training.vocabulary import CLS, PAD, SEP
+
+Ids = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Padded sequences and what to learn from them.
+
+    ids, segments, mask: (B, n) int64; mask is 1 on tokens and 0 on padding.
+    labels: for graded pairs (B, grades) float32, target distributions; for masked words (B, n) int64, -100
+    where nothing is asked.
+    weights: (B,) float32.
+    """
+
+    ids: Tensor
+    segments: Tensor
+    mask: Tensor
+    labels: Tensor
+    weights: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on a device; itself where it is there already."""
+        if self.ids.device == device:
+            return self
+        return Batch(*(getattr(self, part.name).to(device) for part in fields(self)))
+
+
+def tokenized(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each text without special tokens."""
+    return [
+        list(encoding.ids) for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    ]
+
+
+def fitted(left: Ids, right: Ids, max_tokens: int) -> tuple[Ids, Ids]:
+    """The pair cut, longest part first, so that with its three special tokens it fits `max_tokens`."""
+    room = max_tokens - 3
+    if len(left) + len(right) <= room:
+        return left, right
+    keep = max(min(len(left), room - len(right)), min(len(left), room // 2))
+    return left[:keep], right[: room - keep]
+
+
+def grouped(lengths: Sequence[int], *, batch_tokens: int) -> list[list[int]]:
+    """Places of the sequences in groups of like length whose padded size is at most `batch_tokens`.
+
+    A sequence longer than that is a group of its own.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    groups: list[list[int]] = []
+    for place in order:  # ascending, so the newest is the longest of its group
+        if groups and lengths[place] * (len(groups[-1]) + 1) <= batch_tokens:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return groups
+
+
+def padded(pairs: Sequence[tuple[Ids, Ids]]) -> tuple[Tensor, Tensor, Tensor]:
+    """ids, segments and mask, each (B, n) int64, of [CLS] left [SEP] right [SEP]."""
+    longest = max(len(left) + len(right) for left, right in pairs) + 3
+    ids = np.full((len(pairs), longest), PAD)
+    segments, mask = np.zeros_like(ids), np.zeros_like(ids)
+    for row, (left, right) in enumerate(pairs):
+        tokens = [CLS, *left, SEP, *right, SEP]
+        ids[row, : len(tokens)] = tokens
+        segments[row, len(left) + 2 : len(tokens)] = 1
+        mask[row, : len(tokens)] = 1
+    return torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask)

@@ -1,0 +1,124 @@
+"""A model in training on judged pairs: logits, metrics by source, the lexical baseline, a temperature."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from models.evaluation import Evaluation
+from models.training.batches import fitted, grouped, padded, tokenized
+from models.training.data import GRADES, Judged, source_family
+from models.training.network import Model
+from models.training.titles import TitleStatistics, stem, words_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def logits_of(
+    model: Model,
+    tokenizer: Tokenizer,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    batch_tokens: int = 8192,
+    bf16: bool = True,
+) -> Floats:
+    """The model's logits, (pairs, grades) float64, in the pairs' order."""
+    max_tokens = model.config.max_position_embeddings
+    queries = tokenized(tokenizer, [query for query, _ in pairs])
+    titles = tokenized(tokenizer, [title for _, title in pairs])
+    sequences = [fitted(query, title, max_tokens) for query, title in zip(queries, titles, strict=True)]
+    result = np.zeros((len(pairs), len(GRADES)))
+    was_training = model.training
+    model.eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        for places in grouped(
+            [len(query) + len(title) + 3 for query, title in sequences], batch_tokens=batch_tokens
+        ):
+            ids, segments, mask = padded([sequences[place] for place in places])
+            output = model(input_ids=ids, token_type_ids=segments, attention_mask=mask)
+            result[places] = output.logits.double().numpy()
+    model.train(was_training)
+    return result
+
+
+def probabilities_of(logits: Floats, temperature: float) -> Floats:
+    """softmax(logits / temperature), row by row."""
+    scaled = logits / temperature
+    powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def measured(judged: Sequence[Judged], probabilities: Floats) -> dict[str, float]:
+    """The metrics of `models.evaluation`, how many pairs and queries, and the NDCG of a random order."""
+    evaluation = Evaluation([row.query for row in judged], [row.grade for row in judged], probabilities)
+    return {
+        "pairs": len(judged),
+        "queries": evaluation.queries,
+        **evaluation.metrics(),
+        "ndcg10_random_order": evaluation.random_order_ndcg10(),
+    }
+
+
+def by_family(judged: Sequence[Judged], probabilities: Floats) -> dict[str, dict[str, float]]:
+    """The metrics by source family, of the "products" (ESCI and Chorus), and of "all"."""
+    families: defaultdict[str, list[int]] = defaultdict(list)
+    for place, row in enumerate(judged):
+        families[source_family(row.source)].append(place)
+    groups = {
+        **dict(sorted(families.items())),
+        "products": sorted(families["esci"] + families["chorus"]),
+        "all": list(range(len(judged))),
+    }
+    return {
+        name: measured([judged[place] for place in places], probabilities[places])
+        for name, places in groups.items()
+        if places
+    }
+
+
+def overlap_probabilities(judged: Sequence[Judged], statistics: TitleStatistics) -> Floats:
+    """The lexical baseline as if it were a model: its expected grade rises with the word overlap.
+
+    Only ranking metrics (Spearman, NDCG) mean anything for it.
+    """
+    overlap = np.array([word_overlap(row.query, row.title, statistics) for row in judged])
+    result = np.zeros((len(judged), len(GRADES)))
+    result[:, 0], result[:, -1] = 1 - overlap, overlap
+    return result
+
+
+def word_overlap(query: str, title: str, statistics: TitleStatistics) -> float:
+    """The share of the query's words, weighted by IDF, that the title holds; plurals count as singulars."""
+    asked = words_of(query)
+    there = {stem(word) for word in words_of(title)}
+    total = sum(statistics.rarity(word) for word in asked)
+    return sum(statistics.rarity(word) for word in asked if stem(word) in there) / total if total else 0.0
+
+
+def calibrated_temperature(judged: Sequence[Judged], logits: Floats) -> float:
+    """The temperature that fits the judged rows best, each source family counting alike."""
+    families = [source_family(row.source) for row in judged]
+    counts = Counter(families)
+    weights = np.array([1 / counts[family] for family in families])
+    return fitted_temperature(np.array([row.grade for row in judged]), logits, weights)
+
+
+def fitted_temperature(truth: Ints, logits: Floats, weights: Floats) -> float:
+    """The temperature, 0.2 to 5, of the least negative log-likelihood: golden-section search on its log."""
+
+    def loss(log_temperature: float) -> float:
+        probabilities = probabilities_of(logits, float(np.exp(log_temperature)))
+        return float(-np.log(probabilities[np.arange(len(truth)), truth] + 1e-12) @ weights)
+
+    low, high, ratio = np.log(0.2), np.log(5.0), (np.sqrt(5) - 1) / 2
+    while high - low > 1e-4:
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        if loss(left) < loss(right):
+            high = right
+        else:
+            low = left
+    return float(np.exp((low + high) / 2))

@@ -1,0 +1,162 @@
+"""The training loop of every stage: bf16 autocast, a rate schedule, checkpoints, exact resume."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.training.batches import Batch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Steps and learning rate: linear warm-up, constant, then linear decay to 0 over the last share `decay`.
+
+    A run cut short at step n is, up to its decay, the run that `steps=n` makes.
+    """
+
+    steps: int
+    rate: float
+    warmup: int = 50
+    decay: float = 0.3
+    weight_decay: float = 0.01
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        left = (self.steps - step) / max(1.0, self.steps * self.decay)
+        return self.rate * min(1.0, (step + 1) / self.warmup, left)
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a stage stands: enough, with the weights and the optimisers' state, to go on exactly."""
+
+    step: int = 0
+    round: int = 0
+    batch: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+def train(
+    model: nn.Module,
+    loss_of: Callable[[Batch], Tensor],
+    make_round: Callable[[int], list[Batch]],
+    schedule: Schedule,
+    checkpoint: Path,
+    *,
+    seed: int,
+    optimizers_of: Callable[[nn.Module, Schedule], list[torch.optim.Optimizer]] | None = None,
+    checkpoint_seconds: float = 120.0,
+    after_step: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Train `model` in place to the end of its schedule and return how far, and at what cost, it went.
+
+    make_round(i) gives the i-th round of batches and must depend on i alone. With a file at `checkpoint` the
+    run goes on from it, and ends with the weights of a run that was never interrupted. optimizers_of:
+    Muon and AdamW where it is not given, which suits a model that starts from nothing.
+    """
+    optimizers = (optimizers_of or muon_and_adamw)(model, schedule)
+    progress = _resume(checkpoint, model, optimizers)
+    parameters = list(model.parameters())
+    model.train()
+    started, since, smooth = time.monotonic() - progress.seconds, time.monotonic(), 0.0
+    for batch in _batches(make_round, progress):
+        if progress.step >= schedule.steps:
+            break
+        torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout depends on the step alone
+        with torch.autocast(parameters[0].device.type, torch.bfloat16):
+            loss = loss_of(batch.to(parameters[0].device))
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = schedule.rate_at(progress.step)
+            optimizer.step()
+        model.zero_grad()
+
+        progress.step += 1
+        progress.tokens += int(batch.mask.sum())
+        progress.seconds = time.monotonic() - started
+        value = loss.item()
+        smooth = value if smooth == 0.0 else 0.98 * smooth + 0.02 * value
+        if progress.step % 50 == 0:
+            _report(progress, schedule, smooth)
+        if after_step is not None:
+            after_step(progress)
+        if time.monotonic() - since > checkpoint_seconds:
+            save_progress(checkpoint, model, optimizers, progress)
+            since = time.monotonic()
+    save_progress(checkpoint, model, optimizers, progress)
+    return progress
+
+
+def _batches(make_round: Callable[[int], list[Batch]], progress: Progress) -> Iterator[Batch]:
+    while True:
+        batches = make_round(progress.round)
+        while progress.batch < len(batches):
+            progress.batch += 1
+            yield batches[progress.batch - 1]
+        progress.round, progress.batch = progress.round + 1, 0
+
+
+def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the encoder, AdamW for everything else (Jordan et al. 2024)."""
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        (matrices if parameter.ndim == 2 and "encoder.layer" in name else others).append(parameter)
+    return [
+        torch.optim.Muon(
+            matrices, lr=schedule.rate, weight_decay=schedule.weight_decay, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW(
+            others, lr=schedule.rate, weight_decay=schedule.weight_decay, betas=(0.9, 0.98), fused=True
+        ),
+    ]
+
+
+def save_progress(
+    path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], progress: Progress
+) -> None:
+    """Write a checkpoint whole or not at all: a kill while writing leaves the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    state = {
+        "model": model.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        "progress": asdict(progress),
+    }
+    torch.save(state, partial)
+    partial.replace(path)
+
+
+def _resume(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Progress:
+    if not path.exists():
+        return Progress()
+    state: dict[str, Any] = torch.load(path, weights_only=True)
+    model.load_state_dict(state["model"])
+    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+        optimizer.load_state_dict(saved)
+    progress = Progress(**state["progress"])
+    log.info("resuming %s at step %d", path.name, progress.step)
+    return progress
+
+
+def _report(progress: Progress, schedule: Schedule, loss: float) -> None:
+    left = progress.seconds / progress.step * (schedule.steps - progress.step)
+    log.info(
+        "step %d/%d  loss %.4f  %.0f tokens/s  %.1f min left",
+        progress.step,
+        schedule.steps,
+        loss,
+        progress.tokens / progress.seconds,
+        left / 60,
+    )

@@ -1,0 +1,76 @@
+"""How people type: misspellings, plurals, joined words, units, fillers, loose order."""
+
+import random
+import re
+
+_KEYS_BESIDE = (  # a to z on a QWERTY keyboard
+    "sqz vgn xfv sefcx wrd dgcv fhvb gjbn uok hknm jlm kop njk "
+    "bhm ipl ol wa etf adwz ryg yij cgb qes zsc tuh xas"
+)
+_NEIGHBOURS = dict(
+    zip(
+        "abcdefghijklmnopqrstuvwxyz",
+        _KEYS_BESIDE.split(),
+        strict=True,
+    )
+)
+_FILLERS = ("best", "cheap", "buy", "new", "good", "top rated", "a", "the", "some", "need", "online")
+_UNIT_FORMS = {
+    "inch": ('"', " in", " inch", "-inch", "inch", " inches", "in", "”"),
+    "ft": ("ft", " feet", " foot", "'", "-foot", " ft"),
+    "oz": ("oz", " ounce", " oz", "-ounce", " ounces"),
+    "gb": ("gb", " gb", " gigabyte"),
+    "lb": (" lbs", "lb", " pound", " pounds"),
+    "pack": (" pack", "-pack", "pk", " count", " pcs"),
+}
+_UNIT_OF = {
+    name: unit
+    for unit, forms in _UNIT_FORMS.items()
+    for form in forms
+    if (name := form.strip(" -")).isalpha()
+}
+_MEASURE = re.compile(rf"\b(\d+(?:\.\d+)?)[ -]?({'|'.join(sorted(_UNIT_OF, key=len, reverse=True))})\b")
+
+
+def typed(words: list[str], rng: random.Random) -> str:
+    """The words as somebody might type them: about half the time exactly so."""
+    words = list(words)
+    if rng.random() < 0.12 and len(words) > 1:
+        rng.shuffle(words)
+    if rng.random() < 0.15:
+        place = rng.randrange(len(words))
+        words[place] = toggled_plural(words[place])
+    if rng.random() < 0.12:
+        place = rng.randrange(len(words))
+        words[place] = misspelled(words[place], rng)
+    if rng.random() < 0.06:
+        words.insert(rng.choice((0, 0, 0, len(words))), rng.choice(_FILLERS))
+    if rng.random() < 0.06 and len(words) > 1:
+        place = rng.randrange(len(words) - 1)
+        words[place : place + 2] = [words[place] + words[place + 1]]
+    return _MEASURE.sub(lambda match: match[1] + rng.choice(_UNIT_FORMS[_UNIT_OF[match[2]]]), " ".join(words))
+
+
+def toggled_plural(word: str) -> str:
+    """The other number of a noun, by the regular rule."""
+    if not word.isalpha() or len(word) < 4:
+        return word
+    if word.endswith("s"):
+        return word if word.endswith("ss") else word[:-1]
+    return word + ("es" if word.endswith(("x", "ch", "sh")) else "s")
+
+
+def misspelled(word: str, rng: random.Random) -> str:
+    """One slip of the fingers in a word of five letters or more; codes and short words are left alone."""
+    if not (word.isascii() and word.isalpha()) or len(word) < 5:
+        return word
+    place = rng.randrange(1, len(word) - 1)
+    before, here, after = word[:place], word[place], word[place + 1 :]
+    kind = rng.randrange(4)
+    if kind == 0:
+        return before + after
+    if kind == 1:
+        return before + here + here + after
+    if kind == 2:
+        return before + after[0] + here + after[1:]
+    return before + rng.choice(_NEIGHBOURS[here]) + after

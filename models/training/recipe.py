@@ -1,0 +1,69 @@
+"""The recipe of a model: every choice that makes it, in one committed YAML file."""
+
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+from models.training.loop import Schedule
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Network(_Section):
+    """The shape of the model; `first_layers` is how many it has before it is stacked to `layers`."""
+
+    first_layers: int = 4
+    layers: int = 12
+    heads: int = 12
+    hidden: int = 192
+    feed_forward: int = 768
+    max_tokens: int = 128
+    vocabulary: int = 16_000
+
+
+class Stage(_Section):
+    """Steps at a rate, on sequences of up to `max_tokens` tokens, in batches of up to `batch_tokens`.
+
+    Pairs are made, tokenized and sorted by length `pairs_per_round` at a time.
+    """
+
+    steps: int
+    rate: float
+    decay: float = 0.3
+    max_tokens: int = 64
+    batch_tokens: int = 4096
+    pairs_per_round: int = 16_000
+    seed: int = 1
+
+    def schedule(self) -> Schedule:
+        """The stage's learning-rate schedule."""
+        return Schedule(self.steps, self.rate, decay=self.decay)
+
+
+class GradedStage(Stage):
+    """A stage on graded pairs: `shares` by kind of pair; `layers` to grow to before it starts."""
+
+    name: str
+    layers: int
+    shares: dict[str, float]
+    dropout: float = 0.0
+    validate_minutes: float = 8.0
+
+
+class Recipe(_Section):
+    """All of it. judged_shares: of the human labels, by source family."""
+
+    seed: int = 0
+    network: Network = Network()
+    pretrain: Stage
+    graded: tuple[GradedStage, ...]
+    judged_shares: dict[str, float]
+    validation_dbpedia_pairs: int = 1500
+
+
+def read_recipe(path: Path) -> Recipe:
+    """Read and check a recipe; raises pydantic.ValidationError on a missing, unknown or wrong key."""
+    return Recipe.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))

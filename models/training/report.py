@@ -1,0 +1,129 @@
+"""Figures of a finished checkpoint, as the model card prints them.
+
+python -m models.training.report --model models/default --data ../shared/data --folds test
+python -m models.training.report --model models/default --query "angle bracket" "12-Gauge Angle" "Deck screws"
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer
+from transformers import BertForSequenceClassification
+
+from models.training.data import TEST_FOLDS, VALIDATION_FOLDS, Judged, read_judged, read_products, read_text
+from models.training.dictionary import read_dictionary
+from models.training.evaluate import (
+    Floats,
+    by_family,
+    logits_of,
+    measured,
+    overlap_probabilities,
+    probabilities_of,
+)
+from models.training.titles import title_statistics, words_of
+
+FOLDS = {"validation": VALIDATION_FOLDS, "test": TEST_FOLDS}
+
+
+def predict(directory: Path, pairs: Sequence[tuple[str, str]]) -> Floats:
+    """Calibrated probabilities, (pairs, grades), by transformers in float32."""
+    model = BertForSequenceClassification.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    )
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    temperature: float = model.config.headroom["temperature"]
+    return probabilities_of(logits_of(model, tokenizer, pairs, bf16=False), temperature)
+
+
+def report(directory: Path, data: Path, folds: str) -> dict[str, Any]:
+    """Metrics by source family and by title length, with the lexical baseline beside them."""
+    rows = read_judged(data, FOLDS[folds])
+    probabilities = predict(directory, [(row.query, row.title) for row in rows])
+    dictionary = read_dictionary(read_text(data)["oewn_text"])
+    statistics = title_statistics(read_products(data), dictionary.nouns())
+    return {
+        "model": by_family(rows, probabilities),
+        "word_overlap": by_family(rows, overlap_probabilities(rows, statistics)),
+        "by_title_words": _by_length(rows, probabilities),
+        "predicted": np.bincount(probabilities.argmax(axis=1), minlength=probabilities.shape[1]).tolist(),
+    }
+
+
+def _by_length(rows: Sequence[Judged], probabilities: Floats) -> dict[str, dict[str, float]]:
+    """Accuracy and Spearman of the product pairs, by how many words the title has."""
+    lengths = np.array([len(words_of(row.title)) for row in rows])
+    product = np.array([row.source.startswith(("esci", "chorus")) for row in rows])
+    result = {}
+    for low, high in ((1, 6), (7, 12), (13, 20), (21, 200)):
+        places = np.flatnonzero(product & (lengths >= low) & (lengths <= high))
+        if len(places):
+            metrics = measured([rows[int(place)] for place in places], probabilities[places])
+            result[f"{low}-{high}"] = {
+                "pairs": metrics["pairs"],
+                "accuracy": metrics["accuracy"],
+                "spearman": metrics["spearman"],
+            }
+    return result
+
+
+def as_markdown(figures: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """The report's first table: one row a source family."""
+    lines = [
+        "| source | pairs / queries | accuracy | macro-F1 | QWK | Spearman (word overlap) "
+        "| NDCG@10 (word overlap; random order) | ECE |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for family, ours in figures["model"].items():
+        bar = figures["word_overlap"][family]
+        cells = (
+            family,
+            f"{ours['pairs']:,} / {ours['queries']}",
+            f"{ours['accuracy']:.3f}",
+            f"{ours['macro_f1']:.3f}",
+            f"{ours['qwk']:.3f}",
+            f"{ours['spearman']:.3f} ({bar['spearman']:.3f})",
+            f"{ours['ndcg10']:.3f} ({bar['ndcg10']:.3f}; {ours['ndcg10_random_order']:.3f})",
+            f"{ours['ece']:.3f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m models.training.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", type=Path, required=True, help="checkpoint directory")
+    parser.add_argument("--data", type=Path, help="the data directory: metrics on its judged pairs")
+    parser.add_argument("--folds", choices=sorted(FOLDS), default="validation")
+    parser.add_argument("--json", action="store_true", help="everything, as JSON")
+    parser.add_argument("--query", nargs="+", metavar=("QUERY", "TITLE"), help="score these titles instead")
+    options = parser.parse_args(arguments)
+    transformers.logging.disable_progress_bar()
+    if options.query:
+        query, *titles = options.query
+        probabilities = predict(options.model, [(query, title) for title in titles])
+        for title, row in zip(titles, probabilities, strict=True):
+            shares = " ".join(f"{share:.2f}" for share in row)
+            print(f"{row @ np.arange(len(row)):.2f}  [{shares}]  {query} | {title}")
+        return
+    if not options.data:
+        parser.error("give --data for metrics, or --query with titles")
+    figures = report(options.model, options.data, options.folds)
+    print(json.dumps(figures, indent=1) if options.json else as_markdown(figures))
+    if not options.json:
+        print(f"\npredicted grades: {figures['predicted']}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

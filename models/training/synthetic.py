@@ -1,0 +1,269 @@
+"""Graded query–title pairs made from product titles: the grade says how much of what was asked for is there.
+
+4  the thing itself, with everything asked for
+3  the right kind of thing, but a colour, size, number, brand or other detail differs
+2  the thing is only what the title's product is for, or a part of its name: an accessory, a part
+1  details match, but it is another kind of thing
+0  nothing in common
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.training.data import Example, Product, graded_target
+from models.training.dictionary import Dictionary
+from models.training.noise import typed
+from models.training.titles import (
+    COLORS,
+    STOP_WORDS,
+    UNITS,
+    Title,
+    TitleStatistics,
+    read_title,
+    stem,
+    words_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Words in the order they will be typed; `head` is the stem of the word that names the thing, if any."""
+
+    words: tuple[str, ...]
+    head: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Products with their read titles, and where each word occurs: what near misses are picked from."""
+
+    products: tuple[Product, ...]
+    titles: tuple[Title, ...]
+    statistics: TitleStatistics
+    dictionary: Dictionary
+    brands: tuple[str, ...]
+    with_word: dict[str, tuple[int, ...]]
+    with_head: dict[str, tuple[int, ...]]
+
+    def alternative(self, word: str, rng: random.Random) -> str:
+        """Another word of the same class: colour for colour, number for number, brand for brand."""
+        if word in COLORS:
+            return rng.choice(sorted(COLORS - {word}))
+        if word.isdecimal():
+            return str(max(1, int(word) + rng.choice((-4, -2, -1, 1, 2, 3, 4, 10))))
+        if stem(word) in self.statistics.brands:
+            return rng.choice(self.brands)
+        return rng.choice(rng.choice(self.titles).words or (word,))
+
+
+def new_shelf(products: Sequence[Product], dictionary: Dictionary, statistics: TitleStatistics) -> Shelf:
+    """Read every title and index its words."""
+    titles = tuple(read_title(product.title, statistics) for product in products)
+    with_word: defaultdict[str, list[int]] = defaultdict(list)
+    with_head: defaultdict[str, list[int]] = defaultdict(list)
+    for place, title in enumerate(titles):
+        for word in sorted(title.main | title.aside):
+            with_word[word].append(place)
+        for head in title.heads:
+            with_head[head].append(place)
+    return Shelf(
+        tuple(products),
+        titles,
+        statistics,
+        dictionary,
+        tuple(sorted(statistics.brands)),
+        {word: tuple(places) for word, places in with_word.items()},
+        {head: tuple(places) for head, places in with_head.items()},
+    )
+
+
+def graded(query: Query, title: Title, text_stems: frozenset[str], statistics: TitleStatistics) -> float:
+    """How well a title answers a query, 0 to 4, continuous.
+
+    text_stems: the words of the product's description, which count as half present.
+    """
+    details = [word for word in query.words if stem(word) != query.head]
+    total = sum(statistics.rarity(word) for word in details)
+    found = sum(statistics.rarity(word) * _presence(stem(word), title, text_stems) for word in details)
+    coverage = found / total if total else 1.0
+    if query.head is None:
+        if coverage < 0.99:
+            return min(2.6, 3.2 * coverage)
+        return 4.0 if all(stem(word) in title.main for word in details) else 2.0
+    if query.head in title.heads:
+        return 4.0 if coverage > 0.99 else 2.6 + coverage
+    if query.head in title.main or query.head in title.aside:
+        return 1.4 + 0.8 * coverage
+    return 1.4 * coverage if details else 0.0
+
+
+def _presence(root: str, title: Title, text_stems: frozenset[str]) -> float:
+    if root in title.main or root in title.aside:
+        return 1.0
+    return 0.5 if root in text_stems else 0.0
+
+
+def product_pair(shelf: Shelf, rng: random.Random) -> Example:
+    """A query for some product, as typed, with that product's title or a near or far miss, and its grade."""
+    place = rng.randrange(len(shelf.products))
+    query = ask_for(shelf.titles[place], rng)
+    while query is None:
+        place = rng.randrange(len(shelf.products))
+        query = ask_for(shelf.titles[place], rng)
+    other = place
+    kind = rng.random()
+    if kind < 0.2:
+        query = _changed(query, shelf, rng)
+    elif kind < 0.38:
+        return _accessory_pair(query, shelf, rng)
+    elif kind < 0.82:
+        other = _near(query, place, shelf, rng) if kind < 0.7 else rng.randrange(len(shelf.products))
+    title = _shortened(shelf.titles[other], shelf.statistics, rng)
+    text_stems = frozenset(stem(word) for word in words_of(shelf.products[other].text[:600]))
+    grade = graded(query, title, text_stems, shelf.statistics)
+    return Example(typed(_reworded(query, shelf, rng), rng), title.text, graded_target(grade))
+
+
+def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
+    """Another product written as made for what is asked: "drill" with "Bit Set for Drill" or "Drill Bit Set".
+
+    It is an accessory of the thing asked for (2), unless the query names the accessory too (4).
+    """
+    title = _shortened(rng.choice(shelf.titles), shelf.statistics, rng)
+    while not title.heads or title.heads[0] == query.head:
+        title = _shortened(rng.choice(shelf.titles), shelf.statistics, rng)
+    asked = " ".join(word.capitalize() if rng.random() < 0.7 else word for word in query.words[:3])
+    written = title.text.split()
+    named = next(
+        (at for at, word in enumerate(written) if stem(word.strip(",.()").lower()) == title.heads[0]), None
+    )
+    if named is None or rng.random() < 0.5:
+        text = f"{title.text.rstrip(' ,-|(')} {rng.choice(('for', 'for', 'compatible with', 'fits'))} {asked}"
+    else:
+        text = " ".join([*written[:named], asked, *written[named:]])
+    words, grade = query.words[:3], 2.0
+    if rng.random() < 0.35:
+        words, grade = (*words, title.heads[0]), 4.0
+    return Example(typed(_reworded(Query(words, query.head), shelf, rng), rng), text, graded_target(grade))
+
+
+def described_pair(shelf: Shelf, rng: random.Random) -> Example:
+    """Words from a product's description with its title (3.2), one of the same kind (2), or any other (0)."""
+    place = rng.randrange(len(shelf.products))
+    words = [word for word in words_of(shelf.products[place].text[:600]) if word not in STOP_WORDS]
+    if len(words) < 6:
+        return product_pair(shelf, rng)
+    size = rng.randint(2, 5)
+    start = rng.randrange(len(words) - size)
+    kind = rng.random()
+    other, grade = place, 3.2
+    heads = shelf.titles[place].heads
+    if kind < 0.3 and heads:
+        other, grade = rng.choice(shelf.with_head[heads[0]]), 2.0
+    elif kind < 0.6:
+        other, grade = rng.randrange(len(shelf.products)), 0.0
+    title = _shortened(shelf.titles[other], shelf.statistics, rng)
+    present = sum(stem(word) in title.main for word in words[start : start + size]) / size
+    return Example(
+        typed(words[start : start + size], rng),
+        title.text,
+        graded_target(max(grade, 4 * present if grade else present)),
+    )
+
+
+def ask_for(title: Title, rng: random.Random) -> Query | None:
+    """A query that the title answers in full: usually a head and a few details, sometimes details alone."""
+    details = [
+        word
+        for word in dict.fromkeys(title.words)
+        if word not in STOP_WORDS | UNITS and stem(word) not in title.heads
+    ]
+    heads = [word for word in dict.fromkeys(title.words) if stem(word) in title.heads]
+    if heads and rng.random() < 0.8:
+        head = heads[min(len(heads) - 1, int(rng.expovariate(1.5)))]
+        kept = _picked(details, head, title, rng, rng.choice((0, 0, 1, 1, 1, 2, 2, 3, 4)))
+        words = [word for word in title.words if word == head or word in kept]
+        unique = list(dict.fromkeys(words))
+        if rng.random() < 0.6:
+            unique.remove(head)
+            unique.append(head)  # people put the thing last
+        return Query(tuple(unique), stem(head))
+    if len(details) < 2:
+        return None
+    start = rng.randrange(max(1, min(3, len(details) - 1)))
+    return Query(tuple(details[start : start + rng.randint(1, 3)]), None)
+
+
+def _picked(details: list[str], head: str, title: Title, rng: random.Random, count: int) -> set[str]:
+    """Details for a query; the words right before the head ("angle" bracket) are the likeliest."""
+    if not details or not count:
+        return set()
+    place = title.words.index(head)
+    before = [word for word in title.words[max(0, place - 2) : place] if word in details]
+    return {
+        rng.choice(before) if before and rng.random() < 0.5 else rng.choice(details[:12])
+        for _ in range(count)
+    }
+
+
+def _changed(query: Query, shelf: Shelf, rng: random.Random) -> Query:
+    """The query with one detail asked for differently, or one more asked for."""
+    words = list(query.words)
+    places = [place for place, word in enumerate(words) if stem(word) != query.head]
+    if places and rng.random() < 0.8:
+        place = rng.choice(places)
+        words[place] = shelf.alternative(words[place], rng)
+    else:
+        extra = rng.choice(
+            (rng.choice(sorted(COLORS)), rng.choice(shelf.brands), rng.choice(rng.choice(shelf.titles).words))
+        )
+        words.insert(0, extra)
+    return Query(tuple(words), query.head)
+
+
+def _near(query: Query, place: int, shelf: Shelf, rng: random.Random) -> int:
+    """Another product that shares the query's head or one of its details."""
+    pools = [shelf.with_word.get(stem(word), ()) for word in query.words]
+    if query.head:
+        pools += [shelf.with_head.get(query.head, ())] * 2
+    pool = rng.choice(pools)
+    if not pool:
+        return place
+    other = rng.choice(pool)
+    if query.head in shelf.titles[other].heads and rng.random() < 0.4:
+        other = rng.choice(
+            shelf.with_word[query.head]
+        )  # a second try for "drill bit" where "drill" is asked for
+    return other
+
+
+def _reworded(query: Query, shelf: Shelf, rng: random.Random) -> list[str]:
+    """The query with a word replaced by a synonym now and then, or a compound split; the grade stays."""
+    words = list(query.words)
+    place = rng.randrange(len(words))
+    word = words[place]
+    if rng.random() < 0.2 and word.isalpha():
+        synonyms = shelf.dictionary.synonyms(word)[:6] or shelf.dictionary.synonyms(stem(word))[:6]
+        words[place] = rng.choice(synonyms) if synonyms else word
+    elif rng.random() < 0.3:
+        words[place] = _split(word, shelf.statistics)
+    return words
+
+
+def _split(word: str, statistics: TitleStatistics) -> str:
+    """A compound as two words where titles know both: "dishwasher" is "dish washer". Other words stay."""
+    for at in range(4, len(word) - 3):
+        left, right = word[:at], word[at:]
+        if stem(left) in statistics.idf and stem(right) in statistics.headness:
+            return f"{left} {right}"
+    return word
+
+
+def _shortened(title: Title, statistics: TitleStatistics, rng: random.Random) -> Title:
+    """The title, or its beginning: other shops' titles are shorter."""
+    written = title.text.split()
+    if len(written) > 8 and rng.random() < 0.6:
+        return read_title(" ".join(written[: rng.randint(5, 16)]).rstrip(" ,-|("), statistics)
+    return title
