@@ -1,4 +1,4 @@
-# Every target works from a fresh clone; see README.md. Override: PORT= HOST= MODEL= PYTHON=
+# Every target works from a fresh clone; see README.md. Override: PORT= HOST= MODEL= DATA= PYTHON=
 PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
@@ -32,13 +32,15 @@ check: dev
 bench: dev
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(CHECK),--check)
 
-## make model     fetch the data, train and write models/default again (hours)
-model: .venv/installed-train
-	$(BIN)/python -m models.training.build
+## make model     train and write models/default again (hours); data from ../shared/data, else fetched
+DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
+model: install
+	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.fetch --out $(DATA))
+	$(BIN)/python -m models.training.build --data $(DATA)
 
-## make clean     remove .venv and everything generated
+## make clean     remove .venv and caches (runs/, where trainings and their data are, stays)
 clean:
-	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 dev: .venv/installed-dev
 

@@ -1,0 +1,284 @@
+"""The converters: a stranger's data must be, pair for pair, what the shipped model was trained on."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from models.training.data import Judged, read_judged, read_movies, read_products, read_text
+from models.training.sources import chorus, dbpedia, esci, prepare, socrata, wordnet
+from models.training.sources.judging import fold_of, grade_of_votes, merged
+
+COLOURS = ("red", "blue", "green", "white")
+THINGS = ("lamp", "kettle", "towel", "drill")
+SYNSETS = """\
+00000001-n:
+  definition:
+  - a piece of furniture
+  members:
+  - seat
+  - place to sit
+  - bench
+00000002-n:
+  definition:
+  - a seat for one, with a back
+  example:
+  - he drew up a chair
+  - source: A. Writer
+    text: 'the chair: empty'
+  hypernym:
+  - 00000001-n
+  - 00000003-n
+  - 00000004-n
+  members:
+  - chair
+"""
+MORE_SYNSETS = """\
+00000003-n:
+  definition:
+  - what can be moved
+  - goods
+  members:
+  - movable
+00000004-n:
+  definition:
+  - all there is
+  members:
+  - entity
+"""
+
+
+def write_raw(root: Path) -> Path:
+    """A few rows of every source, in the sources' own formats."""
+    _write_esci(root / "esci_us_150q")
+    _write_chorus(root / "chorus_icecat")
+    _write_dbpedia(root / "dbpedia_entity_v2")
+    (root / "socrata_arcs").mkdir(parents=True)
+    votes = [["sales tax", "Tax: 2015", "0\n2\n2"], ["sales tax", "Parks", "0\n0\n-1\n0"]]
+    _write_csv(root / "socrata_arcs" / "all.csv", ["query", "name", "relevance"], votes)
+    (root / "oewn_text").mkdir()
+    (root / "oewn_text" / "noun.artifact.yaml").write_text(SYNSETS)
+    (root / "oewn_text" / "noun.object.yaml").write_text(MORE_SYNSETS)
+    (root / "msrd_movies").mkdir()
+    film = {"id": "1", "title": "Heat", "overview": "Thieves.", "genres": [], "actors": ["A B"], "year": 1995}
+    _write_gzip(root / "msrd_movies" / "movies-corpus.jsonl.gz", [json.dumps(film)])
+    judgments = ["query_id\tquery\tdoc_id\tgrade", "q1\theat\t1\t1"]
+    _write_gzip(root / "msrd_movies" / "movies-judgments.tsv.gz", judgments)
+    return root
+
+
+def _write_esci(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    products = [
+        {
+            "asin": f"{colour} {thing}",
+            "title": f"{colour.title()} {thing.title()}\N{NO-BREAK SPACE}",
+            "brand": "Acme" if thing == "lamp" else None,
+            "bullet_points": "Bright \n\n Long-lived" if thing == "lamp" else None,
+            "description": "Lights  a\nroom" if thing == "lamp" else "",
+        }
+        for thing in THINGS
+        for colour in COLOURS
+    ]
+    _write_gzip(folder / "ubi_ecommerce_products.json.gz", [json.dumps(product) for product in products])
+    gains = ("100.000", "10.000", "1.000", "0.000")
+    ratings = [
+        {
+            "query": f"A {thing}",
+            "ratings": [
+                {"docId": f"{colour} {thing}", "rating": gain}
+                for colour, gain in zip(COLOURS, gains, strict=True)
+            ],
+        }
+        for thing in THINGS
+    ]
+    (folder / "esci_us_judgments.json").write_text(json.dumps({"judgmentRatings": ratings}))
+    header = ["query", "product_title", "esci_label"]
+    _write_csv(
+        folder / "esci.csv", header, [["cup", "Mug, 2 pack", "Exact"], ["cup", "Saucer", "Complement"]]
+    )
+    _write_csv(folder / "sample_2c_full_data.csv", header, [["cup", "Bowl", "S"], ["cup", "Sock", "I"]])
+
+
+def _write_chorus(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for part in range(1, 5):
+        product = {
+            "id": str(part),
+            "title": f"Volta Kettle {part} l",
+            "name": f"K{part}",
+            "supplier": "Volta",
+        }
+        if part == 1:
+            product |= {"short_description": "Boils", "attr_t_product_colour": "Red", "attr_n_weight": "1.5"}
+        with zipfile.ZipFile(folder / f"{part}.json.zip", "w") as archive:
+            archive.writestr(f"{part}.json", json.dumps([product]))
+    rated = [["kettle", "1", "3"], ["kettle", "2", "2"], ["tea", "3", "1"]]
+    _write_csv(folder / "Broad_Query_Set_rated.csv", ["query", "docid", "rating"], rated)
+    header = ["query", "docid", "agent_1_rating", "agent_2_rating", "agent_3_rating"]
+    _write_csv(folder / "Broad_Query_Set_individual_ratings.csv", header, [["kettle", "1", "3", "2", "3"]])
+
+
+def _write_dbpedia(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "queries-v2.txt").write_text("Q-1\tcoffee with milk\n")
+    (folder / "qrels-v2.txt").write_text(
+        "Q-1\tQ0\t<dbpedia:Caf%C3%A9_au_lait>\t2\nQ-1\tQ0\t<dbpedia:AC/DC>\t0\n"
+    )
+    (folder / "annotator_agreements.tsv").write_text(
+        "query\tentity\tcs_agr\texpert_agr\n"
+        "Q-1\t<dbpedia:Caf%C3%A9_au_lait>\t0.3\t-\nQ-1\t<dbpedia:AC/DC>\t1.0\t1.0\n"
+    )
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def _write_gzip(path: Path, lines: Sequence[str]) -> None:
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    return write_raw(tmp_path / "raw")
+
+
+def test_a_test_query_stays_a_test_query() -> None:
+    assert [fold_of(query) for query in ("t towels kitchen", "sales tax", "mama koala")] == [7, 1, 2]
+    assert fold_of("Sales TAX") == fold_of("sales tax")
+
+
+@pytest.mark.parametrize(
+    ("votes", "grade"),
+    [([0, 0, 0], 0), ([0, 0, 1], 1), ([1], 1), ([0, 2, 2], 2), ([2], 3), ([3, 3, 2], 3), ([3, 3, 3], 4)],
+)
+def test_votes_become_the_grade_of_their_mean(votes: list[int], grade: int) -> None:
+    assert grade_of_votes(votes) == grade
+
+
+def test_a_pair_judged_twice_counts_once_where_it_first_was() -> None:
+    pairs = merged({"shop": [("q", "a", 4), ("q", "b", 1)], "other": [("q", "a", 3), ("Q", "a", 0)]})
+    fold = fold_of("q")
+    assert pairs == [
+        Judged("q", "a", 3, "shop", fold),
+        Judged("q", "b", 1, "shop", fold),
+        Judged("Q", "a", 0, "other", fold),
+    ]
+
+
+def test_esci_labels_become_grades(raw: Path) -> None:
+    pairs = list(esci.judged_pairs(raw / "esci_us_150q"))
+    assert len(pairs) == 16
+    assert pairs[0] == ("A lamp", "Red Lamp\N{NO-BREAK SPACE}", 4)
+    assert [grade for _, _, grade in pairs[:4]] == [4, 3, 2, 1]
+    assert list(esci.extra_pairs(raw / "esci_us_150q")) == [
+        ("cup", "Mug, 2 pack", 4),
+        ("cup", "Saucer", 2),
+        ("cup", "Bowl", 3),
+        ("cup", "Sock", 1),
+    ]
+
+
+def test_unrelated_products_are_always_the_same_and_share_no_word_with_the_query(raw: Path) -> None:
+    pairs = list(esci.unrelated_pairs(raw / "esci_us_150q"))
+    assert pairs == list(esci.unrelated_pairs(raw / "esci_us_150q"))
+    assert Counter(query for query, _, _ in pairs) == {f"A {thing}": 8 for thing in THINGS}
+    for query, title, grade in pairs:
+        assert grade == 0
+        assert not set(query.lower().split()) & set(title.lower().split())
+
+
+def test_esci_text_is_titles_with_brands_then_bullets_then_descriptions(raw: Path) -> None:
+    lines = list(esci.text_lines(raw / "esci_us_150q"))
+    assert lines[:4] == ["Red Lamp Acme", "Bright", "Long-lived", "Lights a room"]
+    assert lines[-1] == "White Drill"
+
+
+def test_chorus_is_graded_by_three_raters_or_the_rating_they_agreed_on(raw: Path) -> None:
+    assert list(chorus.judged_pairs(raw / "chorus_icecat")) == [
+        ("kettle", "Volta Kettle 1 l", 3),
+        ("kettle", "Volta Kettle 2 l", 3),
+        ("tea", "Volta Kettle 3 l", 1),
+    ]
+
+
+def test_chorus_products_come_with_their_attributes(raw: Path) -> None:
+    assert list(chorus.text_lines(raw / "chorus_icecat"))[:4] == [
+        "Volta Kettle 1 l",
+        "Boils",
+        "Volta K1 - product colour: Red, weight: 1.5",
+        "Volta Kettle 2 l",
+    ]
+    assert list(chorus.titles(raw / "chorus_icecat"))[1] == {
+        "id": "2",
+        "title": "Volta Kettle 2 l",
+        "supplier": "Volta",
+        "short": None,
+    }
+
+
+def test_entities_are_titled_by_their_name(raw: Path) -> None:
+    assert list(dbpedia.judged_pairs(raw / "dbpedia_entity_v2")) == [
+        ("coffee with milk", "Café au lait", 3),
+        ("coffee with milk", "AC/DC", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("grade", "agreement", "expected"),
+    [(0, 1.0, 0), (0, 0.6, 1), (1, 1.0, 2), (1, 0.2, 2), (2, 0.3, 3), (2, 0.4, 4)],
+)
+def test_agreement_makes_five_grades_of_three(grade: int, agreement: float, expected: int) -> None:
+    assert dbpedia.five_grades(grade, agreement) == expected
+
+
+def test_votes_that_do_not_count_are_left_out(raw: Path) -> None:
+    assert list(socrata.judged_pairs(raw / "socrata_arcs")) == [
+        ("sales tax", "Tax: 2015", 2),
+        ("sales tax", "Parks", 0),
+    ]
+
+
+def test_meanings_name_what_they_are_a_kind_of(raw: Path) -> None:
+    assert list(wordnet.text_lines(raw / "oewn_text")) == [
+        "seat, place to sit, bench: a piece of furniture",
+        "chair (seat, place to sit, movable): a seat for one, with a back",
+        "he drew up a chair",
+        "A. Writer text: 'the chair: empty'",
+        "movable: what can be moved; goods",
+        "entity: all there is",
+    ]
+
+
+def test_the_pipeline_reads_what_is_prepared(raw: Path, tmp_path: Path) -> None:
+    prepare(raw, tmp_path / "data")
+
+    judged = read_judged(tmp_path / "data", range(10))
+    counts = Counter(row.source for row in judged)
+    assert list(counts) == [
+        "esci_us_150q",
+        "esci_us_150q:random_neg",
+        "esci_extra",
+        "chorus_icecat",
+        "dbpedia_entity_v2",
+        "socrata_arcs",
+    ]
+    assert counts["esci_us_150q"] == 16
+    assert counts["socrata_arcs"] == 2
+    assert len(read_products(tmp_path / "data")) == 16 + 4
+    assert {source: len(lines) for source, lines in read_text(tmp_path / "data").items()} == {
+        "esci_us_150q": 28,
+        "chorus_icecat": 6,
+        "oewn_text": 6,
+        "msrd_movies": 2,
+    }
+    assert read_movies(tmp_path / "data") == [("heat", "Heat (1995) , A B", True)]
