@@ -1,0 +1,84 @@
+"""The model that ships: whole, small, the same in transformers, and sensible on real titles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, BertForSequenceClassification
+
+from models import Classifier
+from models.evaluation import Evaluation
+from models.hub import DEFAULT
+from models.labelled import LabelledPair, read_labelled
+
+SAMPLES = Path(__file__).parents[2] / "data" / "sample"
+
+
+@pytest.fixture(scope="module")
+def clf() -> Classifier:
+    return Classifier.load(device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def sample() -> list[LabelledPair]:
+    return read_labelled(SAMPLES / "calibration.jsonl.gz", grades=5)
+
+
+def test_it_has_the_source_studys_geometry_and_five_grades(clf: Classifier) -> None:
+    assert (clf.num_layers, clf.num_heads, len(clf.grades)) == (12, 12, 5)
+    assert (DEFAULT / "model.safetensors").stat().st_size <= 64_000_000
+    assert (DEFAULT / "MODEL_CARD.md").exists()
+    assert clf.quality is not None
+
+
+def test_transformers_gives_the_same_logits(clf: Classifier, sample: list[LabelledPair]) -> None:
+    pairs = [(pair.query, pair.title) for pair in sample[:64]]
+    model = BertForSequenceClassification.from_pretrained(DEFAULT, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(DEFAULT)
+    inputs = tokenizer(
+        [query for query, _ in pairs],
+        [title for _, title in pairs],
+        padding=True,
+        truncation=True,
+        max_length=clf.max_tokens,
+        return_tensors="pt",
+    )
+    with torch.no_grad():
+        expected = model(**inputs).logits.numpy()
+
+    np.testing.assert_allclose(clf.score(pairs).logits, expected, atol=1e-4)
+
+
+def test_a_title_that_is_what_was_asked_for_beats_one_that_is_not(clf: Classifier) -> None:
+    for query, wanted, other in (
+        ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle Bracket", "Wood deck screws"),
+        ("kitchen towels", "KAF Home Kitchen Dish Towel Set of 4, Cotton", "Wireless optical mouse, black"),
+        ("wireless mouse", "Logitech M185 Wireless Mouse", "Cotton dish towel, set of 4"),
+        ("usb c charger", "Anker USB C Charger 20W", "Hardwood floor cleaner, 32 oz"),
+    ):
+        scores = clf.score([(query, wanted), (query, other)]).score
+        assert scores[0] > scores[1] + 0.3, query
+
+
+def test_every_grade_is_predicted_and_ranking_beats_a_random_order(
+    clf: Classifier, sample: list[LabelledPair]
+) -> None:
+    scores = clf.score([(pair.query, pair.title) for pair in sample])
+    evaluation = Evaluation(
+        [pair.query for pair in sample], [pair.grade for pair in sample], scores.probabilities
+    )
+
+    assert set(scores.grade) == {0, 1, 2, 3, 4}
+    assert evaluation.metrics()["ndcg10"] > evaluation.random_order_ndcg10() + 0.02
+
+
+def test_bfloat16_grades_as_float32_does(clf: Classifier, sample: list[LabelledPair]) -> None:
+    pairs = [(pair.query, pair.title) for pair in sample[:400]]
+    exact = clf.score(pairs)
+    half = Classifier.load(device="cpu", dtype="bfloat16").score(pairs)
+
+    assert np.abs(half.score - exact.score).max() < 0.05
+    assert (half.grade == exact.grade).mean() > 0.97
