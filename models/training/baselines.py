@@ -30,7 +30,7 @@ from models.training.data import (
     read_products,
     source_family,
 )
-from models.training.titles import stem, words_of
+from models.training.titles import stem, weighted_overlap, words_of
 
 Floats = NDArray[np.float64]
 Scorer = Callable[[str, str], float]
@@ -65,13 +65,7 @@ def bm25(collection: Sequence[str], *, k1: float = 1.2, b: float = 0.75) -> Scor
 def idf_overlap(collection: Sequence[str]) -> Scorer:
     """The share of the query's words that the title holds, weighted by IDF, in [0, 1]."""
     rarity = _rarity(_stems(title) for title in collection)
-
-    def score(query: str, title: str) -> float:
-        asked, there = _stems(query), set(_stems(title))
-        total = sum(map(rarity, asked))
-        return sum(rarity(word) for word in asked if word in there) / total if total else 0.0
-
-    return score
+    return lambda query, title: weighted_overlap(query, title, lambda word: rarity(stem(word)))
 
 
 def char_tfidf(collection: Sequence[str]) -> Scorer:

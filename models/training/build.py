@@ -171,10 +171,11 @@ def graded_stage(
     validation: list[Judged],
     work: Path,
 ) -> tuple[Model, Progress]:
-    """One graded stage; what it hands on are the weights that did best on the validation folds."""
+    """One graded stage; what it hands on starts from the weights that did best on the validation folds."""
     log.info("stage %s: %d layers, %d steps", stage.name, stage.layers, stage.steps)
     if stage.layers != model.config.num_hidden_layers:
         model = stacked(model, stage.layers)
+    began_with = {name: weight.clone() for name, weight in model.state_dict().items()}
     checkpoint, best = work / f"{stage.name}.pt", work / f"{stage.name}.best.pt"
     watch = Validation(model, tokenizer, validation, best, every_seconds=60 * stage.validate_minutes)
     progress = finetune(
@@ -192,7 +193,8 @@ def graded_stage(
         after_step=watch,
     )
     watch.measure(progress)
-    model.load_state_dict(torch.load(best, weights_only=True)["model"])
+    learnt = torch.load(best, weights_only=True)["model"]
+    model.load_state_dict({name: began_with[name].lerp(learnt[name], stage.learnt) for name in learnt})
     return model, progress
 
 

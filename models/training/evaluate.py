@@ -12,7 +12,7 @@ from models.evaluation import Evaluation
 from models.training.batches import fitted, grouped, padded, tokenized
 from models.training.data import GRADES, Judged, source_family
 from models.training.network import Model
-from models.training.titles import TitleStatistics, stem, words_of
+from models.training.titles import TitleStatistics, weighted_overlap
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -85,18 +85,10 @@ def overlap_probabilities(judged: Sequence[Judged], statistics: TitleStatistics)
 
     Only ranking metrics (Spearman, NDCG) mean anything for it.
     """
-    overlap = np.array([word_overlap(row.query, row.title, statistics) for row in judged])
+    overlap = np.array([weighted_overlap(row.query, row.title, statistics.rarity) for row in judged])
     result = np.zeros((len(judged), len(GRADES)))
     result[:, 0], result[:, -1] = 1 - overlap, overlap
     return result
-
-
-def word_overlap(query: str, title: str, statistics: TitleStatistics) -> float:
-    """The share of the query's words, weighted by IDF, that the title holds; plurals count as singulars."""
-    asked = words_of(query)
-    there = {stem(word) for word in words_of(title)}
-    total = sum(statistics.rarity(word) for word in asked)
-    return sum(statistics.rarity(word) for word in asked if stem(word) in there) / total if total else 0.0
 
 
 def calibrated_temperature(judged: Sequence[Judged], logits: Floats) -> float:

@@ -44,13 +44,18 @@ class Stage(_Section):
 
 
 class GradedStage(Stage):
-    """A stage on graded pairs: `shares` by kind of pair; `layers` to grow to before it starts."""
+    """A stage on graded pairs: `shares` by kind of pair; `layers` to grow to before it starts.
+
+    What it hands on is `learnt` × its best weights + (1 − learnt) × those it began with: a little less fitted
+    to the few human labels, better elsewhere (Wortsman et al. 2022, WiSE-FT).
+    """
 
     name: str
     layers: int
     shares: dict[str, float]
     dropout: float = 0.0
     validate_minutes: float = 8.0
+    learnt: float = 1.0
 
 
 class Recipe(_Section):

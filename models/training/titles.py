@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from models.training.data import Product
@@ -45,6 +45,17 @@ def stem(word: str) -> str:
     if len(word) > 4 and word.endswith(("ches", "shes", "xes", "sses")):
         return word[:-2]
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def weighted_overlap(query: str, title: str, rarity: Callable[[str], float]) -> float:
+    """The share of the query's words, each weighted by its rarity, that the title holds, in [0, 1].
+
+    Words are compared as stems; `rarity` is asked for words as written. 0 for a query without words.
+    """
+    asked = words_of(query)
+    there = {stem(word) for word in words_of(title)}
+    total = sum(map(rarity, asked))
+    return sum(rarity(word) for word in asked if stem(word) in there) / total if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def recipe() -> Recipe:
             "pretrain": stage,
             "graded": [
                 {**stage, "name": "few", "layers": 1, "shares": {"pseudo": 1.0}},
-                {**stage, "name": "all", "layers": 2, "shares": shares},
+                {**stage, "name": "all", "layers": 2, "shares": shares, "learnt": 0.7},
             ],
             "judged_shares": {"esci": 0.5, "chorus": 0.2, "dbpedia": 0.2, "socrata": 0.1},
         }

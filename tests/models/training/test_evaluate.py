@@ -9,17 +9,16 @@ from models.training.evaluate import (
     calibrated_temperature,
     overlap_probabilities,
     probabilities_of,
-    word_overlap,
 )
-from models.training.titles import TitleStatistics
+from models.training.titles import TitleStatistics, weighted_overlap
 
 STATISTICS = TitleStatistics({"bracket": 3.0, "angle": 2.0, "red": 1.0}, 5.0, {}, frozenset(), frozenset())
 
 
 def test_word_overlap_weighs_rare_words_more_and_takes_a_plural_for_its_singular() -> None:
-    assert word_overlap("angle bracket", "Corner Brackets", STATISTICS) == pytest.approx(3 / 5)
-    assert word_overlap("unheard bracket", "Bracket", STATISTICS) == pytest.approx(3 / 8)
-    assert word_overlap("!", "Bracket", STATISTICS) == 0
+    assert weighted_overlap("angle bracket", "Corner Brackets", STATISTICS.rarity) == pytest.approx(3 / 5)
+    assert weighted_overlap("unheard bracket", "Bracket", STATISTICS.rarity) == pytest.approx(3 / 8)
+    assert weighted_overlap("!", "Bracket", STATISTICS.rarity) == 0
 
 
 def test_sources_are_measured_apart_and_esci_is_one_of_them() -> None:
