@@ -5,7 +5,7 @@ PORT ?= 8000
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install dev serve test check bench model clean
+.PHONY: help install dev referees serve test check bench load soak model clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -18,7 +18,7 @@ serve: install
 	@exec $(BIN)/headroom serve --host $(HOST) --port $(PORT) $(if $(MODEL),--model $(MODEL))
 
 ## make test      install what the tests need and run all of them
-test: dev
+test: dev referees
 	$(BIN)/python -m pytest
 
 ## make check     formatting, lint, types and the import-layer contract
@@ -31,6 +31,13 @@ check: dev
 ## make bench     measure every number in docs/PERFORMANCE.md again (ONLY=encoder, CHECK=1)
 bench: dev
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(CHECK),--check)
+	$(if $(ONLY),,$(BIN)/python -m loadtest.selfbench $(if $(CHECK),--check))
+
+## make load      the steady load scenario against a server it starts; report in runs/load
+## make soak      the long one with faults (DURATION=10m); report in runs/soak
+load soak: install
+	$(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port}' --out runs/$@ \
+	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION))
 
 ## make model     train and write models/default again (hours); data from ../shared/data, else fetched
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
@@ -43,6 +50,11 @@ clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 dev: .venv/installed-dev
+
+# Load generators that ours is compared with in the tests.
+referees:
+	@command -v hey >/dev/null && command -v wrk >/dev/null \
+	  || (apt-get update -qq && apt-get install -y -qq hey wrk procps >/dev/null)
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headroom needs Python 3.11 or newer")'

@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from loadtest.cli import app as load
 from service.cli import evaluate, prune, score, serve, train
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app.command("score")(score.command)
 app.command("train")(train.command)
 app.command("evaluate")(evaluate.command)
 app.command("prune")(prune.command)
+app.add_typer(load, name="load")
 
 
 def main() -> None:

@@ -1,0 +1,77 @@
+"""An alarm for an event loop that goes off within microseconds.
+
+Event loops wait in whole milliseconds (uvloop's timers and epoll alike), which is too coarse for sending on
+time. On Linux the kernel's timerfd wakes the loop as a readable file; elsewhere the loop's own timer has to
+do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+
+clock = time.monotonic
+"""The one clock of a run: CLOCK_MONOTONIC, the same in all processes of a machine."""
+
+_CLOCK_MONOTONIC = 1
+_TFD_NONBLOCK = os.O_NONBLOCK
+_TFD_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_TFD_TIMER_ABSTIME = 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("interval", _Timespec), ("value", _Timespec))
+
+
+class Alarm:
+    """Calls `callback` once after each `set`; the last `set` wins. Made and used inside a running loop."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._file = -1
+        if sys.platform == "linux":
+            libc = ctypes.CDLL(None, use_errno=True)
+            self._file = libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+        if self._file >= 0:
+            self._settime = libc.timerfd_settime
+            self._spec = _Itimerspec()
+            self._reference = ctypes.byref(self._spec)
+            self._loop.add_reader(self._file, self._ring)
+
+    def set(self, when: float) -> None:
+        """Goes off at `when` on `clock`, or at once where that is past."""
+        if self._file < 0:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(max(0.0, when - clock()), self._callback)
+            return
+        value = self._spec.value
+        value.seconds = whole = int(when)
+        value.nanoseconds = max(1, int((when - whole) * 1e9))  # all zero would switch it off
+        self._settime(self._file, _TFD_TIMER_ABSTIME, self._reference, None)
+
+    def close(self) -> None:
+        """Never goes off again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._file >= 0:
+            self._loop.remove_reader(self._file)
+            os.close(self._file)
+            self._file = -1
+
+    def _ring(self) -> None:
+        try:
+            os.read(self._file, 8)
+        except BlockingIOError:  # set again since it went off
+            return
+        self._callback()

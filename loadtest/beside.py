@@ -1,0 +1,112 @@
+"""What runs beside the traffic: a server that the run starts and stops, and events (faults) at set times."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from loadtest import server_side
+from loadtest.alarm import clock
+from loadtest.errors import LoadTestError, PlanError
+from loadtest.plan import Event, Plan
+
+READY_S = 180.0
+STOP_S = 60.0
+EVENT_S = 60.0
+
+
+@contextmanager
+def started_server(command: str, url: str) -> Iterator[int]:
+    """Runs `command` until the block ends; yields its process id when `url` is ready; or LoadTestError."""
+    process = subprocess.Popen(shlex.split(command), stdout=sys.stderr, start_new_session=True)
+    try:
+        _wait_until_ready(process, url)
+        yield process.pid
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Events:
+    """Runs the events of a plan at their times, and notes what ran.
+
+    Args:
+        server: process id for $SERVER_PID; without one, events that name it are refused.
+    """
+
+    def __init__(self, plan: Plan, server: int | None) -> None:
+        for event in plan.events:
+            if server is None and "SERVER_PID" in event.run:
+                raise PlanError(
+                    f"event {event.name!r} acts on the server's processes: let the run --start it"
+                )
+        self._events = plan.events
+        self._environment = {**os.environ, "SERVER_PID": str(server or ""), "PYTHON": sys.executable}
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.ran: list[dict[str, Any]] = []
+
+    def begin(self, origin: float) -> None:
+        """Times count from `origin` on `clock`."""
+        for event in self._events:
+            thread = threading.Thread(target=self._follow, args=(event, origin), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def end(self) -> None:
+        """Runs no further events; waits for the one that is running."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join(EVENT_S)
+
+    def _follow(self, event: Event, origin: float) -> None:
+        at = event.at
+        while not self._over.wait(max(0.0, origin + at - clock())):
+            done: dict[str, Any] = {"at": clock() - origin, "name": event.name}
+            try:
+                done["status"] = subprocess.run(
+                    event.run,
+                    shell=True,
+                    env=self._environment,
+                    timeout=EVENT_S,
+                    stdout=sys.stderr,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired:
+                done["status"] = None
+            self.ran.append(done)
+            if event.every is None:
+                return
+            at += event.every
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise LoadTestError(f"the server ended with status {process.returncode} before it was ready")
+        if server_side.is_ready(url):
+            return
+        time.sleep(0.2)
+    raise LoadTestError(f"the server was not ready after {READY_S:g} s")

@@ -1,0 +1,47 @@
+"""A fault for the events of a scenario: a signal to processes of the server that the run started.
+
+`python -m loadtest.faults KILL ServeReplica` signals the descendants of $SERVER_PID whose command line has
+the word; `python -m loadtest.faults STOP ServeReplica 2s` stops them and lets them go on two seconds later.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from loadtest.plan import seconds
+
+
+def descendants(root: int) -> dict[int, str]:
+    """Process ids and command lines of everything below `root`."""
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    )
+    rows = [line.split(maxsplit=2) for line in listing.stdout.splitlines()]
+    processes = {int(row[0]): (int(row[1]), row[2] if len(row) > 2 else "") for row in rows}
+    found: dict[int, str] = {}
+    level = {root}
+    while level:
+        level = {pid for pid, (parent, _) in processes.items() if parent in level and pid not in found}
+        found.update({pid: processes[pid][1] for pid in level})
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status 0 when a process was hit, 1 when there was none."""
+    number = signal.Signals[f"SIG{arguments[0]}"]
+    hit = [pid for pid, line in descendants(int(os.environ["SERVER_PID"])).items() if arguments[1] in line]
+    for pid in hit:
+        os.kill(pid, number)
+    if len(arguments) > 2:
+        time.sleep(seconds(arguments[2]))
+        for pid in hit:
+            os.kill(pid, signal.SIGCONT)
+    return 0 if hit else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

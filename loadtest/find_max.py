@@ -1,0 +1,206 @@
+"""The highest rate that holds an objective: bracketing, bisection, confirmation, and the curve."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from loadtest import server_side
+from loadtest.errors import LoadTestError
+from loadtest.objective import Objective
+from loadtest.plan import Plan
+from loadtest.running import Outcome
+from loadtest.validity import invalid_because
+
+RESOLUTION = 0.05
+CONFIRMATIONS = 2
+MOST_PROBES = 40
+PAST_THE_KNEE = (1.25, 1.6)
+"""Multiples of the rate that failed which are measured for the curve, besides the search's own."""
+
+SETTLE_S = 10.0
+KEEPING_UP = 0.9
+FILLING_S = 1.0
+"""Of a saturation probe: until the first answers come steadily."""
+
+Probe = Callable[[Plan], Outcome]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One probe: a rate, and what it did."""
+
+    rate: float
+    purpose: str
+    held: bool
+    missed_because: list[str]
+    achieved: float
+    errors: float
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found.
+
+    rate: the highest that was confirmed; None when not even the lowest tried held. interval: the highest that
+    held and the lowest that did not. limited_by: `server`, or `client` where the client gave out first.
+    """
+
+    rate: float | None
+    interval: tuple[float, float | None]
+    limited_by: str
+    curve: list[Point]
+    last: Outcome
+
+    def as_json(self) -> dict[str, Any]:
+        """For the report."""
+        return {
+            "rate": self.rate,
+            "interval": list(self.interval),
+            "limited_by": self.limited_by,
+            "curve": sorted((asdict(point) for point in self.curve), key=lambda point: point["rate"]),
+        }
+
+
+class ClientLimited(Exception):
+    """The client cannot send that fast, so the answer would not be about the server."""
+
+
+class Search:
+    """Probes rates of one plan against one objective, and remembers the outcomes."""
+
+    def __init__(self, plan: Plan, objective: Objective, probe: Probe, say: Say) -> None:
+        self._plan, self._objective, self._probe, self._say = plan, objective, probe, say
+        self.curve: list[Point] = []
+        self._kept: Outcome | None = None
+        self.best: Outcome | None = None
+
+    def find(self, first: float) -> Found:
+        """Searches from `first` requests a second on."""
+        limited_by = "server"
+        low, high = 0.0, None
+        try:
+            low, high = self._bracket(first)
+            while low and high and high / low > 1 + RESOLUTION and len(self.curve) < MOST_PROBES:
+                middle = (low * high) ** 0.5
+                low, high = (middle, high) if self._holds(middle, "bisection") else (low, middle)
+            while low and not self._confirmed(low):
+                high, low = low, self._next_lower(low)
+            if high:
+                for factor in PAST_THE_KNEE:
+                    self._holds(high * factor, "past the knee")
+        except ClientLimited:
+            limited_by = "client"
+            low = max((p.rate for p in self.curve if p.held), default=0.0)
+            high = None
+        last = self.best or self._kept
+        assert last is not None
+        return Found(low or None, (low, high), limited_by, self.curve, last)
+
+    def _bracket(self, first: float) -> tuple[float, float | None]:
+        rate = first
+        if self._holds(rate, "bracketing"):
+            for _ in range(20):
+                rate *= 2
+                if not self._holds(rate, "bracketing"):
+                    return rate / 2, rate
+            raise LoadTestError(
+                f"even {rate:g} requests a second hold the objective; start higher with --rate"
+            )
+        for _ in range(10):
+            rate /= 2
+            if rate * self._plan.duration < 20:  # too few requests to say anything
+                break
+            if self._holds(rate, "bracketing"):
+                return rate, rate * 2
+        return 0.0, rate
+
+    def _confirmed(self, rate: float) -> bool:
+        return all(self._holds(rate, "confirmation") for _ in range(CONFIRMATIONS))
+
+    def _next_lower(self, rate: float) -> float:
+        lower = rate / (1 + RESOLUTION)
+        return lower if len(self.curve) < MOST_PROBES and lower * self._plan.duration >= 20 else 0.0
+
+    def _holds(self, rate: float, purpose: str) -> bool:
+        """Runs one probe; a run that the client spoiled is tried once more."""
+        for attempt in itertools.count():
+            settle(self._plan)
+            outcome = self._probe(self._plan.changed(rate=rate, seed=self._plan.seed + len(self.curve) + 1))
+            if outcome.interrupted:
+                raise LoadTestError("interrupted before the highest rate was found")
+            spoiled = invalid_because(outcome)
+            if not spoiled:
+                break
+            self._say(f"{rate:,.1f}/s: {spoiled[0]}")
+            if purpose == "past the knee":
+                return False
+            if outcome.recorder.errors.get("connection_wait_timeout"):
+                break  # the server held all connections for too long: that is an answer
+            if attempt:
+                self._kept = self._kept or outcome
+                raise ClientLimited
+        point = self._point(rate, purpose, outcome)
+        self.curve.append(point)
+        self._kept = outcome
+        if purpose == "confirmation" and point.held:
+            self.best = outcome
+        p99 = "–" if point.p99_ms is None else f"{point.p99_ms:,.1f} ms"
+        verdict = "held" if point.held else "; ".join(point.missed_because)
+        self._say(f"{rate:,.1f}/s: p99 {p99}, {verdict} ({purpose})")
+        return point.held
+
+    def _point(self, rate: float, purpose: str, outcome: Outcome) -> Point:
+        recorder = outcome.recorder
+        latency = recorder.latency()
+        missed = self._objective.missed(recorder, latency)
+        errors = sum(recorder.errors.values()) / max(1, recorder.scheduled)
+        p50, p90, p99 = (latency.percentile_ms(percent) for percent in (50, 90, 99))
+        achieved = recorder.ok / outcome.seconds
+        return Point(rate, purpose, not missed, missed, achieved, errors, p50, p90, p99)
+
+
+def saturation(plan: Plan, probe: Probe, say: Say) -> float:
+    """The most answers a second that a server gives: the rate is doubled until answers no longer keep up."""
+    rate, best = 20.0, 1.0
+    for number in range(16):
+        outcome = probe(plan.changed(rate=rate, arrivals="poisson", phases=(), seed=plan.seed + number + 1))
+        if outcome.interrupted:
+            raise LoadTestError("interrupted before the saturation was measured")
+        recorder = outcome.recorder
+        achieved = _answered_in_time(outcome)
+        best = max(best, achieved)
+        say(f"saturation: {achieved:,.1f} of {rate:,.1f} requests a second answered")
+        settle(plan)
+        if achieved < KEEPING_UP * recorder.scheduled / outcome.seconds:
+            return best
+        if invalid_because(outcome):
+            raise LoadTestError("the client gave out before the server did: " + invalid_because(outcome)[0])
+        rate *= 2
+    raise LoadTestError(f"{rate:g} requests a second do not saturate the server")
+
+
+def settle(plan: Plan) -> None:
+    """Waits until the server answers quickly again: one probe's queue is not the next one's latency."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        started = time.monotonic()
+        server_side.fetch(plan, "/health/ready")
+        if time.monotonic() - started < 0.25:
+            return
+
+
+def _answered_in_time(outcome: Outcome) -> float:
+    """Good answers a second while requests were being sent; a backlog worked off later does not count."""
+    recorder = outcome.recorder
+    first = round(FILLING_S / recorder.window)
+    inside = recorder.windows[first : max(first + 1, round(outcome.seconds / recorder.window))]
+    errors = sum(recorder.errors.values()) / max(1, recorder.scheduled)
+    return sum(window.answered for window in inside) / (len(inside) * recorder.window) * (1 - errors)

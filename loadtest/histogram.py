@@ -1,0 +1,86 @@
+"""Times in a HdrHistogram: three digits from 1 µs to 1 h, mergeable without loss, constant memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]  # the package ships no types
+from numpy.typing import NDArray
+
+HIGHEST_US = 3_600_000_000
+PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
+
+
+class Histogram:
+    """Counts of durations. Longer ones than an hour count as an hour; nothing is dropped."""
+
+    __slots__ = ("_hdr", "_record")
+
+    def __init__(self) -> None:
+        self._hdr = HdrHistogram(1, HIGHEST_US, 3, word_size=8)
+        self._record = self._hdr.record_value
+
+    def record(self, seconds: float) -> None:
+        """Counts one duration; negative ones (clocks of other machines) count as 0."""
+        microseconds = int(seconds * 1e6 + 0.5)
+        self._record(0 if microseconds < 0 else min(microseconds, HIGHEST_US))
+
+    def __len__(self) -> int:
+        return int(self._hdr.get_total_count())
+
+    def add(self, other: Histogram) -> None:
+        """Takes over the counts of another."""
+        if len(other):  # the library would take over the empty one's unset minimum
+            self._hdr.add(other._hdr)
+
+    def encode(self) -> str:
+        """The counts as text that every HdrHistogram library reads (base64 of the V2 format)."""
+        encoded: bytes = self._hdr.encode()
+        return encoded.decode("ascii")
+
+    def __reduce__(self) -> tuple[Callable[[str], Histogram], tuple[str]]:
+        return Histogram.decode, (self.encode(),)
+
+    @classmethod
+    def decode(cls, text: str) -> Histogram:
+        """The histogram that `encode` wrote."""
+        histogram = cls()
+        histogram._hdr = HdrHistogram.decode(text.encode("ascii"))
+        histogram._record = histogram._hdr.record_value
+        return histogram
+
+    @classmethod
+    def merged(cls, parts: Iterable[Histogram]) -> Histogram:
+        """One histogram with the counts of all."""
+        whole = cls()
+        for part in parts:
+            whole.add(part)
+        return whole
+
+    def percentile_ms(self, percent: float) -> float | None:
+        """The duration that `percent` of the recorded ones do not exceed; None when there are none."""
+        return self._hdr.get_value_at_percentile(percent) / 1000 if len(self) else None
+
+    def mean_ms(self) -> float | None:
+        """The mean; None when there are none."""
+        return float(self._hdr.get_mean_value()) / 1000 if len(self) else None
+
+    def max_ms(self) -> float | None:
+        """The longest; None when there are none."""
+        return self._hdr.get_max_value() / 1000 if len(self) else None
+
+    def summary_ms(self) -> dict[str, float | None]:
+        """What `report.json` says about it: percentiles, mean and extremes in milliseconds."""
+        summary = {f"p{percent:g}": self.percentile_ms(percent) for percent in PERCENTILES}
+        low = self._hdr.get_min_value() / 1000 if len(self) else None
+        return {"min": low, **summary, "max": self.max_ms(), "mean": self.mean_ms()}
+
+    def counts(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Milliseconds, ascending, and how many requests took each: (n,), (n,)."""
+        counts = np.ctypeslib.as_array(self._hdr.counts).astype(np.int64)
+        places = np.flatnonzero(counts)
+        values = [
+            self._hdr.get_highest_equivalent_value(self._hdr.get_value_from_index(int(i))) for i in places
+        ]
+        return np.array(values, dtype=np.float64) / 1000, counts[places]

@@ -1,0 +1,69 @@
+"""What is promised to users: `p99=100ms,errors=0.1%`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from loadtest.errors import PlanError
+from loadtest.histogram import Histogram
+from loadtest.plan import seconds
+from loadtest.recorder import Recorder
+
+DEFAULT_ERRORS = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Latency percentiles (percent → milliseconds) and the share of errors that are allowed."""
+
+    text: str
+    limits_ms: dict[float, float]
+    errors: float = DEFAULT_ERRORS
+
+    @property
+    def bound_ms(self) -> float:
+        """An answer counts towards goodput within this: the limit of the highest percentile."""
+        return self.limits_ms[max(self.limits_ms)]
+
+    def missed(self, recorder: Recorder, latency: Histogram) -> list[str]:
+        """Why a run does not hold the objective; empty when it does."""
+        reasons = []
+        for percent, limit in sorted(self.limits_ms.items()):
+            measured = latency.percentile_ms(percent)
+            if measured is None:
+                reasons.append(f"p{percent:g}: no request was answered")
+            elif measured > limit:
+                reasons.append(f"p{percent:g} was {measured:.1f} ms, over {limit:g} ms")
+        failed = sum(recorder.errors.values())
+        share = failed / recorder.scheduled if recorder.scheduled else 0.0
+        if share > self.errors:
+            reasons.append(f"{share:.2%} of the requests failed, over {self.errors:.2%}")
+        return reasons
+
+    def good(self, recorder: Recorder, latency: Histogram) -> int:
+        """Requests answered well and within the bound."""
+        values, counts = latency.counts()
+        return min(recorder.ok, int(counts[values <= self.bound_ms * 1.001].sum()))
+
+
+def parse(text: str) -> Objective:
+    """The objective that `p99=100ms,errors=0.1%` names. Raises PlanError."""
+    limits: dict[float, float] = {}
+    errors = DEFAULT_ERRORS
+    for item in filter(None, map(str.strip, text.split(","))):
+        name, _, value = (part.strip() for part in item.partition("="))
+        try:
+            if name == "errors":
+                errors = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+                if not 0 <= errors <= 1:
+                    raise ValueError
+            elif re.fullmatch(r"p\d{1,2}(\.\d+)?", name):
+                limits[float(name[1:])] = seconds(value) * 1000
+            else:
+                raise ValueError
+        except ValueError:
+            raise PlanError(f"--slo: {item!r} is not of the form p99=100ms or errors=0.1%") from None
+    if not limits:
+        raise PlanError("--slo: name at least one percentile, such as p99=100ms")
+    return Objective(text, limits, errors)

@@ -1,0 +1,125 @@
+"""The texts of the traffic: query–title pairs of a file, or made up with product search's lengths."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadtest.errors import PlanError
+
+Pair = tuple[str, str]
+
+MOST_PAIRS = 200_000
+"""Pairs of a file that are kept; more would only cost memory."""
+
+_SPECIAL_TOKENS = 3
+"""[CLS], and [SEP] after each text: they count as tokens of a pair."""
+
+_NOUNS = (
+    "table chair lamp desk shelf cabinet mirror rug sofa bed pillow blanket towel curtain basket box "
+    "bag case cover holder stand rack hook bracket screw nail bolt hinge handle lock key door window "
+    "frame panel board plate bowl cup mug glass bottle jar knife fork spoon pan pot kettle oven grill "
+    "stove fan heater filter pump hose pipe valve tap sink light bulb cable charger battery adapter "
+    "plug switch socket camera phone tablet laptop keyboard mouse screen speaker headphones watch "
+    "ring necklace shirt jacket coat dress skirt shoes boots socks gloves hat belt tent rope bike "
+    "helmet ball net toy puzzle book pen paper tape glue paint brush tool hammer drill saw blade"
+).split()
+_ADJECTIVES = (
+    "black white red blue green grey brown silver gold small large mini big long short wide thin "
+    "heavy light soft hard round square folding portable wireless electric digital outdoor indoor "
+    "modern classic vintage steel wood metal plastic leather cotton glass stone rubber waterproof "
+    "adjustable double single new original professional"
+).split()
+_FILLERS = (
+    "with for and in of set pack inch feet piece 2 3 4 6 8 10 12 20 24 50 100 home kitchen office garden"
+).split()
+
+
+def made_up_pairs(seed: int, queries: int = 500, titles_each: int = 20) -> list[Pair]:
+    """Pairs of common words whose number of tokens has mean 25, p95 39 and p99 48, special tokens included.
+
+    Those are the lengths of a public product-search set; a gamma distribution of shape 9.4 has them. A word
+    is counted as one token, which holds for most vocabularies of English words.
+    """
+    rng = np.random.default_rng([seed, 2])
+    lengths = np.clip(np.rint(rng.gamma(9.4, 25 / 9.4, (queries, titles_each))), 8, 128).astype(int)
+    query_words = np.minimum(rng.poisson(2.5, queries) + 1, lengths.min(axis=1) - _SPECIAL_TOKENS - 1)
+    kinds = iter(np.array(_ADJECTIVES)[rng.integers(len(_ADJECTIVES), size=query_words.sum())].tolist())
+    subjects = np.array(_NOUNS)[rng.integers(len(_NOUNS), size=queries)].tolist()
+    words = np.array(_ADJECTIVES + _FILLERS + _NOUNS)
+    stream = iter(words[rng.integers(len(words), size=lengths.sum())].tolist())
+    pairs = []
+    for row, count, subject in zip(lengths.tolist(), query_words.tolist(), subjects, strict=True):
+        query = " ".join([*islice(kinds, count - 1), subject])
+        for place, length in enumerate(row):
+            title = list(islice(stream, length - _SPECIAL_TOKENS - count - 1))
+            title.insert(place % (len(title) + 1), subject)
+            pairs.append((query, " ".join(title)))
+    return pairs
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """The pairs of a csv, tsv, jsonl or parquet file with columns `query` and `title`, in its order.
+
+    Raises PlanError naming the file, and the line where there is one.
+    """
+    readers = {".csv": _csv, ".tsv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise PlanError(f"--pairs: {path} is none of {', '.join(readers)}")
+    try:
+        pairs = list(islice(reader(path), MOST_PAIRS + 1))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"--pairs: {path} cannot be read: {error}") from None
+    if not pairs:
+        raise PlanError(f"--pairs: {path} holds no pairs")
+    if len(pairs) > MOST_PAIRS:
+        print(f"headroom load: using the first {MOST_PAIRS:,} pairs of {path}", file=sys.stderr)
+    return pairs[:MOST_PAIRS]
+
+
+def _csv(path: Path) -> Iterator[Pair]:
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        rows = csv.DictReader(lines, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        for row in rows:
+            yield _pair(row, f"{path}, line {rows.line_num}")
+
+
+def _jsonl(path: Path) -> Iterator[Pair]:
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    raise PlanError(f"--pairs: {path}, line {number}: not JSON") from None
+                yield _pair(row, f"{path}, line {number}")
+
+
+def _parquet(path: Path) -> Iterator[Pair]:
+    try:
+        import pyarrow.parquet as parquet  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    except ImportError:
+        raise PlanError(f"--pairs: reading {path} needs pyarrow: pip install 'pyarrow>=20'") from None
+    try:
+        file = parquet.ParquetFile(path)
+        batches = file.iter_batches(batch_size=10_000, columns=["query", "title"])
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield _pair(row, str(path))
+    except (ValueError, KeyError) as error:  # pyarrow's errors are kinds of ValueError
+        raise PlanError(f"--pairs: {path} cannot be read: {error}") from None
+
+
+def _pair(row: Any, where: str) -> Pair:
+    query, title = (row.get("query"), row.get("title")) if isinstance(row, dict) else (None, None)
+    if not isinstance(query, str) or not isinstance(title, str) or not query.strip():
+        raise PlanError(f"--pairs: {where}: expected the texts query and title")
+    return query, title

@@ -1,0 +1,173 @@
+"""What a run does, as one value: from a scenario file and options, to every process and into the report.
+
+It never holds a secret: API keys are named by the environment variable that has them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from loadtest.errors import PlanError
+
+SCENARIOS = Path(__file__).parent / "scenarios"
+API_KEY_VARIABLE = "HEADROOM_API_KEY"
+
+_UNITS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str | float) -> float:
+    """Seconds of `30`, `500ms`, `30s`, `5m`, `2h`. Raises ValueError."""
+    if isinstance(text, (int, float)):
+        return float(text)
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|h|)\s*", text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a duration such as 30, 500ms, 30s, 5m or 2h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def weights(text: str | list[str] | dict[str, float]) -> dict[str, float]:
+    """Weights by name of `a,b`, `a=3,b=1`; `;` in place of `,` where names hold commas. Raises ValueError."""
+    if isinstance(text, dict):
+        return text
+    items = text if isinstance(text, list) else text.split(";" if ";" in text else ",")
+    result: dict[str, float] = {}
+    for item in filter(None, map(str.strip, items)):
+        name, _, weight = item.rpartition("=")
+        try:
+            result[name.strip() or weight] = float(weight) if name else 1.0
+        except ValueError:
+            raise ValueError(f"{item!r}: after the = comes a number") from None
+    return result
+
+
+Seconds = Annotated[float, BeforeValidator(seconds)]
+Weights = Annotated[dict[str, Annotated[float, Field(ge=0)]], BeforeValidator(weights)]
+Arrivals = Literal["poisson", "constant", "ramp", "step", "trace"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Traffic(_Model):
+    """One kind of request (a tenant, an endpoint); a run mixes several by weight."""
+
+    name: str = "all"
+    weight: float = Field(1.0, gt=0)
+    endpoint: str = "score"
+    titles: str | int = "20"
+    masks: Weights = Field(default_factory=dict)
+    variants: Weights = Field(default_factory=dict)
+    units: int = Field(0, ge=0, description="Different units for experiments; 0: no unit is sent.")
+    deadline_ms: float | None = Field(None, gt=0)
+    api_key_env: str = API_KEY_VARIABLE
+
+
+class Phase(_Model):
+    """A stretch of time with one rate, or one that goes evenly from `rate` to `to`."""
+
+    for_: Seconds = Field(alias="for", gt=0)
+    rate: float = Field(ge=0)
+    to: float | None = Field(None, ge=0)
+
+
+class Event(_Model):
+    """A shell command beside the traffic, such as a fault; $SERVER_PID is the server that --start began."""
+
+    at: Seconds = Field(ge=0, description="Since the measured part began.")
+    every: Seconds | None = Field(None, ge=1)
+    name: str
+    run: str
+
+
+class Plan(_Model):
+    """A whole run."""
+
+    url: str
+    description: str = ""
+    seed: int = Field(1, ge=0)
+    arrivals: Arrivals = "poisson"
+    rate: float | str = Field(50.0, description="Requests a second; `2x` is twice the measured saturation.")
+    rate_to: float | None = Field(None, gt=0, description="Where a ramp or step ends.")
+    steps: int = Field(5, ge=2, le=1000)
+    phases: tuple[Phase, ...] = ()
+    trace: Path | None = None
+    duration: Seconds = Field(30.0, gt=0)
+    warmup: Seconds = Field(3.0, ge=0)
+    timeout: Seconds = Field(10.0, gt=0)
+    connections: int = Field(1024, ge=1)
+    processes: int = Field(1, ge=1, le=256)
+    traffic: tuple[Traffic, ...] = Field((Traffic(),), min_length=1)
+    pairs: Path | None = None
+    max_lag: Seconds = Field(0.010, gt=0, description="The send lag's p99 above which the run is invalid.")
+    slo: str | None = None
+    events: tuple[Event, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Plan:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url: {self.url!r} is not an http(s) address such as http://127.0.0.1:8000")
+        if isinstance(self.rate, str):
+            if re.fullmatch(r"[0-9]*\.?[0-9]+x", self.rate) is None:
+                raise ValueError(f"rate: {self.rate!r} is neither a number nor a multiple such as 2x")
+        elif self.rate <= 0:
+            raise ValueError("rate: must be above 0")
+        if self.arrivals == "trace" and self.trace is None:
+            raise ValueError("arrivals: trace needs a trace file")
+        if self.arrivals == "ramp" and self.rate_to is None and not self.phases:
+            raise ValueError("arrivals: ramp needs rate_to (--rate-to) or phases")
+        if self.arrivals == "step" and self.rate_to is None and not self.phases:
+            raise ValueError("arrivals: step needs rate_to (--rate-to) or phases")
+        if self.phases and not any(phase.rate or phase.to for phase in self.phases):
+            raise ValueError("phases: at least one needs a rate above 0")
+        if self.phases and self.arrivals == "trace":
+            raise ValueError("phases: a trace has its own times")
+        if len({traffic.name for traffic in self.traffic}) < len(self.traffic):
+            raise ValueError("traffic: every entry needs a name of its own")
+        return self
+
+    @property
+    def saturation_factor(self) -> float | None:
+        """f where the rate is `fx`: f times what the server can do at most."""
+        return float(self.rate[:-1]) if isinstance(self.rate, str) else None
+
+    def changed(self, **changes: Any) -> Plan:
+        """Another plan, checked again."""
+        return make_plan({**self.model_dump(by_alias=True), **changes})
+
+
+def make_plan(values: dict[str, Any]) -> Plan:
+    """A plan from plain values. Raises PlanError saying which value is wrong and why."""
+    try:
+        return Plan.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        reason = first["msg"].removeprefix("Value error, ")
+        raise PlanError(f"{where}: {reason}" if where else reason) from None
+
+
+def read_scenario(name: str) -> dict[str, Any]:
+    """The values of a shipped scenario or of a YAML file. Raises PlanError."""
+    shipped = {path.stem: path for path in sorted(SCENARIOS.glob("*.yaml"))}
+    path = shipped.get(name, Path(name))
+    try:
+        values = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        raise PlanError(
+            f"--scenario: {name!r} is none of {', '.join(shipped)} and no readable file"
+        ) from None
+    except yaml.YAMLError as error:
+        raise PlanError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise PlanError(f"{path}: expected a mapping of plan fields")
+    if values.get("pairs"):
+        values["pairs"] = str(path.parent / Path(values["pairs"]).expanduser())
+    return values

@@ -1,0 +1,248 @@
+"""What one process measured: histograms, counts and a time line, in constant memory, mergeable without loss.
+
+Three kinds of time, all in seconds: *latency*, from the intended send time to the answer's last byte;
+*service*, from the write to the answer's last byte; *send lag*, from the intended time to when the client
+turned to the request (its own fault, and part of the latency). Between the last two lies the wait for a free
+connection.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from loadtest.histogram import Histogram
+from loadtest.wire import Answer
+from loadtest.workload import Request
+
+MOST_WINDOWS = 256
+"""Stretches of the time line; when more are needed, neighbours are joined and all become twice as long."""
+
+MOST_GROUPS = 200
+"""Different (traffic, endpoint, variant, mask, arm); what comes after is counted together as `other`."""
+
+Key = tuple[str, str, str, str, str]
+OTHER: Key = ("other",) * 5
+
+
+@dataclass
+class Window:
+    """One stretch of the time line, by intended send time."""
+
+    latency: Histogram = field(default_factory=Histogram)
+    scheduled: int = 0
+    ok: int = 0
+    errors: int = 0
+    sent: int = 0
+    answered: int = 0
+    stages: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: Window) -> None:
+        """Takes over another's."""
+        self.latency.add(other.latency)
+        for name in ("scheduled", "ok", "errors", "sent", "answered"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for stage, total in other.stages.items():
+            self.stages[stage] = self.stages.get(stage, 0.0) + total
+
+
+@dataclass
+class Group:
+    """One kind of request, as it was answered."""
+
+    latency: Histogram = field(default_factory=Histogram)
+    ok: int = 0
+    errors: int = 0
+    titles: int = 0
+    degraded: int = 0
+
+    def add(self, other: Group) -> None:
+        """Takes over another's."""
+        self.latency.add(other.latency)
+        for name in ("ok", "errors", "titles", "degraded"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Recorder:
+    """Hears of every measured request; warm-up counts nowhere.
+
+    Args:
+        origin: seconds from the run's start to its measured part.
+        window: seconds of a stretch of the time line at first.
+    """
+
+    def __init__(self, origin: float, window: float = 1.0) -> None:
+        self.origin = origin
+        self.window = window
+        self.windows: list[Window] = []
+        self.groups: dict[Key, Group] = {}
+        self.service = Histogram()
+        self.send_lag = Histogram()
+        self.connection_wait = Histogram()
+        self.error_latency = Histogram()
+        self.stages: dict[str, Histogram] = defaultdict(Histogram)
+        self.errors: dict[str, int] = defaultdict(int)
+        self.scheduled = 0
+        self.sent = 0
+        self.ok = 0
+
+    def dispatched(self, request: Request) -> None:
+        """The client turned to a request."""
+        if request.measured:
+            self.scheduled += 1
+            self.send_lag.record(request.dispatched - request.intended)
+            self._window(request.intended).scheduled += 1
+
+    def answered(self, request: Request, answer: Answer) -> None:
+        """A whole HTTP answer came."""
+        if not request.measured:
+            return
+        self._note_sent(request)
+        self._window(answer.at).answered += 1
+        self.service.record(answer.at - request.sent)
+        document, complaint = _read(request, answer)
+        if complaint is not None:
+            self._failure(request, complaint, answer.at, document)
+            return
+        latency = answer.at - request.intended
+        self.ok += 1
+        window = self._window(request.intended)
+        window.ok += 1
+        window.latency.record(latency)
+        group = self._group(request, document)
+        group.ok += 1
+        group.titles += request.titles
+        group.degraded += document.get("degraded") is True
+        group.latency.record(latency)
+        if answer.server_timing:
+            for stage, seconds in server_timing(answer.server_timing):
+                self.stages[stage].record(seconds)
+                window.stages[stage] = window.stages.get(stage, 0.0) + seconds
+
+    def failed(self, request: Request, kind: str, at: float) -> None:
+        """No whole HTTP answer came. `kind` says why."""
+        if request.measured:
+            if request.written:
+                self._note_sent(request)
+            self._failure(request, kind, at, {})
+
+    def _note_sent(self, request: Request) -> None:
+        self.sent += 1
+        self.connection_wait.record(request.sent - request.dispatched)
+        self._window(request.intended).sent += 1
+
+    def _failure(self, request: Request, kind: str, at: float, document: dict[str, Any]) -> None:
+        self.errors[kind] += 1
+        latency = at - request.intended
+        window, group = self._window(request.intended), self._group(request, document)
+        window.errors += 1
+        group.errors += 1
+        self.error_latency.record(latency)
+        if kind in ("timeout", "connection_wait_timeout"):
+            # The answer would have taken at least this long: leaving it out would flatter the percentiles.
+            window.latency.record(latency)
+            group.latency.record(latency)
+
+    def _group(self, request: Request, document: dict[str, Any]) -> Group:
+        variant, assignment = document.get("variant"), document.get("assignment")
+        arm = assignment.get("arm") if isinstance(assignment, dict) else None
+        key = (
+            request.traffic,
+            request.endpoint,
+            variant if isinstance(variant, str) else request.variant,
+            request.mask or "none",
+            arm if isinstance(arm, str) else "",
+        )
+        group = self.groups.get(key)
+        if group is None:
+            if len(self.groups) >= MOST_GROUPS:
+                key = OTHER
+            group = self.groups.setdefault(key, Group())
+        return group
+
+    def _window(self, at: float) -> Window:
+        place = int((at - self.origin) / self.window)
+        while place >= MOST_WINDOWS:
+            self.coarsen()
+            place = int((at - self.origin) / self.window)
+        while place >= len(self.windows):
+            self.windows.append(Window())
+        return self.windows[place]
+
+    def coarsen(self) -> None:
+        """Makes the time line's windows twice as long."""
+        for first, second in zip(self.windows[::2], self.windows[1::2], strict=False):
+            first.add(second)
+        self.windows = self.windows[::2]
+        self.window *= 2
+
+    def not_sent(self, count: int) -> None:
+        """Requests that the client did not even turn to before the run's time was over."""
+        self.scheduled += count
+        if count:
+            self.errors["not_sent"] += count
+
+    def latency(self) -> Histogram:
+        """Latencies of all answers, and of timeouts as far as they were waited for."""
+        return Histogram.merged(group.latency for group in self.groups.values())
+
+    def add(self, other: Recorder) -> None:
+        """Takes over what another process measured."""
+        while self.window < other.window:
+            self.coarsen()
+        while other.window < self.window:
+            other.coarsen()
+        for place, window in enumerate(other.windows):
+            if place == len(self.windows):
+                self.windows.append(Window())
+            self.windows[place].add(window)
+        for key, group in other.groups.items():
+            known = key in self.groups or len(self.groups) < MOST_GROUPS
+            self.groups.setdefault(key if known else OTHER, Group()).add(group)
+        for name in ("service", "send_lag", "connection_wait", "error_latency"):
+            getattr(self, name).add(getattr(other, name))
+        for stage, histogram in other.stages.items():
+            self.stages[stage].add(histogram)
+        for kind, count in other.errors.items():
+            self.errors[kind] += count
+        self.scheduled += other.scheduled
+        self.sent += other.sent
+        self.ok += other.ok
+
+
+def server_timing(header: bytes) -> list[tuple[str, float]]:
+    """Stages and their seconds of a `Server-Timing` header; what cannot be read is left out."""
+    stages = []
+    for metric in header.decode("latin-1").split(","):
+        name, *parameters = metric.split(";")
+        for parameter in parameters:
+            key, _, value = parameter.partition("=")
+            if key.strip() == "dur":
+                try:
+                    stages.append((name.strip()[:40], float(value) / 1000))
+                except ValueError:
+                    continue
+    return stages[:16]
+
+
+def _read(request: Request, answer: Answer) -> tuple[dict[str, Any], str | None]:
+    """The answer's JSON object, and under which name it counts as an error, if it does."""
+    document: Any = {}
+    if answer.is_json:
+        try:
+            document = orjson.loads(answer.body)
+        except orjson.JSONDecodeError:
+            return {}, "bad_answer" if answer.status < 400 else f"http_{answer.status}"
+    elif request.expects is not None and answer.status < 300:
+        return {}, "bad_answer"
+    fields = document if isinstance(document, dict) else {}
+    if not 200 <= answer.status < 300:
+        return fields, f"http_{answer.status}"
+    if request.expects is not None:
+        rows = document if request.expects == "" else fields.get(request.expects)
+        if not isinstance(rows, list) or len(rows) != request.titles:
+            return fields, "bad_answer"
+    return fields, None

@@ -1,0 +1,167 @@
+"""`report.json`: everything a run measured, under names that stay (`schema` counts up when one changes)."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadtest import machine
+from loadtest.errors import PlanError
+from loadtest.histogram import Histogram
+from loadtest.objective import Objective
+from loadtest.recorder import Group, Recorder, Window
+from loadtest.running import Outcome
+from loadtest.validity import invalid_because
+
+SCHEMA = 1
+DIMENSIONS = ("traffic", "endpoint", "variant", "mask", "arm")
+
+Report = dict[str, Any]
+
+
+def build(
+    outcome: Outcome,
+    objective: Objective | None = None,
+    *,
+    metrics: dict[str, Any] | None = None,
+    models: Any = None,
+    events: list[dict[str, Any]] | None = None,
+) -> Report:
+    """The report of one run. Milliseconds, requests a second, seconds since the measured part began."""
+    recorder = outcome.recorder
+    latency = recorder.latency()
+    reasons = invalid_because(outcome)
+    ok, seconds = recorder.ok, outcome.seconds
+    answered = sum(window.answered for window in recorder.windows)
+    missed = objective.missed(recorder, latency) if objective else []
+    return {
+        "schema": SCHEMA,
+        "valid": not reasons,
+        "invalid_because": reasons,
+        "interrupted": outcome.interrupted,
+        "started_at": outcome.started_at.isoformat(timespec="milliseconds"),
+        "seconds": seconds,
+        "latency_ms": latency.summary_ms(),
+        "service_ms": recorder.service.summary_ms(),
+        "send_lag_ms": recorder.send_lag.summary_ms(),
+        "connection_wait_ms": recorder.connection_wait.summary_ms(),
+        "error_latency_ms": recorder.error_latency.summary_ms(),
+        "rate": {
+            "intended": recorder.scheduled / seconds,
+            "sent": recorder.sent / seconds,
+            "achieved": ok / _span(recorder, seconds),
+            "goodput": (objective.good(recorder, latency) if objective else ok) / seconds,
+        },
+        "requests": {
+            "scheduled": recorder.scheduled,
+            "sent": recorder.sent,
+            "answered": answered,
+            "ok": ok,
+            "errors": dict(sorted(recorder.errors.items())),
+        },
+        "objective": None
+        if objective is None
+        else {
+            "slo": objective.text,
+            "bound_ms": objective.bound_ms,
+            "met": not missed,
+            "missed_because": missed,
+        },
+        "by": {dimension: _by(recorder, place) for place, dimension in enumerate(DIMENSIONS)},
+        "stages_ms": {stage: histogram.summary_ms() for stage, histogram in recorder.stages.items()},
+        "server_metrics": metrics,
+        "server_models": models,
+        "client_cpu_share": outcome.cpu_share,
+        "events": events or [],
+        "plan": outcome.plan.model_dump(mode="json", by_alias=True),
+        "machine": machine.describe(),
+        "spectrum": spectrum(latency),
+        "series": {
+            "window_seconds": recorder.window,
+            "windows": [
+                _window(window, place * recorder.window, recorder.window)
+                for place, window in enumerate(recorder.windows)
+            ],
+        },
+        "histograms": {"latency": latency.encode(), "service": recorder.service.encode()},
+    }
+
+
+def read(path: Path) -> Report:
+    """A report.json, or the one in a run's directory. Raises PlanError."""
+    file = path / "report.json" if path.is_dir() else path
+    try:
+        report = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{file}: cannot be read: {error}") from None
+    if not isinstance(report, dict) or report.get("schema") != SCHEMA or "series" not in report:
+        raise PlanError(f"{file}: is not the report of a run (schema {SCHEMA})")
+    return report
+
+
+def verdict(report: Report) -> str:
+    """The report's first line."""
+    if not report["valid"]:
+        return "INVALID: " + "; ".join(report["invalid_because"])
+    if report["interrupted"]:
+        return f"valid, interrupted after {report['seconds']:.0f} s"
+    return "valid"
+
+
+def spectrum(latency: Histogram) -> list[tuple[float, float]]:
+    """(percentile, milliseconds), evenly spaced in nines: p0, p90, p99, p99.9 … are equally far apart."""
+    values, counts = latency.counts()
+    if not len(values):
+        return []
+    below = np.cumsum(counts)
+    total = int(below[-1])
+    nines = np.linspace(0, max(1.0, math.log10(total)), 120)
+    places = np.searchsorted(below, np.ceil((1 - 10.0**-nines) * total), side="left")
+    picked = values[np.minimum(places, len(values) - 1)]
+    return [(100 * (1 - 10.0 ** -float(n)), float(v)) for n, v in zip(nines, picked, strict=True)]
+
+
+def _span(recorder: Recorder, seconds: float) -> float:
+    """Seconds in which the answers came: a server that falls behind answers on after the last send."""
+    with_answers = [place for place, window in enumerate(recorder.windows) if window.answered]
+    behind = (with_answers[-1] * recorder.window) if with_answers else 0.0
+    return max(seconds, behind)
+
+
+def _by(recorder: Recorder, place: int) -> dict[str, Any]:
+    """One table: the groups that share a name in this dimension, joined."""
+    joined: dict[str, Group] = {}
+    for key, group in recorder.groups.items():
+        joined.setdefault(key[place] or "-", Group()).add(group)
+    return {
+        name: {
+            "requests": group.ok + group.errors,
+            "ok": group.ok,
+            "errors": group.errors,
+            "titles": group.titles,
+            "degraded": group.degraded,
+            "latency_ms": group.latency.summary_ms(),
+        }
+        for name, group in sorted(joined.items())
+    }
+
+
+def _window(window: Window, at: float, width: float) -> dict[str, Any]:
+    latency = window.latency
+    return {
+        "at": at,
+        "intended": window.scheduled / width,
+        "sent": window.sent / width,
+        "achieved": window.answered / width,
+        "ok": window.ok,
+        "errors": window.errors,
+        **{f"p{percent}": latency.percentile_ms(percent) for percent in (50, 90, 99)},
+        "max": latency.max_ms(),
+        "mean": latency.mean_ms(),
+        "stages_mean_ms": {stage: total / window.ok * 1000 for stage, total in window.stages.items()},
+        "latency": latency.encode() if len(latency) else None,
+    }

@@ -1,0 +1,41 @@
+"""The audit of the load tester by itself: a run that the client spoiled says nothing about the server."""
+
+from __future__ import annotations
+
+from loadtest.running import Outcome
+
+LEAST_SENT = 0.99
+MOST_CPU = 0.9
+"""Of one core, by any client process: beyond it answers wait for the client."""
+
+
+def invalid_because(outcome: Outcome) -> list[str]:
+    """Why the run does not count; empty when it does."""
+    recorder, plan = outcome.recorder, outcome.plan
+    if not recorder.scheduled:
+        return ["nothing was scheduled in the measured part"]
+    reasons = []
+    lag = recorder.send_lag.percentile_ms(99)
+    if lag is not None and lag > plan.max_lag * 1000:
+        reasons.append(
+            f"the client sent late: send lag p99 was {lag:.1f} ms, over {plan.max_lag * 1000:g} ms"
+        )
+    if outcome.cpu_share is not None and outcome.cpu_share > MOST_CPU:
+        reasons.append(
+            f"the client was busy: a process used {outcome.cpu_share:.0%} of a core, over {MOST_CPU:.0%}"
+            " (more --processes)"
+        )
+    if recorder.sent < LEAST_SENT * recorder.scheduled:
+        reasons.append(
+            f"only {recorder.sent:,} of {recorder.scheduled:,} scheduled requests went out,"
+            f" under {LEAST_SENT:.0%} ({_why_unsent(recorder.errors)})"
+        )
+    return reasons
+
+
+def _why_unsent(errors: dict[str, int]) -> str:
+    if errors.get("connection_wait_timeout"):
+        return "no connection became free in time; more --connections"
+    if errors.get("not_sent"):
+        return "the client could not keep up; more --processes"
+    return "connections could not be made"

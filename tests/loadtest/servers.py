@@ -1,0 +1,150 @@
+"""Servers of known behaviour, each on a free port of 127.0.0.1, for tests of the load tester."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+BODY = b'{"variant":"full","results":[{"index":0,"score":0.5}]}'
+WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
+
+
+class Reference:
+    """`python -m loadtest.reference_server` in a process of its own; it can be frozen and killed."""
+
+    def __init__(self, *delays: str) -> None:
+        command = [sys.executable, "-m", "loadtest.reference_server"]
+        for delay in delays:
+            command += ["--delay", delay]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+
+    def freeze(self) -> None:
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self.kill()
+
+
+@contextmanager
+def reference(*delays: str) -> Iterator[Reference]:
+    """Answers after the delays, in turn."""
+    server = Reference(*delays)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def answer(connection: socket.socket) -> None:
+    connection.sendall(WHOLE)
+
+
+def hang(connection: socket.socket) -> None:
+    """Says nothing more; the caller leaves in the end."""
+    while connection.recv(65536):
+        pass
+    raise ConnectionError
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    raise ConnectionError
+
+
+def close(_connection: socket.socket) -> None:
+    raise ConnectionError
+
+
+def garbage(connection: socket.socket) -> None:
+    connection.sendall(b"\x00\x01 this is not HTTP\r\n\r\n")
+
+
+def half(connection: socket.socket) -> None:
+    connection.sendall(WHOLE[:-20])
+    raise ConnectionError
+
+
+def half_head(connection: socket.socket) -> None:
+    connection.sendall(WHOLE[:30])
+    raise ConnectionError
+
+
+def says(status: bytes, body: bytes, more: bytes = b"") -> Callable[[socket.socket], None]:
+    """Answers with this status and JSON body."""
+    head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n"
+
+    def behave(connection: socket.socket) -> None:
+        connection.sendall(head % (status, more, len(body)) + body)
+
+    return behave
+
+
+Behaviour = Callable[[socket.socket], None]
+
+
+@contextmanager
+def faulty(*turns: Behaviour) -> Iterator[str]:
+    """A server whose n-th request meets the n-th behaviour, in turn; yields its URL."""
+    lock, served = threading.Lock(), [0]
+
+    def serve(connection: socket.socket) -> None:
+        buffer = b""
+        with connection:
+            while True:
+                try:
+                    while b"\r\n\r\n" not in buffer:
+                        buffer += _some(connection)
+                    head, _, buffer = buffer.partition(b"\r\n\r\n")
+                    length = int(head.lower().partition(b"content-length:")[2].split(b"\r")[0] or 0)
+                    while len(buffer) < length:
+                        buffer += _some(connection)
+                    buffer = buffer[length:]
+                    with lock:
+                        behave = turns[served[0] % len(turns)]
+                        served[0] += 1
+                    behave(connection)
+                except OSError:
+                    return
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connection.settimeout(30)
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def _some(connection: socket.socket) -> bytes:
+    data = connection.recv(65536)
+    if not data:
+        raise ConnectionError
+    return data

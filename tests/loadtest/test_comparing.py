@@ -1,0 +1,70 @@
+"""Comparing two runs: real differences are found, and the wandering of a shared machine is not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+
+import numpy as np
+import pytest
+
+from loadtest import comparing, report
+from loadtest.errors import PlanError
+from loadtest.plan import make_plan
+from loadtest.recorder import Recorder
+from loadtest.running import Outcome
+from tests.loadtest.test_recorder import record
+
+
+@cache
+def run(seed: int, *, scale: float = 1.0, seconds: int = 20, slow_share: float = 0.0) -> report.Report:
+    """Lognormal latencies around 20 ms that wander from second to second, as a shared machine's do."""
+    rng = np.random.default_rng(seed)
+    plan = make_plan({"url": "http://127.0.0.1:1", "duration": seconds, "warmup": 0, "rate": 50})
+    recorder = Recorder(0)
+    for second in range(seconds):
+        mood = rng.lognormal(0, 0.1)
+        for place in range(50):
+            slow = 5.0 if rng.random() < slow_share else 1.0
+            record(recorder, second + place / 50, 0.02 * scale * mood * slow * rng.lognormal(0, 0.2))
+    return report.build(Outcome(plan, recorder, datetime.now(UTC), seconds, 0.1, False))
+
+
+def test_a_slower_build_is_found_at_every_percentile():
+    for difference in comparing.compare(run(1), run(2, scale=1.3)):
+        assert difference.low < 0.3 < difference.high + 0.1
+        assert difference.slower_than(0.05)
+        assert difference.change == pytest.approx(0.3, abs=0.12)
+
+
+def test_a_slower_tail_shows_in_the_tail_only():
+    found = {d.percentile: d for d in comparing.compare(run(1), run(2, slow_share=0.03))}
+    assert not found["p50"].slower_than(0.05)
+    assert found["p99"].slower_than(0.5)
+
+
+def test_the_same_build_twice_is_hardly_ever_called_slower():
+    runs = [run(seed) for seed in range(1, 7)]
+    called = sum(
+        d.low > 0 or d.high < 0
+        for a, b in zip(runs[::2], runs[1::2], strict=True)
+        for d in comparing.compare(a, b)[:2]
+    )
+    assert called <= 2  # of 6 intervals, each wrong one time in twenty
+
+
+def test_a_run_equals_itself():
+    one = run(1)
+    assert all(d.change == 0 and d.low <= 0 <= d.high for d in comparing.compare(one, one))
+
+
+def test_percentiles_that_too_few_requests_lie_beyond_are_left_out():
+    assert [d.percentile for d in comparing.compare(run(1, seconds=12), run(2, seconds=12))] == ["p50", "p90"]
+    with pytest.raises(PlanError, match="the second run is too short"):
+        comparing.compare(run(1, seconds=12), run(2, seconds=4))
+
+
+def test_what_the_plans_differ_in_is_named():
+    one = run(1)
+    two = {**one, "plan": {**one["plan"], "rate": 60, "url": "http://elsewhere"}}
+    assert comparing.plans_differ_in(one, two) == ["rate"]

@@ -1,0 +1,131 @@
+"""Whatever a server does, each request is counted under its name, and the run ends on time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+from loadtest.alarm import clock
+from loadtest.running import Outcome
+from loadtest.validity import invalid_because
+from tests.loadtest import servers
+from tests.loadtest.measuring import measure
+from tests.loadtest.servers import faulty, reference
+
+SLACK_S = 10.0
+"""For starting the client processes on a busy machine."""
+
+
+FAILURES = [
+    (servers.hang, "timeout"),
+    (servers.reset, "reset"),
+    (servers.close, "closed"),
+    (servers.garbage, "garbage"),
+    (servers.half, "half_answer"),
+    (servers.half_head, "half_answer"),
+    (servers.says(b"200 OK", b'{"results": [{"sco'), "bad_answer"),
+    (servers.says(b"200 OK", b'{"results": []}'), "bad_answer"),
+    (servers.says(b"503 Service Unavailable", b"{}"), "http_503"),
+    (servers.says(b"429 Too Many Requests", b"[]"), "http_429"),
+]
+
+
+def test_each_failure_is_counted_under_its_own_name():
+    turns = [behaviour for failure, _ in FAILURES for behaviour in (servers.answer, failure)]
+    with faulty(*turns) as url:
+        started = time.monotonic()
+        outcome = measure(url, rate=50, duration=2, warmup=0, timeout=0.5)
+        assert time.monotonic() - started < 2 + 0.5 + SLACK_S
+    recorder = outcome.recorder
+    assert recorder.scheduled == recorder.sent == 100
+    assert recorder.ok == len(recorder.error_latency) == 50
+    expected = Counter(kind for _, kind in FAILURES)
+    assert recorder.errors == {kind: 5 * count for kind, count in expected.items()}
+
+
+def test_a_timeout_is_counted_at_the_time_that_was_waited():
+    with faulty(servers.hang) as url:
+        outcome = measure(url, rate=20, duration=1, warmup=0, timeout=0.5)
+        assert outcome.recorder.errors == {"timeout": 20}
+        for histogram in (outcome.recorder.latency(), outcome.recorder.error_latency):
+            assert len(histogram) == 20
+            assert histogram.percentile_ms(0) >= 499
+
+
+def test_a_server_that_dies_mid_run_leaves_resets_and_refusals():
+    with reference("20ms") as server:
+        outcome = _at_half_time(server.kill, server.url)
+        errors = outcome.recorder.errors
+        assert errors["refused"] > 20
+        assert set(errors) <= {"refused", "reset", "closed"}
+        assert outcome.recorder.ok > 20
+
+
+def test_a_server_that_stops_answering_mid_run_leaves_timeouts():
+    with reference("20ms") as server:
+        outcome = _at_half_time(server.freeze, server.url)
+        assert set(outcome.recorder.errors) == {"timeout"}
+        assert outcome.recorder.errors["timeout"] > 20
+        assert outcome.recorder.ok > 20
+
+
+def _at_half_time(happens, url) -> Outcome:
+    def began(origin: float) -> None:
+        threading.Timer(max(0.0, origin + 1 - clock()), happens).start()
+
+    started = time.monotonic()
+    outcome = measure(url, rate=40, duration=2, warmup=0, timeout=1, began=began)
+    assert time.monotonic() - started < 2 + 1 + SLACK_S
+    recorder = outcome.recorder
+    assert recorder.scheduled == recorder.ok + sum(recorder.errors.values()) == 80
+    return outcome
+
+
+def test_waiting_for_a_free_connection_counts_as_latency():
+    with reference("100ms") as server:
+        outcome = measure(server.url, rate=20, duration=2, warmup=0, connections=1, timeout=10)
+        recorder = outcome.recorder
+        assert recorder.ok == 40
+        # Ten answers a second from one connection, twenty asked for: the last waits for the 20 before it.
+        assert recorder.latency().max_ms() > 1800
+        assert recorder.service.percentile_ms(50) < 300
+        assert recorder.connection_wait.max_ms() > 1600
+
+
+def test_requests_that_found_no_connection_in_time_are_named_and_not_called_sent(tmp_path):
+    trace = tmp_path / "at_once"
+    trace.write_text("0\n" * 20)
+    with faulty(servers.hang) as url:
+        outcome = measure(url, arrivals="trace", trace=trace, warmup=0, connections=2, timeout=0.6)
+        recorder = outcome.recorder
+        assert recorder.errors == {"timeout": 2, "connection_wait_timeout": 18}
+        assert recorder.sent == 2
+        assert "more --connections" in invalid_because(outcome)[0]
+
+
+def test_an_answer_without_a_length_ends_with_its_connection():
+    def until_close(connection):
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + servers.BODY)
+        raise ConnectionError
+
+    with faulty(until_close) as url:
+        outcome = measure(url, rate=20, duration=1, warmup=0)
+        assert outcome.recorder.ok == 20
+
+
+def test_chunked_answers_interim_answers_and_closing_servers_are_understood():
+    def chunked(connection):
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        body = b"%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n" % (
+            10,
+            servers.BODY[:10],
+            len(servers.BODY) - 10,
+            servers.BODY[10:],
+        )
+        connection.sendall(b"HTTP/1.1 103 Early Hints\r\n\r\n" + head + body)
+
+    goodbye = servers.says(b"200 OK", servers.BODY, b"connection: close\r\n")
+    with faulty(chunked, servers.answer, goodbye) as url:
+        outcome = measure(url, rate=30, duration=1, warmup=0, connections=2)
+        assert outcome.recorder.ok == 30

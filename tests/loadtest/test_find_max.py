@@ -1,0 +1,114 @@
+"""The search for the highest rate, on servers whose highest rate is known: formulas instead of traffic."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from loadtest import find_max, objective
+from loadtest.errors import LoadTestError
+from loadtest.plan import Plan, make_plan
+from loadtest.recorder import Group, Recorder, Window
+from loadtest.running import Outcome
+
+PLAN = make_plan({"url": "http://127.0.0.1:1", "duration": 10, "warmup": 0, "rate": 50})
+
+
+@pytest.fixture(autouse=True)
+def _nothing_to_settle(monkeypatch):
+    monkeypatch.setattr(find_max, "SETTLE_S", 0.0)
+
+
+def outcome(
+    plan: Plan, latencies: np.ndarray, *, errors: int = 0, lag: float = 0.0, interrupted=False
+) -> Outcome:
+    recorder = Recorder(0)
+    group = recorder.groups.setdefault(("all", "score", "", "none", ""), Group())
+    for value in latencies:
+        group.latency.record(float(value))
+        recorder.send_lag.record(lag)
+    recorder.ok = recorder.sent = recorder.scheduled = len(latencies)
+    recorder.scheduled += errors
+    recorder.sent += errors
+    if errors:
+        recorder.errors["http_429"] = errors
+    answered = (len(latencies) + errors) // 10
+    recorder.windows = [Window(answered=answered) for _ in range(10)]
+    return Outcome(plan, recorder, datetime.now(UTC), plan.duration, 0.1, interrupted)
+
+
+class Queue:
+    """A server of one worker and 10 ms a request: latencies are exponential with mean 10 ms / (1 - load)."""
+
+    def __init__(self, capacity: float = 100.0, client_limit: float = 1e9) -> None:
+        self.capacity, self.client_limit = capacity, client_limit
+        self.rates: list[float] = []
+
+    def __call__(self, plan: Plan) -> Outcome:
+        self.rates.append(plan.rate)
+        rng = np.random.default_rng(plan.seed)
+        load = plan.rate / self.capacity
+        mean = 0.01 / (1 - load) if load < 0.99 else 5.0
+        count = max(1, int(plan.rate * plan.duration))
+        lag = 0.0 if plan.rate < self.client_limit else 1.0
+        return outcome(plan, rng.exponential(mean, count), lag=lag)
+
+
+def search(server, slo="p99=200ms", first=20.0) -> find_max.Found:
+    return find_max.Search(PLAN, objective.parse(slo), server, lambda _: None).find(first)
+
+
+@pytest.mark.parametrize("first", [5.0, 20.0, 70.0, 400.0])
+def test_it_finds_the_rate_at_which_the_objective_is_lost(first):
+    # p99 = ln(100) · 10 ms / (1 - load) is 200 ms at a load of 0.77: at 77 requests a second.
+    found = search(Queue(), first=first)
+    assert found.rate == pytest.approx(77, rel=0.1)
+    low, high = found.interval
+    assert low == found.rate < high < 1.25 * low
+    assert found.limited_by == "server"
+
+
+def test_the_answer_is_confirmed_and_the_curve_goes_past_the_knee():
+    found = search(Queue())
+    assert sum(p.purpose == "confirmation" and p.held and p.rate == found.rate for p in found.curve) == 2
+    assert max(point.rate for point in found.curve) > 1.5 * found.rate
+    assert found.last.plan.rate == found.rate
+    rates = [point["rate"] for point in found.as_json()["curve"]]
+    assert rates == sorted(rates)
+
+
+def test_errors_count_against_a_rate_as_latency_does():
+    def refuses_above_50(plan: Plan) -> Outcome:
+        return outcome(plan, np.full(int(plan.rate * 10), 0.001), errors=int(max(0, plan.rate - 50) * 10))
+
+    found = search(refuses_above_50, slo="p99=200ms,errors=1%")
+    assert found.rate == pytest.approx(50, rel=0.06)
+
+
+def test_a_client_that_gives_out_first_is_not_mistaken_for_the_server():
+    found = search(Queue(capacity=10_000, client_limit=300))
+    assert found.limited_by == "client"
+    assert found.rate == pytest.approx(160)
+    assert found.interval == (found.rate, None)
+
+
+def test_an_objective_that_nothing_holds_has_no_rate():
+    found = search(Queue(), slo="p99=1ms")
+    assert found.rate is None
+    assert not any(point.held for point in found.curve)
+
+
+def test_interrupting_a_search_says_so():
+    with pytest.raises(LoadTestError, match="interrupted"):
+        search(lambda plan: outcome(plan, np.full(10, 0.01), interrupted=True))
+
+
+def test_the_saturation_is_what_a_server_answers_at_most():
+    def answers_300(plan: Plan) -> Outcome:
+        wanted = int(plan.rate * plan.duration)
+        good = min(wanted, int(300 * plan.duration))
+        return outcome(plan, np.full(good, 0.01), errors=wanted - good)
+
+    assert find_max.saturation(PLAN, answers_300, lambda _: None) == pytest.approx(300, rel=0.02)

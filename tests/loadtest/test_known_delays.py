@@ -1,0 +1,129 @@
+"""Against servers whose delays are known, the reported latencies are the true ones."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from loadtest.alarm import clock
+from tests.loadtest.measuring import measure, percentiles, soon
+from tests.loadtest.servers import Reference, reference
+
+
+def test_percentiles_of_a_fixed_delay_are_that_delay():
+    with reference("400ms") as server:
+
+        def claim():
+            outcome = measure(server.url, rate=60, duration=3)
+            assert outcome.recorder.ok == outcome.recorder.scheduled == 180
+            return {
+                f"p{p}": (ms, 400)
+                for p, ms in zip((50, 90, 99), percentiles(outcome, 50, 90, 99), strict=True)
+            }
+
+        soon(claim)
+
+
+def test_percentiles_of_two_delays_are_each_of_them_at_its_share():
+    with reference("300ms", "300ms", "300ms", "600ms") as server:
+
+        def claim():
+            outcome = measure(server.url, rate=60, duration=3, warmup=0)
+            p50, p70, p80, p99 = percentiles(outcome, 50, 70, 80, 99)
+            mean = outcome.recorder.latency().mean_ms()
+            return {
+                "p50": (p50, 300),
+                "p70": (p70, 300),
+                "p80": (p80, 600),
+                "p99": (p99, 600),
+                "mean": (mean, 375),
+            }
+
+        soon(claim)
+
+
+@pytest.mark.slow
+def test_a_frozen_server_shows_the_whole_wait_that_a_closed_loop_hides():
+    with reference("50ms") as server:
+        soon(lambda: _freeze_under_open_loop(server))
+        freeze = threading.Timer(1.0, _freeze, [server])
+        freeze.start()
+        said = _said("hey", "-z", "5s", "-c", "2", server.url)
+        freeze.join()
+        assert 1000 * float(re.search(r"95%+ in ([\d.]+) secs", said)[1]) < 500, said
+
+
+def _freeze_under_open_loop(server: Reference) -> dict[str, tuple[float, float]]:
+    rate, seconds, delay = 50, 5, 0.050
+    frozen: list[tuple[float, float]] = []
+    origins: list[float] = []
+
+    def began(origin: float) -> None:
+        origins.append(origin)
+        threading.Timer(max(0.0, origin + 1.5 - clock()), lambda: frozen.append(_freeze(server))).start()
+
+    outcome = measure(server.url, rate=rate, duration=seconds, warmup=0, began=began)
+    (begin, end), origin = frozen[0], origins[0]
+    times = origin + np.arange(rate * seconds) / rate
+    waits = np.full(len(times), delay)
+    waits[(times >= begin) & (times < end)] += end - times[(times >= begin) & (times < end)]
+    due_inside = (times < begin) & (times + delay >= begin)
+    waits[due_inside] = end - times[due_inside]
+    truth = 1000 * np.quantile(waits, [0.5, 0.75, 0.9, 0.99, 1.0], method="inverted_cdf")
+    measured = [*percentiles(outcome, 50, 75, 90, 99), outcome.recorder.latency().max_ms()]
+    assert measured[2] > 1000  # hey, a closed loop, says 50 ms here
+    assert measured[-1] > 1900
+    return {
+        name: pair for name, *pair in zip(("p50", "p75", "p90", "p99", "max"), measured, truth, strict=True)
+    }
+
+
+def _freeze(server: Reference) -> tuple[float, float]:
+    server.freeze()
+    begin = clock()
+    time.sleep(2)
+    end = clock()
+    server.thaw()
+    return begin, end
+
+
+@pytest.mark.slow
+def test_hey_at_the_same_rate_reports_the_same_rate_and_percentiles():
+    delay = 0.3
+    with reference("300ms") as server:
+
+        def claim():
+            outcome = measure(server.url, rate=40, duration=6)
+            said = _said("hey", "-n", "240", "-c", "20", "-q", "2", server.url)
+            # Its total runs on to the last answer, one delay after the last send.
+            rate = 240 / (float(re.search(r"Total:\s+([\d.]+)", said)[1]) - delay)
+            theirs = {int(p): 1000 * float(s) for p, s in re.findall(r"(\d+)%+ in ([\d.]+) secs", said)}
+            ours = dict(zip((50, 90, 99), percentiles(outcome, 50, 90, 99), strict=True))
+            achieved = outcome.recorder.ok / outcome.seconds
+            return {"rate": (achieved, rate), **{f"p{p}": (ours[p], theirs[p]) for p in ours}}
+
+        soon(claim)
+
+
+def test_wrk_reports_the_same_percentiles():
+    with reference("300ms") as server:
+
+        def claim():
+            outcome = measure(server.url, rate=60, duration=3)
+            said = _said("wrk", "-t1", "-c10", "-d3s", "--latency", server.url)
+            theirs = {int(p): float(ms) for p, ms in re.findall(r"(\d+)%\s+([\d.]+)ms", said)}
+            ours = dict(zip((50, 90), percentiles(outcome, 50, 90), strict=True))
+            return {f"p{p}": (ours[p], theirs[p]) for p in ours}
+
+        soon(claim)
+
+
+def _said(program: str, *arguments: str) -> str:
+    assert shutil.which(program), f"{program} is missing: run `make referees` (apt-get install hey wrk)"
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout

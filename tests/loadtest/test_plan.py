@@ -1,0 +1,93 @@
+"""Plans: what is wrong in one is said in one sentence, before anything is sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtest import objective
+from loadtest.errors import PlanError
+from loadtest.plan import SCENARIOS, make_plan, read_scenario, seconds, weights
+from loadtest.workload import Workload
+
+URL = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(3, 3), ("30", 30), ("500ms", 0.5), ("1.5s", 1.5), ("5m", 300), ("2h", 7200), ("10us", 1e-5)],
+)
+def test_durations_read_as_people_write_them(text, value):
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("none,random:0.2@1", {"none": 1, "random:0.2@1": 1}),
+        ("none=3,0-5.*=1", {"none": 3, "0-5.*": 1}),
+        ("2.3,7.*;none=2", {"2.3,7.*": 1, "none": 2}),
+        ("keep:2.3,4.*;", {"keep:2.3,4.*": 1}),
+    ],
+)
+def test_masks_with_commas_of_their_own_can_be_listed(text, value):
+    assert weights(text) == value
+
+
+@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_scenario_is_a_good_plan(path):
+    plan = make_plan({**read_scenario(path.stem), "url": URL})
+    assert plan.description
+    assert objective.parse(plan.slo)
+    if plan.saturation_factor:
+        plan = plan.changed(rate=10)
+    assert next(Workload(plan, [("a query", "a title")], {}).requests())
+
+
+def test_the_scenarios_that_are_promised_are_there():
+    promised = {"steady", "spike", "soak", "overload", "mixed-tenants", "ab-split"}
+    assert promised == {path.stem for path in SCENARIOS.glob("*.yaml")}
+    assert make_plan({**read_scenario("overload"), "url": URL}).saturation_factor == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"url": "localhost:8000"}, "not an http"),
+        ({"rate": 0}, "rate: must be above 0"),
+        ({"rate": "fast"}, "neither a number nor a multiple"),
+        ({"duration": "soon"}, "duration: 'soon' is not a duration"),
+        ({"arrivals": "ramp"}, "needs rate_to"),
+        ({"arrivals": "trace"}, "needs a trace file"),
+        ({"arrivals": "bursty"}, "arrivals: "),
+        ({"speed": 3}, "speed: "),
+        ({"phases": [{"for": "3s", "rate": 0}]}, "at least one needs a rate"),
+        ({"traffic": [{"titles": 3}, {"titles": 4}]}, "name of its own"),
+        ({"traffic": [{"masks": "none=much"}]}, "traffic.0.masks: 'none=much'"),
+    ],
+)
+def test_a_wrong_plan_is_refused_by_name(values, reason):
+    with pytest.raises(PlanError, match=reason):
+        make_plan({"url": URL, **values})
+
+
+def test_a_scenario_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(PlanError, match=r"'stedy' is none of .*steady"):
+        read_scenario("stedy")
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "errors"),
+    [("p99=100ms", {99: 100}, 0.001), ("p50=20ms, p99.9=1s,errors=1%", {50: 20, 99.9: 1000}, 0.01)],
+)
+def test_objectives_read_as_people_write_them(text, limits, errors):
+    parsed = objective.parse(text)
+    assert parsed.limits_ms == pytest.approx(limits)
+    assert parsed.errors == pytest.approx(errors)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "errors=1%", "p99", "p99=fast", "p101=3ms", "errors=200%,p50=1s", "mean=3ms"]
+)
+def test_a_wrong_objective_is_refused(text):
+    with pytest.raises(PlanError, match="--slo"):
+        objective.parse(text)

@@ -1,0 +1,131 @@
+"""What is recorded: nothing lost, nothing twice, in the same memory after an hour as after a minute."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from loadtest.histogram import Histogram
+from loadtest.plan import make_plan
+from loadtest.recorder import MOST_GROUPS, MOST_WINDOWS, Recorder, server_timing
+from loadtest.wire import Answer
+from loadtest.workload import Request, Workload
+
+ONE = next(
+    Workload(
+        make_plan({"url": "http://a", "warmup": 0, "traffic": [{"titles": 1}]}), [("q", "t")], {}
+    ).requests()
+)
+
+
+def request(intended: float, *, variant: str = "") -> Request:
+    made = Request.__new__(Request)
+    for name in Request.__slots__:
+        setattr(made, name, getattr(ONE, name))
+    made.intended = made.dispatched = made.sent = intended
+    made.measured = made.written = True
+    made.variant = variant
+    return made
+
+
+def answer(at: float, body: bytes = b'{"variant": "full", "results": [{}]}', status: int = 200) -> Answer:
+    made = Answer()
+    made.at, made.status, made.body, made.is_json = at, status, body, True
+    return made
+
+
+def record(recorder: Recorder, intended: float, latency: float, **more) -> None:
+    sent = request(intended)
+    recorder.dispatched(sent)
+    recorder.answered(sent, answer(intended + latency, **more))
+
+
+def test_percentiles_are_within_a_thousandth():
+    times = np.sort(np.random.default_rng(1).lognormal(-4, 1.5, 20_000))
+    histogram = Histogram()
+    for value in times:
+        histogram.record(value)
+    for percent, rank in ((1, 200), (50, 10_000), (90, 18_000), (99, 19_800), (99.9, 19_980), (100, 20_000)):
+        assert histogram.percentile_ms(percent) == pytest.approx(1000 * times[rank - 1], rel=1e-3, abs=2e-3)
+    assert histogram.mean_ms() == pytest.approx(1000 * times.mean(), rel=2e-3)
+    values, counts = histogram.counts()
+    assert counts.sum() == 20_000
+    assert np.all(np.diff(values) > 0)
+
+
+def test_durations_beyond_the_range_are_kept_at_its_ends():
+    histogram = Histogram()
+    histogram.record(1e9)
+    histogram.record(-1)
+    assert len(histogram) == 2
+    assert histogram.max_ms() == pytest.approx(3_600_000, rel=1e-3)
+
+
+def test_an_empty_histogram_has_no_percentiles_and_adds_nothing():
+    histogram, empty = Histogram(), Histogram()
+    histogram.record(1)
+    histogram.add(empty)
+    assert set(empty.summary_ms().values()) == {None}
+    assert histogram.summary_ms()["min"] == pytest.approx(1000, rel=1e-3)
+
+
+def test_merging_loses_nothing_even_through_another_process():
+    whole, parts = Recorder(0), [Recorder(0), Recorder(0)]
+    for place in range(1000):
+        latency = 0.001 * (1 + place % 37)
+        for recorder in (whole, parts[place % 2]):
+            record(recorder, place * 0.05, latency, status=200 if place % 10 else 503)
+    first, second = (pickle.loads(pickle.dumps(part)) for part in parts)
+    first.add(second)
+    assert first.latency().summary_ms() == whole.latency().summary_ms()
+    assert first.service.summary_ms() == whole.service.summary_ms()
+    assert first.errors == whole.errors == {"http_503": 100}
+    assert (
+        (first.ok, first.sent, first.scheduled)
+        == (whole.ok, whole.sent, whole.scheduled)
+        == (900, 1000, 1000)
+    )
+    assert [w.ok for w in first.windows] == [w.ok for w in whole.windows]
+
+
+def test_the_time_line_grows_coarser_and_not_longer():
+    recorder, short = Recorder(0, window=0.1), Recorder(0, window=0.1)
+    for hour in range(48):
+        record(recorder, hour * 3600.0, 0.01)
+        assert len(recorder.windows) <= MOST_WINDOWS
+    record(short, 1.0, 0.01)
+    short.add(recorder)  # a process that ended early has the finer time line
+    assert sum(window.ok for window in short.windows) == 49
+    assert len(short.windows) <= MOST_WINDOWS
+
+
+def test_names_from_answers_cannot_fill_the_memory():
+    recorder = Recorder(0)
+    for number in range(3 * MOST_GROUPS):
+        record(recorder, 0.0, 0.01, body=b'{"variant": "v%d", "results": [{}]}' % number)
+    assert len(recorder.groups) <= MOST_GROUPS + 1
+    assert sum(group.ok for group in recorder.groups.values()) == recorder.ok == 3 * MOST_GROUPS
+
+
+def test_timeouts_count_in_the_percentiles_and_quick_refusals_do_not():
+    recorder = Recorder(0)
+    for _ in range(98):
+        record(recorder, 0.0, 0.01)
+    late, refused = request(0.0), request(0.0)
+    recorder.dispatched(late)
+    recorder.failed(late, "timeout", 5.0)
+    recorder.dispatched(refused)
+    recorder.answered(refused, answer(0.0001, b"{}", 429))
+    latency = recorder.latency()
+    assert len(latency) == 99
+    assert latency.max_ms() == pytest.approx(5000, rel=1e-3)
+    assert latency.summary_ms()["min"] == pytest.approx(10, rel=1e-3)
+
+
+def test_server_timing_is_read_and_nonsense_left_out():
+    assert server_timing(b"tokenize;dur=0.2, queue;dur=1.5;desc=x, cache;desc=hit, total;dur=soon") == [
+        ("tokenize", pytest.approx(0.0002)),
+        ("queue", pytest.approx(0.0015)),
+    ]
