@@ -35,7 +35,8 @@ bench: dev
 
 ## make load      the steady load scenario against a server it starts; report in runs/load
 ## make soak      the long one with faults (DURATION=10m); report in runs/soak
-load soak: install
+# (Not `load soak:`: a line that begins with `load` is a directive of GNU make.)
+soak load: install
 	$(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port}' --out runs/$@ \
 	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION))
 
