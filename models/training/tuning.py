@@ -10,7 +10,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ from models.training.network import Model, new_model
 from models.training.vocabulary import alphabet, save_tokenizer, train_tokenizer
 
 log = logging.getLogger(__name__)
+
+MARK = "options.json"
 
 VALIDATION_SHARE = 10
 """One query in so many is kept for validation where no validation file is given."""
@@ -84,7 +86,6 @@ class _Best:
     path: Path
     score: float = -1.0
     epoch: int = 0
-    history: list[dict[str, float]] = field(default_factory=list)
 
 
 def tune(options: Options) -> dict[str, Any]:
@@ -97,11 +98,12 @@ def tune(options: Options) -> dict[str, Any]:
         raise ModelError(f"{options.out} is not empty; name a new directory")
     training, validation = read_split(options)
     work = options.out.with_name(f"{options.out.name}.training")
-    _same_run(options, work)
+    _refuse_another_run(options, work)
     model, tokenizer_files = start(options, training, work)
     model.to(resolve_device(options.device))
     window = min(options.max_tokens, model.config.max_position_embeddings)
     tokenizer = PairTokenizer.load(tokenizer_files, max_tokens=window, vocab_size=model.config.vocab_size)
+    _mark_run(options, work)
     encoded = tokenizer.encode([(pair.query, pair.title) for pair in training])
     batches = grouped([len(pair) for pair in encoded], batch_tokens=options.batch_tokens)
     best = _Best(work / "best.pt")
@@ -348,11 +350,18 @@ def _is_pruned(config: ModelConfig) -> bool:
     return any(len(kept) < config.num_heads for kept in config.kept_heads)
 
 
-def _same_run(options: Options, work: Path) -> None:
+def _refuse_another_run(options: Options, work: Path) -> None:
     """Refuses to go on with the state of a run that had other options."""
-    mark = work / "options.json"
-    said = json.dumps({name: str(value) for name, value in asdict(options).items()}, indent=1)
-    if mark.exists() and mark.read_text(encoding="utf-8") != said:
+    mark = work / MARK
+    if mark.exists() and mark.read_text(encoding="utf-8") != _said(options):
         raise ModelError(f"{work} holds an unfinished run with other options; finish or remove it")
+
+
+def _mark_run(options: Options, work: Path) -> None:
+    """Once nothing can be refused any more: a wrong option must not stand in the way of the right one."""
     work.mkdir(parents=True, exist_ok=True)
-    mark.write_text(said, encoding="utf-8")
+    (work / MARK).write_text(_said(options), encoding="utf-8")
+
+
+def _said(options: Options) -> str:
+    return json.dumps({name: str(value) for name, value in asdict(options).items()}, indent=1)

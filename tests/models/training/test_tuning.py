@@ -147,4 +147,5 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
         with pytest.raises(kind, match=message):
             tune(wrong)
         assert not options.out.exists()
+        assert not options.out.with_name("mine.training").exists()  # nothing in the way of the right options
     assert read_labelled(options.data, grades=3)
