@@ -22,20 +22,18 @@ from models.classifier import Classifier
 from models.evaluation import Evaluation, as_json, differences, intervals
 from models.training.data import (
     GRADES,
-    TEST_FOLDS,
+    REPORTED_FOLDS,
     TRAINING_FOLDS,
-    VALIDATION_FOLDS,
     Judged,
     read_judged,
     read_products,
-    source_family,
+    source_groups,
 )
 from models.training.titles import stem, weighted_overlap, words_of
 
 Floats = NDArray[np.float64]
 Scorer = Callable[[str, str], float]
 
-FOLDS = {"validation": VALIDATION_FOLDS, "test": TEST_FOLDS}
 GRAM_LENGTHS = (3, 4, 5)
 
 
@@ -134,7 +132,7 @@ def compare(
         predict = fit_ordinal(_scores(scorer, training), [row.grade for row in training])
         sides[name] = predict(_scores(scorer, rows))
     result = {}
-    for group, places in groups(rows).items():
+    for group, places in source_groups(rows).items():
         evaluations = {
             name: Evaluation(
                 [rows[i].query for i in places], [rows[i].grade for i in places], probabilities[places]
@@ -153,17 +151,6 @@ def compare(
             },
         }
     return result
-
-
-def groups(rows: Sequence[Judged]) -> dict[str, list[int]]:
-    """Places of the rows of each source family, of the products, and of all."""
-    families = [source_family(row.source) for row in rows]
-    found = {
-        name: [i for i, family in enumerate(families) if family == name] for name in sorted(set(families))
-    }
-    found["products"] = [i for i, family in enumerate(families) if family in ("esci", "chorus")]
-    found["all"] = list(range(len(rows)))
-    return {name: places for name, places in found.items() if places}
 
 
 def as_markdown(report: dict[str, Any]) -> str:
@@ -197,12 +184,12 @@ def main() -> None:
     )
     parser.add_argument("--model", help="checkpoint directory or hub id; default: the shipped model")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
-    parser.add_argument("--folds", choices=sorted(FOLDS), default="validation")
+    parser.add_argument("--folds", choices=sorted(REPORTED_FOLDS), default="validation")
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     options = parser.parse_args()
     training, rows = (
         read_judged(options.data, TRAINING_FOLDS),
-        read_judged(options.data, FOLDS[options.folds]),
+        read_judged(options.data, REPORTED_FOLDS[options.folds]),
     )
     titles = {row.title for row in (*training, *rows)} | {p.title for p in read_products(options.data)}
     report = compare(Classifier.load(options.model), training, rows, sorted(titles))

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ GRADE_MEANINGS = {
 TEST_FOLDS = (0, 1)
 VALIDATION_FOLDS = (2, 3)
 TRAINING_FOLDS = (4, 5, 6, 7, 8, 9)
+REPORTED_FOLDS = {"validation": VALIDATION_FOLDS, "test": TEST_FOLDS}
 
 Target = tuple[float, ...]
 
@@ -78,6 +79,18 @@ def read_judged(data: Path, folds: Iterable[int]) -> list[Judged]:
 def source_family(source: str) -> str:
     """The set a source is reported under: ESCI's three parts are one set."""
     return "esci" if source.startswith("esci") else source.split("_")[0]
+
+
+def source_groups(rows: Sequence[Judged]) -> dict[str, list[int]]:
+    """Places of the rows of each source family, of the "products" (ESCI and Chorus), and of "all"."""
+    families = [source_family(row.source) for row in rows]
+    groups = {
+        name: [place for place, family in enumerate(families) if family == name]
+        for name in sorted(set(families))
+    }
+    groups["products"] = [place for place, family in enumerate(families) if family in ("esci", "chorus")]
+    groups["all"] = list(range(len(rows)))
+    return {name: places for name, places in groups.items() if places}
 
 
 def read_products(data: Path) -> list[Product]:

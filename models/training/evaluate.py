@@ -1,6 +1,6 @@
 """A model in training on judged pairs: logits, metrics by source, the lexical baseline, a temperature."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from models.evaluation import Evaluation
 from models.training.batches import fitted, grouped, padded, tokenized
-from models.training.data import GRADES, Judged, source_family
+from models.training.data import GRADES, Judged, source_family, source_groups
 from models.training.network import Model
 from models.training.titles import TitleStatistics, weighted_overlap
 
@@ -65,18 +65,9 @@ def measured(judged: Sequence[Judged], probabilities: Floats) -> dict[str, float
 
 def by_family(judged: Sequence[Judged], probabilities: Floats) -> dict[str, dict[str, float]]:
     """The metrics by source family, of the "products" (ESCI and Chorus), and of "all"."""
-    families: defaultdict[str, list[int]] = defaultdict(list)
-    for place, row in enumerate(judged):
-        families[source_family(row.source)].append(place)
-    groups = {
-        **dict(sorted(families.items())),
-        "products": sorted(families["esci"] + families["chorus"]),
-        "all": list(range(len(judged))),
-    }
     return {
         name: measured([judged[place] for place in places], probabilities[places])
-        for name, places in groups.items()
-        if places
+        for name, places in source_groups(judged).items()
     }
 
 

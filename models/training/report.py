@@ -17,7 +17,7 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import BertForSequenceClassification
 
-from models.training.data import TEST_FOLDS, VALIDATION_FOLDS, Judged, read_judged, read_products, read_text
+from models.training.data import REPORTED_FOLDS, Judged, read_judged, read_products, read_text
 from models.training.dictionary import read_dictionary
 from models.training.evaluate import (
     Floats,
@@ -28,8 +28,6 @@ from models.training.evaluate import (
     probabilities_of,
 )
 from models.training.titles import title_statistics, words_of
-
-FOLDS = {"validation": VALIDATION_FOLDS, "test": TEST_FOLDS}
 
 
 def predict(directory: Path, pairs: Sequence[tuple[str, str]]) -> Floats:
@@ -44,7 +42,7 @@ def predict(directory: Path, pairs: Sequence[tuple[str, str]]) -> Floats:
 
 def report(directory: Path, data: Path, folds: str) -> dict[str, Any]:
     """Metrics by source family and by title length, with the lexical baseline beside them."""
-    rows = read_judged(data, FOLDS[folds])
+    rows = read_judged(data, REPORTED_FOLDS[folds])
     probabilities = predict(directory, [(row.query, row.title) for row in rows])
     dictionary = read_dictionary(read_text(data)["oewn_text"])
     statistics = title_statistics(read_products(data), dictionary.nouns())
@@ -105,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--model", type=Path, required=True, help="checkpoint directory")
     parser.add_argument("--data", type=Path, help="the data directory: metrics on its judged pairs")
-    parser.add_argument("--folds", choices=sorted(FOLDS), default="validation")
+    parser.add_argument("--folds", choices=sorted(REPORTED_FOLDS), default="validation")
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.add_argument("--query", nargs="+", metavar=("QUERY", "TITLE"), help="score these titles instead")
     options = parser.parse_args(arguments)
