@@ -91,16 +91,15 @@ class Engine:
         assert isinstance(batch.lane, Lane)
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._forward, batch.lane, rows)
 
-    def warm_up(self, checkpoint: str, batch_tokens: int, masks: Sequence[HeadMask]) -> None:
-        """Runs the smallest and the largest batch under each mask, so that no request pays for first use.
+    def warm_up(self, checkpoint: str, batch_tokens: int, mask: HeadMask) -> None:
+        """Runs the smallest and the largest batch under a mask, so that no request pays for first use.
 
         Twice each: a set of live heads is cut out when it comes a second time.
         """
         classifier = self.classifiers[checkpoint]
         pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
-        for mask in masks:
-            for count in (1, max(1, batch_tokens // len(pair))) * 2:
-                self._thread.submit(classifier.forward, [pair] * count, mask.matrix).result()
+        for count in (1, max(1, batch_tokens // len(pair))) * 2:
+            self._thread.submit(classifier.forward, [pair] * count, mask.matrix).result()
 
     def close(self) -> None:
         """Ends the thread after the batch in hand."""

@@ -114,7 +114,7 @@ class Pipeline:
         catalog = self._build(config)
         # Rows of the config before may still be queued, so its checkpoints stay until the next change.
         self._engine.classifiers = {BASE: self._base} | self._catalog.classifiers | catalog.classifiers
-        self._warm_up(catalog)
+        self._warm_up(catalog, warm=self._catalog)
         self._catalog, self._checked = catalog, None
         self._publish()
 
@@ -340,9 +340,13 @@ class Pipeline:
             )
         return self._checked
 
-    def _warm_up(self, catalog: Catalog) -> None:
+    def _warm_up(self, catalog: Catalog, warm: Catalog | None = None) -> None:
+        """Each mask of each checkpoint once, but what `warm` has already: traffic goes on beside it."""
+        seen = set() if warm is None else {(v.checkpoint, v.mask) for v in warm.variants.values()}
         for variant in catalog.variants.values():
-            self._engine.warm_up(variant.checkpoint, self._budget, [variant.mask])
+            if (variant.checkpoint, variant.mask) not in seen:
+                seen.add((variant.checkpoint, variant.mask))
+                self._engine.warm_up(variant.checkpoint, self._budget, variant.mask)
 
     def _publish(self) -> None:
         catalog = self._catalog
