@@ -136,6 +136,7 @@ def error_files() -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: list[str]) -> None:
+    """Amends the configuration named after `-f` and becomes HAProxy with the same arguments."""
     config = Path(arguments[arguments.index("-f") + 1])
     text = config.read_text()
     if "listen stats" in text:  # a restart with the same file finds it amended
