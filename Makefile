@@ -28,9 +28,9 @@ check: dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-## make bench     measure every number in docs/PERFORMANCE.md again (ONLY=encoder, CHECK=1)
-bench: dev
-	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(CHECK),--check)
+## make bench     measure every number in docs/PERFORMANCE.md again (ONLY=engines,servers ROUNDS=3 CHECK=1)
+bench: dev .venv/installed-bench
+	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(CHECK),--check)
 	$(if $(ONLY),,$(BIN)/python -m loadtest.selfbench $(if $(CHECK),--check))
 
 ## make load      the steady load scenario against a server it starts; report in runs/load
@@ -52,10 +52,10 @@ clean:
 
 dev: .venv/installed-dev
 
-# Load generators that ours is compared with in the tests.
+# Load generators that ours is compared with in the tests, and the database that a cluster uses.
 referees:
-	@command -v hey >/dev/null && command -v wrk >/dev/null \
-	  || (apt-get update -qq && apt-get install -y -qq hey wrk procps >/dev/null)
+	@command -v hey >/dev/null && command -v wrk >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
+	  || (apt-get update -qq && apt-get install -y -qq hey wrk procps postgresql >/dev/null)
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headroom needs Python 3.11 or newer")'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,13 +76,25 @@ def encoder(model: BertForSequenceClassification, dtype: torch.dtype) -> Encoder
     )
 
 
-def useful_flops(shape: Shape, lengths: np.ndarray, heads_on: float = 1.0) -> float:
-    """Multiplications and additions of one forward pass over real tokens: GEMMs and attention products.
+def document_lengths(count: int, seed: int = 0) -> np.ndarray:
+    """Tokens of query–document pairs cut off at 128: from 96 up, one in three at the cut."""
+    lengths = np.random.default_rng(seed).integers(96, 145, count)
+    return np.minimum(lengths, 128)
 
-    heads_on: share of the heads that are on.
+
+def useful_flops(shape: Shape, lengths: np.ndarray, heads_on: float | Sequence[float] = 1.0) -> float:
+    """Multiplications and additions that the scores of these sequences need: GEMMs and attention products.
+
+    Real tokens only; of the last layer, keys and values of all tokens and all else for the first token alone,
+    which is what the classifier reads. heads_on: share of the heads that are on, of all layers or of each.
     """
-    tokens, hidden = int(lengths.sum()), shape.hidden
-    projections = 2 * tokens * 4 * hidden * hidden * heads_on
-    attention = 4 * float((lengths.astype(float) ** 2).sum()) * hidden * heads_on
-    feed_forward = 2 * tokens * 2 * hidden * shape.inner
-    return shape.layers * (projections + attention + feed_forward)
+    tokens, rows, hidden = int(lengths.sum()), len(lengths), shape.hidden
+    on = [heads_on] * shape.layers if isinstance(heads_on, float) else list(heads_on)
+    squares = float((lengths.astype(float) ** 2).sum())
+    total = 0.0
+    for layer, share in enumerate(on):
+        last = layer == shape.layers - 1
+        queries, scores = (rows, tokens) if last else (tokens, squares)
+        projections = 2 * (2 * tokens + 2 * queries) * hidden * hidden
+        total += share * (projections + 4 * scores * hidden) + 4 * queries * hidden * shape.inner
+    return total

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.linear import Linear
-from models.packing import AttentionGroup, PackedBatch
+from models.packing import AttentionLayout, PackedBatch
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -29,15 +29,58 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
 
 
-def attend_exactly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The same without bias, as two batched products whose rounding does not depend on B.
+def attend_packed(
+    projected: Tensor, layout: AttentionLayout, head_weights: Tensor | None = None, *, exact: bool = False
+) -> Tensor:
+    """Self-attention of each sequence and head of a pack: softmax(q kᵀ/√d)·v, times the head's weight.
 
-    query, key, value: (B, H, n, d) → (B, H, n, d).
+    projected: (T, 3·h·d), queries, keys and values of h heads; layout: of the pack for h heads;
+    head_weights: (B, h), or (1, h) for all sequences, of projected's dtype; exact: as in `attend_exactly`.
+    Returns (T, h, d). Rows of d numbers are gathered into one buffer and scattered back, which costs a third
+    of what strided views cost the products.
     """
-    rows, heads, length, size = query.shape
-    flat = (rows * heads, length, size)
-    scores = torch.bmm(query.reshape(flat), key.reshape(flat).transpose(1, 2)).mul_(size**-0.5)
-    return torch.bmm(torch.softmax(scores, -1), value.reshape(flat)).view(rows, heads, length, size)
+    size = projected.shape[1] // (3 * layout.heads)
+    rows = projected.reshape(-1, size).index_select(0, layout.gather)
+    results = rows.new_empty(layout.places, size)
+    read = written = 0
+
+    def next_rows(problems: int, width: int) -> Tensor:
+        nonlocal read
+        read += problems * width
+        return rows[read - problems * width : read].view(problems, width, size)
+
+    for block in layout.blocks:
+        problems = block.count * layout.heads
+        query, key, value = (next_rows(problems, width) for width in (block.queries, block.keys, block.keys))
+        result = results[written : written + problems * block.queries].view(problems, block.queries, size)
+        (attend_exactly if exact else attend_together)(query, key, value, block.absent, out=result)
+        if head_weights is not None:
+            weights = head_weights
+            if len(weights) > 1:
+                weights = weights[block.first : block.first + block.count]
+            result.view(block.count, layout.heads, -1).mul_(weights[..., None])
+        written += problems * block.queries
+    return results.index_select(0, layout.scatter).view(-1, layout.heads, size)
+
+
+def attend_together(query: Tensor, key: Tensor, value: Tensor, absent: Tensor | None, out: Tensor) -> None:
+    """softmax(q kᵀ/√d)·v of P problems into `out`.
+
+    query: (P, n, d); key, value: (P, m, d); absent: indices into the P·m keys of those that do not exist;
+    out: (P, n, d). Scores are kept keys × queries: absent keys are then whole rows, which are quick to fill,
+    and softmax works on many queries at a time.
+    """
+    scores = torch.baddbmm(query.new_zeros(1), key, query.mT, beta=0, alpha=query.shape[-1] ** -0.5)
+    if absent is not None:
+        scores.view(-1, query.shape[1]).index_fill_(0, absent, -torch.inf)
+    torch.bmm(torch.softmax(scores, 1).mT, value, out=out)
+
+
+def attend_exactly(query: Tensor, key: Tensor, value: Tensor, absent: Tensor | None, out: Tensor) -> None:
+    """The same where no key is absent, with rounding that does not depend on P."""
+    assert absent is None
+    scores = torch.bmm(query, key.mT).mul_(query.shape[-1] ** -0.5)
+    torch.bmm(torch.softmax(scores, -1), value, out=out)
 
 
 def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -103,25 +146,24 @@ class MultiHeadAttention:
         joined = heads.transpose(1, 2).reshape(rows * length, self.heads * self.head_size)
         return self.output(joined).view(rows, length, width)
 
-    def packed(
-        self, x: Tensor, batch: PackedBatch, head_weights: Tensor | None, *, exact: bool = False
+    def joined(
+        self, x: Tensor, batch: PackedBatch, head_weights: Tensor | None = None, *, exact: bool = False
     ) -> Tensor:
-        """Encoder self-attention over a packed batch, plus the residual: x + MultiHead(x).
+        """Concat(head_1 … head_h) of encoder self-attention over a packed batch, what W^O is then applied to.
 
-        x: (T, d_model); head_weights: (T, h·d_head), one row per token, or (h·d_head,), each head's
-        weight repeated over its width (a broadcast over 16 bfloat16s costs eight times as much), or None;
+        x: (T, d_model); head_weights: (B, h), or (1, h) for all sequences, of x's dtype, or None;
         exact: every sequence's result is the same bits in any batch (see `attend_exactly`).
-        Returns (T, d_model).
+        Returns (T, h·d_head).
         """
         projected = self.query_key_value(x)  # (T, 3·H·d)
         if x.is_cuda and not exact and x.dtype in (torch.float16, torch.bfloat16):
             heads = self._varlen(projected, batch)
+            if head_weights is not None:
+                weights = head_weights if len(head_weights) == 1 else head_weights[batch.row_of_token]
+                heads.mul_(weights[..., None])
         else:
-            heads = self._grouped(projected, batch.groups, exact)
-        joined = heads.view(x.shape[0], -1)  # (T, H·d)
-        if head_weights is not None:
-            joined.mul_(head_weights)
-        return self.output(joined, residual=x)
+            heads = attend_packed(projected, batch.layout(self.heads), head_weights, exact=exact)
+        return heads.view(x.shape[0], -1)
 
     def probabilities(self, x: Tensor) -> Tensor:
         """What each head of one unpadded sequence attends to. x: (n, d_model) → (h, n, n) float32."""
@@ -133,25 +175,6 @@ class MultiHeadAttention:
         shape = (rows, projected.shape[0] // rows, 3, self.heads, self.head_size)
         query, key, value = projected.view(shape).permute(2, 0, 3, 1, 4).unbind(0)
         return query, key, value
-
-    def _grouped(self, projected: Tensor, groups: tuple[AttentionGroup, ...], exact: bool) -> Tensor:
-        """One call per group of similar lengths. (T, 3·H·d) → (T, H, d)."""
-        out = projected.new_empty(projected.shape[0], self.heads, self.head_size)
-        for group in groups:
-            inside = out[group.start : group.stop]
-            if group.gather is None or group.scatter is None:
-                parts = self._split(projected[group.start : group.stop], group.count)
-                result = attend_exactly(*parts) if exact else attend(*parts)
-                inside.view(group.count, group.length, self.heads, self.head_size).copy_(
-                    result.transpose(1, 2)
-                )
-            else:
-                parts = self._split(projected.index_select(0, group.gather), group.count)
-                result = attend(*parts, group.bias).transpose(1, 2)
-                torch.index_select(
-                    result.reshape(-1, self.heads, self.head_size), 0, group.scatter, out=inside
-                )
-        return out
 
     def _varlen(self, projected: Tensor, batch: PackedBatch) -> Tensor:
         """CUDA's own variable-length kernel over the whole pack. (T, 3·H·d) → (T, H, d)."""

@@ -28,7 +28,9 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     """
     found = {_modern_name(name): tensor for name, tensor in _read_files(directory).items()}
     tensors: dict[str, Tensor] = {}
-    for name, shape in expected_shapes(config):
+    integers = dict(int8_tensors(config)) if config.int8 else {}
+    floats = {name: (shape, None) for name, shape in expected_shapes(config)}
+    for name, (shape, dtype) in (floats | integers).items():
         tensor = found.get(name)
         if tensor is None:
             raise UnsupportedCheckpoint(f"{directory}: tensor {name} is missing")
@@ -36,10 +38,14 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
             raise UnsupportedCheckpoint(
                 f"{directory}: tensor {name} has shape {tuple(tensor.shape)}, config.json wants {shape}"
             )
-        if not tensor.is_floating_point():
-            raise UnsupportedCheckpoint(f"{directory}: tensor {name} is {tensor.dtype}, not floating point")
+        if not (tensor.is_floating_point() if dtype is None else tensor.dtype == dtype):
+            raise UnsupportedCheckpoint(
+                f"{directory}: tensor {name} is {tensor.dtype}, not {dtype or 'floating point'}"
+            )
         if not torch.isfinite(tensor).all():
             raise UnsupportedCheckpoint(f"{directory}: tensor {name} holds NaN or infinite values")
+        if name.endswith("_scale") and not ((tensor > 0) & torch.isfinite(1 / tensor)).all():
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name} holds a scale that is not above 0")
         tensors[name] = tensor
     unknown = sorted(name for name in found if name.startswith("bert.") and name not in tensors)
     if unknown:
@@ -78,6 +84,41 @@ def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]
     yield "bert.pooler.dense.bias", (hidden,)
     yield "classifier.weight", (len(config.labels), hidden)
     yield "classifier.bias", (len(config.labels),)
+
+
+def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], torch.dtype]]]:
+    """The tensors, with shape and dtype, in which an int8 checkpoint differs from a float one.
+
+    For each product of a layer (query, key, value, attention.output.dense, intermediate.dense, output.dense)
+        weight             (out, in) int8      W'
+        weight_scale       (out,)    float32   s_w: what one unit of the row's sum is worth
+        bias               (out,)    float     b', the input's offset included
+    so that y = s_w·(q − z)·W'ᵀ + b' for steps q from 0 to 255 of the input x:
+        query, key, value and intermediate.dense: x ≈ input_scale·(q − 128) + input_offset, z = 128, each
+            (in,) float32 (the scales are folded into W', the offsets into b'); query, key and value share
+            attention.self.input_scale and attention.self.input_offset;
+        attention.output.dense: x ≈ q − 128, z = 128: its steps are folded into the rows of value, because
+            softmax and head weights leave them as they are;
+        output.dense: x ≈ input_scale·(q − z) and y is times input_scale, with input_scale () float32 and
+            z = input_zero_point () uint8.
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    for layer, kept in enumerate(config.kept_heads):
+        prefix, width = layer_prefix(layer), len(kept) * config.head_size
+        products = {
+            **{f"attention.self.{name}": (width, hidden) for name in ("query", "key", "value")},
+            "attention.output.dense": (hidden, width),
+            "intermediate.dense": (inner, hidden),
+            "output.dense": (hidden, inner),
+        }
+        for name, (rows, columns) in products.items():
+            yield f"{prefix}{name}.weight", ((rows, columns), torch.int8)
+            yield f"{prefix}{name}.weight_scale", ((rows,), torch.float32)
+        for name in ("attention.self", "intermediate.dense"):
+            yield f"{prefix}{name}.input_scale", ((hidden,), torch.float32)
+            yield f"{prefix}{name}.input_offset", ((hidden,), torch.float32)
+        yield f"{prefix}output.dense.input_scale", ((), torch.float32)
+        yield f"{prefix}output.dense.input_zero_point", ((), torch.uint8)
 
 
 def _norm(name: str, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -15,6 +15,12 @@ from models.head_mask import HeadMask
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 """`hidden_act` in config.json → the name that models.linear uses."""
 
+INT8_FORMAT = "w8a8-1"
+"""`headroom.quantization.format` in config.json: the layout that models.checkpoint.int8_tensors describes."""
+
+QUANTIZATION_CONFIG = {"quant_method": "headroom-w8a8"}
+"""`quantization_config` of an int8 checkpoint: transformers warns that it cannot read it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -25,6 +31,7 @@ class ModelConfig:
     labels: one name per logit, least relevant first; a single name is a one-label cross-encoder.
     label_order: the checkpoint's logit index of each entry of `labels`.
     temperature: logits are divided by it before the softmax (or the sigmoid); 1 is uncalibrated.
+    int8: the layers' products have 8-bit weights and inputs (`headroom quantize` wrote the checkpoint).
     """
 
     vocab_size: int
@@ -40,6 +47,7 @@ class ModelConfig:
     label_order: tuple[int, ...]
     kept_heads: tuple[tuple[int, ...], ...]
     temperature: float
+    int8: bool = False
 
     @property
     def head_size(self) -> int:
@@ -113,6 +121,7 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
         label_order=order,
         kept_heads=_kept_heads(raw, size["num_hidden_layers"], size["num_attention_heads"]),
         temperature=_positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
+        int8=_is_int8(raw, ours),
     )
 
 
@@ -140,12 +149,28 @@ def _refuse_other_architectures(raw: Mapping[str, Any]) -> None:
     for flag in ("is_decoder", "add_cross_attention"):
         if raw.get(flag):
             raise UnsupportedCheckpoint(f"config.json: {flag} is set; only encoders are supported")
-    if raw.get("quantization_config"):
-        raise UnsupportedCheckpoint("config.json: quantization_config is set; load an unquantized checkpoint")
     if raw.get("problem_type") == "multi_label_classification":
         raise UnsupportedCheckpoint(
             "config.json: problem_type is 'multi_label_classification'; grades exclude each other"
         )
+
+
+def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    """Whether `headroom.quantization` is there, in the one format that this version reads."""
+    found, foreign = ours.get("quantization"), raw.get("quantization_config")
+    if foreign and foreign != QUANTIZATION_CONFIG:
+        raise UnsupportedCheckpoint("config.json: quantization_config is set; load an unquantized checkpoint")
+    if found is None:
+        if foreign:
+            raise UnsupportedCheckpoint(
+                "config.json: quantization_config is headroom's, but there is no headroom.quantization"
+            )
+        return False
+    if not isinstance(found, Mapping) or found.get("format") != INT8_FORMAT:
+        raise UnsupportedCheckpoint(
+            f"config.json: headroom.quantization must be an object whose format is {INT8_FORMAT!r}"
+        )
+    return True
 
 
 def _positive_int(raw: Mapping[str, Any], name: str, default: int | None) -> int:

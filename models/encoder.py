@@ -17,6 +17,7 @@ from torch import Tensor
 from models.attention import MultiHeadAttention
 from models.checkpoint import expected_shapes, layer_prefix
 from models.config import ModelConfig
+from models.int8_linear import attention_products, feed_forward_products
 from models.linear import Linear
 from models.live_heads import LayerHeads, SlicedAttention, module_bytes, plan
 from models.packing import ROW_MULTIPLE, PackedBatch
@@ -91,25 +92,32 @@ class Encoder:
         self.layers = []
         for number, kept in enumerate(config.kept_heads):
             prefix = layer_prefix(number)
-            names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
+            if config.int8:
+                up, down = feed_forward_products(
+                    tensors, prefix, config.activation, device=device, dtype=dtype
+                )
+            else:
+                up = linear(f"{prefix}intermediate.dense", config.activation)
+                down = linear(f"{prefix}output.dense")
             attention = None
             if kept:
-                attention = MultiHeadAttention(
-                    len(kept),
-                    config.head_size,
-                    Linear(
+                if config.int8:
+                    projection, output = attention_products(tensors, prefix, device=device, dtype=dtype)
+                else:
+                    names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
+                    projection = Linear(
                         torch.cat([get(f"{name}.weight") for name in names]),
                         torch.cat([get(f"{name}.bias") for name in names]),
-                    ),
-                    linear(f"{prefix}attention.output.dense"),
-                )
+                    )
+                    output = linear(f"{prefix}attention.output.dense")
+                attention = MultiHeadAttention(len(kept), config.head_size, projection, output)
             self.layers.append(
                 Layer(
                     attention,
                     get(f"{prefix}attention.output.dense.bias"),
                     norm(f"{prefix}attention.output.LayerNorm"),
-                    linear(f"{prefix}intermediate.dense", config.activation),
-                    linear(f"{prefix}output.dense"),
+                    up,
+                    down,
                     norm(f"{prefix}output.LayerNorm"),
                 )
             )
@@ -118,8 +126,9 @@ class Encoder:
             for name in ("bert.pooler.dense", "classifier")
         )
         self.parameters = sum(tensors[name].numel() for name, _ in expected_shapes(config))
+
         self.nbytes = sum(
-            tensors[name].numel() * (4 if name.startswith(("bert.pooler", "classifier")) else dtype.itemsize)
+            tensors[name].numel() * _itemsize(name, tensors[name], dtype)
             for name, _ in expected_shapes(config)
         )
         attention_bytes = sum(module_bytes(layer.attention) for layer in self.layers if layer.attention)
@@ -136,10 +145,13 @@ class Encoder:
             head_weights = head_weights[batch.order]
         with torch.inference_mode():
             x = self.embed(batch)  # (T, D)
-            for number, heads in enumerate(plan(head_weights, self.config.kept_heads)):
+            *lower, last = plan(head_weights, self.config.kept_heads)
+            for number, heads in enumerate(lower):
                 x = self._attend(number, x, batch, heads)
                 x = self.layers[number].feed_forward(x)
-            logits = self.classify(x[batch.first_token], batch.rows)
+            # The score reads first tokens only: what the last layer makes of the others is never computed.
+            x = self._attend(len(lower), x, batch, last, first_only=True)
+            logits = self.classify(self.layers[-1].feed_forward(x), batch.rows)
             restored = torch.empty_like(logits)
             restored[torch.from_numpy(batch.order).to(self.device)] = logits
             return restored
@@ -180,34 +192,45 @@ class Encoder:
 
     def classify(self, first: Tensor, rows: int) -> Tensor:
         """Pooler and classifier over the first token of each sequence. (B, D) → (rows, labels) float32."""
-        first = first.float()
-        if self.deterministic:
-            first = F.pad(first, (0, 0, 0, -first.shape[0] % ROW_MULTIPLE))
-        return self.classifier(torch.tanh(self.pooler(first)))[:rows]
+        return self.classifier(torch.tanh(self.pooler(self.filled(first.float()))))[:rows]
 
-    def _attend(self, number: int, x: Tensor, batch: PackedBatch, heads: LayerHeads) -> Tensor:
-        """Attention, residual and norm of one layer, over the heads that the batch needs. (T, D) → (T, D)."""
+    def _attend(
+        self, number: int, x: Tensor, batch: PackedBatch, heads: LayerHeads, *, first_only: bool = False
+    ) -> Tensor:
+        """Attention, residual and norm of one layer, over the heads that the batch needs.
+
+        (T, D) → (T, D), or (B, D) where only each sequence's first token is wanted.
+        """
         layer = self.layers[number]
-        module = layer.attention
+        module, weights = layer.attention, heads.weights
+        residual = self.filled(x[batch.first_token]) if first_only else x
         if module is None or not heads.live:  # nothing but the bias of W^O is left
-            return layer.attention_norm(x + layer.attention_bias)
-        weights = heads.weights
+            return layer.attention_norm(residual + layer.attention_bias)
         if len(heads.live) < module.heads and not self.deterministic:
             sliced = self.sliced.get(number, module, heads.live)
             if sliced is not None and weights is not None:
-                module, weights = sliced, weights[..., list(heads.live)]
-        per_token = None if weights is None else self._per_token(weights, module.head_size, batch)
-        return layer.attention_norm(module.packed(x, batch, per_token, exact=self.deterministic))
+                module, weights = sliced, weights[:, list(heads.live)]
+        joined = module.joined(x, batch, self._on_device(weights, batch), exact=self.deterministic)
+        if first_only:
+            joined = self.filled(joined[batch.first_token])
+        return layer.attention_norm(module.output(joined, residual=residual))
 
-    def _per_token(self, weights: np.ndarray, width: int, batch: PackedBatch) -> Tensor | None:
-        """Weights (rows, h) or (h,) as `packed` wants them, (T, h·width) or (h·width,), or None for ones."""
-        if (weights == 1).all():
+    def filled(self, rows: Tensor) -> Tensor:
+        """In deterministic mode, rows (n, D) with zeros below up to a multiple of ROW_MULTIPLE."""
+        return F.pad(rows, (0, 0, 0, -rows.shape[0] % ROW_MULTIPLE)) if self.deterministic else rows
+
+    def _on_device(self, weights: np.ndarray | None, batch: PackedBatch) -> Tensor | None:
+        """Weights (rows, h) or (1, h) as attention takes them; None where all are 1."""
+        if weights is None or (weights == 1).all():
             return None
-        if weights.ndim == 2 and (weights == weights[0]).all():
-            weights = weights[0]
-        on_device = torch.from_numpy(weights).to(self.device, self.dtype).repeat_interleave(width, -1)
-        if on_device.ndim == 1:
-            return on_device
-        if batch.first_token.shape[0] > batch.rows:
+        on_device = torch.tensor(weights, device=self.device, dtype=self.dtype)
+        if len(weights) > 1 and batch.first_token.shape[0] > batch.rows:
             on_device = F.pad(on_device, (0, 0, 0, 1))  # the row that fills up a deterministic pack
-        return on_device[batch.row_of_token]
+        return on_device
+
+
+def _itemsize(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
+    """Bytes of each number of a checkpoint's tensor once it is here."""
+    if not tensor.is_floating_point():
+        return tensor.itemsize
+    return 4 if name.startswith(("bert.pooler", "classifier")) else dtype.itemsize

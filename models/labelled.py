@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -32,23 +32,46 @@ def read_labelled(path: Path, *, grades: int) -> list[LabelledPair]:
     grades: how many there are; a grade is a whole number from 0 to grades − 1.
     Raises ModelError naming the file, the row (counted from 1, after a header) and what is wrong with it.
     """
-    pairs = [_pair(row, f"{path}, row {number}", grades) for number, row in enumerate(_rows(path), start=1)]
+    return list(iter_labelled(path, grades=grades))
+
+
+def iter_labelled(path: Path, *, grades: int) -> Iterator[LabelledPair]:
+    """The same, one at a time: the file may be larger than memory."""
+    number = 0
+    for number, row in enumerate(_rows(path), start=1):
+        yield _pair(row, f"{path}, row {number}", grades)
+    if not number:
+        raise ModelError(f"{path} holds no pairs")
+
+
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """The (query, title) pairs of a file in one of the same formats, grades or not.
+
+    Raises ModelError as `read_labelled` does.
+    """
+    pairs = [_texts(row, f"{path}, row {number}", COLUMNS[:2]) for number, row in enumerate(_rows(path), 1)]
     if not pairs:
         raise ModelError(f"{path} holds no pairs")
     return pairs
 
 
 def _pair(row: Mapping[str, Any], place: str, grades: int) -> LabelledPair:
-    for column in COLUMNS:
+    query, title = _texts(row, place, COLUMNS)
+    number = _grade(row["grade"])
+    if number is None or not 0 <= number < grades:
+        raise ModelError(f"{place}: grade {row['grade']!r} is not a whole number from 0 to {grades - 1}")
+    return LabelledPair(query, title, number)
+
+
+def _texts(row: Mapping[str, Any], place: str, columns: Sequence[str]) -> tuple[str, str]:
+    for column in columns:
         if row.get(column) is None:
-            raise ModelError(f"{place}: there is no {column}; each row needs query, title and grade")
-    query, title, grade = (row[column] for column in COLUMNS)
+            needed = " and ".join((", ".join(columns[:-1]), columns[-1]))
+            raise ModelError(f"{place}: there is no {column}; each row needs {needed}")
+    query, title = row["query"], row["title"]
     if not isinstance(query, str) or not isinstance(title, str) or not query.strip():
         raise ModelError(f"{place}: query and title must be text, and the query not blank")
-    number = _grade(grade)
-    if number is None or not 0 <= number < grades:
-        raise ModelError(f"{place}: grade {grade!r} is not a whole number from 0 to {grades - 1}")
-    return LabelledPair(query, title, number)
+    return query, title
 
 
 def _grade(value: object) -> int | None:

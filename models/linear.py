@@ -53,6 +53,14 @@ class Linear:
         """The weight in its plain layout, (out, in); a copy where it is prepacked."""
         return self._weight.to_dense() if self._packed else self._weight
 
+    def rows(self, index: Tensor) -> Linear:
+        """The map with only the outputs `index`, (n,) int64."""
+        return Linear(self.weight[index], self.bias[index], self.activation)
+
+    def columns(self, index: Tensor) -> Linear:
+        """The map of only the inputs `index`, (n,) int64; the others count as 0."""
+        return Linear(self.weight[:, index], self.bias, self.activation)
+
     @property
     def nbytes(self) -> int:
         """Bytes that weight and bias take up."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from models.attention import MultiHeadAttention
-from models.linear import Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +18,7 @@ class LayerHeads:
     """What one layer computes for one batch.
 
     live: positions, among the heads that the layer holds, of those that some row needs, ascending.
-    weights: (rows, held) or (held,) float32; None where all are 1.
+    weights: (rows, held) float32, or (1, held) for all rows; None where all are 1.
     """
 
     live: tuple[int, ...]
@@ -34,10 +33,12 @@ def plan(weights: np.ndarray | None, kept_heads: Sequence[tuple[int, ...]]) -> l
     """
     if weights is None:
         return [LayerHeads(tuple(range(len(kept))), None) for kept in kept_heads]
+    stacked = weights if weights.ndim == 3 else weights[None]
     layers = []
-    for layer, kept in enumerate(kept_heads):
-        held = weights[..., layer, list(kept)]  # (rows, held) or (held,)
-        live = np.flatnonzero(np.atleast_2d(held > 0).any(0))
+    for held, kept in zip(stacked.swapaxes(0, 1), kept_heads, strict=True):  # (rows or 1, heads)
+        if len(kept) < held.shape[1]:
+            held = held[:, list(kept)]
+        live = np.flatnonzero(held.any(0))
         layers.append(LayerHeads(tuple(live.tolist()), None if (held == 1).all() else held))
     return layers
 
@@ -84,12 +85,8 @@ def slice_heads(whole: MultiHeadAttention, live: tuple[int, ...]) -> MultiHeadAt
     rows = head_rows(live, whole.head_size)
     width = whole.heads * whole.head_size
     stacked = torch.cat([rows + part * width for part in range(3)])
-    projection, output = whole.query_key_value, whole.output
     return MultiHeadAttention(
-        len(live),
-        whole.head_size,
-        Linear(projection.weight[stacked], projection.bias[stacked]),
-        Linear(output.weight[:, rows], output.bias),
+        len(live), whole.head_size, whole.query_key_value.rows(stacked), whole.output.columns(rows)
     )
 
 

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from loadtest.cli import app as load
-from service.cli import evaluate, prune, score, serve, train
+from service.cli import evaluate, experiment, prune, quantize, score, serve, study, train
 
 app = typer.Typer(
     name="headroom",
@@ -22,7 +22,10 @@ app.command("serve")(serve.command)
 app.command("score")(score.command)
 app.command("train")(train.command)
 app.command("evaluate")(evaluate.command)
+app.command("study")(study.command)
 app.command("prune")(prune.command)
+app.command("quantize")(quantize.command)
+app.add_typer(experiment.app, name="experiment")
 app.add_typer(load, name="load")
 
 

@@ -1,36 +1,51 @@
-"""`headroom prune`: a checkpoint and a mask become a smaller checkpoint."""
+"""`headroom prune`: a checkpoint and a mask, or a study's tuned scales, become a smaller checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+
+if TYPE_CHECKING:
+    from models import HeadMask
+    from models.config import ModelConfig
 
 
 def command(
     out: Annotated[Path, typer.Option(help="Directory to write; must not hold anything yet.")],
-    mask: Annotated[str, typer.Option(help="The heads to remove, such as 2.3,7.* or @name.")],
+    mask: Annotated[
+        str | None, typer.Option(help="The heads to remove, such as 2.3,7.*, @name or a study's mask.json.")
+    ] = None,
+    scales: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of --mask: a study's scales.json; heads of scale 0 go, the others are scaled."
+        ),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The result as one JSON object.")] = False,
 ) -> None:
-    """Remove heads for good: the new checkpoint scores as the old one does under the mask.
+    """Remove heads for good: the new checkpoint scores as the old one does under the mask, or with the
+    scales.
 
     Example: headroom prune --mask random:0.2@7 --out ./smaller && headroom serve --model ./smaller
+
+    Example: headroom prune --scales study/scales.json --out ./smaller
     """
     import json
 
-    from models import HeadMask
-    from models.config import read_config, read_stored_masks
+    from models.config import read_config
     from models.hub import locate
-    from models.pruning import prune
+    from models.pruning import prune, read_scales
 
+    if (mask is None) == (scales is None):
+        raise typer.BadParameter("give either --mask or --scales", param_hint="'--mask' / '--scales'")
     source = locate(model)
     config = read_config(source)
-    head_mask = HeadMask.parse(
-        mask, layers=config.num_layers, heads=config.num_heads, stored=read_stored_masks(source, config)
-    )
-    pruned = prune(source, out, head_mask)
+    weights = read_mask(mask, source, config) if mask is not None else None
+    removed = weights if weights is not None else read_scales(cast(Path, scales))
+    pruned = prune(source, out, removed)
     before, after = (sum(map(len, c.kept_heads)) for c in (config, pruned))
     old_bytes, new_bytes = ((d / "model.safetensors").stat().st_size for d in (source, out))
     if as_json:
@@ -38,7 +53,8 @@ def command(
             json.dumps(
                 {
                     "out": str(out),
-                    "head_mask": {"id": head_mask.id, "spec": head_mask.spec},
+                    "head_mask": None if weights is None else {"id": weights.id, "spec": weights.spec},
+                    "scales": None if scales is None else str(scales),
                     "heads": {"before": before, "after": after},
                     "bytes": {"before": old_bytes, "after": new_bytes},
                 }
@@ -46,3 +62,23 @@ def command(
         )
     else:
         print(f"{out}: {after} of {before} heads, {new_bytes / 1e6:.1f} MB of {old_bytes / 1e6:.1f} MB")
+
+
+def read_mask(spec: str, source: Path, config: ModelConfig) -> HeadMask:
+    """The mask of a spec, or of the file that `headroom study search` wrote: {"mask": {"off": [[2, 3], …]},
+    …}."""
+    import json
+
+    from models import HeadMask, ModelError
+    from models.config import read_stored_masks
+
+    form: str | dict[str, object] = spec
+    if spec.endswith(".json"):
+        try:
+            form = json.loads(Path(spec).read_text(encoding="utf-8"))["mask"]
+        except FileNotFoundError:
+            raise ModelError(f"{spec} does not exist") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{spec} does not hold the mask of a study: {error}") from None
+    stored = read_stored_masks(source, config)
+    return HeadMask.parse(form, layers=config.num_layers, heads=config.num_heads, stored=stored)

@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.attention import MultiHeadAttention, attend, attend_exactly, attention_probabilities
+from models.attention import (
+    MultiHeadAttention,
+    attend,
+    attend_exactly,
+    attend_together,
+    attention_probabilities,
+)
 
 
 def torch_reference(
@@ -110,14 +116,28 @@ def test_a_head_mask_removes_the_head_and_keeps_the_bias(kind: str) -> None:
     torch.testing.assert_close(masked[1], ours.output.bias.expand(7, 32))
 
 
-@given(heads=st.integers(1, 5), size=st.integers(1, 20), length=st.integers(1, 30), rows=st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
-def test_both_attention_cores_are_scaled_dot_product_attention(
-    heads: int, size: int, length: int, rows: int
+@given(
+    problems=st.integers(1, 9), size=st.integers(1, 20), keys=st.integers(1, 30), queries=st.integers(1, 40)
+)
+@settings(max_examples=60, deadline=None)
+def test_every_attention_core_is_scaled_dot_product_attention(
+    problems: int, size: int, keys: int, queries: int
 ) -> None:
-    query, key, value = torch.randn(3, rows, heads, length, size).unbind(0)
+    query, (key, value) = torch.randn(problems, queries, size), torch.randn(2, problems, keys, size)
+    lengths = torch.randint(1, keys + 1, (problems,))
+    missing = torch.arange(keys) >= lengths[:, None]
 
-    expected = torch.softmax(query.double() @ key.double().mT * size**-0.5, -1) @ value.double()
+    scores = query.double() @ key.double().mT * size**-0.5
+    full = torch.softmax(scores, -1) @ value.double()
+    masked = torch.softmax(scores.masked_fill(missing[:, None], -torch.inf), -1) @ value.double()
 
-    torch.testing.assert_close(attend(query, key, value).double(), expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(attend_exactly(query, key, value).double(), expected, atol=1e-5, rtol=1e-4)
+    out = torch.empty_like(query)
+    attend_together(query, key, value, None, out)
+    torch.testing.assert_close(out.double(), full, atol=1e-5, rtol=1e-4)
+    attend_together(query, key, value, missing.flatten().nonzero().flatten(), out)
+    torch.testing.assert_close(out.double(), masked, atol=1e-5, rtol=1e-4)
+    attend_exactly(query, key, value, None, out)
+    torch.testing.assert_close(out.double(), full, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        attend(*(part[None] for part in (query, key, value)))[0].double(), full, atol=1e-5, rtol=1e-4
+    )

@@ -1,0 +1,35 @@
+"""How far a number format moves the shipped model's scores from float32, on labelled pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from models.classifier import Classifier
+from models.evaluation import Evaluation
+from models.labelled import read_labelled
+
+DATA = Path(__file__).parents[1] / "data" / "sample" / "test.jsonl.gz"
+
+
+def measure(dtype: str = "bfloat16", path: Path | None = None, most: int | None = None) -> dict[str, float]:
+    """Scores of the labelled sample in `dtype` beside float32.
+
+    path: a checkpoint, None for the shipped one; most: pairs to look at.
+    Returns max_probability_difference, grades_changed (share), and qwk and ndcg10 of each format.
+    """
+    exact, ours = (Classifier.load(path, device="cpu", dtype=name) for name in ("float32", dtype))
+    labelled = read_labelled(DATA, grades=len(exact.grades))[:most]
+    pairs = [(pair.query, pair.title) for pair in labelled]
+    right, found = (model.score(pairs).probabilities for model in (exact, ours))
+    result = {
+        "pairs": float(len(pairs)),
+        "max_probability_difference": float(np.abs(right - found).max()),
+        "grades_changed": float((right.argmax(1) != found.argmax(1)).mean()),
+    }
+    queries, grades = [pair.query for pair in labelled], [pair.grade for pair in labelled]
+    for name, probabilities in (("float32", right), (dtype, found)):
+        metrics = Evaluation(queries, grades, probabilities).metrics()
+        result |= {f"qwk_{name}": metrics["qwk"], f"ndcg10_{name}": metrics["ndcg10"]}
+    return result

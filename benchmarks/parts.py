@@ -1,0 +1,55 @@
+"""Where the time of a forward pass goes, by part, from torch's profiler."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile
+
+PARTS = ("linear", "attention core", "LayerNorm", "mask", "embeddings", "rest")
+
+_PART_OF = {
+    "mkldnn::_linear_pointwise": "linear",
+    "aten::linear": "linear",
+    "onednn::qlinear_pointwise": "linear",
+    "aten::embedding": "embeddings",
+    "aten::layer_norm": "LayerNorm",
+    "aten::mul_": "mask",
+    "aten::baddbmm": "attention core",
+    "aten::bmm": "attention core",
+    "aten::softmax": "attention core",
+    "aten::index_fill_": "attention core",
+    "aten::index_select": "attention core",
+    "aten::scaled_dot_product_attention": "attention core",
+}
+
+
+def measure(call: Callable[[], object], calls: int = 5) -> dict[str, float]:
+    """Each part's share of the wall time of `call`, a forward pass; they sum to 1.
+
+    The rest is Python, packing, the classifier's head and what the profiler itself takes.
+    """
+    call()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        wall = (time.perf_counter() - started) * 1e6
+    shares = dict.fromkeys(PARTS, 0.0)
+    for event in profiler.events():
+        part = _part(event)
+        if part is not None:
+            shares[part] += event.self_cpu_time_total / wall
+    shares["rest"] = max(0.0, 1 - sum(shares.values()))
+    return shares
+
+
+def _part(event: Any) -> str | None:
+    """The part of the outermost operator around an event that belongs to one."""
+    found = None
+    while event is not None:
+        found = _PART_OF.get(event.name, found)
+        event = event.cpu_parent
+    return found

@@ -1,0 +1,140 @@
+"""8-bit products: the integers mean what the checkpoint says, on every processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from models import int8_linear
+from models.int8_linear import Int8Linear, Product, Steps, TensorSteps, has_integer_products
+from models.linear import activate
+
+
+@pytest.fixture(params=["oneDNN", "plain torch"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    has_integer_products.cache_clear()
+    if request.param == "plain torch":
+        monkeypatch.setattr(int8_linear, "CHECKED_TORCH", "1.0.")
+    elif not has_integer_products():
+        pytest.skip("this processor has no VNNI, or this torch is not the checked one")
+    yield
+    has_integer_products.cache_clear()
+
+
+def random_product(out: int, width: int) -> Product:
+    weight = torch.randint(-127, 128, (out, width)).to(torch.int8)
+    return Product(weight, torch.rand(out) / 500 + 1e-3, torch.randn(out))
+
+
+def as_floats(product: Product, steps: torch.Tensor, zero: int, scale: float = 1.0) -> torch.Tensor:
+    sums = (steps.double() - zero) @ product.weight.double().T
+    return sums * product.weight_scale.double() * scale + product.bias.double()
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_numbers_in_numbers_out_with_and_without_residual(dtype: torch.dtype, rows: int) -> None:
+    product = random_product(24, 40)
+    scale, offset = torch.rand(40) / 20 + 0.01, torch.randn(40)
+    x, residual = torch.randn(rows, 40).to(dtype), torch.randn(rows, 24).to(dtype)
+    before = residual.clone()
+    ours = Int8Linear(product, dtype=dtype, given=Steps(scale, offset))
+
+    steps = ours.quantize(x)
+    exact = as_floats(product, steps, 128)
+
+    assert steps.dtype == torch.uint8
+    expected_steps = ((x.double() - offset) / scale + 128).clamp(0, 255)
+    assert (steps.double() - expected_steps).abs().max() <= 0.5 + 1e-3
+    tolerance = 1e-4 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(ours(x).double(), exact, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(
+        ours(x, residual).double(), exact + residual.double(), atol=tolerance, rtol=tolerance
+    )
+    torch.testing.assert_close(residual, before, msg="a caller's residual was written into")
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh", "relu"])
+def test_steps_pass_from_one_product_to_the_next(activation: str) -> None:
+    between = TensorSteps(0.02, 9)
+    first, second = random_product(48, 40), random_product(24, 48)
+    x = torch.randn(17, 40)
+    given = Steps(torch.full((40,), 0.02), torch.zeros(40))
+    up = Int8Linear(first, activation, dtype=torch.float32, given=given, gives=between)
+    down = Int8Linear(second, dtype=torch.float32, given=between)
+
+    inner = up(x)
+
+    exact = activate(as_floats(first, up.quantize(x), 128), activation) / 0.02 + 9
+    assert inner.dtype == torch.uint8
+    assert (inner.double() - exact.clamp(0, 255)).abs().max() <= 0.5 + 1e-3
+    torch.testing.assert_close(down(inner).double(), as_floats(second, inner, 9, 0.02), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("_way")
+def test_weight_and_bias_show_the_float_map_that_is_stood_for() -> None:
+    scale, offset = torch.rand(40) / 20 + 0.01, torch.randn(40)
+    ours = Int8Linear(random_product(24, 40), dtype=torch.float32, given=Steps(scale, offset))
+    on_a_step = torch.randint(-127, 127, (5, 40)) * scale + offset
+
+    torch.testing.assert_close(ours(on_a_step), on_a_step @ ours.weight.T + ours.bias, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("_way")
+def test_rows_and_columns_cut_out_are_those_of_the_whole() -> None:
+    product = random_product(24, 40)
+    given = Steps(torch.full((40,), 0.03), torch.randn(40))
+    whole = Int8Linear(product, dtype=torch.float32, given=given)
+    x, index = torch.randn(9, 40), torch.tensor([1, 7, 20])
+
+    torch.testing.assert_close(whole.rows(index)(x), whole(x)[:, index])
+
+    output = Int8Linear(product, dtype=torch.float32, given=Steps())
+    kept = torch.tensor([0, 3, 39])
+    only = torch.zeros(9, 40)
+    only[:, kept] = heads = torch.randn(9, 3) * 50
+    torch.testing.assert_close(output.columns(kept)(heads), output(only), atol=1e-4, rtol=1e-5)
+    with pytest.raises(ValueError, match="offsets"):
+        whole.columns(kept)
+
+
+@pytest.mark.usefixtures("_way")
+def test_a_row_is_the_same_bits_alone_and_among_others() -> None:
+    ours = Int8Linear(
+        random_product(48, 64),
+        "gelu",
+        dtype=torch.float32,
+        given=Steps(torch.full((64,), 0.03), torch.zeros(64)),
+    )
+    if not has_integer_products():
+        pytest.skip("plain products need packs filled up to a multiple, which the encoder sees to")
+    x = torch.randn(50, 64)
+    whole = ours(x)
+    for rows in (1, 2, 7, 33):
+        assert torch.equal(ours(x[:rows]), whole[:rows])
+
+
+def test_far_outliers_stop_at_the_last_step() -> None:
+    ours = Int8Linear(random_product(4, 3), dtype=torch.float32, given=Steps())
+    assert ours.quantize(torch.tensor([[-1e9, 0.4, 1e9], [-127.6, -0.6, 126.6]])).tolist() == [
+        [0, 128, 255],
+        [0, 127, 255],
+    ]
+
+
+def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong:
+        def __call__(self, steps: torch.Tensor, *_: object) -> torch.Tensor:
+            return torch.zeros(steps.shape[0], 32, dtype=torch.uint8)
+
+        def binary(self, *_: object) -> torch.Tensor:
+            return torch.zeros(16, 32)
+
+    has_integer_products.cache_clear()
+    monkeypatch.setattr(int8_linear, "_op", Wrong)
+    assert not has_integer_products()
+    has_integer_products.cache_clear()

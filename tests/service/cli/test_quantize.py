@@ -1,0 +1,102 @@
+"""`headroom quantize`, as typed at a prompt."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import Classifier
+from models.evaluation import Evaluation
+from tests.checkpoints import WORDS, write_checkpoint
+from tests.service.cli.prompt import Run
+
+
+@pytest.fixture
+def traffic(tmp_path: Path) -> Path:
+    """Pairs without grades."""
+    rng = np.random.default_rng(0)
+    file = tmp_path / "traffic.csv"
+    with file.open("w", newline="") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(["query", "title"])
+        rows.writerows(
+            [" ".join(rng.choice(WORDS, 2)), " ".join(rng.choice(WORDS, rng.integers(2, 9)))]
+            for _ in range(80)
+        )
+    return file
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    file = tmp_path / "judged.jsonl"
+    rows = [
+        {
+            "query": " ".join(rng.choice(WORDS[:6], 1)),
+            "title": " ".join(rng.choice(WORDS, 5)),
+            "grade": int(rng.integers(0, 5)),
+        }
+        for _ in range(60)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_the_loss_that_is_printed_is_the_loss(
+    run: Run, tiny_checkpoint: Path, traffic: Path, judged: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "int8"
+    options = ("--model", str(tiny_checkpoint), "--data", str(traffic), "--test", str(judged))
+    output = run("quantize", *options, "--out", str(out), "--json")
+    report = json.loads(output.out)
+
+    rows = [json.loads(line) for line in judged.read_text().splitlines()]
+    pairs = [(row["query"], row["title"]) for row in rows]
+    exact = Classifier.load(tiny_checkpoint, "cpu", "float32").score(pairs)
+    int8 = Classifier.load(out, "cpu").score(pairs)
+    found = report["against_float32"]
+    for side, scores in (("before", exact), ("after", int8)):
+        evaluation = Evaluation(
+            [row["query"] for row in rows], [row["grade"] for row in rows], scores.probabilities
+        )
+        for name in ("qwk", "ndcg10", "accuracy"):
+            assert found[side][name] == pytest.approx(evaluation.metrics()[name], abs=1e-6)
+    assert found["change"]["qwk"]["value"] == pytest.approx(found["after"]["qwk"] - found["before"]["qwk"])
+    largest = np.abs(exact.probabilities - int8.probabilities).max()
+    assert found["largest_probability_difference"] == pytest.approx(largest, abs=1e-6)
+    assert found["pairs"] == 60
+    assert report["bytes"]["after"] < report["bytes"]["before"]
+    assert "layer 3 of 3" in output.err
+
+
+def test_a_one_label_model_is_compared_on_the_calibration_pairs(
+    run: Run, traffic: Path, tmp_path: Path
+) -> None:
+    source = write_checkpoint(tmp_path / "one-label", num_labels=1)
+    output = run(
+        *("quantize", "--model", str(source), "--data", str(traffic), "--out", str(tmp_path / "int8"))
+    )
+    assert output.status == 0
+    assert "of 80 pairs keep their grade" in output.out
+    assert "probabilities differ by" in output.out
+    assert "qwk" not in output.out
+
+
+def test_what_cannot_be_quantized_is_refused_in_one_line(
+    run: Run, tiny_checkpoint: Path, traffic: Path, judged: Path, tmp_path: Path
+) -> None:
+    model = ("--model", str(tiny_checkpoint))
+    ungraded = run("quantize", *model, "--test", str(traffic), "--out", str(tmp_path / "int8"))
+    assert ungraded.status == 1
+    assert "there is no grade" in ungraded.err
+    assert not (tmp_path / "int8").exists()
+
+    taken = run(
+        *("quantize", *model, "--data", str(judged), "--test", str(judged), "--out", str(traffic.parent))
+    )
+    assert taken.status == 1
+    assert "is not empty" in taken.err
