@@ -2,19 +2,22 @@
 
 Every metric is a function of sums over queries, so that a resample of the queries is a row of counts and all
 resamples are computed in a few matrix products. Two evaluations of the same pairs share their resamples: the
-interval of their difference is the paired one.
+interval of their difference is the paired one. The rule of the intervals is in models.bootstrap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from models import metrics
+from models.bootstrap import Draws, Floats, Interval, resample, symmetric_t, with_data
+
+__all__ = ["Evaluation", "Interval", "as_json", "differences", "intervals", "resample"]
+
 Ints = NDArray[np.int64]
 
 CALIBRATION_BINS = 15
@@ -22,15 +25,6 @@ CUTOFF = 10
 """NDCG looks at this many titles of a query."""
 
 _CHUNK = 256  # resamples at a time: spearman holds (chunk, pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A metric's value and the 2.5 % and 97.5 % points of its bootstrap distribution."""
-
-    value: float
-    low: float
-    high: float
 
 
 class Evaluation:
@@ -73,25 +67,32 @@ class Evaluation:
         accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); spearman of expected
         grade and truth; ndcg10 (gain 2^grade − 1) over queries with titles of different grades; ece.
         """
-        confusion = (counts @ self._confusion).reshape(-1, self.grades, self.grades)  # [truth, predicted]
-        total = confusion.sum((1, 2))
-        ndcg, has_ndcg = self._ndcg
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return {
-                "accuracy": np.trace(confusion, axis1=1, axis2=2) / total,
-                "macro_f1": _macro_f1(confusion),
-                "qwk": _quadratic_kappa(confusion),
-                "spearman": self._spearman(counts),
-                "ndcg10": counts @ ndcg / (counts @ has_ndcg),
-                "ece": np.abs(counts @ self._calibration).sum(1) / total,
-            }
+        return {name: draws.values for name, draws in self.draws(counts, influences=False).items()}
+
+    def draws(self, counts: Floats, *, influences: bool = True) -> dict[str, Draws]:
+        """The same with each query's influence (empty arrays where not asked for)."""
+        sums = counts @ self.sums
+        found = {}
+        if influences:
+            values, slopes = metrics.values_and_gradients(sums, self.grades)
+        else:
+            values, slopes = (
+                metrics.values(sums, self.grades),
+                np.empty((0, len(metrics.NAMES), sums.shape[1])),
+            )
+        for place, name in enumerate(metrics.NAMES):
+            found[name] = Draws(values[:, place], slopes[:, place] @ self.sums.T)
+        found["spearman"] = self._spearman(counts, influences)
+        found["ece"] = self._ece(counts, influences)
+        return found
 
     @cached_property
-    def _confusion(self) -> Floats:
-        """(queries, grades²): how often each truth met each prediction."""
-        flat = np.zeros((self.queries, self.grades**2))
-        np.add.at(flat, (self.query_of, self.truth * self.grades + self.predicted), 1)
-        return flat
+    def sums(self) -> Floats:
+        """(queries, grades² + 2): how often each truth met each prediction; NDCG@10; 1 where there is one."""
+        sums = np.zeros((self.queries, self.grades**2 + 2))
+        np.add.at(sums, (self.query_of, self.truth * self.grades + self.predicted), 1)
+        sums[:, -2], sums[:, -1] = self._ndcg
+        return sums
 
     @cached_property
     def _calibration(self) -> Floats:
@@ -120,24 +121,49 @@ class Evaluation:
             present[query] = 1
         return values, present
 
-    def _spearman(self, counts: Floats) -> Floats:
-        parts = [counts[start : start + _CHUNK] for start in range(0, len(counts), _CHUNK)]
-        return np.concatenate([self._spearman_of(part[:, self.query_of]) for part in parts])
+    def _ece(self, counts: Floats, influences: bool) -> Draws:
+        sizes = np.bincount(self.query_of, minlength=self.queries)
+        total = counts @ sizes
+        gaps = counts @ self._calibration  # (resamples, bins)
+        values = np.abs(gaps).sum(1) / total
+        if not influences:
+            return Draws(values, np.empty((0, self.queries)))
+        slopes = np.sign(gaps) @ self._calibration.T - values[:, None] * sizes
+        return Draws(values, slopes / total[:, None])
 
-    def _spearman_of(self, weights: Floats) -> Floats:
+    def _spearman(self, counts: Floats, influences: bool) -> Draws:
+        parts = [
+            self._spearman_of(counts[start : start + _CHUNK], influences)
+            for start in range(0, len(counts), _CHUNK)
+        ]
+        return Draws(
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.influences for part in parts]),
+        )
+
+    def _spearman_of(self, counts: Floats, influences: bool) -> Draws:
+        weights = counts[:, self.query_of]
         left, right = (_weighted_ranks(v, weights) for v in (self.truth.astype(np.float64), self.expected))
         total = weights.sum(1, keepdims=True)
-        left -= (left * weights).sum(1, keepdims=True) / total
-        right -= (right * weights).sum(1, keepdims=True) / total
-        scale = np.sqrt((weights * left**2).sum(1) * (weights * right**2).sum(1))
-        return np.asarray((weights * left * right).sum(1) / scale)
+        for ranks in (left, right):
+            ranks -= (ranks * weights).sum(1, keepdims=True) / total
+            with np.errstate(invalid="ignore", divide="ignore"):
+                ranks /= np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
+        values = (weights * left * right).sum(1) / total[:, 0]
+        if not influences:
+            return Draws(values, np.empty((0, self.queries)))
+        # Of the correlation of the ranks as they stand: that ranks move with the weights is left out, the
+        # same in the data and in the resamples.
+        slopes = (left * right - values[:, None] * (left**2 + right**2) / 2) / total
+        by_query = np.zeros((self.queries, len(counts)))
+        np.add.at(by_query, self.query_of, slopes.T)
+        return Draws(values, by_query.T)
 
 
 def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
     """Each metric with its 95 % interval."""
-    values = evaluation.metrics()
-    drawn = evaluation.resampled(resample(evaluation.queries, resamples, seed))
-    return {name: _interval(value, drawn[name]) for name, value in values.items()}
+    counts = with_data(resample(evaluation.queries, resamples, seed))
+    return {name: symmetric_t(draws, counts) for name, draws in evaluation.draws(counts).items()}
 
 
 def differences(
@@ -146,42 +172,9 @@ def differences(
     """Each metric of `second` minus that of `first`, on the same pairs and the same resamples."""
     if not np.array_equal(first.query_of, second.query_of) or not np.array_equal(first.truth, second.truth):
         raise ValueError("the two evaluations are not of the same pairs")
-    before, after = first.metrics(), second.metrics()
-    counts = resample(first.queries, resamples, seed)
-    drawn_before, drawn_after = first.resampled(counts), second.resampled(counts)
-    return {
-        name: _interval(after[name] - before[name], drawn_after[name] - drawn_before[name]) for name in before
-    }
-
-
-def resample(queries: int, resamples: int, seed: int) -> Floats:
-    """How often each query is in each resample: (resamples, queries), rows sum to `queries`."""
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(queries, np.full(queries, 1 / queries), size=resamples).astype(np.float64)
-
-
-def _interval(value: float, drawn: Floats) -> Interval:
-    finite = drawn[np.isfinite(drawn)]
-    if not len(finite):
-        return Interval(value, float("nan"), float("nan"))
-    low, high = np.quantile(finite, (0.025, 0.975))
-    return Interval(value, float(low), float(high))
-
-
-def _macro_f1(confusion: Floats) -> Floats:
-    right = np.diagonal(confusion, axis1=1, axis2=2)
-    occurs = confusion.sum(2) > 0
-    f1 = 2 * right / (confusion.sum(1) + confusion.sum(2))
-    return np.asarray(np.where(occurs, f1, 0).sum(1) / occurs.sum(1))
-
-
-def _quadratic_kappa(confusion: Floats) -> Floats:
-    """Cohen's kappa with squared distances (Cohen 1968): 1 is agreement, 0 chance."""
-    grades = np.arange(confusion.shape[1])
-    distance = (grades[:, None] - grades) ** 2
-    observed = (confusion * distance).sum((1, 2))
-    chance = np.einsum("rt,rp,tp->r", confusion.sum(2), confusion.sum(1), distance) / confusion.sum((1, 2))
-    return np.asarray(np.where(chance > 0, 1 - observed / chance, 0))
+    counts = with_data(resample(first.queries, resamples, seed))
+    before, after = first.draws(counts), second.draws(counts)
+    return {name: symmetric_t(after[name] - before[name], counts) for name in before}
 
 
 def _gain(grades: Ints) -> Floats:

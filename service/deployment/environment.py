@@ -27,15 +27,23 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
         run: an empty directory of this run's own; its path must be short (Unix sockets go into it).
         request_timeout_s: the longest a request may take.
     """
+    prepare_tasks(run)
+    os.environ.update(_serve())
+    if uses_haproxy():
+        os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
+
+
+def prepare_tasks(run: Path) -> None:
+    """The part of it that a Ray without Serve needs: a token of its own, nothing inherited, no reports.
+
+    run: as for `prepare`.
+    """
     token = run / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
     for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR"):
         os.environ.pop(inherited, None)
     os.environ.update(_ray(token))
-    os.environ.update(_serve())
-    if uses_haproxy():
-        os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
 
 
 def uses_haproxy() -> bool:

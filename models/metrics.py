@@ -1,0 +1,90 @@
+"""Metrics that are functions of sums over queries, and their derivatives.
+
+A query's row of sums holds how often each true grade met each predicted grade (grades², truth first), the
+query's NDCG@10, and 1 where it has one. The derivative by the sums gives each query's influence on a metric,
+and so its standard error, in one product (the delta method).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+NAMES = ("accuracy", "macro_f1", "qwk", "ndcg10")
+
+
+def values(sums: Floats, grades: int) -> Floats:
+    """The metrics NAMES of added-up sums: (..., grades² + 2) → (..., 4); nan where there is nothing to rank.
+
+    accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa, Cohen 1968: 1 is agreement,
+    0 chance, and 0 where only one grade occurs); the mean NDCG@10.
+    """
+    return _compute(sums, grades, gradients=False)[0]
+
+
+def values_and_gradients(sums: Floats, grades: int) -> tuple[Floats, Floats]:
+    """The metrics, (..., 4), and their derivatives by the sums, (..., 4, grades² + 2)."""
+    return _compute(sums, grades, gradients=True)
+
+
+def _compute(sums: Floats, grades: int, *, gradients: bool) -> tuple[Floats, Floats]:
+    confusion = sums[..., :-2].reshape(*sums.shape[:-1], grades, grades)  # [truth, predicted]
+    parts = [_accuracy(confusion, gradients), _macro_f1(confusion, gradients), _kappa(confusion, gradients)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ndcg = sums[..., -2] / sums[..., -1]
+    found = np.stack([*(value for value, _ in parts), ndcg], -1)
+    if not gradients:
+        return found, np.empty(0)
+    slopes = np.zeros((*found.shape, sums.shape[-1]))
+    for place, (_, slope) in enumerate(parts):
+        slopes[..., place, :-2] = slope.reshape(*sums.shape[:-1], grades * grades)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slopes[..., 3, -2] = 1 / sums[..., -1]
+        slopes[..., 3, -1] = -ndcg / sums[..., -1]
+    return found, slopes
+
+
+def _accuracy(confusion: Floats, gradients: bool) -> tuple[Floats, Floats]:
+    total = confusion.sum((-1, -2))
+    value = np.trace(confusion, axis1=-2, axis2=-1) / total
+    if not gradients:
+        return value, value
+    return value, (np.eye(confusion.shape[-1]) - value[..., None, None]) / total[..., None, None]
+
+
+def _macro_f1(confusion: Floats, gradients: bool) -> tuple[Floats, Floats]:
+    right = np.diagonal(confusion, axis1=-2, axis2=-1)
+    occurs = confusion.sum(-1) > 0
+    both = confusion.sum(-2) + confusion.sum(-1)
+    # 1/(row + column) of a grade that occurs, divided by how many occur.
+    share = np.where(occurs, 1 / np.where(occurs, both, 1), 0) / occurs.sum(-1, keepdims=True)
+    value = (2 * right * share).sum(-1)
+    if not gradients:
+        return value, value
+    f1 = 2 * right / np.where(occurs, both, 1)
+    loss = f1 * share
+    return value, np.eye(confusion.shape[-1]) * 2 * share[..., None] - loss[..., :, None] - loss[..., None, :]
+
+
+def _kappa(confusion: Floats, gradients: bool) -> tuple[Floats, Floats]:
+    numbers = np.arange(confusion.shape[-1])
+    distance = np.square(numbers[:, None] - numbers).astype(np.float64)
+    truth, predicted = confusion.sum(-1), confusion.sum(-2)
+    total = truth.sum(-1)
+    observed = (confusion * distance).sum((-1, -2))
+    from_truth, from_predicted = truth @ distance, predicted @ distance  # (..., predicted), (..., truth)
+    chance = (from_truth * predicted).sum(-1) / total
+    some = chance > 0
+    safe = np.where(some, chance, 1)
+    value = np.where(some, 1 - observed / safe, 0)
+    if not gradients:
+        return value, value
+    slope_of_chance = (
+        from_predicted[..., :, None] + from_truth[..., None, :] - chance[..., None, None]
+    ) / total[..., None, None]
+    ratio = np.where(some, observed / safe**2, 0)
+    return value, slope_of_chance * ratio[..., None, None] - distance * np.where(some, 1 / safe, 0)[
+        ..., None, None
+    ]

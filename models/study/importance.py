@@ -1,0 +1,102 @@
+"""In which order heads should go: by full and diagonal Fisher information, by Michel et al., by magnitude,
+at random.
+
+Every function returns the heads that the checkpoint holds, (layer, head), first to go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.classifier import Classifier
+from models.live_heads import head_rows
+
+Floats = NDArray[np.float64]
+Head = tuple[int, int]
+Order = tuple[Head, ...]
+
+
+def held_heads(classifier: Classifier) -> Order:
+    """The heads that the checkpoint still holds, ascending."""
+    return tuple((layer, head) for layer, kept in enumerate(classifier.config.kept_heads) for head in kept)
+
+
+def fisher(gradients: Floats) -> Floats:
+    """The Fisher information of the gates: mean over pairs of g·gᵀ. (n, layers, heads) → (layers·heads,)
+    squared.
+
+    It stands in for the Hessian of the loss at the intact network (Kwon et al. 2022,
+    https://arxiv.org/abs/2204.09656, eq. 8): ½·dᵀ·F·d is the loss that the change d of the gates brings.
+    """
+    flat = gradients.reshape(len(gradients), -1)
+    return np.asarray(flat.T @ flat / len(flat))
+
+
+def by_full_fisher(gradients: Floats, held: Sequence[Head]) -> Order:
+    """Backward elimination: the next head to go is the one that adds least to the quadratic of all that went.
+
+    Removing the set S costs ½·Σ F[i, j] over i, j in S (Kwon et al. 2022, eq. 12), so heads that do the same
+    work are not both taken for dispensable.
+    """
+    information = fisher(gradients)
+    heads = gradients.shape[2]
+    left = [layer * heads + head for layer, head in held]
+    with_gone = np.zeros(len(information))  # Σ F[i, j] over the j that went
+    order = []
+    while left:
+        cost = [information[i, i] + 2 * with_gone[i] for i in left]
+        gone = left.pop(int(np.argmin(cost)))
+        with_gone += information[:, gone]
+        order.append((gone // heads, gone % heads))
+    return tuple(order)
+
+
+def by_diagonal_fisher(gradients: Floats, held: Sequence[Head]) -> Order:
+    """The same without interactions: ascending F[i, i], the mean squared gradient."""
+    return _ascending((gradients**2).mean(0), held)
+
+
+def by_michel(gradients: Floats, held: Sequence[Head]) -> Order:
+    """Ascending mean |∂loss/∂gate|, each layer scaled to unit length (Michel et al. 2019, §4.1,
+    https://arxiv.org/abs/1905.10650)."""
+    importance = np.abs(gradients).mean(0)
+    length = np.linalg.norm(importance, axis=1, keepdims=True)
+    return _ascending(np.divide(importance, length, out=np.zeros_like(importance), where=length > 0), held)
+
+
+def by_magnitude(classifier: Classifier, held: Sequence[Head]) -> Order:
+    """Ascending Frobenius norm of W^O·W^V, the linear map that a head applies to what it attends to."""
+    norms = np.zeros((classifier.num_layers, classifier.num_heads))
+    for number, (layer, kept) in enumerate(
+        zip(classifier.encoder.layers, classifier.config.kept_heads, strict=True)
+    ):
+        if layer.attention is None:
+            continue
+        size, width = layer.attention.head_size, len(kept) * layer.attention.head_size
+        value = layer.attention.query_key_value.weight[2 * width :].float()
+        output = layer.attention.output.weight.float()
+        for place, head in enumerate(kept):
+            rows = head_rows([place], size)
+            norms[number, head] = float((output[:, rows] @ value[rows]).norm())
+    return _ascending(norms, held)
+
+
+def at_random(held: Sequence[Head], seed: int) -> Order:
+    """A random order."""
+    drawn = np.random.default_rng(seed).permutation(len(held))
+    return tuple(held[i] for i in drawn)
+
+
+def weights_without(gone: Sequence[Head], shape: tuple[int, int]) -> NDArray[np.float32]:
+    """Head weights (layers, heads): 0 for the heads `gone`, else 1."""
+    weights = np.ones(shape, np.float32)
+    for head in gone:
+        weights[head] = 0
+    return weights
+
+
+def _ascending(importance: Floats, held: Sequence[Head]) -> Order:
+    return tuple(sorted(held, key=lambda head: float(importance[head])))

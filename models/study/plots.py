@@ -1,0 +1,150 @@
+"""The look of the studies' plots: made for talks, safe for colour-blind readers, readable in grey.
+
+Signed heat maps print the number, with its sign, in every cell; lines differ by dash and marker as well as by
+colour. Colours: Okabe and Ito (2008) for lines, ColorBrewer's PuOr for signed values, cividis for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#555555"
+LINES = ((BLUE, "-", "o"), (ORANGE, "--", "s"), (GREEN, "-.", "^"), (PINK, ":", "D"))
+"""Colour, dash and marker of the first, second, third and fourth line of a plot."""
+
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 2.2,
+    "lines.markersize": 5.5,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.fonttype": "path",
+    "svg.hashsalt": "headroom",
+}
+LEAST = {"accuracy": 0.0, "macro_f1": 0.0, "qwk": -1.0, "ndcg10": 0.0}
+"""The lowest value each metric can take; bands end there."""
+_MOST_NUMBERS = 200
+"""A heat map with more cells than this prints no numbers."""
+
+
+def figure(
+    width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure of this size in inches with rows × columns axes, laid out so that nothing overlaps."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(rc=STYLE):  # type: ignore[arg-type]  # the stubs list every key
+        drawing = Figure(figsize=(width, height), layout="constrained")
+        axes = drawing.subplots(rows, columns, **options)
+    return drawing, axes
+
+
+def heat_map(
+    axes: Axes,
+    values: NDArray[np.floating],
+    *,
+    title: str,
+    label: str,
+    x: str = "head",
+    y: str = "layer",
+    signed: bool = True,
+    limits: tuple[float, float] | None = None,
+    marked: NDArray[np.bool_] | None = None,
+    digits: int = 1,
+) -> None:
+    """A matrix (rows, columns) as coloured cells with their numbers; nan cells stay empty.
+
+    signed: colours spread evenly around 0. limits: the ends of the colours, by default those of the data.
+    marked: cells with a frame. Row 0 is at the bottom, as layers are drawn.
+    """
+    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
+
+    finite = values[np.isfinite(values)]
+    reach = float(np.abs(finite).max(initial=0)) or 1.0
+    low, high = limits or ((-reach, reach) if signed else (float(finite.min(initial=0)), reach))
+    image = axes.imshow(
+        values,
+        cmap=colormaps["PuOr" if signed else "cividis"],
+        vmin=low,
+        vmax=high,
+        origin="lower",
+        aspect="auto",
+    )
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.9, pad=0.02)
+    bar.set_label(label)
+    bar.outline.set_visible(False)
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.set_xticks(range(values.shape[1]))
+    axes.set_yticks(range(values.shape[0]))
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    for (row, column), value in np.ndenumerate(values) if values.size <= _MOST_NUMBERS else ():
+        if np.isfinite(value):
+            text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+            shade = np.asarray(image.cmap(image.norm(value)))[:3] @ (0.299, 0.587, 0.114)
+            axes.text(
+                column,
+                row,
+                text.replace("-", "−"),
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                color="white" if shade < 0.5 else "black",
+            )
+    for row, column in np.argwhere(marked) if marked is not None else ():
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", lw=2))
+
+
+def curve(
+    axes: Axes,
+    x: Sequence[float],
+    middle: Sequence[float],
+    low: Sequence[float],
+    high: Sequence[float],
+    *,
+    line: int,
+    label: str,
+) -> None:
+    """A line with its band; `line` chooses colour, dash and marker from LINES."""
+    colour, dash, marker = LINES[line % len(LINES)]
+    axes.plot(x, middle, dash, color=colour, marker=marker, label=label)
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def intervals(
+    axes: Axes,
+    names: Sequence[str],
+    found: Sequence[tuple[float, float, float]],
+    *,
+    marked: Sequence[bool] | None = None,
+) -> None:
+    """Values with their intervals (value, low, high), one row each, the first on top; marked ones filled."""
+    for row, (value, low, high) in enumerate(found):
+        filled = marked is None or marked[row]
+        axes.plot([low, high], [row, row], color=BLUE, lw=2)
+        axes.plot(value, row, "o", color=BLUE, markerfacecolor=BLUE if filled else "white", markersize=6)
+    axes.axvline(0, color=GREY, lw=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)

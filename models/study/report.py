@@ -1,0 +1,182 @@
+"""Writes what a study found: report.json, report.md, report.html, the plots and other files."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models import evaluation
+from models.study import page, plots
+from models.study.base import Figure, Judged, Result, Section, Study, Table
+from models.study.wording import NAMES
+
+PLOTS = "plots"
+DPI = 160
+
+
+def write(study: Study, result: Result, sections: tuple[Section, ...]) -> dict[str, Any]:
+    """Writes the report into study.out and returns what report.json holds.
+
+    sections: those of the result, with what comes before them.
+    """
+    study.out.mkdir(parents=True, exist_ok=True)
+    (study.out / PLOTS).mkdir(exist_ok=True)
+    content = report_json(study, result)
+    sections = (_setting(study, content), *sections)
+    drawings = {}
+    for section in sections:
+        for figure in section.figures:
+            drawings[figure.name] = _draw(study.out / PLOTS, figure)
+    title = f"Head study “{result.kind}” of {study.classifier.name}"
+    _write(
+        study.out / "report.json", json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    )
+    _write(study.out / "report.md", markdown(title, result.conclusion, sections))
+    _write(study.out / "report.html", page.html(title, result.conclusion, sections, drawings))
+    for name, text in result.files.items():
+        _write(study.out / name, text)
+    return content
+
+
+def report_json(study: Study, result: Result) -> dict[str, Any]:
+    """CONTRACT §5, with the settings that the numbers depend on; what is not defined is null."""
+    whole = study.runner.evaluate([_none(study)], "baseline")[0]
+    baseline = evaluation.intervals(whole, resamples=study.resamples, seed=study.seed)
+    plain: dict[str, Any] = _defined(
+        {
+            "schema": 1,
+            "kind": result.kind,
+            "model": study.classifier.name,
+            "baseline": {name: baseline[name].value for name in NAMES},
+            "baseline_interval": {name: [baseline[name].low, baseline[name].high] for name in NAMES},
+            "random_order_ndcg10": whole.random_order_ndcg10(),
+            "data": _source(study.data),
+            "holdout": None if study.holdout is None else _source(study.holdout),
+            "settings": {"seed": study.seed, "resamples": study.resamples, "margin": study.margin},
+            "conclusion": result.conclusion,
+            "findings": [
+                {
+                    "claim": finding.claim,
+                    "published": finding.published,
+                    "ours": finding.ours,
+                    "replicates": finding.replicates,
+                    "reason": finding.reason,
+                }
+                for finding in result.findings
+            ],
+            **result.json,
+        }
+    )
+    return plain
+
+
+def markdown(title: str, conclusion: str, sections: tuple[Section, ...]) -> str:
+    """The report as Markdown, its plots beside it."""
+    lines = [f"# {title}", "", _escaped(conclusion), ""]
+    for section in sections:
+        lines += [f"## {section.title}", ""]
+        for paragraph in section.paragraphs:
+            lines += [_escaped(paragraph), ""]
+        for table in section.tables:
+            lines += [*_markdown_table(table), ""]
+        for figure in section.figures:
+            lines += [
+                f"![{figure.alt or figure.caption}]({PLOTS}/{figure.name}.png)",
+                "",
+                f"*{figure.caption}*",
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def _setting(study: Study, content: Mapping[str, Any]) -> Section:
+    data = study.data
+    paragraphs = [
+        f"{len(data):,} pairs of {len(data.queries):,} queries from {data.source}"
+        + (f" ({data.note})" if data.note else "")
+        + (
+            "."
+            if study.holdout is None
+            else f"; {len(study.holdout):,} pairs of {len(study.holdout.queries):,} other "
+            f"queries from {study.holdout.source} held out"
+            + (f" ({study.holdout.note})." if study.holdout.note else ".")
+        )
+        + f" Intervals are 95 %, by symmetric bootstrap-t with whole queries drawn ({study.resamples:,} "
+        f"resamples, seed {study.seed}).",
+    ]
+    if len(data.queries) < 50:
+        paragraphs.append(
+            f"With {len(data.queries)} queries only large effects can be told from chance: where an "
+            "interval is wide, the data do not say whether there is an effect."
+        )
+    rows = tuple(
+        (
+            NAMES[name],
+            f"{content['baseline'][name]:.3f}",
+            "{:.3f} to {:.3f}".format(*content["baseline_interval"][name]),
+        )
+        for name in NAMES
+        if content["baseline"][name] is not None
+    )
+    order = content["random_order_ndcg10"]
+    caption = "" if order is None else f"A random order of the titles has NDCG@10 {order:.3f}."
+    return Section("The whole model", tuple(paragraphs), (Table(("metric", "value", "95 %"), rows, caption),))
+
+
+def _source(data: Judged) -> dict[str, Any]:
+    return {"source": data.source, "pairs": len(data), "queries": len(data.queries), "note": data.note}
+
+
+def _none(study: Study) -> Any:
+    return study.classifier.all_heads.matrix
+
+
+def _draw(directory: Path, figure: Figure) -> str:
+    """Writes PNG and SVG; returns the SVG."""
+    from matplotlib import rc_context
+
+    with rc_context(rc=plots.STYLE):  # type: ignore[arg-type]  # the stubs list every key
+        drawing = figure.draw()
+        drawing.savefig(directory / f"{figure.name}.png", dpi=DPI)
+        buffer = io.StringIO()
+        drawing.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue()
+    _write(directory / f"{figure.name}.svg", svg)
+    return svg
+
+
+def _markdown_table(table: Table) -> list[str]:
+    def line(cells: tuple[str, ...]) -> str:
+        return "| " + " | ".join(_escaped(cell).replace("|", "\\|") for cell in cells) + " |"
+
+    rows = [line(table.header), "|" + " --- |" * len(table.header), *(line(row) for row in table.rows)]
+    return ([_escaped(table.caption), ""] if table.caption else []) + rows
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown takes as it stands: file names and queries may hold its signs."""
+    for sign in ("\\", "`", "*", "_", "<", "["):
+        text = text.replace(sign, "\\" + sign)
+    return text
+
+
+def _defined(value: Any) -> Any:
+    """JSON has no nan and no infinity: null in their place."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _defined(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_defined(item) for item in value]
+    return value
+
+
+def _write(file: Path, text: str) -> None:
+    """Atomically, so that a report is there whole or not at all."""
+    draft = file.with_name(file.name + ".tmp")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(file)

@@ -1,0 +1,194 @@
+"""Evaluates many head masks on the same pairs, resumably.
+
+The work is cut into parts: a batch of pairs under a block of masks. Each part's logits go to a file of their
+own as soon as they are there, so that a run that was killed computes only what is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.classifier import Classifier, batches_by_length
+from models.evaluation import Evaluation
+from models.packing import pack
+from models.study.base import Judged, Matrix, Progress, Silent
+from models.study.prefixes import logits_under
+from models.tokenizer import EncodedPair
+
+BATCH_TOKENS = 4096
+BLOCK = 128
+"""Masks of a part: enough that neighbours in the order share layers, few enough that a kill loses seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some pairs under some masks, the unit that is computed, cached and sent to other machines.
+
+    pairs: (query, title) of each; masks: (masks, layers, heads) float32.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    masks: NDArray[np.float32]
+
+
+Map = Callable[[Sequence[Part]], Iterable[tuple[int, NDArray[np.float32]]]]
+"""Computes parts somewhere: yields (index of the part, logits (masks, pairs, grades) float32) in any
+order."""
+
+
+def compute(classifier: Classifier, part: Part) -> NDArray[np.float32]:
+    """A part's logits (masks, pairs, grades) float32, least relevant grade first."""
+    return logits_of(classifier, classifier.tokenizer.encode(part.pairs), part.masks)
+
+
+def logits_of(
+    classifier: Classifier, encoded: Sequence[EncodedPair], masks: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Logits (masks, pairs, grades) float32 of encoded pairs in one batch under each mask."""
+    encoder = classifier.encoder
+    batch = pack(encoded, device=encoder.device, dtype=encoder.dtype, deterministic=encoder.deterministic)
+    ordered: NDArray[np.float32] = np.take(
+        logits_under(encoder, batch, masks), classifier.config.label_order, axis=2
+    )
+    return ordered
+
+
+class Runner:
+    """Logits of fixed pairs under any number of masks.
+
+    cache: where parts are kept; None: nowhere. identity: names model, device and number format; a part that
+    was computed under another identity is not used. remote: computes parts elsewhere; None: here, on all
+    cores.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        data: Judged,
+        *,
+        cache: Path | None = None,
+        identity: str = "",
+        progress: Progress | None = None,
+        remote: Map | None = None,
+    ) -> None:
+        self.classifier = classifier
+        self.data = data
+        self.cache = cache
+        self.identity = identity
+        self.progress: Progress = progress or Silent()
+        self.remote = remote
+
+    def logits(self, masks: Sequence[Matrix], what: str = "masks") -> NDArray[np.float32]:
+        """Logits under each mask (layers, heads): (masks, n, grades) float32, in the order of masks and
+        pairs.
+
+        what: how the progress bar names this work.
+        """
+        wanted = np.asarray(masks, np.float32)
+        distinct, place = np.unique(wanted.reshape(len(wanted), -1), axis=0, return_inverse=True)
+        distinct = distinct.reshape(
+            -1, *wanted.shape[1:]
+        )  # sorted, so that neighbours share their first layers
+        blocks = [slice(start, start + BLOCK) for start in range(0, len(distinct), BLOCK)]
+        places = [(rows, block) for rows in self._batches for block in blocks]
+        parts = [Part(tuple(self.data.pairs[i] for i in rows), distinct[block]) for rows, block in places]
+        out = np.empty((len(distinct), len(self.data), len(self.classifier.config.labels)), np.float32)
+        self.progress.start(what, sum(len(part.pairs) * len(part.masks) for part in parts))
+        for number, logits in self._computed(parts):
+            rows, block = places[number]
+            out[block, rows] = logits
+            self.progress.advance(len(parts[number].pairs) * len(parts[number].masks))
+        return out if np.array_equal(place, np.arange(len(out))) else out[place.ravel()]
+
+    def evaluation(self, logits: NDArray[np.float32]) -> Evaluation:
+        """The evaluation of one mask's logits (n, grades)."""
+        return Evaluation(self._names, self.data.grade.tolist(), self.classifier.scores(logits).probabilities)
+
+    def evaluate(self, masks: Sequence[Matrix], what: str = "masks") -> list[Evaluation]:
+        """The evaluation under each mask; with thousands of masks, use `logits` and drop what is done."""
+        return [self.evaluation(logits) for logits in self.logits(masks, what)]
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [query for query, _ in self.data.pairs]
+
+    @cached_property
+    def _encoded(self) -> list[EncodedPair]:
+        return self.classifier.tokenizer.encode(self.data.pairs)
+
+    @cached_property
+    def _batches(self) -> list[list[int]]:
+        return list(batches_by_length([len(pair) for pair in self._encoded], BATCH_TOKENS))
+
+    def _computed(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Every part's logits, those that are cached first."""
+        files = [self._file(part) for part in parts]
+        missing = []
+        for number, file in enumerate(files):
+            logits = _read(file, parts[number], len(self.classifier.config.labels))
+            if logits is None:
+                missing.append(number)
+            else:
+                yield number, logits
+        computed = (self.remote or self._here)([parts[number] for number in missing])
+        for index, logits in computed:
+            _write(files[missing[index]], logits)
+            yield missing[index], logits
+
+    def _here(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        for number, part in enumerate(parts):
+            yield number, compute(self.classifier, part)
+
+    def _file(self, part: Part) -> Path | None:
+        if self.cache is None:
+            return None
+        digest = hashlib.sha256(self.identity.encode())
+        for query, title in part.pairs:
+            digest.update(f"\0{len(query)}:{query}{title}".encode())
+        digest.update(repr(part.masks.shape).encode() + part.masks.tobytes())
+        return self.cache / f"{digest.hexdigest()[:32]}.npy"
+
+
+def _read(file: Path | None, part: Part, grades: int) -> NDArray[np.float32] | None:
+    """A cached part, or None where there is none that is whole."""
+    if file is None or not file.exists():
+        return None
+    try:
+        logits: NDArray[np.float32] = np.load(file)
+    except (OSError, ValueError, EOFError):
+        return None
+    return logits if logits.shape == (len(part.masks), len(part.pairs), grades) else None
+
+
+def _write(file: Path | None, logits: NDArray[np.float32]) -> None:
+    """Atomically: a part is there whole or not at all."""
+    if file is None:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_suffix(f".{os.getpid()}.tmp")
+    with draft.open("wb") as stream:
+        np.save(stream, logits)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(file)
+
+
+def identity_of(directory: Path, classifier: Classifier) -> str:
+    """Names the numbers a checkpoint gives here: its files, the device's kind and the number format."""
+    digest = hashlib.sha256()
+    for file in sorted(directory.iterdir()):
+        if file.suffix in (".safetensors", ".bin", ".json", ".txt") and file.name != "metrics.json":
+            digest.update(file.name.encode())
+            with file.open("rb") as stream:
+                while block := stream.read(1 << 22):
+                    digest.update(block)
+    encoder = classifier.encoder
+    return f"1 {digest.hexdigest()} {encoder.device.type} {encoder.dtype} {encoder.deterministic}"

@@ -1,0 +1,88 @@
+"""Head studies on a Ray cluster: each part of the work is a task, and each worker loads the model once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.deployment import environment
+
+if TYPE_CHECKING:
+    from models import Classifier
+    from models.study.runner import Map, Part
+
+AHEAD = 3
+"""Tasks submitted for each one that can run: enough that no worker waits, few enough to hold in memory."""
+
+
+@contextlib.contextmanager
+def spread(model: str, device: str, dtype: str) -> Iterator[Map]:
+    """Computes parts on the cluster that RAY_ADDRESS names, else on a Ray of our own, ended afterwards.
+
+    model: a directory that every node sees. device: cpu, or cuda (one GPU a task). dtype: as torch names it.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    run = Path(tempfile.mkdtemp(prefix="headroom-", dir="/tmp"))  # short: Unix sockets go into it
+    try:
+        if address is None:
+            environment.prepare_tasks(run)
+        import ray
+
+        ray.init(
+            **({"address": address} if address else {"address": "local", "_temp_dir": str(run / "ray")}),
+            **({} if address else {"include_dashboard": False, "num_cpus": os.cpu_count()}),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+        try:
+            yield functools.partial(_map, ray, model, device.partition(":")[0], dtype.removeprefix("torch."))
+        finally:
+            ray.shutdown()
+    finally:
+        shutil.rmtree(run, ignore_errors=True)
+
+
+def _map(
+    ray: Any, model: str, device: str, dtype: str, parts: Sequence[Part]
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    gpus = 1 if device == "cuda" else 0
+    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=3)(_compute)
+    at_once = AHEAD * max(int(ray.cluster_resources().get("GPU" if gpus else "CPU", 1)), 1)
+    waiting: dict[Any, int] = {}
+    for number, part in enumerate(parts):
+        waiting[task.remote(model, device, dtype, part)] = number
+        if len(waiting) >= at_once:
+            yield _next(ray.wait, ray.get, waiting)
+    while waiting:
+        yield _next(ray.wait, ray.get, waiting)
+
+
+def _next(
+    wait: Callable[..., Any], get: Callable[..., Any], waiting: dict[Any, int]
+) -> tuple[int, NDArray[np.float32]]:
+    done, _ = wait(list(waiting), num_returns=1)
+    number = waiting.pop(done[0])
+    return number, np.asarray(get(done[0]))
+
+
+def _compute(model: str, device: str, dtype: str, part: Part) -> NDArray[np.float32]:
+    from models.study.runner import compute
+
+    return compute(_classifier(model, device, dtype), part)
+
+
+@functools.cache
+def _classifier(model: str, device: str, dtype: str) -> Classifier:
+    from models import Classifier
+
+    return Classifier.load(model, device, dtype)

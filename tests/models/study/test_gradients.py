@@ -1,0 +1,68 @@
+"""The network that studies look into is the one that serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models import Classifier, HeadMask
+from models.pruning import prune
+from models.study.gradients import OpenNetwork
+
+PAIRS = [
+    ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
+    ("angle bracket", "wood deck screws, pack of 100"),
+    ("usb lamp", "a lamp with a usb charger and a cable, in white and in black"),
+    ("towel", "kitchen towel"),
+]
+GRADES = np.array([4, 0, 3, 2])
+
+
+@pytest.mark.parametrize("pruned", ["none", "0.1-2,1.*"])
+def test_gated_logits_are_the_encoders_logits(tiny_checkpoint: Path, tmp_path: Path, pruned: str) -> None:
+    prune(tiny_checkpoint, tmp_path / "model", HeadMask.parse(pruned, layers=3, heads=4))
+    clf = Classifier.load(tmp_path / "model", "cpu", "float32")
+    weights = np.random.default_rng(0).uniform(0, 2, (3, 4)).astype(np.float32)
+    encoded = clf.tokenizer.encode(PAIRS)
+    network = OpenNetwork(clf)
+
+    found = np.empty((len(PAIRS), 5), np.float32)
+    for batch in network.batches(encoded, budget=30):  # several batches, so that the order must be restored
+        gates = torch.from_numpy(weights).expand(batch.rows, 3, 4)
+        found[batch.order] = network.logits(batch, gates).detach().numpy()
+
+    np.testing.assert_allclose(found, clf.forward(encoded, weights), atol=2e-5)
+
+
+def test_last_state_is_what_the_encoder_classifies(tiny_checkpoint: Path) -> None:
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    encoded = clf.tokenizer.encode(PAIRS)
+    network = OpenNetwork(clf)
+    (batch,) = network.batches(encoded)
+
+    *_, last = network.states(batch)
+
+    logits = clf.encoder.classify(last[batch.first_token], batch.rows).numpy()
+    np.testing.assert_allclose(logits, clf.forward(encoded)[batch.order], atol=2e-5)
+
+
+def test_gate_gradients_are_slopes_of_the_loss_of_each_pair(tiny_checkpoint: Path) -> None:
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    encoded = clf.tokenizer.encode(PAIRS)
+
+    gradients = OpenNetwork(clf).gate_gradients(encoded, GRADES)
+
+    def loss(weights: np.ndarray) -> np.ndarray:
+        probabilities = clf.scores(clf.forward(encoded, weights)).probabilities
+        return -np.log(probabilities[np.arange(len(GRADES)), GRADES].astype(np.float64))
+
+    step = 1e-2
+    for head in [(0, 0), (1, 3), (2, 2)]:
+        up, down = np.ones((3, 4), np.float32), np.ones((3, 4), np.float32)
+        up[head] += step
+        down[head] -= step
+        slope = (loss(up) - loss(down)) / (2 * step)
+        np.testing.assert_allclose(gradients[:, head[0], head[1]], slope, atol=2e-3, rtol=2e-2)

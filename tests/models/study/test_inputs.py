@@ -1,0 +1,78 @@
+"""Bad data gets one clear sentence; huge data a sample of whole queries."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from models.errors import ModelError
+from models.labelled import LabelledPair
+from models.study.inputs import check_apart, read_judged, sample_queries
+from tests.models.study.data import judged
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def rows(queries: int, grade: int | None = None) -> list[dict[str, object]]:
+    return [
+        {"query": f"q{i}", "title": f"t{j}", "grade": (i + j) % 5 if grade is None else grade}
+        for i in range(queries)
+        for j in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([], "holds no pairs"),
+        ([{"query": "a", "title": "b"}], "row 1: there is no grade"),
+        ([{"query": "a", "title": "b", "grade": 5}], "not a whole number from 0 to 4"),
+        (rows(1), "holds 1 query; a study needs at least 10"),
+        (rows(9), "holds 9 queries"),
+        (rows(12, grade=4), "every pair has grade 4"),
+    ],
+)
+def test_bad_data_is_named(tmp_path: Path, content: list[dict[str, object]], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        read_judged(write(tmp_path / "d.jsonl", content), grades=5, most_pairs=1000, seed=0)
+
+
+def test_a_large_file_gives_whole_queries_that_do_not_depend_on_the_order(tmp_path: Path) -> None:
+    content = rows(200)
+    first = read_judged(write(tmp_path / "a.jsonl", content), grades=5, most_pairs=100, seed=0)
+    second = read_judged(write(tmp_path / "b.jsonl", content[::-1]), grades=5, most_pairs=100, seed=0)
+    assert set(first.pairs) == set(second.pairs)
+    assert len(first) == 99
+    assert len(first.queries) == 33
+    assert "600" in first.note
+    other = read_judged(write(tmp_path / "a.jsonl", content), grades=5, most_pairs=100, seed=1)
+    assert set(other.queries) != set(first.queries)
+
+
+def test_a_million_rows_are_read_in_the_memory_of_the_sample() -> None:
+    def endless() -> object:
+        for i in range(10_000):
+            yield LabelledPair(f"query {i // 10}", "a title of some length that takes up memory " * 3, i % 5)
+
+    tracemalloc.start()
+    kept, seen = sample_queries(endless(), 500, 0)  # type: ignore[arg-type]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(kept), seen) == (500, 10_000)
+    assert peak < 1_500_000  # 10,000 pairs take 3 MB
+
+
+def test_a_query_larger_than_the_limit_does_not_fill_memory() -> None:
+    one = (LabelledPair("the only query", str(i), i % 5) for i in range(5000))
+    assert sample_queries(one, 500, 0) == ([], 5000)
+
+
+def test_held_out_queries_that_took_part_are_refused() -> None:
+    with pytest.raises(ModelError, match="shares 14 queries"):
+        check_apart(judged(), judged())

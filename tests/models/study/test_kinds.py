@@ -1,0 +1,107 @@
+"""What each study reports, on a model with heads that are known to do nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertForSequenceClassification
+
+from models import Classifier, HeadMask
+from models.evaluation import Evaluation
+from models.study import layers, random_heads, single
+from models.study.base import Study
+from models.study.statistics import METRICS
+from tests.checkpoints import random_model, write_vocabulary
+from tests.models.study.data import judged, study
+
+IDLE = [(0, 1), (2, 3)]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """A study of 3 layers of 4 heads, of which those in IDLE write nothing, and layer 1 neither."""
+    directory = tmp_path_factory.mktemp("idle")
+    model: BertForSequenceClassification = random_model(3)
+    size = 32 // 4
+    with torch.no_grad():
+        for layer, head in [*IDLE, *((1, head) for head in range(4))]:
+            output = model.bert.encoder.layer[layer].attention.output.dense.weight
+            output[:, head * size : (head + 1) * size] = 0
+    model.save_pretrained(directory)
+    write_vocabulary(directory)
+    return study(Classifier.load(directory, dtype="float32"), directory, judged(queries=16))
+
+
+def test_heads_that_do_nothing_change_nothing_and_others_as_evaluated_alone(asked: Study) -> None:
+    result = single.run(asked)
+    rows = {(row["layer"], row["head"]): row for row in result.json["heads"]}
+    assert len(rows) == 12
+    for head in [*IDLE, (1, 0)]:
+        assert set(rows[head]["delta"].values()) == {0.0}
+        assert rows[head]["p_adjusted"] == 1
+        assert rows[head]["interval"]["qwk"] == [0, 0]
+    names = [query for query, _ in asked.data.pairs]
+
+    def alone(spec: str) -> dict[str, float]:
+        mask = HeadMask.parse(spec, layers=3, heads=4)
+        scores = asked.classifier.score(asked.data.pairs, mask)
+        return Evaluation(names, asked.data.grade.tolist(), scores.probabilities).metrics()
+
+    for layer, head in ((0, 0), (2, 1)):
+        row = rows[layer, head]
+        whole, off = alone("none"), alone(f"{layer}.{head}")
+        for name in METRICS:
+            assert row["delta"][name] == pytest.approx(off[name] - whole[name], abs=1e-9)
+            assert row["relative"][name] == pytest.approx(off[name] / whole[name] - 1, abs=1e-9)
+            low, high = row["interval"][name]
+            assert low <= row["delta"][name] <= high
+            assert row["p_adjusted"] <= row["p_adjusted_by_metric"][name] <= 1
+
+
+def test_layers_that_do_nothing_are_found_to_do_nothing(asked: Study) -> None:
+    result = layers.run(asked)
+    rows = {(row["off"], row["layers"]): row for row in result.json["layers"]}
+    assert len(rows) == 9
+    assert set(rows["alone", "1"]["delta"].values()) == {0.0}
+    assert rows["below", "0-1"]["qwk"] == rows["alone", "0"]["qwk"]
+    assert rows["above", "1-2"]["qwk"] == rows["alone", "2"]["qwk"]
+    noticed = {(row["off"], row["later"]): row for row in result.json["noticed"]}
+    assert sorted(noticed) == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
+    assert noticed[1, 2]["cka"]["value"] == pytest.approx(1)
+    assert noticed[1, 1]["cosine"]["value"] == pytest.approx(1)
+    assert noticed[0, 1]["cka"]["value"] < 0.999
+    assert "layer" in result.conclusion
+
+
+def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study) -> None:
+    result = random_heads.run(asked)
+    rows = result.json["curves"]
+    assert len(rows) == 3 * 21 * 20
+    assert {row["layers"] for row in rows} == {"0-2", "0", "1-2"}
+    assert {row["fraction"] for row in rows} == {k / 20 for k in range(21)}
+    base = rows[0]["qwk"]
+    assert all(row["qwk"] == base for row in rows if row["fraction"] == 0)
+    last = {row["layers"]: row["heads_on"] for row in rows if row["fraction"] == 1}
+    assert last == {"0-2": 0, "0": 8, "1-2": 4}
+    tests = {(row["layers"], row["metric"]): row for row in result.json["equivalence"]}
+    assert len(tests) == 12
+    curve = [row["qwk"] for row in rows if row["layers"] == "0-2" and row["fraction"] == 0.2]
+    assert tests["0-2", "qwk"]["delta"] == pytest.approx(np.mean(curve) - base)
+    assert tests["0-2", "qwk"]["p_equivalent"] >= tests["0-2", "qwk"]["p_not_worse"]
+
+
+def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
+    from models.bootstrap import Draws
+    from models.study.statistics import Resamples
+
+    rng = np.random.default_rng(0)
+    resamples = Resamples(judged(queries=40), 50, 0)
+    weights = np.ones((51, 20))
+    spread = rng.normal(0, 0.1, 20)
+    mean = random_heads.MeanOfMasks(resamples, weights)
+    for mask in range(20):
+        mean.add(mask, Draws(np.full(51, spread[mask]), np.zeros_like(resamples.counts)))
+    found = mean.estimate()
+    assert found.value == pytest.approx(spread.mean())
+    assert found.error == pytest.approx(spread.std(ddof=1) / np.sqrt(20))

@@ -1,0 +1,90 @@
+"""The report: readable by programs, by people offline, and safe with any text in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import Classifier
+from models.labelled import LabelledPair
+from models.study import kinds, plots, report
+from models.study.base import Figure, Finding, Judged, Result, Section, Table
+from tests.models.study.data import study
+
+HOSTILE = "<script>alert('x')</script> | *a_b* & \"q\""
+
+
+@pytest.fixture(scope="module")
+def written(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report")
+
+    def draw() -> object:
+        drawing, axes = plots.figure(6, 4)
+        plots.heat_map(axes, np.array([[1.0, -2.0], [np.nan, 0.5]]), title="t", label="l")
+        return drawing
+
+    result = Result(
+        "single",
+        {"heads": [{"layer": 0, "value": float("nan"), "interval": [1.0, float("inf")]}]},
+        f"What was found in {HOSTILE}.",
+        (
+            Section(
+                "Part",
+                (HOSTILE,),
+                (Table(("a", "b"), ((HOSTILE, "1"),), "caption"),),
+                (Figure("plot", HOSTILE, draw),),  # type: ignore[arg-type]
+            ),
+        ),
+        (Finding("a claim", "−52 %", "−3 %", None, "too few queries"),),
+        {"mask.json": "{}"},
+    )
+    rows = [LabelledPair(f"{HOSTILE} {i % 12}", "red lamp", i % 5) for i in range(60)]
+    asked = study(Classifier.load(tiny_checkpoint), out, Judged.of(rows, HOSTILE))
+    report.write(asked, result, (kinds.beside_published(result), *result.sections))
+    return out
+
+
+def test_json_has_what_the_contract_names_and_no_nan(written: Path) -> None:
+    def refuse(name: str) -> float:
+        raise AssertionError(name)
+
+    content = json.loads((written / "report.json").read_text(), parse_constant=refuse)
+    assert content["schema"] == 1
+    assert content["kind"] == "single"
+    assert set(content["baseline"]) >= {"accuracy", "qwk", "ndcg10", "macro_f1"}
+    assert content["heads"] == [{"layer": 0, "value": None, "interval": [1.0, None]}]
+    assert content["findings"][0]["replicates"] is None
+
+
+def test_the_page_needs_nothing_from_outside_and_runs_nothing(written: Path) -> None:
+    page = (written / "report.html").read_text()
+    assert "<script" not in page
+    sources = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert sources
+    assert all(source.startswith(("data:image/svg+xml;base64,", "#")) for source in sources)
+    assert "&lt;script&gt;" in page
+    assert "cannot tell" in page
+
+
+def test_markdown_keeps_its_tables_whatever_the_text(written: Path) -> None:
+    text = (written / "report.md").read_text()
+    row = next(line for line in text.splitlines() if line.endswith("| 1 |"))
+    assert len(re.findall(r"(?<!\\)\|", row)) == 3  # two cells
+    assert "](plots/plot.png)" in text
+
+
+def test_plots_are_there_as_png_and_svg_the_same_each_time(written: Path) -> None:
+    assert (written / "plots" / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (written / "plots" / "plot.svg").read_text()
+    assert (written / "mask.json").read_text() == "{}"
+    assert not list(written.rglob("*.tmp"))
+
+
+def test_signed_cells_can_be_read_without_colour() -> None:
+    _, axes = plots.figure(5, 4)
+    plots.heat_map(axes, np.array([[1.25, -2.5]]), title="t", label="l")
+    assert [text.get_text() for text in axes.texts] == ["+1.2", "−2.5"]

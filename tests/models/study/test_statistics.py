@@ -1,0 +1,81 @@
+"""Corrections and tests against statsmodels and against what can be counted by hand."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from statsmodels.stats.multitest import multipletests
+
+from models.evaluation import Evaluation
+from models.study import statistics
+from models.study.base import Judged
+from models.study.statistics import Resamples, benjamini_hochberg, holm, permutation_p, swap_p
+from tests.models.study.data import judged
+
+
+def graded(data: Judged, seed: int, noise: float = 1.0) -> Evaluation:
+    rng = np.random.default_rng(seed)
+    logits = 2 * np.eye(5)[data.grade] + noise * rng.gumbel(size=(len(data), 5))
+    powers = np.exp(logits)
+    names = [query for query, _ in data.pairs]
+    return Evaluation(names, data.grade.tolist(), powers / powers.sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize(("ours", "method"), [(holm, "holm"), (benjamini_hochberg, "fdr_bh")])
+def test_corrections_are_those_of_statsmodels(ours: object, method: str) -> None:
+    p = np.random.default_rng(0).random((6, 5)) ** 3
+    assert callable(ours)
+    assert ours(p).ravel() == pytest.approx(multipletests(p.ravel(), method=method)[1])
+    assert ours(p).shape == p.shape
+
+
+def test_swapping_queries_finds_the_exact_p_of_few_queries() -> None:
+    data = judged(queries=8)
+    whole, masked = graded(data, 0), graded(data, 1, noise=3.0)
+    resamples = Resamples(data, 10, 0)
+    seen = masked.metrics()["accuracy"] - whole.metrics()["accuracy"]
+    sums = np.stack([whole.sums, masked.sums])
+    exact = 0
+    for swap in product((0, 1), repeat=8):
+        mixed = [sum(sums[s ^ side][q] for q, s in enumerate(swap)) for side in (0, 1)]
+        accuracy = [np.trace(m[:25].reshape(5, 5)) / m[:25].sum() for m in mixed]
+        exact += abs(accuracy[1] - accuracy[0]) >= abs(seen) - 1e-12
+    found = swap_p(resamples, whole, [masked], draws=20_000, seed=0)[0, 0]
+    assert found == pytest.approx(exact / 2**8, abs=0.02)
+
+
+def test_a_mask_that_changes_nothing_has_p_one() -> None:
+    data = judged()
+    whole = graded(data, 0)
+    assert (swap_p(Resamples(data, 10, 0), whole, [whole], draws=99, seed=0) == 1).all()
+
+
+def test_no_effect_is_called_one_about_as_often_as_the_level_says() -> None:
+    data = judged(queries=30)
+    resamples = Resamples(data, 10, 0)
+    p = [
+        swap_p(resamples, graded(data, 2 * s), [graded(data, 2 * s + 1)], draws=199, seed=s)
+        for s in range(60)
+    ]
+    share = (np.array(p)[:, 0] <= 0.1).mean(0)
+    assert (share < 0.2).all()
+
+
+def test_many_queries_are_drawn_in_groups_with_the_same_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = judged(queries=300)
+    evaluation = graded(data, 0)
+    errors = []
+    for clusters in (1000, 60):
+        monkeypatch.setattr(statistics, "CLUSTERS", clusters)
+        resamples = Resamples(data, 10, 0)
+        assert resamples.counts.shape[1] == min(clusters, 300)
+        errors.append(resamples.estimate(resamples.draws(evaluation)["accuracy"]).error)
+    assert errors[1] == pytest.approx(errors[0], rel=0.3)
+
+
+def test_a_permutation_p_is_never_zero() -> None:
+    assert permutation_p(9.0, np.zeros(99)) == 0.01
+    assert permutation_p(-9.0, np.zeros(99)) == 1.0
+    assert permutation_p(-9.0, np.zeros(99), two_sided=True) == 0.01

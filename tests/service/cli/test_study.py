@@ -1,0 +1,76 @@
+"""`headroom study`, as typed at a prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.service.cli.prompt import Run
+
+
+def write(path: Path, queries: int, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    words = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel"]
+    rows = [
+        {
+            "query": f"lamp {seed} {i % queries}",
+            "title": " ".join(rng.choice(words, 4)),
+            "grade": int(rng.integers(0, 5)),
+        }
+        for i in range(5 * queries)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_study_leaves_a_report_and_says_where(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    data, holdout = write(tmp_path / "d.jsonl", 12), write(tmp_path / "h.jsonl", 12, seed=1)
+    out = tmp_path / "out"
+    arguments = (
+        *("study", "single", "--model", str(tiny_checkpoint), "--data", str(data)),
+        *("--holdout", str(holdout), "--out", str(out), "--resamples", "200"),
+    )
+    first = run(*arguments)
+    assert first.status == 0, first.err
+    assert first.out.splitlines()[-1] == str(out / "report.html")
+    assert {"report.json", "report.md", "report.html", "plots", "cache"} <= {p.name for p in out.iterdir()}
+    again = run(*arguments, "--json")
+    assert json.loads(again.out) == json.loads((out / "report.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("query,title\na,b\n", "row 1: there is no grade; each row needs query, title and grade"),
+        ("query,title,grade\na,b,7\n", "grade '7' is not a whole number from 0 to 4"),
+        ("query,title,grade\n" + "a,b,1\n" * 20, "holds 1 query; a study needs at least 10"),
+        ("query,title,grade\n", "holds no pairs"),
+        ("", "holds no pairs"),
+    ],
+)
+def test_bad_data_is_one_clear_line(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path, content: str, words: str
+) -> None:
+    data = tmp_path / "d.csv"
+    data.write_text(content)
+    output = run(
+        *("study", "layers", "--model", str(tiny_checkpoint)),
+        *("--data", str(data), "--out", str(tmp_path / "out")),
+    )
+    assert output.status == 1
+    assert words in output.err
+    assert len(output.err.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_held_out_queries_must_be_others(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    data = write(tmp_path / "d.jsonl", 12)
+    output = run(
+        *("study", "search", "--model", str(tiny_checkpoint), "--data", str(data)),
+        *("--holdout", str(data), "--out", str(tmp_path / "out")),
+    )
+    assert output.status == 1
+    assert "shares 12 queries" in output.err
