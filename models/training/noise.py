@@ -73,4 +73,4 @@ def misspelled(word: str, rng: random.Random) -> str:
         return before + here + here + after
     if kind == 2:
         return before + after[0] + here + after[1:]
-    return before + rng.choice(_NEIGHBOURS[here]) + after
+    return before + rng.choice(_NEIGHBOURS[here.lower()]) + after

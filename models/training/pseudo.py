@@ -25,6 +25,8 @@ def pseudo_pair(lexicon: Sequence[str], rng: random.Random) -> Example:
     What is missing is often replaced by something that looks like it: a shared beginning, another number.
     """
     query = [_random_word(lexicon, rng) for _ in range(rng.choice((1, 1, 2, 2, 2, 3, 3, 4, 5)))]
+    if rng.random() < 0.2:
+        return _made_for(query, lexicon, rng)
     kept = rng.choice((0, rng.randint(0, len(query)), rng.randint(0, len(query)), len(query)))
     present = rng.sample(query, kept)
     title = [_random_word(lexicon, rng) for _ in range(rng.randint(2, 14))]
@@ -42,6 +44,21 @@ def pseudo_pair(lexicon: Sequence[str], rng: random.Random) -> Example:
     share = sum(all(stem(part) in there for part in words_of(word)) for word in query) / len(query)
     asked = [misspelled(word, rng) if rng.random() < 0.06 else word for word in query]
     return Example(" ".join(asked), text, graded_target(4.0 * share))
+
+
+def _made_for(query: Sequence[str], lexicon: Sequence[str], rng: random.Random) -> Example:
+    """What is made for the thing asked for (2), unless that is what the query asks for as well (4)."""
+    things = [_random_word(lexicon, rng) for _ in range(rng.randint(1, 5))]
+    things = [word for word in things if word not in query] or [invented_code(rng)]
+    rest = [_random_word(lexicon, rng) for _ in range(rng.choice((0, 0, 0, 1, 2, 4)))]
+    named = [word for word in query if rng.random() < 0.85] or list(query)
+    joint = rng.choice(("for", "for", "for", "compatible with", "fits"))
+    title = f"{_dressed(things, rng)} {joint} {' '.join(named)}"
+    title += f", {_dressed(rest, rng)}" if rest else ""
+    asked, most = list(query), 2.0
+    if rng.random() < 0.3:
+        asked, named, most = [*query, things[-1]], [*named, things[-1]], 4.0
+    return Example(typed(asked, rng), title, graded_target(most * len(named) / len(asked)))
 
 
 def dictionary_pair(dictionary: Dictionary, rng: random.Random) -> Example:
@@ -98,5 +115,5 @@ def _dressed(words: list[str], rng: random.Random) -> str:
     written = [word.capitalize() if rng.random() < 0.5 else word for word in words]
     for place in range(len(written) - 1):
         if rng.random() < 0.12:
-            written[place] += rng.choice((",", " -", " |", " for", " with", " &"))
+            written[place] += rng.choice((",", " -", " |", " &"))
     return " ".join(written)

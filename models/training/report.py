@@ -1,6 +1,6 @@
 """Figures of a finished checkpoint, as the model card prints them.
 
-python -m models.training.report --model models/default --data ../shared/data --folds test
+python -m models.training.report --model models/default --data ../shared/data --folds test --plot curve.png
 python -m models.training.report --model models/default --query "angle bracket" "12-Gauge Angle" "Deck screws"
 """
 
@@ -17,7 +17,15 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import BertForSequenceClassification
 
-from models.training.data import REPORTED_FOLDS, Judged, read_judged, read_products, read_text
+from models.evaluation import Evaluation, as_json, intervals
+from models.training.data import (
+    REPORTED_FOLDS,
+    Judged,
+    read_judged,
+    read_products,
+    read_text,
+    source_groups,
+)
 from models.training.dictionary import read_dictionary
 from models.training.evaluate import (
     Floats,
@@ -27,6 +35,7 @@ from models.training.evaluate import (
     overlap_probabilities,
     probabilities_of,
 )
+from models.training.reliability import Curve, curves, plot
 from models.training.titles import title_statistics, words_of
 
 
@@ -40,17 +49,34 @@ def predict(directory: Path, pairs: Sequence[tuple[str, str]]) -> Floats:
     return probabilities_of(logits_of(model, tokenizer, pairs, bf16=False), temperature)
 
 
-def report(directory: Path, data: Path, folds: str) -> dict[str, Any]:
-    """Metrics by source family and by title length, with the lexical baseline beside them."""
+def report(directory: Path, data: Path, folds: str) -> tuple[dict[str, Any], dict[str, Curve]]:
+    """Metrics by source family, each with its interval, and by title length; the calibration curves.
+
+    Beside the model's stand the ranking metrics of the lexical baseline and of a random order.
+    """
     rows = read_judged(data, REPORTED_FOLDS[folds])
     probabilities = predict(directory, [(row.query, row.title) for row in rows])
     dictionary = read_dictionary(read_text(data)["oewn_text"])
     statistics = title_statistics(read_products(data), dictionary.nouns())
-    return {
-        "model": by_family(rows, probabilities),
+    figures = {
+        "model": {
+            name: _with_intervals([rows[place] for place in places], probabilities[places])
+            for name, places in source_groups(rows).items()
+        },
         "word_overlap": by_family(rows, overlap_probabilities(rows, statistics)),
         "by_title_words": _by_length(rows, probabilities),
         "predicted": np.bincount(probabilities.argmax(axis=1), minlength=probabilities.shape[1]).tolist(),
+    }
+    return figures, curves(rows, probabilities)
+
+
+def _with_intervals(rows: Sequence[Judged], probabilities: Floats) -> dict[str, Any]:
+    evaluation = Evaluation([row.query for row in rows], [row.grade for row in rows], probabilities)
+    return {
+        "pairs": len(rows),
+        "queries": evaluation.queries,
+        "ndcg10_random_order": evaluation.random_order_ndcg10(),
+        **as_json(intervals(evaluation, resamples=1000)),
     }
 
 
@@ -71,27 +97,30 @@ def _by_length(rows: Sequence[Judged], probabilities: Floats) -> dict[str, dict[
     return result
 
 
-def as_markdown(figures: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """The report's first table: one row a source family."""
+def as_markdown(figures: Mapping[str, Mapping[str, Any]]) -> str:
+    """The report's first table: one row a source family, 95 % intervals in brackets."""
     lines = [
-        "| source | pairs / queries | accuracy | macro-F1 | QWK | Spearman (word overlap) "
-        "| NDCG@10 (word overlap; random order) | ECE |",
-        "|---|---|---|---|---|---|---|---|",
+        "| source | pairs / queries | accuracy | macro-F1 | QWK | Spearman | by word overlap "
+        "| NDCG@10 | by word overlap; in random order | ECE |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for family, ours in figures["model"].items():
         bar = figures["word_overlap"][family]
         cells = (
             family,
             f"{ours['pairs']:,} / {ours['queries']}",
-            f"{ours['accuracy']:.3f}",
-            f"{ours['macro_f1']:.3f}",
-            f"{ours['qwk']:.3f}",
-            f"{ours['spearman']:.3f} ({bar['spearman']:.3f})",
-            f"{ours['ndcg10']:.3f} ({bar['ndcg10']:.3f}; {ours['ndcg10_random_order']:.3f})",
-            f"{ours['ece']:.3f}",
+            *(_cell(ours[metric]) for metric in ("accuracy", "macro_f1", "qwk", "spearman")),
+            f"{bar['spearman']:.3f}",
+            _cell(ours["ndcg10"]),
+            f"{bar['ndcg10']:.3f}; {ours['ndcg10_random_order']:.3f}",
+            _cell(ours["ece"]),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cell(metric: Mapping[str, float]) -> str:
+    return f"{metric['value']:.3f} ({metric['low']:.3f}–{metric['high']:.3f})".replace("-", "−")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -104,6 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--model", type=Path, required=True, help="checkpoint directory")
     parser.add_argument("--data", type=Path, help="the data directory: metrics on its judged pairs")
     parser.add_argument("--folds", choices=sorted(REPORTED_FOLDS), default="validation")
+    parser.add_argument("--plot", type=Path, help="draw the calibration curves here (needs matplotlib)")
     parser.add_argument("--json", action="store_true", help="everything, as JSON")
     parser.add_argument("--query", nargs="+", metavar=("QUERY", "TITLE"), help="score these titles instead")
     options = parser.parse_args(arguments)
@@ -117,7 +147,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if not options.data:
         parser.error("give --data for metrics, or --query with titles")
-    figures = report(options.model, options.data, options.folds)
+    figures, found = report(options.model, options.data, options.folds)
+    if options.plot:
+        plot(found, options.plot)
     print(json.dumps(figures, indent=1) if options.json else as_markdown(figures))
     if not options.json:
         print(f"\npredicted grades: {figures['predicted']}", file=sys.stderr)

@@ -116,7 +116,7 @@ def product_pair(shelf: Shelf, rng: random.Random) -> Example:
     kind = rng.random()
     if kind < 0.2:
         query = _changed(query, shelf, rng)
-    elif kind < 0.38:
+    elif kind < 0.42:
         return _accessory_pair(query, shelf, rng)
     elif kind < 0.82:
         other = _near(query, place, shelf, rng) if kind < 0.7 else rng.randrange(len(shelf.products))
@@ -131,9 +131,9 @@ def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
 
     It is an accessory of the thing asked for (2), unless the query names the accessory too (4).
     """
-    title = _shortened(rng.choice(shelf.titles), shelf.statistics, rng)
+    title = _accessory(shelf, rng)
     while not title.heads or title.heads[0] == query.head:
-        title = _shortened(rng.choice(shelf.titles), shelf.statistics, rng)
+        title = _accessory(shelf, rng)
     asked = " ".join(word.capitalize() if rng.random() < 0.7 else word for word in query.words[:3])
     written = title.text.split()
     named = next(
@@ -141,12 +141,28 @@ def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
     )
     if named is None or rng.random() < 0.5:
         text = f"{title.text.rstrip(' ,-|(')} {rng.choice(('for', 'for', 'compatible with', 'fits'))} {asked}"
+        if rng.random() < 0.4:
+            text += ", " + " ".join(rng.choice(shelf.titles).text.split()[-3:])
     else:
         text = " ".join([*written[:named], asked, *written[named:]])
     words, grade = query.words[:3], 2.0
     if rng.random() < 0.35:
         words, grade = (*words, title.heads[0]), 4.0
     return Example(typed(_reworded(Query(words, query.head), shelf, rng), rng), text, graded_target(grade))
+
+
+def _accessory(shelf: Shelf, rng: random.Random) -> Title:
+    """What an accessory's title begins with: a product's title, or only its thing and the words before it."""
+    title = _shortened(rng.choice(shelf.titles), shelf.statistics, rng)
+    if not title.heads or rng.random() < 0.4:
+        return title
+    written = title.text.split()
+    roots = [stem(word.strip(",.()").lower()) for word in written]
+    if title.heads[0] not in roots:
+        return title
+    named = roots.index(title.heads[0])
+    phrase = written[max(0, named - rng.choice((0, 1, 1, 2))) : named + 1]
+    return read_title(" ".join(phrase).rstrip(" ,-|("), shelf.statistics)
 
 
 def described_pair(shelf: Shelf, rng: random.Random) -> Example:

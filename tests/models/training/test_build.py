@@ -9,6 +9,7 @@ import pytest
 
 from models.training.build import build, main
 from models.training.recipe import Recipe, read_recipe
+from models.training.reliability import plot
 from models.training.report import as_markdown, predict, report
 
 THINGS = ("Sofa", "Bracket", "Drill", "Towel", "Lamp", "Kettle")
@@ -109,7 +110,11 @@ def test_the_pipeline_ends_in_a_checkpoint_with_its_figures(
     assert metrics["compute"]["all"]["step"] == 2
     assert json.loads((out / "config.json").read_text())["num_hidden_layers"] == 2
     assert predict(out, [("sofa", "Acme Red Sofa")]).shape == (1, 5)
-    assert len(as_markdown(report(out, data, "test")).splitlines()) == 2 + 6
+    figures, curves = report(out, data, "test")
+    assert len(as_markdown(figures).splitlines()) == 2 + 6
+    assert curves["products"].pairs.sum() == 40
+    plot(curves, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
     again = build(
         recipe, data=data, out=out, work=work
     )  # everything is done: only the figures are made again

@@ -1,11 +1,13 @@
 """The made-up pairs' grades: what a wrong rule would teach, every model would get wrong."""
 
 import random
+import re
 
 import pytest
 
 from models.training.data import Product
 from models.training.dictionary import read_dictionary
+from models.training.noise import misspelled
 from models.training.pseudo import dictionary_pair, pseudo_pair
 from models.training.synthetic import Query, Shelf, graded, new_shelf, product_pair
 from models.training.titles import read_title, stem, title_statistics, words_of
@@ -112,8 +114,10 @@ def test_pseudo_pairs_are_graded_by_the_words_the_title_holds() -> None:
         pair = pseudo_pair(lexicon, rng)
         asked = {stem(word) for word in words_of(pair.query)}
         there = {stem(word) for word in words_of(pair.title)}
-        if asked <= there:
-            assert pair.target[4] > 0.5
+        thing = re.split(r" (?:for|fits|compatible with) ", pair.title)[0]
+        if asked <= there:  # said of the thing itself, or only of what it is made for
+            itself = asked & {stem(word) for word in words_of(thing)}
+            assert pair.target[4 if itself else 2] > 0.5
         if pair.target[0] > 0.9:
             assert not asked & there & set(lexicon)
 
@@ -133,3 +137,11 @@ def test_a_synonym_is_exact_and_a_wider_word_less_so() -> None:
         grades[pair.query, pair.title] = sum(at * share for at, share in enumerate(pair.target))
     assert grades["sofa", "couch"] > 3.8
     assert 2 < grades["sofa", "a thing to rest upon"] < 3
+
+
+def test_a_slip_of_the_fingers_spares_no_capital() -> None:
+    rng = random.Random(0)
+    slips = {misspelled("ESCAPE", rng) for _ in range(200)}
+
+    assert len(slips) > 10
+    assert all(abs(len(slip) - 6) <= 1 for slip in slips)
