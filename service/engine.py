@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ class Engine:
     classifiers: by checkpoint key, as named in `Lane.checkpoint`; more may be added while it runs.
     threads: torch threads of the forward pass on a CPU.
     on_failure: told the kind when the device fails; from then on nothing runs any more.
+    tokens_per_second: of the last full batch that warmed up; None before.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Engine:
         self.classifiers = classifiers
         self._on_failure = on_failure
         self.failure: DeviceFailed | None = None
+        self.tokens_per_second: float | None = None
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="forward", initializer=torch.set_num_threads, initargs=(threads,)
         )
@@ -99,7 +102,9 @@ class Engine:
         classifier = self.classifiers[checkpoint]
         pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
         for count in (1, max(1, batch_tokens // len(pair))) * 2:
+            began = time.monotonic()
             self._thread.submit(classifier.forward, [pair] * count, mask.matrix).result()
+            self.tokens_per_second = count * len(pair) / (time.monotonic() - began)
 
     def close(self) -> None:
         """Ends the thread after the batch in hand."""

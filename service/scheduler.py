@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from service.errors import DeadlineExceeded, DeviceFailed, Draining, OutOfMemory, QueueFull
@@ -27,6 +28,13 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 DRAINING_RETRY_S = 5.0  # by then another replica should have taken over
+TOO_LATE = "The queue is too long for this request's deadline; try again later."
+RATE_WEIGHT = 0.1  # of the last batch in the measured token rate
+SLICE_S = 0.02
+"""While short requests come in beside long ones, a batch takes no longer than this: a short one waits for the
+batch that runs, and for its own."""
+MIXED_S = 1.0  # how long after a short request the next one is expected
+LEAST_SLICE = 8  # of the budget: less would be mostly overhead
 CLEAN_BATCHES = 32  # this many well-filled batches without trouble, and a halved budget grows by an eighth
 
 
@@ -69,6 +77,7 @@ class Ticket(Generic[R]):
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._flow: Flow[Any, Ticket[R]] | None = None  # None once nothing is owed any more
         self._timer: Timer | None = None
+        self._is_long = False
         self.queue_s = 0.0
         self.inference_s = 0.0
 
@@ -100,7 +109,10 @@ class Scheduler(Generic[P, R]):
             other error is narrowed down, half by half, to the items that cause it.
         max_batch_tokens: the token budget of a batch. A single longer item goes alone.
         max_queue_tokens: admission limit on what waits; an idle queue takes any one request.
-        max_age_s: a request that has waited longer is not overtaken for the sake of equal lengths.
+        max_wait_s: admission limit on what a request would wait for, at the measured token rate. So is the
+            request's own deadline: one that could not be met is refused at once.
+        max_age_s: what has waited longer gets a part of the device whatever else comes (`FairQueue`).
+        tokens_per_second: the rate to reckon with until a batch has run; None: no such limits until then.
         slots: batches in flight at once: 1, or 2 where one can be prepared while another runs.
         clock: seconds, never backwards; deadlines are read on it.
         call_later: how to be called after so many seconds of that clock; the event loop's, if not given.
@@ -113,6 +125,8 @@ class Scheduler(Generic[P, R]):
         max_batch_tokens: int,
         max_queue_tokens: int,
         max_age_s: float,
+        max_wait_s: float = inf,
+        tokens_per_second: float | None = None,
         slots: int = 1,
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
@@ -120,15 +134,19 @@ class Scheduler(Generic[P, R]):
     ) -> None:
         self._run = run
         self._max_queue_tokens = max_queue_tokens
+        self._max_wait_s = max_wait_s
         self._slots = slots
         self._clock = clock
         self._call_later = call_later
         self._observer = observer or Observer()
         self._queue: FairQueue[P, Ticket[R]] = FairQueue(max_age_s=max_age_s)
         self._budget = _Budget(max_batch_tokens)
-        self._rate = _TokenRate()
+        self._rate = _TokenRate(tokens_per_second)
         self._tickets: set[Ticket[R]] = set()
         self._in_flight = 0
+        self._in_flight_tokens = 0
+        self._long = 0  # requests of more than a batch that are not done
+        self._last_short = -inf
         self._draining = False
         self._work = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -153,6 +171,11 @@ class Scheduler(Generic[P, R]):
         """The token budget of a batch as it is now; the device running out of memory lowers it."""
         return self._budget.tokens
 
+    @property
+    def tokens_per_second(self) -> float | None:
+        """What the device does, as measured over its last well-filled batches; None while it is not known."""
+        return self._rate.per_second
+
     def submit(self, items: Sequence[Item[P]], *, deadline: float | None = None) -> Ticket[R]:
         """Admit a request. Work that has not begun by `deadline` (on the clock) is dropped.
 
@@ -160,15 +183,17 @@ class Scheduler(Generic[P, R]):
         """
         if self._draining:
             raise Draining(DRAINING_RETRY_S)
-        queued = self._queue.tokens
-        excess = queued + sum(item.tokens for item in items) - self._max_queue_tokens
-        if queued and excess > 0:
-            raise QueueFull(self._rate.seconds(min(excess, queued)))
         now = self._clock()
         ticket: Ticket[R] = Ticket(len(items), now, partial(self._drop, "disconnect"))
         if not items:
             ticket._done.set_result(None)
             return ticket
+        tokens = sum(item.tokens for item in items)
+        self._admit(tokens, now, deadline)
+        if tokens <= self._slice():
+            self._last_short = now
+        ticket._is_long = tokens > self._budget.tokens
+        self._long += ticket._is_long
         ticket._flow = self._queue.push(ticket, items, now=now, deadline=deadline)
         if deadline is not None:
             call_later = self._call_later or asyncio.get_running_loop().call_later
@@ -176,6 +201,21 @@ class Scheduler(Generic[P, R]):
         self._tickets.add(ticket)
         self._work.set()
         return ticket
+
+    def _admit(self, tokens: int, now: float, deadline: float | None) -> None:
+        """Raises QueueFull where a request of so many tokens finds no room, or not enough time."""
+        queued = self._queue.tokens
+        if not queued:
+            return  # an idle queue takes any one request
+        ahead = self._in_flight_tokens + self._queue.ahead_of(tokens)
+        limits: list[tuple[float, str | None]] = [(queued + tokens - self._max_queue_tokens, None)]
+        if (rate := self._rate.per_second) is not None:
+            limits.append((ahead - self._max_wait_s * rate, None))
+            if deadline is not None and deadline > now:
+                limits.append((ahead + tokens - (deadline - now) * rate, TOO_LATE))
+        for excess, message in limits:
+            if excess > 0:
+                raise QueueFull(self._rate.retry_after(min(excess, queued)), message=message)
 
     async def run(self) -> None:
         """Serve until drained. However it ends, nobody is left waiting: what is unfinished gets Draining."""
@@ -199,7 +239,12 @@ class Scheduler(Generic[P, R]):
     async def _serve(self) -> None:
         """One slot: form a batch whenever there is work, run it, again."""
         while True:
-            entries, late = self._queue.take(self._budget.tokens, self._clock())
+            now = self._clock()
+            budget, tokens = self._budget.tokens, self._slice()
+            if tokens < budget and self._long and now - self._last_short < MIXED_S:
+                entries, late = self._queue.take(tokens, now, fill=False)
+            else:
+                entries, late = self._queue.take(budget, now)
             for ticket, items in late:
                 self._observer.on_drop("deadline", items)
                 self._close(ticket, DeadlineExceeded())
@@ -211,6 +256,13 @@ class Scheduler(Generic[P, R]):
                 self._work.clear()
                 await self._work.wait()
 
+    def _slice(self) -> int:
+        """Tokens of a batch that takes SLICE_S."""
+        budget = self._budget.tokens
+        if self._rate.per_second is None:
+            return budget
+        return min(budget, max(budget // LEAST_SLICE, int(SLICE_S * self._rate.per_second)))
+
     async def _execute(self, entries: list[Entry[P, Ticket[R]]]) -> None:
         """Run a batch, in parts where it must be, and hand out the results."""
         now = self._clock()
@@ -218,7 +270,9 @@ class Scheduler(Generic[P, R]):
             if ticket._began is None:
                 ticket._began = now
                 ticket.queue_s = now - ticket._since
+        tokens = sum(entry.item.tokens for entry in entries)
         self._in_flight += len(entries)
+        self._in_flight_tokens += tokens
         try:
             parts = [entries]
             while parts:
@@ -233,6 +287,7 @@ class Scheduler(Generic[P, R]):
                     parts += part[middle:], part[:middle]
         finally:
             self._in_flight -= len(entries)
+            self._in_flight_tokens -= tokens
 
     async def _attempt(self, items: list[Item[P]]) -> Sequence[R | Exception] | None:
         """The results of one forward pass, or None: try again in two halves."""
@@ -261,7 +316,7 @@ class Scheduler(Generic[P, R]):
                 self._budget.halve(budget, at_least=max(item.tokens for item in items))
             return None
         self._budget.went_well(batch.tokens)
-        self._rate.record(batch.tokens, began, self._clock())
+        self._rate.record(batch.tokens, began, self._clock(), budget=budget)
         return results
 
     def _deliver(self, entries: list[Entry[P, Ticket[R]]], results: Sequence[R | Exception]) -> None:
@@ -287,7 +342,9 @@ class Scheduler(Generic[P, R]):
 
     def _close(self, ticket: Ticket[R], error: BaseException | None = None) -> None:
         """Nothing is owed on this ticket any more: wake its waiter and forget it."""
-        self._tickets.discard(ticket)
+        if ticket in self._tickets:
+            self._tickets.remove(ticket)
+            self._long -= ticket._is_long
         if ticket._flow:
             self._queue.remove(ticket._flow)
         if ticket._timer:
@@ -326,21 +383,33 @@ class _Budget:
 
 
 class _TokenRate:
-    """Tokens per second of a working device, exponentially weighted over batches."""
+    """Tokens per second of a working device, exponentially weighted over batches.
 
-    def __init__(self) -> None:
+    Once a batch was at least a quarter full, only such count: small ones take longer by the token, and say
+    little about how fast a queue is worked off.
+    """
+
+    def __init__(self, guess: float | None) -> None:
+        self.per_second = guess  # None: not known
         self._tokens = 0.0
         self._seconds = 0.0
+        self._has_full = False
         self._ended = 0.0
 
-    def record(self, tokens: int, began: float, ended: float) -> None:
+    def record(self, tokens: int, began: float, ended: float, *, budget: int) -> None:
         """A batch ran; time that it shared with the one before it is not counted again."""
-        self._tokens += 0.1 * (tokens - self._tokens)
-        self._seconds += 0.1 * (max(0.0, ended - max(began, self._ended)) - self._seconds)
+        seconds = max(0.0, ended - max(began, self._ended))
         self._ended = max(ended, self._ended)
+        is_full = 4 * tokens >= budget
+        if self._has_full and not is_full:
+            return
+        weight = RATE_WEIGHT if self._has_full or (not is_full and self._tokens) else 1.0
+        self._has_full = is_full
+        self._tokens += weight * (tokens - self._tokens)
+        self._seconds += weight * (seconds - self._seconds)
+        if self._seconds > 0:
+            self.per_second = self._tokens / self._seconds
 
-    def seconds(self, tokens: int) -> float:
-        """How long so many tokens take, kept within what makes sense as a Retry-After: 1 to 60."""
-        if not self._tokens:
-            return 1.0
-        return min(60.0, max(1.0, tokens * self._seconds / self._tokens))
+    def retry_after(self, tokens: float) -> float:
+        """How long so many tokens take, kept within what makes sense as a Retry-After: 1 to 60 s."""
+        return min(60.0, max(1.0, tokens / self.per_second)) if self.per_second else 1.0

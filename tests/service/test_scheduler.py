@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any, TypeVar
 
 import pytest
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from service.errors import DeadlineExceeded, DeviceFailed, Draining, OutOfMemory, QueueFull
-from service.scheduler import Batch, Item, Observer, Scheduler, Ticket
+from service.scheduler import SLICE_S, TOO_LATE, Batch, Item, Observer, Scheduler, Ticket
 
 T = TypeVar("T")
 
@@ -453,6 +455,159 @@ async def test_an_idle_queue_takes_a_request_larger_than_its_limit() -> None:
         assert len(await ticket.result()) == 100
 
 
+async def test_what_a_request_would_wait_for_is_limited_in_seconds() -> None:
+    async with stage(max_wait_s=2.0, tokens_per_second=100.0) as s:
+        s.scheduler.submit(items("busy"))
+        await settle()
+        s.scheduler.submit(items(*range(20)))
+        with pytest.raises(QueueFull) as refused:
+            s.scheduler.submit(items(*range(30)))
+        assert refused.value.retry_after == 1.0
+        short = s.scheduler.submit(items("it passes them, and waits for next to nothing"))
+        await s.finish_all()
+        assert len(await short.result()) == 1
+
+
+async def test_the_limit_on_the_wait_follows_the_measured_rate() -> None:
+    async with stage(max_wait_s=2.0, tokens_per_second=1000.0) as s:
+        for _ in range(3):  # it does 50 tokens a second
+            s.scheduler.submit(items(*range(10)))
+            await settle()
+            s.clock.advance(2.0)
+            await s.finish_all()
+        assert s.scheduler.tokens_per_second == pytest.approx(50)
+        s.scheduler.submit(items(*range(10)))
+        await settle()
+        s.scheduler.submit(items(*range(5)))
+        with pytest.raises(QueueFull):
+            s.scheduler.submit(items(*range(6)))
+
+
+async def test_a_long_request_is_taken_beside_short_ones_that_never_stop() -> None:
+    """It would wait for little, whatever its own size: only what is before it counts."""
+    async with stage(max_wait_s=1.0, tokens_per_second=100.0) as s:
+        s.scheduler.submit(items("busy"))
+        await settle()
+        s.scheduler.submit(items("short"))
+        ticket = s.scheduler.submit(items(*range(500)))
+        await s.finish_all()
+        assert len(await ticket.result()) == 500
+
+
+async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
+    async with stage(tokens_per_second=100.0) as s:
+        s.scheduler.submit(items(*range(10)))
+        await settle()
+        s.scheduler.submit(items(*range(10)))
+        with pytest.raises(QueueFull) as refused:
+            s.scheduler.submit(items(*range(10)), deadline=s.clock() + 2.5)
+        assert refused.value.message == TOO_LATE
+        in_time = s.scheduler.submit(items(*range(10)), deadline=s.clock() + 3.5)
+        for _ in range(3):
+            s.clock.advance(1.0)
+            await settle()
+            s.device.finish()
+            await settle()
+        assert len(await in_time.result()) == 10
+        assert s.device.dropped == []
+
+
+async def test_small_batches_do_not_make_the_device_look_slow() -> None:
+    """An idle hour of single titles must not be what the first rush is judged by."""
+    async with stage() as s:
+        for titles, seconds in ((10, 1.0), *[(1, 0.9)] * 50):
+            s.scheduler.submit(items(*range(titles)))
+            await settle()
+            s.clock.advance(seconds)
+            await s.finish_all()
+        assert s.scheduler.tokens_per_second == pytest.approx(100)
+
+
+class Day:
+    """Traffic on a device that does RATE tokens a second, on the fake clock: who got what, and when."""
+
+    RATE = 10_000.0
+
+    def __init__(self, **limits: Any) -> None:
+        limits = {"max_batch_tokens": 1000, "max_queue_tokens": 50_000, "max_age_s": 0.5} | limits
+        self.stage = Stage(tokens_per_second=self.RATE, **limits)
+        self.latencies: dict[str, list[float]] = {"ok": [], "late": [], "refused": []}
+        self._waiting: list[tuple[asyncio.Task[Any], float]] = []
+        self._ends = 0.0
+
+    def send(self, titles: int, *, deadline_s: float | None = None) -> bool:
+        """Whether it was let in."""
+        now = self.stage.clock()
+        try:
+            ticket = self.stage.scheduler.submit(
+                items(*range(titles)), deadline=None if deadline_s is None else now + deadline_s
+            )
+        except QueueFull:
+            self.latencies["refused"].append(0.0)
+            return False
+        self._waiting.append((asyncio.ensure_future(ticket.result()), now))
+        return True
+
+    async def until(self, end: float) -> None:
+        """Lets the device work until so many seconds have passed since the start."""
+        clock, device = self.stage.clock, self.stage.device
+        await settle()
+        while True:
+            if device.running and not self._ends:
+                self._ends = clock() + device.running[0][0].tokens / self.RATE
+            if not self._ends or self._ends > end:
+                break
+            clock.advance(self._ends - clock())
+            self._ends = 0.0
+            device.finish()
+            await settle()
+            self._note()
+        clock.advance(end - clock())
+        await settle()
+        self._note()
+
+    def _note(self) -> None:
+        for waiter, since in [entry for entry in self._waiting if entry[0].done()]:
+            self._waiting.remove((waiter, since))
+            kind = "late" if waiter.exception() else "ok"
+            self.latencies[kind].append(self.stage.clock() - since)
+
+
+async def test_twice_what_the_device_can_do_is_half_served_in_time_and_half_refused_at_once() -> None:
+    day = Day(max_wait_s=1.0)
+    running = asyncio.create_task(day.stage.scheduler.run())
+    start, luck = day.stage.clock(), random.Random(1)
+    at, end = start, start + 20.0
+    while at < end:  # requests of 200 tokens, fifty of which would be all that the device can do in a second
+        day.send(20, deadline_s=2.0)
+        at += luck.expovariate(100.0)
+        await day.until(min(at, end))
+    running.cancel()
+    await asyncio.wait([running])
+    assert len(day.latencies["ok"]) >= 0.95 * 20 * 50
+    assert day.latencies["late"] == []
+    assert max(day.latencies["ok"]) < 1.6
+
+
+async def test_single_titles_stay_quick_beside_a_client_with_thousands() -> None:
+    day = Day(max_wait_s=1.0)
+    running = asyncio.create_task(day.stage.scheduler.run())
+    start, luck = day.stage.clock(), random.Random(1)
+    at, end, long_ones = start, start + 20.0, 0
+    while at < end:
+        if not day.stage.scheduler.queued_tokens:  # the long one is answered: the client sends the next
+            long_ones += day.send(1000)
+        assert day.send(1), "a single title was refused"
+        at += luck.expovariate(20.0)
+        await day.until(min(at, end))
+    running.cancel()
+    await asyncio.wait([running])
+    quick = sorted(latency for latency in day.latencies["ok"] if latency < 0.5)
+    assert long_ones >= 12
+    assert len(quick) >= 350
+    assert quick[int(0.99 * len(quick))] <= 2.5 * SLICE_S, "more than the batch that runs and its own"
+
+
 async def test_a_request_without_items_is_answered_at_once() -> None:
     async with stage() as s:
         assert await s.scheduler.submit([]).result() == []
@@ -530,13 +685,26 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
         request = [Item(tokens, lane, (name, n)) for n, (tokens, lane, _) in enumerate(work)]
         deadline = None if patience is None else self.clock() + patience
         total, queued = sum(item.tokens for item in request), self.scheduler.queued_tokens
+        in_flight = (
+            sum(batch.tokens for batch, _ in self.device.running) + BUDGET * SLOTS
+        )  # and its other parts
 
         async def enter() -> None:
-            if queued and queued + total > 400:
+            if request and queued and queued + total > 400:
                 with pytest.raises(QueueFull):
                     self.scheduler.submit(request, deadline=deadline)
                 return
-            ticket = self.scheduler.submit(request, deadline=deadline)
+            refused: QueueFull | None = None
+            try:
+                ticket = self.scheduler.submit(request, deadline=deadline)
+            except QueueFull as error:
+                refused = error
+            if refused is not None:
+                assert refused.message == TOO_LATE, "refused for no reason"
+                assert queued + in_flight + total > (patience or 0) * (
+                    self.scheduler.tokens_per_second or inf
+                )
+                return
             self.tickets.append(ticket)
             self.requests.append(request)
             self.deadlines.append(float("inf") if deadline is None else deadline)
