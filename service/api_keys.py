@@ -31,6 +31,11 @@ class ApiKey:
     role: Role = "user"
     rate: float | None = None
 
+    @property
+    def name(self) -> str:
+        """What a log may say of it: the start of the digest, as in `printf %s KEY | sha256sum`."""
+        return f"key {self.digest.hex()[:8]}"
+
     def __repr__(self) -> str:
         return f"ApiKey(role={self.role!r}, rate={self.rate})"
 

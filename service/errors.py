@@ -87,6 +87,14 @@ class Unauthorized(ServiceError):
     default = "Send a valid API key as `Authorization: Bearer KEY`."
 
 
+class Forbidden(ServiceError):
+    """The key is valid, but this is not for its role."""
+
+    status = 403
+    type = "forbidden"
+    default = "This needs an API key with the admin role."
+
+
 class NotFound(ServiceError):
     status = 404
     type = "not_found"
@@ -97,6 +105,14 @@ class MethodNotAllowed(ServiceError):
     status = 405
     type = "method_not_allowed"
     default = "This path does not take this method."
+
+
+class Conflict(ServiceError):
+    """What is asked does not go with the state that things are in."""
+
+    status = 409
+    type = "conflict"
+    default = "This does not go with the present state."
 
 
 class RequestTimeout(ServiceError):
@@ -136,8 +152,8 @@ class QueueFull(ServiceError):
     shed = "queue_full"
     default = "The queue is full; try again later."
 
-    def __init__(self, retry_after: float = 1.0) -> None:
-        super().__init__(retry_after=retry_after)
+    def __init__(self, retry_after: float = 1.0, *, message: str | None = None) -> None:
+        super().__init__(message, retry_after=retry_after)
 
 
 class RateLimited(ServiceError):
@@ -197,6 +213,13 @@ class DeviceFailed(Unavailable):
     def __init__(self, kind: str = "error", retry_after: float = 5.0) -> None:
         super().__init__(retry_after)
         self.kind = kind
+
+
+class DatabaseUnavailable(Unavailable):
+    """The experiments' database cannot be reached or written; serving goes on without it."""
+
+    type = "database_unavailable"
+    default = "The experiments' database cannot be reached; try again later."
 
 
 class OutOfMemory(Unavailable):

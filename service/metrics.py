@@ -27,6 +27,7 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from service.errors import ShedReason
+from service.experiment_metrics import ExperimentMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -48,6 +49,9 @@ class Metrics:
 
     Args:
         registry: where the metrics live; a new one by default, so that two services can share a process.
+
+    Attributes:
+        experiments: the experiments' part.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -56,6 +60,7 @@ class Metrics:
         self._registry = own
         self._directory = _shared_directory()
         self._variants: set[str] = set()
+        self.experiments = ExperimentMetrics(own)
 
         def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
             return Counter(f"headroom_{name}", text, labels, registry=own)

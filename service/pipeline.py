@@ -21,10 +21,22 @@ from models.head_mask import HeadMask
 from models.tokenizer import EncodedPair
 from service import listings
 from service.engine import AttentionRow, Engine, Lane, Outcome, Row, RowScore, Work
-from service.errors import InvalidRequest
+from service.errors import (
+    DeadlineExceeded,
+    DeviceFailed,
+    Draining,
+    InvalidRequest,
+    QueueFull,
+    as_service_error,
+)
+from service.experiments.assignment import Assigned
+from service.experiments.desk import Desk
+from service.experiments.live import Experiments, Route
+from service.experiments.store import Store
 from service.listings import mask_info
 from service.metrics import Metrics
 from service.responses import (
+    Assignment,
     AttentionResponse,
     Column,
     CompareResponse,
@@ -39,14 +51,21 @@ from service.responses import (
 )
 from service.scheduler import Item, Observer, Scheduler, Ticket
 from service.schemas import AttentionRequest, CompareRequest, ScoreRequest
-from service.settings import LiveConfig, MaskForm, Settings
+from service.settings import InvalidConfig, LiveConfig, MaskForm, Settings
+from service.shadow import Shadow
 from service.variants import BASE, Catalog, Choice, build_catalog
 
 INLINE_CHARS = 4_000
 """Texts up to this long together are tokenised at once; more would hold up the event loop."""
 
+EXPOSURES_SECONDS = 5.0
+"""How long the end waits for exposures to reach the database."""
+
 GAUGE_SECONDS = 0.5
 """How often the queue's gauges are brought up to date between batches."""
+
+# No arm's doing, and another attempt would make it worse.
+_EVERY_ARMS_FAULT = (QueueFull, Draining, DeviceFailed)
 
 T = TypeVar("T", Row, AttentionRow)
 
@@ -75,6 +94,10 @@ class Pipeline:
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = False
         self._checked: Catalog | None = None  # checked last, so that applying it loads nothing twice
+        self._live = Experiments(
+            Store(settings.database_url), metrics.experiments, retention_days=settings.retention_days
+        )
+        self.experiments = Desk(self._live)
 
     @classmethod
     def load(cls, settings: Settings, config: LiveConfig, metrics: Metrics, *, threads: int) -> Pipeline:
@@ -90,6 +113,7 @@ class Pipeline:
         )
         pipeline = cls(settings, engine, catalog, metrics)
         pipeline._warm_up(catalog)
+        pipeline._live.apply(config.assigner, config.version)
         pipeline._publish()
         metrics.build_info(
             version=version("headroom"),
@@ -102,6 +126,10 @@ class Pipeline:
 
     def check(self, config: LiveConfig) -> None:
         """Whether `apply` would take this config; changes nothing. Raises InvalidConfig."""
+        try:
+            self._live.check(config.assigner)
+        except ValueError as error:
+            raise InvalidConfig(str(error)) from None
         self._build(config)
 
     def apply(self, config: LiveConfig) -> None:
@@ -111,11 +139,13 @@ class Pipeline:
         """
         if config.version == self._catalog.config.version:
             return
+        self.check(config)
         catalog = self._build(config)
         # Rows of the config before may still be queued, so its checkpoints stay until the next change.
         self._engine.classifiers = {BASE: self._base} | self._catalog.classifiers | catalog.classifiers
         self._warm_up(catalog, warm=self._catalog)
         self._catalog, self._checked = catalog, None
+        self._live.apply(config.assigner, config.version)
         self._publish()
 
     async def start(self) -> None:
@@ -125,10 +155,16 @@ class Pipeline:
             max_batch_tokens=self._budget,
             max_queue_tokens=self._settings.queue_tokens(self._device),
             max_age_s=self._settings.max_age_s,
+            max_wait_s=self._settings.max_queue_s,
+            tokens_per_second=self._engine.tokens_per_second,
             slots=2 if self._device == "cuda" else 1,
             observer=_Meter(self._metrics),
         )
-        self._tasks = [asyncio.create_task(self._scheduler.run()), asyncio.create_task(self._report())]
+        self._shadow = Shadow(self._live, self._scheduler, self._engine.run, self._budget)
+        self._live.start()
+        self._tasks = [
+            asyncio.create_task(work) for work in (self._scheduler.run(), self._report(), self._shadow.run())
+        ]
         self._metrics.ready(True)
 
     async def drain(self) -> None:
@@ -142,6 +178,8 @@ class Pipeline:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.experiments.close()
+        await self._live.close(EXPOSURES_SECONDS)
         self._tokenize_thread.shutdown(wait=False)
         await asyncio.to_thread(self._engine.close)
 
@@ -159,19 +197,61 @@ class Pipeline:
         return "the scheduler stopped" if any(task.done() for task in self._tasks) else None
 
     async def score(self, request: ScoreRequest) -> ScoreResponse:
-        """POST /v1/score."""
+        """POST /v1/score. Where an experiment's arm fails a request, the control's variant answers it."""
         started = time.monotonic()
-        choice = self._catalog.choose(request.variant, request.head_mask)
+        catalog = self._catalog
+        if request.variant is not None or request.head_mask is not None:
+            return await self._score(request, catalog.choose(request.variant, request.head_mask), started)
+        attributes = request.attributes or {}
+        route = self._live.route(catalog.assigner, request.unit, attributes)
+        answer = await self._score_assigned(request, catalog, route, started)
+        if catalog.assigner.experiments:
+            self._shadow.offer(catalog, request.texts(), attributes, request.grades)
+        return answer
+
+    async def _score_assigned(
+        self, request: ScoreRequest, catalog: Catalog, route: Route, started: float
+    ) -> ScoreResponse:
+        assigned = route.assigned
+        if assigned is None:
+            return await self._score(request, catalog.choose(route.variant, None), started)
+        try:
+            answer = await self._score(request, catalog.choose(assigned.variant, None), started, assigned)
+        except _EVERY_ARMS_FAULT:
+            raise
+        except (DeadlineExceeded, asyncio.CancelledError):
+            late = request.deadline_ms is not None and _since(started) * 1000 > 0.95 * request.deadline_ms
+            self._live.abandoned(assigned, _since(started), late=late)
+            raise
+        except Exception as error:
+            if assigned.fallback is None:
+                if as_service_error(error).status >= 500:
+                    self._live.failed(assigned, _since(started))
+                raise
+            answer = await self._score(request, catalog.choose(assigned.fallback, None), started, assigned)
+            self._live.fell_back(assigned, _since(started), error)
+            return answer
+        self._live.succeeded(
+            assigned,
+            _since(started),
+            lambda: np.array([result.score for result in answer.results], dtype=np.float32),
+        )
+        return answer
+
+    async def _score(
+        self, request: ScoreRequest, choice: Choice, started: float, assigned: Assigned | None = None
+    ) -> ScoreResponse:
         encoded, tokenize_s = await self._encode(choice.variant.classifier, request.texts(), request)
         rows = [(choice.lane, Row(pair, choice.mask)) for pair in encoded]
         answered = await self._run(rows, started, request.deadline_ms)
+        arm = "" if assigned is None else assigned.arm
         return ScoreResponse(
             model=choice.variant.classifier.name,
             variant=choice.variant.name,
             head_mask=mask_info(choice.mask),
-            assignment=None,
+            assignment=None if assigned is None else _assignment(assigned, choice),
             degraded=False,
-            results=self._results(choice, encoded, answered.outcomes, answered),
+            results=self._results(choice, encoded, answered.outcomes, answered, arm),
             usage=_usage(encoded),
             timing_ms=_timing(started, tokenize_s, answered),
         )
@@ -305,6 +385,7 @@ class Pipeline:
         encoded: Sequence[EncodedPair],
         outcomes: Sequence[Outcome],
         answered: _Answered,
+        arm: str = "",
     ) -> list[ScoreResult]:
         labels = choice.variant.classifier.grades
         results = []
@@ -328,6 +409,7 @@ class Pipeline:
             choice.label,
             pairs=len(results),
             seconds=answered.queue_s + answered.inference_s,
+            arm=arm,
             grades=[grades[grade] for grade in range(len(labels))],
             truncated=sum(result.truncated for result in results),
         )
@@ -394,10 +476,25 @@ def _named(place: str, catalog: Catalog, name: str | None, form: MaskForm | None
         raise InvalidRequest(str(error), param=place) from None
 
 
+def _since(started: float) -> float:
+    return time.monotonic() - started
+
+
+def _assignment(assigned: Assigned, choice: Choice) -> Assignment:
+    return Assignment(
+        experiment=assigned.experiment,
+        arm=assigned.arm,
+        bucket=assigned.bucket,
+        forced=assigned.forced,
+        fallback=choice.variant.name != assigned.variant,
+    )
+
+
 def _usage(encoded: Sequence[EncodedPair]) -> Usage:
     return Usage(len(encoded), sum(map(len, encoded)))
 
 
 def _timing(started: float, tokenize_s: float, answered: _Answered) -> Timing:
-    total_s = time.monotonic() - started
-    return Timing(tokenize_s * 1000, answered.queue_s * 1000, answered.inference_s * 1000, total_s * 1000)
+    return Timing(
+        tokenize_s * 1000, answered.queue_s * 1000, answered.inference_s * 1000, _since(started) * 1000
+    )

@@ -48,6 +48,12 @@ class Assignment:
     experiment: str
     arm: str
     bucket: int
+    forced: Annotated[
+        bool, Field(description="Whether the config lists the unit for this arm: no exposure.")
+    ] = False
+    fallback: Annotated[
+        bool, Field(description="Whether the arm's variant failed, so that the control's scored.")
+    ] = False
 
 
 @dataclass(slots=True)

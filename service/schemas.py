@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -21,9 +22,11 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from service.errors import InvalidRequest
+from service.experiments.config import MAX_ATTRIBUTES, MAX_UNIT_CHARS, Attribute, AttributeName
+from service.experiments.events import unstorable
 from service.settings import Settings
 
-MAX_UNIT_CHARS = 256
+MAX_GRADE = 30
 MAX_NAME_CHARS = 64
 MAX_SPEC_CHARS = 16_384  # every head of a 24 x 16 model, listed one by one, is under 3,000
 
@@ -62,6 +65,12 @@ MASK_SCHEMA: dict[str, Any] = {
 }
 
 
+def _storable(text: str) -> str:
+    if (reason := unstorable(text)) is not None:
+        raise PydanticCustomError("unstorable", "{reason}", {"reason": reason})
+    return text
+
+
 def _mask_form(value: Any) -> str | dict[str, Any]:
     """Only the outer type: what is inside is for `HeadMask.parse`, which knows the grammar and the model."""
     if isinstance(value, str):
@@ -80,6 +89,11 @@ Text = Annotated[
 Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
+Unit = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_UNIT_CHARS, json_schema_extra={"pattern": r"^[^\x00]*$"}),
+    AfterValidator(_storable),
+]
 DeadlineMs = Annotated[
     float,
     Field(
@@ -150,8 +164,14 @@ class ScoreRequest(PairsRequest):
 
     variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
     head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
-    unit: Annotated[str, Field(min_length=1, max_length=MAX_UNIT_CHARS)] | None = Field(
-        None, description="Who is asking, for the assignment to an experiment's arm."
+    unit: Unit | None = Field(None, description="Who is asking, for the assignment to an experiment's arm.")
+    attributes: Annotated[dict[AttributeName, Attribute], Field(max_length=MAX_ATTRIBUTES)] | None = Field(
+        None, description="What an experiment's `where` may ask for, such as `locale`."
+    )
+    grades: Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None = Field(
+        None,
+        description="How relevant each title is known to be, from 0, where it is: changes no score; an "
+        "experiment's shadow comparison then knows the NDCG of each arm.",
     )
     deadline_ms: DeadlineMs | None = None
 
@@ -231,7 +251,9 @@ class AttentionRequest(Request):
 
 def check_score(request: ScoreRequest, settings: Settings) -> None:
     """Raises InvalidRequest unless the request keeps to the rules and limits that types cannot say."""
-    _check_pairs(request, settings)
+    pairs = _check_pairs(request, settings)
+    if request.grades is not None and len(request.grades) != pairs:
+        raise InvalidRequest(f"{len(request.grades)} grades for {pairs} titles", param="grades")
     _check_deadline(request.deadline_ms, settings)
 
 

@@ -22,6 +22,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from models.errors import InvalidMask
 from models.head_mask import HeadMask
 from service.api_keys import ApiKey, parse_api_keys
+from service.experiments.assignment import Assigner
+from service.experiments.config import ExperimentConfig, HoldoutConfig, check_together
 
 CUSTOM = "custom"
 """The variant name under which ad hoc masks are counted; no variant may be called so."""
@@ -60,8 +62,22 @@ class Settings(BaseSettings):
 
     max_batch_tokens: int | None = Field(None, ge=1, description="none: 1,024 on a CPU, 16,384 on CUDA")
     max_queue_tokens: int | None = Field(None, ge=1, description="none: 64 full batches")
-    max_age_s: float = Field(0.5, gt=0, allow_inf_nan=False, description="no item this old is overtaken")
+    max_queue_s: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="longest wait to admit, at the measured token rate"
+    )
+    max_age_s: float = Field(
+        0.5, gt=0, allow_inf_nan=False, description="what is older gets a quarter of the device in any case"
+    )
     drain_timeout_s: float = Field(30.0, ge=0, allow_inf_nan=False, description="to answer what was accepted")
+
+    database_url: str | None = Field(
+        None,
+        repr=False,
+        description="of the experiments' database; none: a SQLite file in the user's state directory",
+    )
+    retention_days: float | None = Field(
+        180.0, gt=0, allow_inf_nan=False, description="exposures and outcomes that are older are deleted"
+    )
 
     api_keys: Annotated[tuple[ApiKey, ...], NoDecode, BeforeValidator(_keys_of_text)] = Field(
         (), repr=False, exclude=True, description="KEY[;role=admin][;rate=50], comma-separated; none: open"
@@ -114,6 +130,8 @@ class LiveConfig(_Config):
         (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False
     )
     default: Name | None = Field(None, description="the variant of requests that name none; none: the first")
+    experiments: tuple[ExperimentConfig, ...] = Field((), max_length=64, strict=False)
+    holdout: HoldoutConfig | None = Field(None, description="a share of units that no experiment touches")
 
     @model_validator(mode="before")
     @classmethod
@@ -140,9 +158,19 @@ class LiveConfig(_Config):
             raise ValueError(f"default: there is no variant {self.default!r}")
         return self
 
+    @model_validator(mode="after")
+    def _experiments_fit(self) -> Self:
+        check_together(self.experiments, self.holdout, [variant.name for variant in self.variants])
+        return self
+
     @property
     def default_variant(self) -> str:
         return self.default or self.variants[0].name
+
+    @cached_property
+    def assigner(self) -> Assigner:
+        """Who gets which arm under this config."""
+        return Assigner(self.experiments, self.holdout)
 
     @cached_property
     def version(self) -> str:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from models.classifier import Classifier
 from models.errors import ModelError
 from models.head_mask import HeadMask
 from service.engine import Lane
 from service.errors import InvalidRequest
+from service.experiments.assignment import Assigner
 from service.settings import CUSTOM, InvalidConfig, LiveConfig, MaskForm, resolve_masks, resolve_variant
+
+CACHED_CHOICES = 1024
+CACHED_SPEC_CHARS = 256
+"""Specs that come again are parsed once, and their rows share one mask: such a batch costs least."""
 
 BASE = ""
 """The key of the service's own checkpoint among the loaded ones."""
@@ -65,6 +70,14 @@ class Catalog:
     config: LiveConfig
     variants: Mapping[str, Variant]
     masks: Mapping[str, Mapping[str, HeadMask]]
+    _chosen: dict[tuple[str, str], Choice] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def assigner(self) -> Assigner:
+        """Who gets which arm of the experiments."""
+        return self.config.assigner
 
     @property
     def default(self) -> Variant:
@@ -88,6 +101,17 @@ class Catalog:
         variant = self.default if name is None else self.variants[name]
         if form is None:
             return Choice(variant, variant.mask, variant.lane, variant.name)
+        if not isinstance(form, str) or len(form) > CACHED_SPEC_CHARS:
+            return self._masked(variant, form)
+        choice = self._chosen.get((variant.name, form))
+        if choice is None:
+            choice = self._masked(variant, form)
+            if len(self._chosen) >= CACHED_CHOICES:
+                self._chosen.clear()
+            self._chosen[variant.name, form] = choice
+        return choice
+
+    def _masked(self, variant: Variant, form: MaskForm) -> Choice:
         mask = variant.mask * HeadMask.parse(
             form,
             layers=variant.classifier.num_layers,

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from service.api.body import JSONRoute
 from service.api.docs import add_docs
+from service.api.experiments import add_experiment_routes
 from service.api.middleware import KeyMiddleware, RequestMiddleware
 from service.api.openapi import complete
 from service.api.replies import error_response
@@ -54,6 +55,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     add_routes(app)
+    add_experiment_routes(app)
     add_docs(app)
     return app
 

@@ -130,6 +130,7 @@ class KeyMiddleware:
         if scope["type"] == "http" and self.keys and not _is_open(scope["path"]):
             key = self.keys.authenticate(_header(scope, b"authorization"))
             self.keys.spend(key)
+            scope.setdefault("state", {})["key"] = key
         await self.app(scope, receive, send)
 
 

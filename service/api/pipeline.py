@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from service.experiments.events import Outcome, OutcomeReceipt
+from service.experiments.views import ExperimentDetail, ExperimentsView
 from service.responses import (
     AttentionResponse,
     CompareResponse,
@@ -13,6 +16,24 @@ from service.responses import (
     VariantsResponse,
 )
 from service.schemas import AttentionRequest, CompareRequest, ScoreRequest
+
+
+class Experiments(Protocol):
+    """What the routes ask of a replica's experiments. Methods raise members of the error tree."""
+
+    async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt: ...
+
+    def listing(self) -> ExperimentsView: ...
+
+    async def show(self, name: str) -> ExperimentDetail: ...
+
+    async def ramp(
+        self, name: str, *, traffic: float | None, reinstate: Sequence[str], reason: str, actor: str
+    ) -> ExperimentDetail: ...
+
+    async def stop(self, name: str, *, reason: str, actor: str) -> ExperimentDetail: ...
+
+    async def ship(self, name: str, *, arm: str, reason: str, actor: str) -> ExperimentDetail: ...
 
 
 class Pipeline(Protocol):
@@ -25,6 +46,10 @@ class Pipeline(Protocol):
     @property
     def config_version(self) -> str:
         """The live config's version, sent with every answer."""
+
+    @property
+    def experiments(self) -> Experiments:
+        """What there is to see of the experiments, and to do with them."""
 
     def ready(self) -> str | None:
         """None when requests are welcome, else why not: `draining`, `device failed`."""

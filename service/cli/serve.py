@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.deployment import config_file, environment
+from service.deployment import config_file, environment, last_good
 from service.deployment.processes import family, kill
 
 if TYPE_CHECKING:
@@ -56,14 +56,14 @@ def run(path: Path, overrides: Overrides) -> None:
     Raises:
         ConfigFileError, OSError, DeployError: it did not start.
     """
-    config = config_file.load(path, overrides)
+    content = _content(path)
+    config = _load(path, overrides)
     _check_port(config.host, config.port)
-    _check_model(path, config)
     stop = StopSignal()
     stop.install()
     directory = Path(tempfile.mkdtemp(prefix="headroom-", dir="/tmp"))  # short: Unix sockets go into it
     try:
-        _serve(path, overrides, config, directory, stop)
+        _serve(path, content, overrides, config, directory, stop)
     except Exception:
         _say(f"it failed; Ray's logs are in {directory}/ray/session_latest/logs")
         raise
@@ -72,7 +72,33 @@ def run(path: Path, overrides: Overrides) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _serve(path: Path, overrides: Overrides, config: ConfigFile, directory: Path, stop: StopSignal) -> None:
+def _load(path: Path, overrides: Overrides) -> ConfigFile:
+    """The config of the file; where that is wrong, what it was when it was last served, if it ever was."""
+    try:
+        return _checked(path, overrides)
+    except config_file.ConfigFileError as error:
+        try:
+            config = _checked(last_good.copy_of(path), overrides)
+        except config_file.ConfigFileError:
+            raise error from None
+        _say(f"config refused, the last good one ({config.live.version}) is served: {error}")
+        return config
+
+
+def _checked(path: Path, overrides: Overrides) -> ConfigFile:
+    config = config_file.load(path, overrides)
+    _check_model(path, config)
+    return config
+
+
+def _serve(
+    path: Path,
+    content: bytes | None,
+    overrides: Overrides,
+    config: ConfigFile,
+    directory: Path,
+    stop: StopSignal,
+) -> None:
     environment.prepare(directory, request_timeout_s=config.settings.request_timeout_s)
     _say("starting Ray")
     # Ray tells its own errors on the standard output, where our one line belongs.
@@ -87,7 +113,7 @@ def _serve(path: Path, overrides: Overrides, config: ConfigFile, directory: Path
             cluster.deploy(config)
             if cluster.wait_until_running(stop.is_set):
                 print(f"headroom is ready at {_url(config)}", file=sys.__stdout__, flush=True)
-                _watch(path, overrides, config, cluster, stop)
+                _watch(path, content, overrides, config, cluster, stop)
             _say("stopping: answering what was accepted (again to stop at once)")
         finally:
             cluster.stop(config.settings.drain_timeout_s)
@@ -112,10 +138,20 @@ class StopSignal:
         self._event.set()
 
 
-def _watch(path: Path, overrides: Overrides, config: ConfigFile, cluster: Cluster, stop: StopSignal) -> None:
-    """Applies good edits of the config file until the stop signal; refuses wrong ones in one line."""
-    seen = _content(path)
+def _watch(
+    path: Path,
+    seen: bytes | None,
+    overrides: Overrides,
+    config: ConfigFile,
+    cluster: Cluster,
+    stop: StopSignal,
+) -> None:
+    """Applies good edits of the config file until the stop signal; refuses wrong ones in one line.
+
+    seen: the file's content when it was loaded.
+    """
     running = config
+    last_good.keep(path, config.text)
     while not stop.wait(WATCH_S):
         content = _content(path)
         if content == seen:
@@ -134,6 +170,7 @@ def _watch(path: Path, overrides: Overrides, config: ConfigFile, cluster: Cluste
         reason = cluster.apply(wanted)
         if reason is None:
             running = wanted
+            last_good.keep(path, edited.text)
             _say(f"config applied: version {wanted.live.version}")
         else:
             _say(f"config refused, the last good one stays: {path}: {reason}")

@@ -37,11 +37,12 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A checked configuration. `document` is what Ray Serve gets."""
+    """A checked configuration. `document` is what Ray Serve gets; `text` is the file it was read from."""
 
     document: dict[str, Any]
     live: LiveConfig
     settings: Settings
+    text: str = ""
 
     @property
     def host(self) -> str:
@@ -60,7 +61,7 @@ class ConfigFile:
         """This configuration with the other's `user_config`, which is all that may change while it runs."""
         document = copy.deepcopy(self.document)
         _deployment(document)["user_config"] = other.deployment["user_config"]
-        return ConfigFile(document, other.live, self.settings)
+        return ConfigFile(document, other.live, self.settings, other.text)
 
     @property
     def replicas(self) -> int:
@@ -72,7 +73,8 @@ def load(path: Path, overrides: Overrides) -> ConfigFile:
 
     Raises ConfigFileError: unreadable, not YAML, not the shape of a Serve config, or wrong live values.
     """
-    document = _with_overrides(_read(path), overrides)
+    text = _read(path)
+    document = _with_overrides(_parse(text, path), overrides)
     try:
         settings = Settings.model_validate(document["applications"][0]["args"])
     except ValidationError as error:
@@ -81,16 +83,21 @@ def load(path: Path, overrides: Overrides) -> ConfigFile:
         live = LiveConfig.model_validate(_deployment(document)["user_config"])
     except ValidationError as error:
         raise ConfigFileError(f"{path}: user_config.{first_problem(error)}") from None
-    return ConfigFile(document, live, settings)
+    return ConfigFile(document, live, settings, text)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> str:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigFileError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigFileError(f"{path}: not UTF-8 text") from None
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f", line {mark.line + 1}"

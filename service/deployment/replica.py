@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import Mapping
@@ -103,6 +104,9 @@ class Relevance:
         pipeline = await asyncio.to_thread(
             Pipeline.load, self._settings, config, self._metrics, threads=_threads()
         )
+        # What is loaded stays: a collection that walks all of torch's modules would hold up every request.
+        gc.collect()
+        gc.freeze()
         await pipeline.start()
         self._pipeline = self._app.state.pipeline = pipeline
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 
 from models.head_mask import HeadMask
-from service.errors import InvalidRequest
+from service.errors import InvalidRequest, NotFound
+from service.experiments.events import Outcome, OutcomeReceipt
+from service.experiments.views import ExperimentDetail, ExperimentsView
 from service.responses import (
     AttentionResponse,
     Column,
@@ -32,6 +35,28 @@ LABELS = ("irrelevant", "related", "partial", "good", "exact")
 TIMING = Timing(tokenize=0.2, queue=0.4, inference=6.1, total=7.0)
 
 
+class FakeExperiments:
+    """No experiment at all; outcomes go nowhere."""
+
+    async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
+        return OutcomeReceipt(0, 0, len(outcomes))
+
+    def listing(self) -> ExperimentsView:
+        return ExperimentsView("0123456789ab", 0, [])
+
+    async def show(self, _name: str) -> ExperimentDetail:
+        raise NotFound
+
+    async def ramp(self, _name: str, **_: object) -> ExperimentDetail:
+        raise NotFound
+
+    async def stop(self, _name: str, **_: object) -> ExperimentDetail:
+        raise NotFound
+
+    async def ship(self, _name: str, **_: object) -> ExperimentDetail:
+        raise NotFound
+
+
 class FakePipeline:
     """Gives every pair the same score.
 
@@ -47,6 +72,7 @@ class FakePipeline:
         self.started = asyncio.Event()
         self.cancelled = 0
         self.requests: list[object] = []
+        self.experiments = FakeExperiments()
 
     @property
     def config_version(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -29,12 +30,14 @@ LIVE: dict[str, Any] = {
 class Server:
     """`headroom serve` on a free port with a config file of its own."""
 
-    def __init__(self, directory: Path, model: Path, **arguments: Any) -> None:
+    def __init__(
+        self, directory: Path, model: Path, *, live: Mapping[str, Any] = LIVE, **arguments: Any
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.config = directory / "serve.yaml"
         self._errors = directory / "stderr"
-        self.write_config(LIVE, arguments)
+        self.write_config(live, arguments)
         command = [Path(sys.executable).with_name("headroom"), "serve", "--config", self.config]
         command += ["--port", str(self.port), "--model", model, "--device", "cpu"]
         with self._errors.open("w") as errors:
@@ -44,6 +47,7 @@ class Server:
                 stderr=errors,
                 text=True,
                 start_new_session=True,
+                env={**os.environ, "XDG_STATE_HOME": str(directory / "state")},
             )
 
     def write_config(self, live: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> None:
@@ -52,7 +56,8 @@ class Server:
         document = yaml.safe_load(DEPLOY.read_text())
         document["http_options"]["request_timeout_s"] = 10
         application = document["applications"][0]
-        application["args"] = {"request_timeout_s": 10, "body_timeout_s": 2, **(arguments or {})}
+        limits = {"request_timeout_s": 10, "body_timeout_s": 2, "max_queue_s": 60}
+        application["args"] = limits | dict(arguments or {})
         application["deployments"][0]["user_config"] = live
         self.config.write_text(yaml.safe_dump(document))
 

@@ -104,7 +104,7 @@ def test_a_config_of_yaml_shape_is_taken_and_its_first_variant_is_the_default() 
     ("change", "says"),
     [
         ({"degrade": {"above_queue_tokens": 1}}, "degrade"),
-        ({"experiments": []}, "experiments"),
+        ({"experiment": []}, "experiment"),
         ({"version": 3}, "version"),
         ({"variants": []}, "at least 1"),
         ({"variants": [{"name": "a"}, {"name": "a"}]}, "two variants"),

@@ -1,0 +1,171 @@
+"""`headroom experiment plan`: how many units, and how many days, before it starts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from service.experiments.plan import Arms, Need, Plan
+    from service.experiments.power import Question
+
+Better = Literal["higher", "lower"]
+
+
+def command(
+    baseline: Annotated[float, typer.Option(help="Control's value now: a share of units, or a mean.")],
+    sd: Annotated[
+        float | None,
+        typer.Option(help="Standard deviation between units, for a mean; none: baseline is a share."),
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="How much worse is good enough: 0.02 is 2 % of the baseline.")
+    ] = None,
+    effect: Annotated[
+        float, typer.Option(help="The true change that you expect: -0.005 is 0.5 % of the baseline less.")
+    ] = 0.0,
+    absolute: Annotated[
+        bool, typer.Option("--absolute", help="Margin and effect are in the metric's own unit.")
+    ] = False,
+    better: Annotated[Better, typer.Option(help="Which way is good.")] = "higher",
+    power: Annotated[
+        float, typer.Option(min=0.5, max=0.99, help="Chance to conclude if the effect is as given.")
+    ] = 0.8,
+    alpha: Annotated[
+        float, typer.Option(min=1e-4, max=0.2, help="Chance of an interval that ever misses the truth.")
+    ] = 0.05,
+    weights: Annotated[str, typer.Option(help="Of the arms, the control's first.")] = "50,50",
+    traffic: Annotated[float, typer.Option(help="Share of the units that is in the experiment.")] = 1.0,
+    units_per_day: Annotated[
+        float | None, typer.Option(min=1, help="New units a day; gives the days it takes.")
+    ] = None,
+    correlation: Annotated[
+        float, typer.Option(help="Of the metric with its covariate, over units (CUPED).")
+    ] = 0.0,
+    every: Annotated[int, typer.Option(min=1, help="Units between two looks.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="The plan as one JSON object.")] = False,
+) -> None:
+    """Units and days that an A/B test needs: for one look at the end, and for looking at any time.
+
+    With --margin the question is whether an arm is worse by less than that (non-inferiority, the default
+    question of a pruned variant); without it, whether there is a difference as large as --effect.
+
+    Example: headroom experiment plan --baseline 0.31 --margin 0.02 --units-per-day 40000 --traffic 0.2
+    """
+    import dataclasses
+
+    import orjson
+
+    from service.experiments.plan import make_plan
+
+    arms = parse_weights(weights)
+    if not 0 < traffic <= 1:
+        raise typer.BadParameter("is a share above 0 and up to 1", param_hint="--traffic")
+    question = ask(baseline, sd, margin, effect, absolute, better, correlation, arms)
+    daily = None if units_per_day is None else units_per_day * traffic
+    plan = make_plan(question, arms, alpha=alpha, power=power, units_per_day=daily, every=every)
+    if as_json:
+        document = {
+            "schema": 1,
+            "question": "difference" if margin is None else "non-inferiority",
+            **dataclasses.asdict(question),
+            "alpha": alpha,
+            "power": power,
+            "weights": arms.weights,
+            **dataclasses.asdict(plan),
+            "planned_units": plan.any_time.units,
+        }
+        print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(text(plan, question, arms, alpha=alpha, power=power))
+
+
+def parse_weights(value: str) -> Arms:
+    """`50,50` as numbers. Raises BadParameter."""
+    from service.experiments.plan import Arms
+
+    try:
+        return Arms(tuple(float(part) for part in value.split(",")))
+    except ValueError:
+        raise typer.BadParameter(
+            "two or more numbers above 0, the control's first, such as 50,50", param_hint="--weights"
+        ) from None
+
+
+def ask(
+    baseline: float,
+    sd: float | None,
+    margin: float | None,
+    effect: float,
+    absolute: bool,
+    better: Better,
+    correlation: float,
+    arms: Arms,
+) -> Question:
+    """The options as a question, in the metric's own unit. Raises BadParameter for what makes no sense."""
+    from service.experiments.power import Question
+
+    if not math.isfinite(baseline) or (sd is None and not 0 < baseline < 1):
+        raise typer.BadParameter("a share between 0 and 1, or a mean beside --sd", param_hint="--baseline")
+    if sd is not None and not (math.isfinite(sd) and sd > 0):
+        raise typer.BadParameter("a number above 0", param_hint="--sd")
+    if not -1 < correlation < 1:
+        raise typer.BadParameter("between -1 and 1", param_hint="--correlation")
+    if margin is not None and not (math.isfinite(margin) and margin > 0):
+        raise typer.BadParameter("a number above 0", param_hint="--margin")
+    if not math.isfinite(effect) or (margin is None and effect == 0):
+        raise typer.BadParameter(
+            "give a margin, or the --effect that a test for a difference is to find", param_hint="--margin"
+        )
+    if not absolute and baseline <= 0:
+        raise typer.BadParameter("needs a --baseline above 0, or --absolute", param_hint="--margin")
+    unit = 1.0 if absolute else baseline
+    try:
+        return Question(
+            baseline=baseline,
+            sd=math.sqrt(baseline * (1 - baseline)) if sd is None else sd,
+            margin=None if margin is None else margin * unit,
+            effect=effect * unit,
+            relative=not absolute,
+            share=arms.share,
+            correlation=correlation,
+            sign=1 if better == "higher" else -1,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--effect") from None
+
+
+def text(plan: Plan, question: Question, arms: Arms, *, alpha: float, power: float) -> str:
+    """The plan for people."""
+
+    def size(value: float) -> str:
+        if question.relative:
+            return f"{100 * value / question.baseline:.3g} % of control's {question.baseline:g} ({value:.3g})"
+        return f"{value:.3g}"
+
+    def row(name: str, need: Need) -> str:
+        return f"  {name:<22}{need.units:>14,}" + ("" if need.days is None else f"{need.days:>8,}")
+
+    if question.margin is None:
+        asked = f"Is there a difference as large as {size(abs(question.effect))}?"
+    else:
+        asked = f"Is an arm worse by less than {size(question.margin)}"
+        asked += f", if it really changes by {size(question.effect)}?" if question.effect else ", if at all?"
+    ratio = " : ".join(f"{weight:g}" for weight in arms.weights)
+    lines = [
+        asked,
+        f"power {power:.0%}, α {alpha:g}, arms {ratio}, standard deviation {question.sd:.3g}",
+        "",
+        f"  {'':<22}{'units':>14}" + ("" if plan.any_time.days is None else f"{'days':>8}"),
+        row("one look at the end", plan.one_look),
+        row("looking at any time", plan.any_time),
+        "",
+        f"For the config: planned_units: {plan.any_time.units}",
+    ]
+    if plan.provable:
+        what = "differences" if question.margin is None else "margins"
+        lines += ["", f"The smallest {what} that this traffic can show, looking at any time:"]
+        lines += [f"  after {found.days:>2} days   {size(found.shift)}" for found in plan.provable]
+    return "\n".join(lines)

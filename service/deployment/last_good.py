@@ -1,0 +1,26 @@
+"""The last config file that was served, kept so that a wrong edit does not stop the next start."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from service.state_directory import state_directory
+
+
+def copy_of(path: Path) -> Path:
+    """Where the last good content of the config file at this (absolute) path is kept."""
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    return state_directory() / "configs" / f"{name}.yaml"
+
+
+def keep(path: Path, text: str) -> None:
+    """Keeps the text of a config that is in force. A home that cannot be written is no reason to fail."""
+    target = copy_of(path)
+    fresh = target.with_suffix(f".{os.getpid()}")
+    with contextlib.suppress(OSError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(target)

@@ -1,0 +1,93 @@
+"""The experiments' Prometheus metrics. Label values are the config's names and fixed words."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from service.experiments.observer import Disposal, Observer, RowKind
+
+
+class ExperimentMetrics(Observer):
+    """Counts what the experiments of one process report.
+
+    Put − written − lost is what waits for the database, or went with a replica that was killed: the counters
+    outlive it in the node's shared directory.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"headroom_{name}", text, labels, registry=registry)
+
+        self._exposures = counter(
+            "exposures_total",
+            "Units exposed, once per replica and while it remembers them.",
+            "experiment",
+            "arm",
+        )
+        self._exposures_lost = counter(
+            "exposures_lost_total", "Exposures that will not reach the database, a retried one each time."
+        )
+        self._exposures_written = counter("exposures_written_total", "Exposures that the database has.")
+        self._rollbacks = counter(
+            "experiment_rollbacks_total",
+            "Arms that a guardrail took back to control.",
+            "experiment",
+            "guardrail",
+        )
+        self._fallbacks = counter(
+            "experiment_fallbacks_total",
+            "Requests that an arm's variant failed and the control's answered.",
+            "experiment",
+            "arm",
+        )
+        self._shadow = counter(
+            "shadow_requests_total", "Requests drawn for shadow scoring.", "experiment", "result"
+        )
+        self._shadow_lost = counter("shadow_results_lost_total", "Shadow results not stored.")
+        self._sample_ratio = Gauge(
+            "headroom_sample_ratio_p",
+            "Anytime-valid p-value of the sample-ratio check.",
+            ["experiment"],
+            registry=registry,
+            multiprocess_mode="livemostrecent",
+        )
+        self._unwritten = Gauge(
+            "headroom_exposure_buffer_rows",
+            "Rows waiting for the database: what a kill of the replicas would lose now.",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self._state = Gauge(
+            "headroom_experiment_state_version",
+            "The last action on any experiment that a replica knows.",
+            registry=registry,
+            multiprocess_mode="liveall",
+        )
+
+    def exposed(self, experiment: str, arm: str) -> None:
+        self._exposures.labels(experiment, arm).inc()
+
+    def lost(self, kind: RowKind, rows: int) -> None:
+        (self._exposures_lost if kind == "exposure" else self._shadow_lost).inc(rows)
+
+    def written(self, kind: RowKind, rows: int) -> None:
+        if kind == "exposure":
+            self._exposures_written.inc(rows)
+
+    def unwritten(self, rows: int) -> None:
+        self._unwritten.set(rows)
+
+    def rolled_back(self, experiment: str, guardrail: str) -> None:
+        self._rollbacks.labels(experiment, guardrail).inc()
+
+    def fell_back(self, experiment: str, arm: str) -> None:
+        self._fallbacks.labels(experiment, arm).inc()
+
+    def sample_ratio(self, experiment: str, p: float) -> None:
+        self._sample_ratio.labels(experiment).set(p)
+
+    def shadowed(self, experiment: str, disposal: Disposal) -> None:
+        self._shadow.labels(experiment, disposal).inc()
+
+    def state(self, version: int) -> None:
+        self._state.set(version)

@@ -1,0 +1,108 @@
+"""The experiments' database, SQLite or PostgreSQL: engine, transactions, short timeouts."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
+
+from service.errors import DatabaseUnavailable
+from service.state_directory import state_directory
+
+CONNECT_S = 3
+LOCK_S = 3
+STATEMENT_S = 5
+"""A write or a look-up takes milliseconds; what takes this long hangs."""
+
+
+def default_url() -> str:
+    """SQLite in `$XDG_STATE_HOME/headroom/experiments.db`; XDG_STATE_HOME is ~/.local/state where not set."""
+    return f"sqlite:///{state_directory() / 'experiments.db'}"
+
+
+def parse_url(url: str) -> URL:
+    """The URL with the driver that is used. Raises ValueError with one sentence that shows no password."""
+    try:
+        parsed = make_url(url)
+    except exc.ArgumentError:
+        raise ValueError(
+            "database_url: not a URL such as sqlite:////path/file.db or postgresql://user@host/name"
+        ) from None
+    if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise ValueError(
+            f"database_url: {parsed.drivername} is not supported; use sqlite:// or postgresql://"
+        )
+    if parsed.database in (None, "", ":memory:") or str(parsed.database).startswith("file:"):
+        raise ValueError("database_url: SQLite needs a file, such as sqlite:////path/file.db")
+    return parsed.set(drivername="sqlite+pysqlite")
+
+
+def connect(url: URL) -> Engine:
+    """An engine for a URL from `parse_url`; opens no connection. Raises ValueError without the driver."""
+    if url.drivername == "sqlite+pysqlite":
+        return _sqlite(url)
+    try:
+        return create_engine(
+            url,
+            pool_size=2,
+            max_overflow=6,
+            pool_timeout=CONNECT_S,
+            pool_pre_ping=True,  # the first use after the server restarted must not fail
+            connect_args={
+                "connect_timeout": CONNECT_S,
+                "tcp_user_timeout": STATEMENT_S * 1000,  # a host that vanished
+                "application_name": "headroom",
+                "options": f"-c statement_timeout={STATEMENT_S}s -c lock_timeout={LOCK_S}s",
+            }
+            | dict(url.query),
+        )
+    except ImportError:
+        raise ValueError("database_url: PostgreSQL needs psycopg; pip install 'headroom[postgres]'") from None
+
+
+@contextmanager
+def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> Iterator[Connection]:
+    """One transaction. A writing one takes SQLite's lock at once: a reading one could not be raised to it.
+
+    seconds: what a statement may take (PostgreSQL).
+    Raises DatabaseUnavailable where the database cannot do its part. What a row's own content causes is
+    raised as it is.
+    """
+    try:
+        with engine.connect().execution_options(headroom_write=write) as connection, connection.begin():
+            if seconds != STATEMENT_S and engine.dialect.name == "postgresql":
+                connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{int(seconds)}s'")
+            yield connection
+    except (exc.DataError, exc.IntegrityError):
+        raise
+    except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
+        raise DatabaseUnavailable from error
+
+
+def _sqlite(url: URL) -> Engine:
+    engine = create_engine(
+        url, pool_size=2, max_overflow=6, pool_timeout=LOCK_S, connect_args={"timeout": LOCK_S}
+    )
+
+    @event.listens_for(engine, "do_connect")
+    def make_directory(*_: Any) -> None:
+        Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None  # begin() below says when a transaction starts
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode safe against everything but a power cut
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        write = connection.get_execution_options().get("headroom_write")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine

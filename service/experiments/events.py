@@ -1,0 +1,111 @@
+"""What an experiment leaves behind: values, nothing else. All times are seconds since the epoch, UTC."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+MAX_TEXT = 256
+"""Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
+
+MAX_VALUE = 1e15
+"""Largest size of an outcome's value: its square must still be summed exactly enough."""
+
+ActionKind = Literal["start", "ramp", "stop", "ship", "rollback", "reinstate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """A unit met its arm. The first of a unit counts; a forced arm (QA) is no exposure."""
+
+    experiment: str
+    unit: str
+    arm: str
+    bucket: int
+    time: float
+    config_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Something a unit did. `id` is unique within the experiment: the same one again is a duplicate."""
+
+    experiment: str
+    id: str
+    unit: str
+    metric: str
+    value: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeReceipt:
+    """What became of a batch of outcomes; the three add up to its length.
+
+    unknown: no exposure of that unit to that experiment is stored. It may still be in some replica's buffer,
+    so such outcomes are kept for a day and count as soon as the exposure is there.
+    """
+
+    accepted: int
+    duplicates: int
+    unknown: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowResult:
+    """One request scored under control and under another arm, pair by pair.
+
+    mean_delta: mean over the pairs of the arm's score minus control's.
+    abs_deltas: |difference| of each pair, in any order.
+    rank_correlation: Spearman's, None for fewer than two titles or where one arm scores all the same.
+    top10_overlap: share of control's ten best titles among the arm's, None for ten titles or fewer.
+    ndcg_control, ndcg_arm: NDCG@10 where the request brought grades.
+    control_seconds, arm_seconds: from admission to result, where measured.
+    """
+
+    experiment: str
+    arm: str
+    time: float
+    mean_delta: float
+    abs_deltas: tuple[float, ...]
+    rank_correlation: float | None = None
+    top10_overlap: float | None = None
+    ndcg_control: float | None = None
+    ndcg_arm: float | None = None
+    control_seconds: float | None = None
+    arm_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Somebody, or a guardrail, changed how an experiment runs.
+
+    arm: that was shipped, rolled back or reinstated; traffic: after a ramp; reason: the guardrail's name, or
+    a person's words; actor: a key's name, or `guardrail`, `schedule`.
+    """
+
+    experiment: str
+    kind: ActionKind
+    time: float
+    actor: str
+    arm: str | None = None
+    traffic: float | None = None
+    reason: str = ""
+    detail: str = ""
+
+
+def unstorable(text: str) -> str | None:
+    """Why a unit, an id or a metric's name cannot be kept, as the end of a sentence; None where it can."""
+    if not text:
+        return "must not be empty"
+    if len(text) > MAX_TEXT:
+        return f"has {len(text)} characters; at most {MAX_TEXT} are kept"
+    return "holds a NUL character, which PostgreSQL cannot keep" if "\0" in text else None
+
+
+def unstorable_value(value: float) -> str | None:
+    """Why an outcome's value cannot be kept; None where it can."""
+    if math.isfinite(value) and abs(value) <= MAX_VALUE:
+        return None
+    return f"must be a finite number between {-MAX_VALUE:g} and {MAX_VALUE:g}"

@@ -1,0 +1,387 @@
+"""The experiments of a running replica: assign, expose, watch, roll back; no request waits for the database.
+
+A request reads two immutable things, the config's `Assigner` and the `standings`, and never waits for the
+database. A thread refreshes the standings from the log of actions every second. While the database is down
+the last standings stay in force, exposures wait in the writer's bounded buffer, and a roll-back counts at
+once and is recorded later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import DatabaseUnavailable
+from service.experiments.assignment import Assigned, Assigner
+from service.experiments.config import Attribute, ExperimentConfig, seconds
+from service.experiments.events import Action, Exposure, ShadowResult
+from service.experiments.exposures import RecentlySeen
+from service.experiments.guardrails import Breach, breach
+from service.experiments.observer import Observer
+from service.experiments.sample_ratio import sequential_p
+from service.experiments.state import IDLE, Standing, fold, identity
+from service.experiments.store import Store
+from service.experiments.window import Counts, Window
+from service.experiments.writer import Writer
+
+logger = logging.getLogger("headroom.experiments")
+
+REFRESH_SECONDS = 1.0
+COUNTS_EVERY = 5
+"""Exposures are counted with every so many refreshes."""
+
+SHADOW_DEPTH = 1_000
+"""From so many rows in the buffer on, shadow results, which may be large, are not added to it."""
+
+WARNING_SECONDS = 10.0
+"""How often a failing arm is logged."""
+
+GUARDRAIL = "guardrail"
+SCHEDULE = "schedule"
+
+
+Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What experiments say about one request. variant: None leaves it to the config's default."""
+
+    variant: str | None = None
+    assigned: Assigned | None = None
+
+
+UNROUTED = Route()
+
+
+class Experiments:
+    """One replica's share in the experiments.
+
+    Args:
+        store: opened with the first config that has an experiment.
+        observer: told what is worth counting.
+        retention_days: exposures, outcomes and shadow results that are older are deleted; None: never.
+        clock: Unix seconds; `monotonic`: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        observer: Observer,
+        *,
+        retention_days: float | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        self.observer = observer
+        self.clock = clock
+        self._monotonic = monotonic
+        self._writer = Writer(
+            store, retention_days=retention_days, on_lost=observer.lost, on_written=observer.written
+        )
+        self._writes = False
+        self._assigner = Assigner()
+        self._config_version = ""
+        self._log: Mapping[str, Sequence[Action]] = {}
+        self._unrecorded: list[Action] = []
+        self._refreshing = threading.Lock()
+        self._lock = threading.Lock()  # of what the refresh shares with the event loop
+        self._seen = RecentlySeen()
+        self._windows: dict[tuple[str, str], Window] = {}
+        self._next_warning: dict[tuple[str, str], float] = {}
+        self._refreshes = 0
+        self._database_failed = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="experiments")
+        self._task: asyncio.Task[None] | None = None
+        self.standings: Mapping[str, Standing] = {}
+        self.exposures: Mapping[str, Mapping[str, int]] = {}
+        self.state_version = 0
+
+    @property
+    def config_version(self) -> str:
+        """The live config's version."""
+        return self._config_version
+
+    @property
+    def configs(self) -> tuple[ExperimentConfig, ...]:
+        """The experiments of the live config."""
+        return self._assigner.experiments
+
+    def check(self, assigner: Assigner) -> None:
+        """Raises ValueError where a config would move the units of an experiment that has begun."""
+        now = {config.name: config for config in self._assigner.experiments}
+        for number, config in enumerate(assigner.experiments):
+            before = now.get(config.name)
+            if before is None or self.standings.get(config.name, IDLE).started is None:
+                continue
+            if identity(before) != identity(config):
+                raise ValueError(
+                    f"experiments[{number}]: {config.name!r} has begun, so its salt and arms must stay as "
+                    "they are; give the changed experiment another name and salt"
+                )
+
+    def apply(self, assigner: Assigner, config_version: str) -> None:
+        """Puts a config in force; blocks while the database is asked where its experiments stand."""
+        if assigner.experiments and not self._writes:
+            self._writer.start()
+            self._writes = True
+        with self._lock:
+            self._assigner, self._config_version = assigner, config_version
+            self._windows = {}
+        self.refresh()
+
+    def start(self) -> None:
+        """Begins to follow the database and to watch the guardrails, on the running event loop."""
+        self._task = asyncio.create_task(self._follow())
+
+    async def close(self, timeout_s: float) -> None:
+        """Stops, and writes what is still buffered within the timeout."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._unrecorded:  # or the next replica would know nothing of a roll-back made in the last second
+            await asyncio.to_thread(self.refresh)
+        if self._writes:
+            await asyncio.to_thread(self._writer.close, timeout_s)
+            self.observer.unwritten(0)
+        await asyncio.to_thread(self._thread.shutdown)
+        await asyncio.to_thread(self.store.close)
+
+    def route(self, assigner: Assigner, unit: str | None, attributes: Mapping[str, Attribute]) -> Route:
+        """The variant for a request that names neither variant nor mask; logs the exposure. Never blocks."""
+        if not assigner.experiments:
+            return UNROUTED
+        standings = self.standings
+        if unit is not None and (found := assigner.assign(unit, attributes, standings)) is not None:
+            if not found.forced:
+                self._expose(found, unit)
+            return Route(found.variant, found)
+        return Route(assigner.shipped(unit, attributes, standings))
+
+    def succeeded(self, assigned: Assigned, elapsed: float, scores: Callable[[], Scores]) -> None:
+        """A request was answered by its own arm's variant, `elapsed` seconds after it came."""
+        self._record(assigned, elapsed, scores=scores)
+
+    def failed(self, assigned: Assigned, elapsed: float) -> None:
+        """The arm's variant failed a request, and nothing answered in its place."""
+        self._record(assigned, elapsed, is_error=True)
+
+    def fell_back(self, assigned: Assigned, elapsed: float, error: Exception) -> None:
+        """The arm's variant failed a request, which the control's answered."""
+        self._record(assigned, elapsed, is_error=True)
+        self.observer.fell_back(assigned.experiment, assigned.arm)
+        key, now = (assigned.experiment, assigned.arm), self._monotonic()
+        if now >= self._next_warning.get(key, now):  # a broken arm fails all its requests
+            self._next_warning[key] = now + WARNING_SECONDS
+            logger.warning("experiment %s: arm %s failed a request: %r", *key, error)
+
+    def abandoned(self, assigned: Assigned, elapsed: float, *, late: bool) -> None:
+        """Nobody waits for the answer any more; `late`: since its deadline passed, which is an error.
+
+        A client that hung up says something about the arm only where it had waited too long already.
+        """
+        config = self.config(assigned.experiment)
+        limit_ms = None if config is None else config.guardrails.p99_ms
+        if late or (limit_ms is not None and elapsed * 1000 > limit_ms):
+            self._record(assigned, elapsed, is_error=late)
+
+    def shadow_result(self, result: ShadowResult) -> None:
+        """Hands a paired comparison to the writer, unless exposures need the room."""
+        if self._writer.failure is None and self._writer.depth < SHADOW_DEPTH:
+            self._writer.put(result)
+        else:
+            self.observer.lost("shadow", 1)
+
+    def _expose(self, assigned: Assigned, unit: str) -> None:
+        member = (assigned.experiment, unit)
+        if not self._seen.add(member):
+            return
+        exposure = Exposure(
+            experiment=assigned.experiment,
+            unit=unit,
+            arm=assigned.arm,
+            bucket=assigned.bucket,
+            time=self.clock(),
+            config_version=self._config_version,
+        )
+        self.observer.exposed(assigned.experiment, assigned.arm)
+        if not self._writer.put(exposure):
+            self._seen.forget(member)  # its next request tries again
+
+    def _record(
+        self,
+        assigned: Assigned,
+        elapsed: float,
+        *,
+        scores: Callable[[], Scores] | None = None,
+        is_error: bool = False,
+    ) -> None:
+        config = None if assigned.forced else self.config(assigned.experiment)
+        if config is None:
+            return
+        limits = config.guardrails
+        key = (assigned.experiment, assigned.arm)
+        window = self._windows.get(key)
+        if window is None:
+            slow_seconds = None if limits.p99_ms is None else limits.p99_ms / 1000
+            window = self._windows[key] = Window(seconds(limits.window), slow_seconds)
+        wanted = None if scores is None or limits.score_shift is None else scores()
+        window.record(self._monotonic(), elapsed, scores=wanted, is_error=is_error)
+
+    def config(self, name: str) -> ExperimentConfig | None:
+        """The experiment of this name in the live config."""
+        return next((config for config in self._assigner.experiments if config.name == name), None)
+
+    def history(self, name: str) -> list[Action]:
+        """What was done to an experiment, in order, as far as this replica knows."""
+        with self._lock:
+            return self._actions(name)
+
+    def shares(self, name: str) -> dict[str, float]:
+        """The share of the exposed units that each arm is to have."""
+        return self._assigner.shares(name)
+
+    def window(self, experiment: str, arm: str) -> Counts:
+        """What this replica's guardrails look at now."""
+        window = self._windows.get((experiment, arm))
+        return Counts() if window is None else window.total(self._monotonic())
+
+    def refresh(self) -> None:
+        """Reads and writes what the database has to know; blocks. Without a database all stays as it is."""
+        with self._refreshing:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        configs = self._assigner.experiments
+        if configs or self._unrecorded:
+            try:
+                self._synchronise([config.name for config in configs])
+                if self._database_failed:
+                    logger.warning("the experiments' database is back")
+                self._database_failed = False
+            except DatabaseUnavailable as error:
+                if not self._database_failed:
+                    logger.error(
+                        "the experiments' database is down, the last state stays in force: %s", error
+                    )
+                self._database_failed = True
+        self._fold()
+
+    def _synchronise(self, names: Sequence[str]) -> None:
+        while self._unrecorded:
+            self.store.record_action(self._unrecorded[0])
+            self._read(names)  # first, so that the roll-back is never in neither list
+            with self._lock:
+                del self._unrecorded[0]
+        self._read(names)
+        for name in names:
+            if not any(action.kind == "start" for action in self._log[name]):
+                self.store.record_action(self._start_of(name))
+                self._read(names)
+        if self._refreshes % COUNTS_EVERY == 0:
+            self.exposures = self.store.exposure_counts(names)
+        self._refreshes += 1
+
+    def watch(self) -> None:
+        """Takes back to control what breaks a guardrail. On the event loop, as the windows are."""
+        for config in self.configs:
+            standing = self.standings.get(config.name, IDLE)
+            if not standing.is_running:
+                continue
+            control = self.window(config.name, config.control)
+            broken: list[Breach] = []
+            for arm in config.treatments:
+                if arm not in standing.rolled_back:
+                    found = breach(arm, self.window(config.name, arm), control, config.guardrails)
+                    broken += [] if found is None else [found]
+            broken = broken or self._sample_ratio(config, standing)
+            if broken:
+                self.roll_back(config.name, broken)
+
+    def roll_back(self, experiment: str, broken: Sequence[Breach]) -> None:
+        """Takes arms back to control: here at once, everywhere with the next refresh of each replica."""
+        for found in broken:
+            logger.error(
+                "experiment %s: arm %s rolled back (%s): %s",
+                experiment,
+                found.arm,
+                found.guardrail,
+                found.detail,
+            )
+            action = Action(
+                experiment=experiment,
+                kind="rollback",
+                time=self.clock(),
+                actor=GUARDRAIL,
+                arm=found.arm,
+                reason=found.guardrail,
+                detail=found.detail,
+            )
+            with self._lock:
+                self._unrecorded.append(action)
+            self.observer.rolled_back(experiment, found.guardrail)
+        self._fold()
+
+    def _sample_ratio(self, config: ExperimentConfig, standing: Standing) -> list[Breach]:
+        counts = {
+            arm: count
+            for arm, count in self.exposures.get(config.name, {}).items()
+            if arm not in standing.rolled_back
+        }
+        if not counts:
+            return []
+        shares = self.shares(config.name)
+        counts = {arm: counts.get(arm, 0) for arm in shares if arm not in standing.rolled_back}
+        p = sequential_p(counts, {arm: shares[arm] for arm in counts})
+        self.observer.sample_ratio(config.name, p)
+        limit = config.guardrails.srm
+        if limit is None or p >= limit:
+            return []
+        detail = f"exposures {counts} do not fit the arms' shares (p = {p:.2g}; the limit is {limit:g})"
+        return [Breach(arm, "srm", detail) for arm in counts if arm != config.control]
+
+    def _start_of(self, name: str) -> Action:
+        config = self.config(name)
+        assert config is not None
+        return Action(
+            experiment=name, kind="start", time=self.clock(), actor=SCHEDULE, detail=identity(config)
+        )
+
+    def _read(self, names: Sequence[str]) -> None:
+        numbered = self.store.actions(names)
+        log: dict[str, list[Action]] = {name: [] for name in names}
+        for _, action in numbered:
+            log[action.experiment].append(action)
+        with self._lock:
+            self._log = log
+            self.state_version = max((number for number, _ in numbered), default=0)
+
+    def _fold(self) -> None:
+        with self._lock:
+            now = self.clock()
+            self.standings = {
+                config.name: fold(config, self._actions(config.name), now) for config in self.configs
+            }
+        self.observer.state(self.state_version)
+
+    def _actions(self, name: str) -> list[Action]:
+        return [*self._log.get(name, ()), *(a for a in self._unrecorded if a.experiment == name)]
+
+    async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            await loop.run_in_executor(self._thread, self.refresh)
+            self.watch()
+            if self._unrecorded:
+                await loop.run_in_executor(self._thread, self.refresh)
+            self.observer.unwritten(self._writer.depth)

@@ -1,0 +1,57 @@
+"""Do the arms have the units that the config gives them? If not, something loses units of one arm.
+
+Two answers: Pearson's chi-square test, right for one look, and a sequential test that stays right however
+often one looks, which is what a guardrail needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+ALARM = 0.001
+"""Below this p-value a mismatch is reported: the conventional bar, since it makes all other results void."""
+
+CONCENTRATION = 1000.0
+"""Of the prior around the expected shares: it looks hardest for deviations of a few parts in a hundred."""
+
+
+def chi_square_p(counts: Mapping[str, int], shares: Mapping[str, float]) -> float:
+    """Pearson's chi-square p-value of the counts; 1 where there is nothing to compare.
+
+    counts, shares: by arm; shares are scaled to sum to 1 over the arms given.
+    """
+    from scipy.stats import chisquare
+
+    expected = _expected(counts, shares)
+    total = sum(counts.get(arm, 0) for arm in expected)
+    if total == 0 or len(expected) < 2:
+        return 1.0
+    observed = [counts.get(arm, 0) for arm in expected]
+    return float(chisquare(observed, [total * share for share in expected.values()]).pvalue)
+
+
+def sequential_p(counts: Mapping[str, int], shares: Mapping[str, float]) -> float:
+    """An anytime-valid p-value: without mismatch, the chance that any look finds it below α is at most α.
+
+    One over the Bayes factor of a Dirichlet(CONCENTRATION x shares) mixture against the expected multinomial
+    (Lindon & Malek 2022, "Anytime-Valid Inference For Multinomial Count Data"). Arguments as in chi_square_p.
+    """
+    expected = _expected(counts, shares)
+    total = sum(counts.get(arm, 0) for arm in expected)
+    if total == 0 or len(expected) < 2:
+        return 1.0
+    log_factor = math.lgamma(CONCENTRATION) - math.lgamma(CONCENTRATION + total)
+    for arm, share in expected.items():
+        count = counts.get(arm, 0)
+        prior = CONCENTRATION * share
+        log_factor += math.lgamma(prior + count) - math.lgamma(prior) - count * math.log(share)
+    return math.exp(min(0.0, -log_factor))
+
+
+def _expected(counts: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, float]:
+    unexpected = [arm for arm, count in counts.items() if count and not shares.get(arm)]
+    if unexpected:
+        raise ValueError(f"units of the arm {unexpected[0]!r}, which has no share")
+    total = sum(shares.values())
+    return {arm: share / total for arm, share in shares.items() if share > 0}

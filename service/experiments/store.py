@@ -1,0 +1,258 @@
+"""The experiments' database: exposures, outcomes, shadow results and actions. SQLAlchemy Core, no ORM.
+
+All methods block, may be called from any thread, and raise DatabaseUnavailable where the database cannot be
+reached. The schema is brought up to date by the first call that succeeds, so that a store made while the
+database was down heals by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, RowMapping, Table, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from service.experiments import absolute_differences, connection, retention
+from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt, ShadowResult
+from service.experiments.migrate import migrate
+from service.experiments.schema import (
+    actions,
+    exposure_counts,
+    exposures,
+    outcomes,
+    shadow_histograms,
+    shadow_results,
+)
+
+_CHUNK = 500
+"""Rows of one statement: both databases limit its parameters."""
+
+_ACTIONS_LOCK = 0x6163746E
+_DAY_S = 86_400
+
+T = TypeVar("T")
+
+
+class Store:
+    """One database. Opens nothing before the first call.
+
+    url: sqlite:////path/file.db or postgresql://user:password@host/name; none: `connection.default_url()`.
+    clock: seconds since the epoch; when rows arrived.
+    Raises ValueError for a URL of neither kind.
+    """
+
+    def __init__(self, url: str | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        self.url = connection.parse_url(url or connection.default_url())
+        self._engine = connection.connect(self.url)
+        self._clock = clock
+        self._migrated = False
+        self._migrating = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Store({self.url})"  # a URL hides its password
+
+    def migrate(self) -> None:
+        """Brings the schema up to date; safe when several replicas do so at once."""
+        with self._migrating:
+            if not self._migrated:
+                migrate(self._engine)
+                self._migrated = True
+
+    def close(self) -> None:
+        """Closes the connections; a later call opens them again."""
+        self._engine.dispose()
+
+    def add_exposures(self, rows: Sequence[Exposure]) -> int:
+        """Stores the exposures whose unit is not there yet; returns how many those were."""
+        # Sorted: two replicas that wait for each other's rows must do so in the same order.
+        values = sorted((_exposure(row) for row in rows), key=lambda v: (v["experiment"], v["unit"]))
+        new: Counter[tuple[str, str]] = Counter()
+        with self._write() as db:
+            statement = self._insert_new(exposures).returning(exposures.c.experiment, exposures.c.arm)
+            for chunk in _chunks(values):
+                new.update((row.experiment, row.arm) for row in db.execute(statement, chunk))
+            self._add_counts(
+                db,
+                exposure_counts,
+                "units",
+                [{"experiment": e, "arm": a, "units": n} for (e, a), n in sorted(new.items())],
+            )
+        return new.total()
+
+    def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
+        """Stores shadow results."""
+        pairs: Counter[tuple[str, str, int, int]] = Counter()
+        for row in rows:
+            for number, count in absolute_differences.histogram(row.abs_deltas).items():
+                pairs[row.experiment, row.arm, int(row.time // _DAY_S), number] += count
+        with self._write() as db:
+            for chunk in _chunks([_shadow(row) for row in rows]):
+                db.execute(insert(shadow_results), chunk)
+            self._add_counts(
+                db,
+                shadow_histograms,
+                "pairs",
+                [
+                    {"experiment": e, "arm": a, "day": d, "bin": b, "pairs": n}
+                    for (e, a, d, b), n in sorted(pairs.items())
+                ],
+            )
+
+    def record_outcomes(self, rows: Sequence[Outcome], known: Collection[str] = ()) -> OutcomeReceipt:
+        """Stores outcomes; the same id again is a duplicate, whatever else it says.
+
+        known: experiments of the live config. An outcome of an experiment that is neither among them nor in
+        the database is unknown and not kept.
+        """
+        kept = [row for row in rows if row.experiment in self._experiments(rows, known)]
+        receipts = [self._record(chunk) for chunk in _chunks(kept)]
+        return OutcomeReceipt(
+            accepted=sum(receipt.accepted for receipt in receipts),
+            duplicates=sum(receipt.duplicates for receipt in receipts),
+            unknown=len(rows) - len(kept) + sum(receipt.unknown for receipt in receipts),
+        )
+
+    def record_action(self, action: Action) -> int:
+        """Appends to the log of actions and returns its number. A second start gives the first one's."""
+        with self._write() as db:
+            if self._postgresql:  # so that the numbers' order is that in which actions become visible
+                db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ACTIONS_LOCK})")
+            if action.kind == "start":
+                started = select(actions.c.number).where(
+                    actions.c.experiment == action.experiment, actions.c.kind == "start"
+                )
+                if (number := db.scalar(started)) is not None:
+                    return int(number)
+            values = {name: getattr(action, name) for name in Action.__slots__}
+            return int(db.execute(insert(actions).returning(actions.c.number), values).scalar_one())
+
+    def actions(self, experiments: Collection[str]) -> list[tuple[int, Action]]:
+        """All actions on these experiments with their numbers, in the order in which they were taken."""
+        query = select(actions).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
+        with self.read() as db:
+            return [(int(row["number"]), _action(row)) for row in db.execute(query).mappings()]
+
+    def exposure_counts(self, experiments: Collection[str]) -> dict[str, dict[str, int]]:
+        """Units ever exposed, by experiment and arm; costs the same at any number of units."""
+        counts: dict[str, dict[str, int]] = {experiment: {} for experiment in experiments}
+        query = select(exposure_counts).where(exposure_counts.c.experiment.in_(list(experiments)))
+        with self.read() as db:
+            for row in db.execute(query):
+                counts[row.experiment][row.arm] = int(row.units)
+        return counts
+
+    def delete_older_than(self, cutoff: float, limit: int = _CHUNK) -> int:
+        """Removes up to `limit` rows of each table that are older; returns how many, so 0 when it is done.
+
+        Outcomes for which no exposure came within a day go too. Actions and the counts by arm stay.
+        """
+        with self._write() as db:
+            return retention.delete_chunk(db, cutoff=cutoff, now=self._clock(), limit=limit)
+
+    def read(self, *, seconds: int = connection.STATEMENT_S) -> AbstractContextManager[Connection]:
+        """A transaction for queries. seconds: what one statement may take (PostgreSQL)."""
+        return self._transaction(write=False, seconds=seconds)
+
+    def _write(self) -> AbstractContextManager[Connection]:
+        return self._transaction(write=True, seconds=connection.STATEMENT_S)
+
+    @contextmanager
+    def _transaction(self, *, write: bool, seconds: int) -> Iterator[Connection]:
+        if not self._migrated:
+            self.migrate()
+        with connection.transaction(self._engine, write=write, seconds=seconds) as db:
+            yield db
+
+    @property
+    def _postgresql(self) -> bool:
+        return self._engine.dialect.name == "postgresql"
+
+    def _upsert(self, table: Table) -> Any:
+        """INSERT with ON CONFLICT: the two dialects' constructs have the same methods but no common type."""
+        return postgresql.insert(table) if self._postgresql else sqlite.insert(table)
+
+    def _insert_new(self, table: Table) -> Any:
+        return self._upsert(table).on_conflict_do_nothing(index_elements=list(table.primary_key))
+
+    def _add_counts(self, db: Connection, table: Table, column: str, rows: list[dict[str, Any]]) -> None:
+        statement = self._upsert(table)
+        statement = statement.on_conflict_do_update(
+            index_elements=list(table.primary_key),
+            set_={column: table.c[column] + statement.excluded[column]},
+        )
+        for chunk in _chunks(rows):
+            db.execute(statement, chunk)
+
+    def _experiments(self, rows: Sequence[Outcome], known: Collection[str]) -> set[str]:
+        others = {row.experiment for row in rows}.difference(known)
+        if not others:
+            return set(known)
+        query = select(exposure_counts.c.experiment).where(exposure_counts.c.experiment.in_(sorted(others)))
+        with self.read() as db:
+            return set(known).union(db.scalars(query))
+
+    def _record(self, rows: Sequence[Outcome]) -> OutcomeReceipt:
+        units: dict[str, set[str]] = {}
+        for row in rows:
+            units.setdefault(row.experiment, set()).add(row.unit)
+        exposed: set[tuple[str, str]] = set()
+        with self._write() as db:
+            for (
+                experiment,
+                of_experiment,
+            ) in units.items():  # (a, b) IN (...) would make SQLite read the table
+                query = select(exposures.c.unit).where(
+                    exposures.c.experiment == experiment, exposures.c.unit.in_(sorted(of_experiment))
+                )
+                exposed.update((experiment, unit) for unit in db.scalars(query))
+            received = self._clock()
+            values = sorted(
+                (
+                    {name: getattr(row, name) for name in Outcome.__slots__}
+                    | {"received": received, "unmatched": (row.experiment, row.unit) not in exposed}
+                    for row in rows
+                ),
+                key=lambda v: (v["experiment"], v["id"]),
+            )
+            statement = self._insert_new(outcomes).returning(outcomes.c.unmatched)
+            unmatched = list(db.scalars(statement, values))
+        unknown = sum(unmatched)
+        return OutcomeReceipt(len(unmatched) - unknown, len(rows) - len(unmatched), unknown)
+
+
+def _chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(rows), _CHUNK):
+        yield rows[start : start + _CHUNK]
+
+
+def _exposure(row: Exposure) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in Exposure.__slots__}
+
+
+def _shadow(row: ShadowResult) -> dict[str, Any]:
+    pairs = len(row.abs_deltas)
+    return {
+        "experiment": row.experiment,
+        "arm": row.arm,
+        "time": row.time,
+        "pairs": pairs,
+        "mean_delta": row.mean_delta,
+        "mean_abs_delta": sum(row.abs_deltas) / pairs if pairs else 0.0,
+        "rank_correlation": row.rank_correlation,
+        "top10_overlap": row.top10_overlap,
+        "ndcg_delta": _difference(row.ndcg_arm, row.ndcg_control),
+        "seconds_delta": _difference(row.arm_seconds, row.control_seconds),
+    }
+
+
+def _difference(left: float | None, right: float | None) -> float | None:
+    return None if left is None or right is None else left - right
+
+
+def _action(row: RowMapping) -> Action:
+    return Action(**{name: row[name] for name in Action.__slots__})

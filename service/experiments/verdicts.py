@@ -1,0 +1,59 @@
+"""What an interval means for the question asked: a code for programs, a sentence for people."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Decision = Literal[
+    "better",  # than control
+    "good_enough",  # worse by less than the margin, if at all
+    "worse_within_margin",  # worse, but by less than the margin
+    "worse",  # than control; where there is a margin, whether by less than it is open
+    "too_bad",  # worse by more than the margin
+    "undecided",
+]
+GOOD: frozenset[Decision] = frozenset({"better", "good_enough", "worse_within_margin"})
+BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    decision: Decision
+    text: str
+
+
+def judge(
+    subject: str, low: float, high: float, *, margin: float | None, sign: int = 1, relative: bool = False
+) -> Verdict:
+    """The verdict on a change of `low` to `high` (arm against control), NaN where nothing can be said yet.
+
+    margin: how much worse is still good enough, in the unit of low and high; sign: 1 where more is better.
+    relative: low and high are shares of control's value, so the sentence gives them in percent.
+    """
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return Verdict("undecided", f"{subject}: too little data for an interval.")
+
+    def size(value: float) -> str:
+        return f"{100 * value:.2g} %" if relative else f"{value:.3g}"
+
+    worst, best = (low, high) if sign > 0 else (-high, -low)  # gains: above 0 is better
+    allowed = "" if margin is None else f"; the margin is {size(margin)}"
+    if worst > 0:
+        return Verdict("better", f"{subject} is better, by {size(worst)} to {size(best)}.")
+    if margin is not None and worst > -margin:
+        if best < 0:
+            between = f"by {size(-best)} to {size(-worst)}{allowed}"
+            return Verdict("worse_within_margin", f"{subject} is worse, but within the margin: {between}.")
+        return Verdict(
+            "good_enough", f"{subject} is good enough: worse by at most {size(-worst)}, if at all{allowed}."
+        )
+    if margin is not None and best < -margin:
+        return Verdict("too_bad", f"{subject} is too bad: worse by {size(-best)} to {size(-worst)}{allowed}.")
+    if best < 0:
+        return Verdict("worse", f"{subject} is worse, by {size(-best)} to {size(-worst)}{allowed}.")
+    return Verdict(
+        "undecided",
+        f"{subject} is undecided: between {size(-worst)} worse and {size(best)} better{allowed}.",
+    )

@@ -1,0 +1,260 @@
+"""`headroom experiment`, as typed at a prompt."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.experiments.events import Action, Exposure, Outcome
+from service.experiments.metric import Metric
+from service.experiments.report import ReportSpec, analyse
+from service.experiments.store import Store
+from tests.service.cli.prompt import Run
+
+
+def test_a_plan_says_units_days_and_what_goes_into_the_config(run: Run) -> None:
+    options = ["--baseline", "0.31", "--margin", "0.02", "--units-per-day", "40000", "--traffic", "0.2"]
+    plan = json.loads(run("experiment", "plan", *options, "--json").out)
+    assert plan["question"] == "non-inferiority"
+    assert plan["margin"] == pytest.approx(0.0062)
+    assert plan["one_look"]["units"] < plan["any_time"]["units"] < 2 * plan["one_look"]["units"]
+    assert plan["any_time"]["days"] == -(-plan["any_time"]["units"] // 8000)
+    assert plan["planned_units"] == plan["any_time"]["units"]
+    shifts = [found["shift"] for found in plan["provable"]]
+    assert shifts == sorted(shifts, reverse=True)
+
+    shown = run("experiment", "plan", *options)
+    assert f"planned_units: {plan['planned_units']}" in shown.out
+    assert "2 % of control's 0.31" in shown.out
+
+
+def test_more_arms_and_a_covariate_change_the_plan(run: Run) -> None:
+    def units(*more: str) -> int:
+        output = run("experiment", "plan", "--baseline", "5", "--sd", "7", "--effect", "0.1", *more, "--json")
+        return int(json.loads(output.out)["any_time"]["units"])
+
+    two = units()
+    assert units("--weights", "50,50,50") > 1.5 * two
+    assert units("--weights", "90,10") > 2 * two
+    assert units("--correlation", "0.8") == pytest.approx(0.36 * two, rel=0.02)
+    assert units("--power", "0.9") > two
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--baseline", "1.3", "--margin", "0.02"], "--sd"),
+        (["--baseline", "0.3"], "give a margin"),
+        (["--baseline", "0.3", "--margin", "-0.1"], "above 0"),
+        (["--baseline", "0.3", "--margin", "0.02", "--effect", "-0.03"], "cannot be shown"),
+        (["--baseline", "0.3", "--margin", "0.02", "--weights", "1"], "two or more"),
+        (["--baseline", "0.3", "--margin", "0.02", "--traffic", "0"], "above 0"),
+        (["--baseline", "-2", "--sd", "1", "--margin", "0.02"], "--absolute"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_wrong_usage(run: Run, options: list[str], reason: str) -> None:
+    output = run("experiment", "plan", *options)
+    assert output.status == 2
+    assert reason in output.err
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    words = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel"]
+    queries = [" ".join(rng.choice(words, 2)) for _ in range(12)]
+    rows = [
+        {"query": query, "title": " ".join(rng.choice(words, 5)), "grade": int(rng.integers(0, 5))}
+        for query in queries
+        for _ in range(12)
+    ]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+@pytest.mark.parametrize("more", [[], ["--click-model", "position", "--measure", "clicks", "--past"]])
+def test_a_simulation_shows_truth_power_and_false_alarms(
+    run: Run, tiny_checkpoint: Path, labelled: Path, more: list[str]
+) -> None:
+    options = ["--data", str(labelled), "--model", str(tiny_checkpoint), "--mask", "0-1.*", "--margin", "0.2"]
+    options += ["--units", "2000", "--experiments", "100", "--device", "cpu", "--dtype", "float32", *more]
+    output = run("experiment", "simulate", *options, "--json")
+    assert output.status == 0, output.err
+    assert "200 of 200 experiments" in output.err
+    found = json.loads(output.out)
+    truth = found["truth"]
+    assert 0 < truth["control"] != truth["arm"] > 0
+    assert found["a_a"]["different"] <= 0.1  # of 100 only
+    assert found["experiments"]["missed"] <= 0.1
+    first = found["first_experiment"]
+    assert first["relative_low"] < first["relative"] < first["relative_high"]
+    assert found["shadow"]["rank_correlation"] < 1
+    assert (found["correlation_with_past"] > 0) == ("--past" in more)
+
+    shown = run("experiment", "simulate", *options)
+    assert "say good enough" in shown.out
+    assert "without any effect (A/A)" in shown.out
+
+
+class Service(BaseHTTPRequestHandler):
+    """Answers as the service does, and keeps what it was asked."""
+
+    asked: list[tuple[str, str, dict[str, str], Any]]
+    detail: dict[str, Any]
+
+    def _answer(self, body: Any) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.asked.append((self.command, self.path, headers, body))
+        status, answer = 200, self.detail
+        if "unknown" in self.path:
+            status, answer = (
+                404,
+                {"error": {"type": "not_found", "message": "no such experiment", "param": None}},
+            )
+        content = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def do_GET(self) -> None:
+        self._answer(None)
+
+    def do_POST(self) -> None:
+        self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def fill(store: Store) -> None:
+    """40 units of each of two arms with clicks, and a log."""
+    arms = ["control", "pruned"]
+    store.add_exposures([Exposure("prune20", f"u{i}", arms[i % 2], 1, 100.0, "v") for i in range(80)])
+    store.record_outcomes(
+        [Outcome("prune20", f"o{i}", f"u{i}", "clicked", 1.0, 120.0) for i in range(80) if i % 3], ["prune20"]
+    )
+    store.record_action(Action("prune20", "start", 90.0, "replica", traffic=0.2))
+    store.record_action(Action("prune20", "rollback", 95.0, "guardrail", arm="pruned", reason="p99"))
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
+    store = Store(f"sqlite:///{tmp_path / 'x.db'}")
+    fill(store)
+    metrics = [Metric(name="clicked", kind="proportion", margin=0.5)]
+    spec = ReportSpec("prune20", "control", {"control": 0.5, "pruned": 0.5}, metrics, planned_units=100)
+    report = analyse(store, spec, 1000.0)
+    handler = type("Handler", (Service,), {"asked": []})
+    handler.detail = {
+        "name": "prune20",
+        "status": "running",
+        "traffic": 0.2,
+        "rolled_back": ["pruned"],
+        "history": [asdict(action) for _, action in store.actions(["prune20"])],
+        "report": asdict(report),
+    }
+    store.close()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", handler
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_report_for_people_and_for_programs(run: Run, service: tuple[str, type[Service]]) -> None:
+    url, handler = service
+    shown = run("experiment", "report", "prune20", "--url", url)
+    assert shown.status == 0, shown.err
+    for part in (
+        "prune20: running, traffic 0.2, rolled back: pruned",
+        "control 40, pruned 40",
+        "clicked",
+        "p99",
+    ):
+        assert part in shown.out
+    assert handler.asked[0][:2] == ("GET", "/v1/experiments/prune20")
+    assert json.loads(run("experiment", "report", "prune20", "--url", url, "--json").out) == handler.detail
+
+
+def test_changes_carry_their_reason_and_the_key(
+    run: Run, service: tuple[str, type[Service]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, handler = service
+    monkeypatch.setenv("HEADROOM_API_KEY", "secret")
+    why = ["--url", url, "--reason", "looks fine"]
+    assert (
+        run("experiment", "ramp", "prune20", "--traffic", "0.25", "--reinstate", "pruned", *why).status == 0
+    )
+    assert run("experiment", "ramp", "prune20", *why).status == 0
+    handler.detail["report"] = None  # as the service answers to a change
+    stopped = run("experiment", "stop", "prune20", *why)
+    assert stopped.status == 0
+    assert "No analysis" not in stopped.out
+    assert "No analysis at present" in run("experiment", "report", "prune20", "--url", url).out
+    assert run("experiment", "ship", "prune20", "pruned", *why).status == 0
+    bodies = [
+        (path.removeprefix("/v1/experiments/prune20"), body)
+        for method, path, _, body in handler.asked
+        if method == "POST"
+    ]
+    assert bodies == [
+        ("/ramp", {"traffic": 0.25, "reinstate": ["pruned"], "reason": "looks fine"}),
+        ("/ramp", {"traffic": None, "reinstate": [], "reason": "looks fine"}),
+        ("/stop", {"reason": "looks fine"}),
+        ("/ship", {"arm": "pruned", "reason": "looks fine"}),
+    ]
+    assert {headers["authorization"] for _, _, headers, _ in handler.asked} == {"Bearer secret"}
+
+
+def test_what_the_service_refuses_is_one_line(run: Run, service: tuple[str, type[Service]]) -> None:
+    url, _ = service
+    unknown = run("experiment", "report", "unknown", "--url", url)
+    assert (unknown.status, unknown.err) == (1, "headroom: no such experiment\n")
+    nobody = run("experiment", "stop", "prune20", "--url", "http://127.0.0.1:1")
+    assert nobody.status == 1
+    assert nobody.err.startswith("headroom: no answer from http://127.0.0.1:1: ")
+    assert run("experiment", "stop", "prune20", "--url", "localhost:8000").status == 2
+    assert run("experiment", "ramp", "prune20", "--traffic", "1.5").status == 2
+    assert run("experiment", "report", "prune20", "--database", "sqlite:////x.db").status == 2
+
+
+def test_an_experiment_that_left_the_service_is_read_from_its_database(run: Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    store = Store(url)
+    fill(store)
+    store.close()
+    deploy = (Path(__file__).parents[3] / "deploy" / "serve.yaml").read_text()
+    start = deploy.index("        user_config:")
+    config = tmp_path / "old.yaml"
+    config.write_text(
+        deploy[:start]
+        + """        user_config:
+          variants: [{name: full}, {name: masked, head_mask: "0.*"}]
+          experiments:
+            - name: prune20
+              salt: s
+              arms: [{name: control, variant: full, weight: 50}, {name: pruned, variant: masked, weight: 50}]
+              metrics: [{name: clicked, kind: proportion, margin: 0.5}]
+"""
+    )
+    options = ["--database", url, "--config", str(config)]
+    shown = run("experiment", "report", "prune20", *options)
+    assert shown.status == 0, shown.err
+    assert "control 40, pruned 40" in shown.out
+    other = run("experiment", "report", "other", *options)
+    assert other.status == 1
+    assert "declares no experiment 'other'; there are: prune20" in other.err

@@ -1,0 +1,61 @@
+"""A service with an experiment in it, for the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from sqlalchemy import select
+
+from service.experiments.schema import exposures
+from service.experiments.store import Store
+from tests.checkpoints import random_model, write_vocabulary
+
+KEYS = "plain,boss;role=admin"
+BOSS = {"authorization": "Bearer boss"}
+USER = {"authorization": "Bearer plain"}
+
+
+def config(variants: list[dict[str, Any]] | None = None, **experiment: Any) -> dict[str, Any]:
+    """A live config with one experiment between the first and the last variant."""
+    variants = variants or [{"name": "full"}, {"name": "cut", "head_mask": "0.*", "sliced": True}]
+    arms = [
+        {"name": "control", "variant": variants[0]["name"]},
+        {"name": "pruned", "variant": variants[-1]["name"]},
+    ]
+    return {
+        "variants": variants,
+        "experiments": [{"name": "prune20", "salt": "2026-11", "arms": arms, **experiment}],
+    }
+
+
+def write_broken_checkpoint(directory: Path) -> Path:
+    """A checkpoint that loads, and gives no pair a finite score."""
+    model = random_model(seed=3)
+    with torch.no_grad():
+        model.classifier.weight.fill_(3e38)
+    model.save_pretrained(directory)
+    write_vocabulary(directory)
+    return directory
+
+
+async def eventually(holds: Callable[[], Any], timeout_s: float = 10.0) -> None:
+    """Waits until it holds; fails where it does not in time. Blocking calls are made in a thread."""
+    deadline = time.monotonic() + timeout_s
+    while not await asyncio.to_thread(holds):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+def exposed(url: str) -> dict[str, str]:
+    """The arm of each exposed unit, as the database has it."""
+    store = Store(url)
+    try:
+        with store.read() as db:
+            return {row.unit: row.arm for row in db.execute(select(exposures))}
+    finally:
+        store.close()

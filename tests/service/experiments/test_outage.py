@@ -1,0 +1,82 @@
+"""The database goes away and comes back; the service does not notice more than it must."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from service.experiments.guardrails import Breach
+from service.experiments.store import Store
+from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
+from tests.service.experiments.postgres import Cluster
+from tests.service.test_pipeline import QUERY, TITLES, serve
+
+OUTCOME = {"experiment": "prune20", "unit": "user-0", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
+
+
+@pytest.fixture
+def database(postgres: Cluster) -> str:
+    return postgres.create("outage")
+
+
+async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrives(
+    tiny_checkpoint: Path, database: str, postgres: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(tiny_checkpoint, config(), database_url=database, api_keys=KEYS) as service:
+        service.http.headers.update(USER)
+        live = service.pipeline._live
+
+        async def ask(*numbers: int) -> None:
+            for number in numbers:
+                answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit=f"user-{number}")
+                assert answer["assignment"]["experiment"] == "prune20"
+
+        await ask(*range(10))
+        await eventually(lambda: len(exposed(database)) == 10)
+        await asyncio.to_thread(postgres.stop)
+        try:
+            monkeypatch.setattr(live._writer, "_capacity", 20)
+            await ask(*range(10, 40))
+            assert service.metric("headroom_exposures_lost_total") == 10
+            await eventually(lambda: service.metric("headroom_exposure_buffer_rows") == 20)
+            refused = await service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]})
+            assert refused.status_code == 503
+            assert refused.json()["error"]["type"] == "database_unavailable"
+            assert int(refused.headers["retry-after"]) >= 1
+            stop = await service.http.post("/v1/experiments/prune20/stop", json={}, headers=BOSS)
+            assert stop.status_code == 503
+            shown = await service.http.get("/v1/experiments/prune20")
+            assert (shown.status_code, shown.json()["status"], shown.json()["report"]) == (
+                200,
+                "running",
+                None,
+            )
+            # A guardrail does not wait for the database either.
+            live.roll_back("prune20", [Breach("pruned", "p99", "slow")])
+            assert live.standings["prune20"].status == "rolled_back"
+        finally:
+            await asyncio.to_thread(postgres.start)
+        await eventually(lambda: len(exposed(database)) == 30, 20)
+        assert service.metric("headroom_exposures_written_total") == 30
+        store = Store(database)
+        await eventually(lambda: "rollback" in [action.kind for _, action in store.actions(["prune20"])])
+        store.close()
+        assert (await service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]})).status_code == 200
+
+
+async def test_a_replica_that_never_saw_the_database_assigns_nobody_until_it_does(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """It cannot know what was rolled back."""
+    blocked = tmp_path / "state"
+    blocked.write_text("a file where a directory is needed")
+    async with serve(tiny_checkpoint, config(), database_url=f"sqlite:///{blocked}/x.db") as service:
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="user-1")
+        assert (answer["assignment"], answer["variant"]) == (None, "full")
+        assert (await service.http.get("/health/ready")).status_code == 200
+        blocked.unlink()
+        await eventually(lambda: service.pipeline._live.standings["prune20"].is_running)
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="user-1")
+        assert answer["assignment"]["experiment"] == "prune20"
