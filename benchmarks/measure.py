@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+import torch
+
+from models.device import processor_features
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +48,9 @@ def ratio(seconds: Mapping[str, list[float]], fast: str, slow: str) -> Ratio:
     """How many times faster `fast` is than `slow`: the median and range of the rounds' own ratios."""
     ratios = [b / a for a, b in zip(seconds[fast], seconds[slow], strict=True)]
     return Ratio(statistics.median(ratios), min(ratios), max(ratios))
+
+
+def machine() -> str:
+    """What a section was measured on, in words."""
+    features = ", ".join(processor_features())
+    return f"{platform.machine()} ({features}), {torch.get_num_threads()} threads, torch {torch.__version__}"

@@ -1,0 +1,132 @@
+"""What every engine and server is given: two checkpoints, and texts of known lengths."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import BertForSequenceClassification
+
+from benchmarks import environments
+from benchmarks.peers.ours import INT8
+from benchmarks.workload import SHAPES, network, query_title_lengths
+from models.config import read_config
+from models.hub import DEFAULT
+from models.labelled import read_pairs
+from models.quantization import quantize
+from models.tokenizer import PairTokenizer
+
+SAMPLE = environments.ROOT / "data" / "sample"
+MODELS = environments.RUNS / "bench-models"
+BATCH = 64
+WORKLOADS = {
+    "titles": "query–title pairs, 25 tokens in the mean",
+    "documents": "documents of 128 tokens",
+}
+_SPECIAL_TOKENS = 3
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+
+
+def checkpoint(shape: str) -> Path:
+    """A transformers checkpoint: the shipped model, or random weights of SHAPES[shape] with its tokenizer.
+
+    Random weights are drawn wider than BERT's initialisation, so that different texts give different logits
+    and an engine that computes something else is found out.
+    """
+    if shape == "shipped":
+        return DEFAULT
+    directory = MODELS / shape / "checkpoint"
+    if not (directory / "vocab.txt").exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        model = network(SHAPES[shape])
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 2 and "LayerNorm" not in name:
+                parameter.data.mul_(2)
+        model.save_pretrained(directory)
+        for file in _TOKENIZER:
+            shutil.copy(DEFAULT / file, directory)
+    return directory
+
+
+def exported(shape: str) -> Path:
+    """The same in the formats of all engines; made once, anew when the checkpoint is newer."""
+    source, out = checkpoint(shape), MODELS / shape / "exported"
+    mark = out / "exported"
+    if not mark.exists() or mark.stat().st_mtime < (source / "model.safetensors").stat().st_mtime:
+        environments.run("engines", ["-m", "benchmarks.peers.export", str(source), str(out)])
+    return out
+
+
+def quantized(shape: str) -> Path:
+    """The same in int8 as `headroom quantize` makes it by default; made once.
+
+    Random weights are calibrated with few pairs: only their speed counts, and the search takes minutes.
+    """
+    source, out = exported(shape), MODELS / shape / INT8
+    if not (out / "model.safetensors").exists():
+        config = read_config(source)
+        tokenizer = PairTokenizer.load(source, max_tokens=config.max_positions, vocab_size=config.vocab_size)
+        pairs = read_pairs(SAMPLE / "calibration.jsonl.gz")
+        order = np.random.default_rng(0).permutation(len(pairs))
+        few = order if shape == "shipped" else order[:8]
+        quantize(source, out, tokenizer.encode([pairs[place] for place in few]))
+    return out
+
+
+def one_label(shape: str) -> Path:
+    """The same encoder with one output, the classifier's last, for servers that rank by one label."""
+    source, out = exported(shape), MODELS / shape / "one-label"
+    if not (out / "vocab.txt").exists():
+        model = BertForSequenceClassification.from_pretrained(source)
+        last = torch.nn.Linear(model.config.hidden_size, 1)
+        last.weight.data, last.bias.data = model.classifier.weight.data[-1:], model.classifier.bias.data[-1:]
+        model.classifier, model.num_labels = last, 1
+        model.config.id2label = {0: "relevant"}
+        model.config.label2id = {"relevant": 0}
+        model.save_pretrained(out)
+        for file in _TOKENIZER:
+            shutil.copy(source / file, out)
+    return out
+
+
+def texts(lengths: np.ndarray, seed: int = 0) -> list[tuple[str, str]]:
+    """Query and title of whole words of the shipped vocabulary, together of these lengths in tokens."""
+    tokenizer = PairTokenizer.load(DEFAULT, max_tokens=128, vocab_size=16_000)
+    known = (DEFAULT / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    candidates = [word for word in known if re.fullmatch("[a-z]{3,}", word)]
+    one_token = [
+        word
+        for word, pair in zip(candidates, tokenizer.encode([(word, "") for word in candidates]), strict=True)
+        if pair.query_tokens == 1
+    ]
+    rng = np.random.default_rng(seed)
+    result = []
+    for length in lengths:
+        words = rng.choice(one_token, int(length) - _SPECIAL_TOKENS).tolist()
+        query = min(1 + int(rng.poisson(2.5)), len(words) - 1)
+        result.append((" ".join(words[:query]), " ".join(words[query:])))
+    return result
+
+
+def workload(kind: str, rows: int = 4 * BATCH) -> Path:
+    """The file of batches of WORKLOADS[kind] for `benchmarks.peers.pipe`; the same for both shapes."""
+    lengths = np.sort(query_title_lengths(rows)) if kind == "titles" else np.full(BATCH, 128)
+    pairs = texts(lengths)
+    encoded = PairTokenizer.load(DEFAULT, max_tokens=128, vocab_size=16_000).encode(pairs)
+    assert [len(pair) for pair in encoded] == lengths.tolist()
+    batches = [
+        {
+            "ids": [pair.ids.tolist() for pair in encoded[start : start + BATCH]],
+            "first_segment": [pair.first_segment for pair in encoded[start : start + BATCH]],
+            "texts": pairs[start : start + BATCH],
+        }
+        for start in range(0, len(pairs), BATCH)
+    ]
+    file = MODELS / f"{kind}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(batches), encoding="utf-8")
+    return file

@@ -1,0 +1,155 @@
+"""What the service benchmark needs beside the load tester: the model alone, a client in a loop, memory."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import statistics
+import threading
+import time
+import urllib.request
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import numpy as np
+import psutil
+import torch
+
+from loadtest.pairs import made_up_pairs
+from models.classifier import Classifier
+from models.tokenizer import EncodedPair
+
+POOL = 2000
+BATCH_TOKENS = 1024  # the server's own budget on a CPU: the same work, without HTTP
+READY_S = 20.0
+
+
+class Requests:
+    """Requests of `titles` titles each, made of the load tester's own pairs."""
+
+    def __init__(self, titles: int) -> None:
+        pairs = made_up_pairs(seed=1)
+        rng = np.random.default_rng(0)
+        self.texts = [
+            (pairs[rng.integers(len(pairs))][0], [pairs[i][1] for i in rng.integers(len(pairs), size=titles)])
+            for _ in range(max(2, POOL // titles))
+        ]
+        self._next = 0
+
+    def body(self) -> bytes:
+        """The next request's, as JSON."""
+        query, titles = self.texts[self._next % len(self.texts)]
+        self._next += 1
+        return json.dumps({"query": query, "titles": titles}).encode()
+
+
+class ModelAlone:
+    """The shipped model on the pairs of such requests, tokenised ahead, in batches of the server's size."""
+
+    def __init__(self, titles: int) -> None:
+        self.cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(self.cores)
+        self._classifier = Classifier.load()
+        texts = [(query, title) for query, titles in Requests(titles).texts for title in titles]
+        pairs = self._classifier.tokenizer.encode(texts)
+        self._one = pairs[0]
+        self._batches = _cut(pairs)
+        for batch in self._batches[:3]:
+            self._classifier.forward(batch)
+
+    def pairs_per_second(self, seconds: float) -> float:
+        """As many batches as fit the time."""
+        began, done, turn = time.perf_counter(), 0, 0
+        while (passed := time.perf_counter() - began) < seconds:
+            batch = self._batches[turn % len(self._batches)]
+            self._classifier.scores(self._classifier.forward(batch))
+            done, turn = done + len(batch), turn + 1
+        return done / passed
+
+    def one_pair_ms(self, times: int = 50) -> float:
+        """The median of one pair's forward passes."""
+        taken = []
+        for _ in range(times):
+            began = time.perf_counter()
+            self._classifier.scores(self._classifier.forward([self._one]))
+            taken.append(time.perf_counter() - began)
+            time.sleep(0.02)  # as far apart as requests would be: the processor is not warm in between
+        return statistics.median(taken) * 1000
+
+    def close(self) -> None:
+        """Gives the process its threads back."""
+        torch.set_num_threads(self._threads)
+
+
+def _cut(pairs: list[EncodedPair]) -> list[list[EncodedPair]]:
+    batches: list[list[EncodedPair]] = [[]]
+    tokens = 0
+    for pair in pairs:
+        if tokens + len(pair) > BATCH_TOKENS:
+            batches.append([])
+            tokens = 0
+        batches[-1].append(pair)
+        tokens += len(pair)
+    return batches
+
+
+class Loop:
+    """A client that sends the next request as soon as the last one was answered, until the block ends."""
+
+    def __init__(self, url: str, requests: Requests) -> None:
+        self._address = urlsplit(url).netloc
+        self._requests = requests
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.answered = self.failed = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        connection = http.client.HTTPConnection(self._address, timeout=60)
+        headers = {"content-type": "application/json"}
+        while not self._over.is_set():
+            try:
+                connection.request("POST", "/v1/score", self._requests.body(), headers)
+                response = connection.getresponse()
+                response.read()
+                answered = response.status == 200
+            except (OSError, http.client.HTTPException):
+                connection.close()
+                answered = False
+            self.answered += answered
+            self.failed += not answered
+            if not answered:
+                self._over.wait(0.1)
+        connection.close()
+
+
+def server_memory(pid: int) -> int:
+    """Resident bytes of the replicas of the server with this process id."""
+    family = psutil.Process(pid).children(recursive=True)
+    return sum(
+        process.memory_info().rss for process in family if "ServeReplica" in " ".join(process.cmdline())
+    )
+
+
+def wait_for_variant(url: str, name: str) -> None:
+    """Returns when the server serves the variant. Raises TimeoutError."""
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(f"{url}/v1/variants", timeout=5) as response:
+            listed: dict[str, Any] = json.load(response)
+        if any(variant["name"] == name for variant in listed["variants"]):
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"the server did not take up variant {name!r}")

@@ -1,0 +1,254 @@
+"""The network alone, beside the other engines: the same weights and pairs, in turns batch by batch."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks import checkpoints, workers
+from benchmarks.measure import machine, ratio
+from benchmarks.peers.pipe import read_workload
+from benchmarks.workers import Worker
+from benchmarks.workload import SHAPES, useful_flops
+
+ROUNDS = 6
+ADAPTERS = {
+    "ours": "ours",
+    "torch_transformers": "ours",
+    "cross_encoder": "engines",
+    "onnx_runtime": "engines",
+    "open_vino": "engines",
+    "c_translate2": "engines",
+}
+"""Module of benchmarks.peers → its environment."""
+
+REFERENCE = "transformers fp32"
+BF16, INT8 = "ours bf16", "ours int8"
+OPENVINO, CTRANSLATE2 = "OpenVINO bf16", "CTranslate2 int8"
+GEMM = "GEMM bf16"
+MOST_ERROR = 0.5
+"""Of the spread of the logits: an engine beyond it computes something else, and its speed is no result."""
+
+TARGETS = (
+    ("base", BF16, OPENVINO, 1.10),
+    ("base", BF16, REFERENCE, 4.5),
+    ("shipped", BF16, OPENVINO, 1.05),
+    ("base", INT8, CTRANSLATE2, 1.5),
+)
+"""On titles: shape, ours, peer, how many times faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One engine on one shape and workload.
+
+    share_of_limit: FLOPs per second that real tokens need over the run's bf16 GEMM rate; None with heads off.
+    error: root mean square of the logits' differences from transformers fp32, over those logits' spread.
+    bf16_over_it, int8_over_it: how many times faster ours is, as [median, low, high] of the rounds' ratios.
+    """
+
+    shape: str
+    workload: str
+    engine: str
+    setting: str
+    pairs_per_second: float
+    share_of_limit: float | None
+    error: float | None
+    bf16_over_it: list[float] | None
+    int8_over_it: list[float] | None
+
+
+def measure(rounds: int) -> dict[str, Any]:
+    """Every shape with every workload."""
+    rows: list[Row] = []
+    missing: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    for shape in SHAPES:
+        for workload in checkpoints.WORKLOADS:
+            found = measure_one(shape, workload, rounds)
+            rows += found[0]
+            missing |= found[1]
+            versions |= found[2]
+    return {
+        "machine": machine(),
+        "rounds": rounds,
+        "versions": versions,
+        "rows": [asdict(row) for row in rows],
+        "missing": missing,
+    }
+
+
+def measure_one(
+    shape: str, workload: str, rounds: int, adapters: dict[str, str] | None = None
+) -> tuple[list[Row], dict[str, str], dict[str, str]]:
+    """Rows, the adapters that could not be run with the reason, and packages' versions."""
+    model, file = checkpoints.exported(shape), checkpoints.workload(workload)
+    checkpoints.quantized(shape)
+    with workers.started(ADAPTERS if adapters is None else adapters, model, file) as (running, missing):
+        batches = read_workload(file)
+        sides = {name: worker for worker in running.values() for name in worker.engines}
+        versions = {k: v for worker in running.values() for k, v in worker.versions.items()}
+        chosen = warm_up(sides)
+        seconds: dict[str, list[float]] = {name: [] for name in chosen}
+        logits: dict[str, np.ndarray] = {}
+        calls = 1 if SHAPES[shape].hidden > 400 else 4
+        for number in range(rounds):
+            print(f"engines: {shape}, {workload}: round {number + 1}", file=sys.stderr, flush=True)
+            taken, logits = one_round(sides, chosen, len(batches), calls)
+            for name in chosen:
+                seconds[name].append(taken[name])
+    errors = errors_against(logits)
+    wrong = {name for name, error in errors.items() if error > MOST_ERROR}
+    missing |= {name: f"its logits are wrong by {errors[name]:.0%} of their spread" for name in wrong}
+    lengths = np.concatenate([batch.lengths for batch in batches])
+    gemms = [name for name in chosen if name.startswith(GEMM)]
+    rate = logits[gemms[0]].sum() / min(statistics.median(seconds[name]) for name in gemms)
+    right = {name: seconds[name] for name in chosen if name not in wrong and name not in gemms}
+    return rows_of(shape, workload, lengths, right, errors, float(rate)), missing, versions
+
+
+def rows_of(
+    shape: str,
+    workload: str,
+    lengths: np.ndarray,
+    seconds: dict[str, list[float]],
+    errors: dict[str, float],
+    rate: float,
+) -> list[Row]:
+    """Rows of engines that took `seconds` for all sequences in each round. rate: FLOPs a second at most."""
+    plain = {without_setting(name): times for name, times in seconds.items()}
+    rows = []
+    for name, times in seconds.items():
+        taken, engine = statistics.median(times), without_setting(name)
+        share = useful_flops(SHAPES[shape], lengths) / taken / rate
+        rows.append(
+            Row(
+                shape=SHAPES[shape].name,
+                workload=workload,
+                engine=engine,
+                setting=setting(name),
+                pairs_per_second=len(lengths) / taken,
+                share_of_limit=None if "head off" in name else share,
+                error=errors.get(name),
+                bf16_over_it=faster(plain, BF16, engine),
+                int8_over_it=faster(plain, INT8, engine),
+            )
+        )
+    return rows
+
+
+def one_round(
+    sides: dict[str, Worker], names: list[str], batches: int, calls: int
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Seconds and logits of each engine for all batches, taken in turns batch by batch.
+
+    calls: of several calls the first, on cold caches, does not count.
+    """
+    seconds = dict.fromkeys(names, 0.0)
+    logits: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for batch in range(batches):
+        for name in names:
+            taken, found = sides[name].call(name, batch, calls)
+            seconds[name] += statistics.fmean(taken[1:] or taken)
+            logits[name].append(found)
+    return seconds, {name: np.concatenate(found) for name, found in logits.items()}
+
+
+def warm_up(sides: dict[str, Worker]) -> list[str]:
+    """The engines to measure: each with the fastest of its settings on the first batch, and all GEMMs."""
+    chosen: list[str] = []
+    for engine in dict.fromkeys(map(without_setting, sides)):
+        alike = [side for side in sides if without_setting(side) == engine]
+        # Twice: masks are prepared when they come a second time.
+        seconds = {name: min(sides[name].call(name, 0, 2)[0]) for name in alike}
+        chosen += alike if engine == GEMM else [min(seconds, key=seconds.__getitem__)]
+    return chosen
+
+
+def errors_against(logits: dict[str, np.ndarray]) -> dict[str, float]:
+    """By engine with all heads on: its logits' distance from REFERENCE's, over their spread."""
+    wanted = next(found for name, found in logits.items() if name.startswith(REFERENCE))
+    spread = np.sqrt(((wanted - wanted.mean(axis=0)) ** 2).mean())
+    return {
+        name: float(np.sqrt(((found - wanted) ** 2).mean()) / spread)
+        for name, found in logits.items()
+        if not name.startswith(GEMM) and "mask" not in name and "head off" not in name
+    }
+
+
+def faster(seconds: dict[str, list[float]], ours: str, other: str) -> list[float] | None:
+    """How many times faster ours is: median, lowest and highest of the rounds; None without ours."""
+    if ours not in seconds or ours == other:
+        return None
+    found = ratio(seconds, ours, other)
+    return [found.median, found.low, found.high]
+
+
+def without_setting(name: str) -> str:
+    """`A [B]` → `A`."""
+    return re.sub(r" \[.*\]$", "", name)
+
+
+def setting(name: str) -> str:
+    """`A [B]` → `B`."""
+    found = re.search(r" \[(.*)\]$", name)
+    return found[1] if found else ""
+
+
+def as_markdown(result: dict[str, Any]) -> str:
+    """A table for each shape and workload."""
+    lines = [
+        f"{result['machine']}; {result['rounds']} rounds; sorted, in batches of 64. "
+        + ", ".join(f"{name} {version}" for name, version in sorted(result["versions"].items()))
+        + ". *Error*: of the logits against transformers fp32, over those logits' own spread.",
+    ]
+    for shape, workload in dict.fromkeys((row["shape"], row["workload"]) for row in result["rows"]):
+        lines += [
+            "",
+            f"**{shape}**; {checkpoints.WORKLOADS[workload]}",
+            "",
+            "| engine | pairs/s | share of the bf16 GEMM limit | ours bf16 is × | ours int8 is × | error |",
+            "|---|---|---|---|---|---|",
+        ]
+        rows = [row for row in result["rows"] if (row["shape"], row["workload"]) == (shape, workload)]
+        for row in sorted(rows, key=lambda row: -row["pairs_per_second"]):
+            name = row["engine"] + (f" ({row['setting']})" if row["setting"] else "")
+            speed, share = f"{row['pairs_per_second']:.0f}", percent(row["share_of_limit"], 0)
+            ratios = f"{times(row['bf16_over_it'])} | {times(row['int8_over_it'])}"
+            lines.append(f"| {name} | {speed} | {share} | {ratios} | {percent(row['error'], 1)} |")
+    lines += [""] * bool(result["missing"])
+    lines += [f"Not measured: {name}: {reason}." for name, reason in result["missing"].items()]
+    return "\n".join(lines)
+
+
+def percent(share: float | None, digits: int) -> str:
+    """A share in words of a table."""
+    return "" if share is None else f"{share:.{digits}%}"
+
+
+def times(found: Iterable[float] | None) -> str:
+    """`1.20 (1.10 to 1.30)`."""
+    return "" if found is None else "{:.2f} ({:.2f} to {:.2f})".format(*found)
+
+
+def missed(result: dict[str, Any]) -> list[str]:
+    """The targets that were not reached, or could not be measured, in words."""
+    lines = []
+    for shape, ours, peer, target in TARGETS:
+        field = "bf16_over_it" if ours == BF16 else "int8_over_it"
+        found = [
+            row[field]
+            for row in result["rows"]
+            if (row["shape"], row["workload"], row["engine"]) == (SHAPES[shape].name, "titles", peer)
+        ]
+        if not found or found[0] is None:
+            lines.append(f"{SHAPES[shape].name}: {ours} against {peer} was not measured")
+        elif found[0][0] < target:
+            lines.append(f"{SHAPES[shape].name}: {ours} is {found[0][0]:.2f} × {peer}, target {target:g}")
+    return lines

@@ -1,0 +1,44 @@
+"""CTranslate2's encoder on the CPU; the classifier's small product is numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ctranslate2
+import numpy as np
+
+from benchmarks.peers.batch import Batch, Engine, Engines
+
+PACKAGES = ("ctranslate2",)
+
+
+def engines(directory: Path) -> Engines:
+    """int8 weights, activations quantised on the fly."""
+    return {"CTranslate2 int8": engine(directory, "int8")}
+
+
+def serving(directory: Path, name: str) -> Engine:
+    """For a server: int8."""
+    return engine(directory, name)
+
+
+def engine(directory: Path, compute_type: str, threads: int = 2) -> Engine:
+    """The encoder with pooler, and the classifier on top."""
+    encoder = ctranslate2.Encoder(
+        str(directory / "ctranslate2"), device="cpu", compute_type=compute_type, intra_threads=threads
+    )
+    head = np.load(directory / "classifier.npz")
+    weight, bias = head["weight"], head["bias"]
+
+    def call(batch: Batch) -> np.ndarray:
+        output = encoder.forward_batch(
+            ctranslate2.StorageView.from_array(batch.ids.astype(np.int32)),
+            ctranslate2.StorageView.from_array(batch.lengths.astype(np.int32)),
+            token_type_ids=batch.segments.tolist(),
+        )
+        pooled = output.pooler_output
+        if pooled.dtype != ctranslate2.DataType.float32:
+            pooled = pooled.to(ctranslate2.DataType.float32)
+        return np.asarray(np.array(pooled) @ weight.T + bias, np.float32)
+
+    return call

@@ -1,0 +1,31 @@
+"""sentence-transformers' CrossEncoder.predict, from texts: its tokenization is part of its time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from sentence_transformers import CrossEncoder
+
+from benchmarks.peers.batch import Batch, Engine, Engines
+
+PACKAGES = ("sentence-transformers", "transformers", "torch")
+
+
+def engines(directory: Path) -> Engines:
+    """In bfloat16, its fastest."""
+    model = CrossEncoder(str(directory), device="cpu", max_length=128, model_kwargs={"dtype": torch.bfloat16})
+
+    def call(batch: Batch) -> np.ndarray:
+        logits = model.predict(
+            list(batch.texts),
+            batch_size=len(batch.texts),
+            show_progress_bar=False,
+            activation_fn=torch.nn.Identity(),
+            convert_to_tensor=True,
+        )
+        return logits.float().numpy()
+
+    engine: Engine = call
+    return {"CrossEncoder bf16, from texts": engine}

@@ -1,0 +1,36 @@
+"""onnxruntime on the CPU. Its x86 kernels know float32 and int8, not bfloat16."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from benchmarks.peers.batch import Batch, Engine, Engines
+
+PACKAGES = ("onnxruntime",)
+
+
+def engines(directory: Path) -> Engines:
+    """As exported, and with the attention and LayerNorm nodes fused by onnxruntime.transformers."""
+    return {
+        "onnxruntime fp32 [as exported]": engine(directory / "model.onnx"),
+        "onnxruntime fp32 [fused]": engine(directory / "fused.onnx"),
+    }
+
+
+def engine(file: Path, threads: int = 2) -> Engine:
+    """All graph optimisations on."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    # Its threads spin for a while after a run: into the next engine's turn.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+
+    def call(batch: Batch) -> np.ndarray:
+        inputs = {"input_ids": batch.ids, "attention_mask": batch.mask, "token_type_ids": batch.segments}
+        return np.asarray(session.run(None, inputs)[0])
+
+    return call

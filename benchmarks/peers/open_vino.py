@@ -1,0 +1,43 @@
+"""OpenVINO on the CPU, in bfloat16 by INFERENCE_PRECISION_HINT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import openvino
+
+from benchmarks.peers.batch import Batch, Engine, Engines
+
+PACKAGES = ("openvino",)
+
+
+def engines(directory: Path) -> Engines:
+    """In bfloat16."""
+    return {"OpenVINO bf16": engine(directory, "bf16")}
+
+
+def serving(directory: Path, name: str) -> Engine:
+    """For a server: bf16."""
+    return engine(directory, name)
+
+
+def engine(directory: Path, precision: str, threads: int = 2) -> Engine:
+    """One stream of all threads: one batch at a time, as fast as it goes."""
+    model = openvino.Core().compile_model(
+        directory / "openvino.xml",
+        "CPU",
+        {
+            "INFERENCE_PRECISION_HINT": precision,
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,
+        },
+    )
+    request = model.create_infer_request()
+
+    def call(batch: Batch) -> np.ndarray:
+        request.infer([batch.ids, batch.mask, batch.segments], share_inputs=True)
+        return np.array(request.get_output_tensor(0).data, np.float32)
+
+    return call

@@ -1,0 +1,78 @@
+"""What every peer server does with a batch of requests: tokenize, sort, score in batches of 64."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from benchmarks.peers.batch import padded
+
+BATCH = 64
+WINDOW = 128
+MOST_REQUESTS = 8
+"""Requests that a server may batch: 160 titles at 20 each, enough for its batches to be full."""
+
+WAIT_S = 0.005
+"""What a request may wait for others; under saturation nobody waits."""
+
+TIMEOUT_S = 120
+
+
+def arguments() -> argparse.Namespace:
+    """--engine (a module of benchmarks.peers), --model (an exported checkpoint), --port.
+
+    As variables too, for servers that start processes of their own without our arguments.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--engine", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    options = parser.parse_args()
+    os.environ["BENCH_ENGINE"], os.environ["BENCH_MODEL"] = options.engine, options.model
+    return options
+
+
+class Scorer:
+    """A tokenizer and an engine.
+
+    engine: the module, and after a colon the number format. Without both, as the process's variables say.
+    """
+
+    def __init__(self, engine: str | None = None, model: str | None = None) -> None:
+        module, _, name = (engine or os.environ["BENCH_ENGINE"]).partition(":")
+        directory = Path(model or os.environ["BENCH_MODEL"])
+        self._engine = importlib.import_module(f"benchmarks.peers.{module}").serving(directory, name)
+        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(WINDOW)
+
+    def __call__(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Answers of {"query", "titles"}: {"results": [{"index", "score"}]}."""
+        pairs = [(request["query"], title) for request in requests for title in request["titles"]]
+        encoded = self._tokenizer.encode_batch(pairs)
+        order = sorted(range(len(pairs)), key=lambda row: len(encoded[row].ids))
+        scores = np.empty(len(pairs), np.float32)
+        for start in range(0, len(order), BATCH):
+            rows = order[start : start + BATCH]
+            tokens = [np.array(encoded[row].ids) for row in rows]
+            firsts = [encoded[row].type_ids.count(0) for row in rows]
+            scores[rows] = expected_grade(self._engine(padded(list(zip(tokens, firsts, strict=True)))))
+        answers, done = [], 0
+        for request in requests:
+            count = len(request["titles"])
+            own = scores[done : done + count].tolist()
+            answers.append({"results": [{"index": i, "score": score} for i, score in enumerate(own)]})
+            done += count
+        return answers
+
+
+def expected_grade(logits: np.ndarray) -> np.ndarray:
+    """(rows, grades) → (rows,), the softmax's mean grade."""
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return (weights / weights.sum(axis=1, keepdims=True)) @ np.arange(logits.shape[1])

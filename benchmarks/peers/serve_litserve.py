@@ -1,0 +1,42 @@
+"""LitServe: FastAPI in front, one worker process with dynamic batching."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import litserve
+
+from benchmarks.peers import scoring
+
+
+class ScoreAPI(litserve.LitAPI):
+    """Batches are lists of the requests' bodies."""
+
+    def setup(self, device: str) -> None:  # noqa: ARG002 - LitServe's name
+        """In the worker process."""
+        self.score = scoring.Scorer()
+
+    def batch(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """As they are."""
+        return inputs
+
+    def predict(self, batch: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A batch of requests."""
+        return self.score(batch)
+
+    def unbatch(self, output: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """As they are."""
+        return output
+
+
+if __name__ == "__main__":
+    options = scoring.arguments()
+    api = ScoreAPI(max_batch_size=scoring.MOST_REQUESTS, batch_timeout=scoring.WAIT_S, api_path="/v1/score")
+    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, timeout=scoring.TIMEOUT_S)
+    server.run(
+        host="127.0.0.1",
+        port=options.port,
+        num_api_servers=1,
+        generate_client_file=False,
+        log_level="warning",
+    )

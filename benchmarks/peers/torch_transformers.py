@@ -1,0 +1,48 @@
+"""transformers' own BertForSequenceClassification in PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import BertForSequenceClassification
+
+from benchmarks.peers.batch import Batch, Engine, Engines
+
+PACKAGES = ("transformers", "torch")
+
+
+def engines(directory: Path) -> Engines:
+    """float32 and bfloat16, each with both attention implementations."""
+    return {
+        f"transformers {name} [{attention}]": engine(directory, dtype, attention)
+        for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
+        for attention in ("sdpa", "eager")
+    }
+
+
+def serving(directory: Path, name: str) -> Engine:
+    """For a server: fp32 or bf16."""
+    return engine(directory, torch.bfloat16 if name == "bf16" else torch.float32, "sdpa")
+
+
+def engine(directory: Path, dtype: torch.dtype, attention: str) -> Engine:
+    """The model in this number format."""
+    model = BertForSequenceClassification.from_pretrained(
+        directory, dtype=dtype, attn_implementation=attention
+    ).eval()
+
+    def call(batch: Batch) -> np.ndarray:
+        with torch.inference_mode():
+            return (
+                model(
+                    input_ids=torch.from_numpy(batch.ids),
+                    attention_mask=torch.from_numpy(batch.mask),
+                    token_type_ids=torch.from_numpy(batch.segments),
+                )
+                .logits.float()
+                .numpy()
+            )
+
+    return call

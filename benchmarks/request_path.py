@@ -1,0 +1,127 @@
+"""Where the time of one request goes below HTTP, part by part, in the process that measures."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.crowd import Requests
+from models.classifier import Classifier
+from models.head_mask import HeadMask
+from service.api import strict_json
+from service.engine import Lane, Row, RowScore, score_rows
+from service.responses import ScoreResult, to_json
+from service.scheduler import Batch, Item, Scheduler
+from service.schemas import ScoreRequest
+
+TIMES = 100
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "linear": ("linear", "addmm", "aten::mm"),
+    "attention core": ("scaled_dot_product", "bmm", "softmax", "flash_attention"),
+    "LayerNorm": ("layer_norm",),
+    "head mask": ("aten::mul",),
+    "gathers and copies": ("index", "embedding", "copy_", "aten::cat", "contiguous", "_to_copy"),
+}
+"""Parts of the forward pass, by what torch's profiler calls their operators; the first that fits counts."""
+
+
+def measure(titles: int) -> dict[str, Any]:
+    """Milliseconds of each part of such a request: processor time, but wall time for the forward pass.
+
+    forward: shares of the forward pass by kind of operator.
+    """
+    classifier = Classifier.load()
+    requests = Requests(titles)
+    bodies = [requests.body() for _ in range(TIMES)]
+    values = [strict_json.loads(body, max_depth=32) for body in bodies]
+    texts = [[(value["query"], title) for title in value["titles"]] for value in values]
+    mask = HeadMask.none(classifier.num_layers, classifier.num_heads)
+
+    parts = {"parse JSON": _median_ms(lambda k: strict_json.loads(bodies[k], max_depth=32))}
+    parts["validate"] = _median_ms(lambda k: ScoreRequest.model_validate(values[k]))
+    parts["tokenize, new texts"] = _median_ms(lambda k: classifier.tokenizer.encode(texts[k]))
+    parts["tokenize, known texts"] = _median_ms(lambda k: classifier.tokenizer.encode(texts[k]))
+    rows = [[Row(pair, mask) for pair in classifier.tokenizer.encode(pairs)] for pairs in texts]
+    parts["schedule"] = asyncio.run(_schedule(rows))
+    parts["forward"] = _median_ms(lambda k: score_rows(classifier, rows[k]), clock=time.perf_counter)
+    scored = [score_rows(classifier, batch) for batch in rows]
+    parts["answer"] = _median_ms(lambda k: to_json(_answer(classifier, rows[k], scored[k])))
+    return {"titles": titles, "ms": parts, "forward": _forward_shares(classifier, rows)}
+
+
+def as_markdown(result: dict[str, Any]) -> str:
+    """A table of the parts, in the order of the way."""
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in result["forward"].items())
+    lines = [f"| part of a request of {result['titles']} titles | ms |", "|---|---|"]
+    lines += [
+        f"| {name}{f' ({shares})' if name == 'forward' else ''} | {milliseconds:.3f} |"
+        for name, milliseconds in result["ms"].items()
+    ]
+    return "\n".join(lines)
+
+
+def _median_ms(call: Callable[[int], object], clock: Callable[[], float] = time.thread_time) -> float:
+    taken = []
+    for turn in range(TIMES):
+        began = clock()
+        call(turn)
+        taken.append(clock() - began)
+    return statistics.median(taken) * 1000
+
+
+async def _schedule(rows: Sequence[Sequence[Row]]) -> float:
+    """Admitting, batching, delivering and waking, on a device that takes no time."""
+
+    async def run(batch: Batch[Row]) -> Sequence[Row]:
+        return [item.payload for item in batch.items]
+
+    scheduler: Scheduler[Row, Row] = Scheduler(
+        run, max_batch_tokens=1024, max_queue_tokens=65_536, max_age_s=0.5
+    )
+    running = asyncio.create_task(scheduler.run())
+    taken = []
+    for batch in rows:
+        began = time.thread_time()
+        await scheduler.submit([Item(len(row.pair), Lane(""), row) for row in batch]).result()
+        taken.append(time.thread_time() - began)
+    await scheduler.drain()
+    await running
+    return statistics.median(taken) * 1000
+
+
+def _answer(
+    classifier: Classifier, rows: Sequence[Row], scored: Sequence[RowScore | Exception]
+) -> list[ScoreResult]:
+    return [
+        ScoreResult(
+            index,
+            found.grade,
+            None if found.grade is None else classifier.grades[found.grade],
+            found.expected_grade,
+            found.score,
+            found.probabilities,
+            len(row.pair),
+            row.pair.unknown_tokens,
+            row.pair.truncated,
+        )
+        for index, (row, found) in enumerate(zip(rows, scored, strict=True))
+        if isinstance(found, RowScore)
+    ]
+
+
+def _forward_shares(classifier: Classifier, rows: Sequence[Sequence[Row]]) -> dict[str, float]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for batch in rows[:20]:
+            classifier.forward([row.pair for row in batch])
+    seconds = dict.fromkeys([*KINDS, "the rest"], 0.0)
+    for event in profile.key_averages():
+        kind = next((kind for kind, names in KINDS.items() if any(n in event.key for n in names)), "the rest")
+        seconds[kind] += event.self_cpu_time_total
+    total = sum(seconds.values())
+    return {kind: part / total for kind, part in seconds.items()}

@@ -1,0 +1,101 @@
+"""Engines in processes of their own, of which only the one whose turn it is runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import environments
+from benchmarks.environments import Unavailable
+
+
+class Worker:
+    """One adapter of benchmarks.peers in its environment; stopped (SIGSTOP) whenever it is not asked.
+
+    engines, versions: what it has. Raises Unavailable where it cannot be had.
+    """
+
+    def __init__(self, adapter: str, environment: str, model: Path, workload: Path) -> None:
+        command = [str(environments.python(environment)), "-m", "benchmarks.peers.pipe"]
+        self._process = subprocess.Popen(
+            [*command, adapter, str(model), str(workload)],
+            cwd=environments.ROOT,
+            env=environments.environ(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            hello = self._read()
+        except Unavailable:
+            self.close()
+            raise
+        self.engines: list[str] = hello["engines"]
+        self.versions: dict[str, str] = hello["versions"]
+        self._pause()
+
+    def call(self, engine: str, batch: int, calls: int) -> tuple[list[float], np.ndarray]:
+        """Seconds of each call, and the last one's logits (rows, labels). Raises Unavailable."""
+        assert self._process.stdin is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+        try:
+            self._process.stdin.write(json.dumps({"engine": engine, "batch": batch, "calls": calls}) + "\n")
+            self._process.stdin.flush()
+            answer = self._read()
+        finally:
+            self._pause()
+        return answer["seconds"], np.array(answer["logits"], np.float32)
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _pause(self) -> None:
+        # Thread pools spin for up to 200 ms after a call: that would be time out of the next one's turn.
+        if self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGSTOP)
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Unavailable(f"the process ended with status {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise Unavailable(answer["error"])
+        return answer
+
+
+@contextmanager
+def started(
+    adapters: dict[str, str], model: Path, workload: Path
+) -> Iterator[tuple[dict[str, Worker], dict[str, str]]]:
+    """Workers by adapter, and for those that could not be had the reason.
+
+    adapters: environment by adapter.
+    """
+    workers: dict[str, Worker] = {}
+    missing: dict[str, str] = {}
+    try:
+        for adapter, environment in adapters.items():
+            try:
+                workers[adapter] = Worker(adapter, environment, model, workload)
+            except Unavailable as reason:
+                missing[adapter] = str(reason)
+        yield workers, missing
+    finally:
+        for worker in workers.values():
+            worker.close()

@@ -1,0 +1,116 @@
+"""Engines take turns in processes of their own, and one that computes something else is not compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import checkpoints, engines
+from benchmarks.peers.batch import padded
+from benchmarks.workers import Worker, started
+from benchmarks.workload import SHAPES, Shape
+from models.hub import DEFAULT
+from models.tokenizer import PairTokenizer
+
+TINY = Shape("tiny", hidden=24, inner=48, vocabulary=16_000, layers=2, heads=2)
+OURS = {"ours": "ours", "torch_transformers": "ours"}
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(SHAPES, "tiny", TINY)
+    monkeypatch.setattr(checkpoints, "MODELS", tmp_path)
+    monkeypatch.setattr(checkpoints, "exported", checkpoints.checkpoint)  # no other formats: no other engines
+    monkeypatch.setattr(checkpoints, "quantized", lambda _: None)
+    whole = checkpoints.workload
+    monkeypatch.setattr(checkpoints, "workload", lambda kind: whole(kind, rows=8))
+    return "tiny"
+
+
+@pytest.mark.slow
+def test_a_run_measures_ours_and_transformers_on_the_same_weights(tiny: str) -> None:
+    rows, missing, versions = engines.measure_one(tiny, "titles", rounds=2, adapters=OURS)
+
+    found = {row.engine: row for row in rows}
+    assert missing == {}
+    assert versions.keys() == {"torch", "transformers"}
+    assert {"ours fp32", "ours bf16", "transformers fp32", "transformers bf16"} <= found.keys()
+    assert all(row.pairs_per_second > 0 for row in rows)
+    assert found["transformers bf16"].setting in ("sdpa", "eager")
+    assert found["ours fp32"].error is not None
+    assert found["ours fp32"].error < 1e-3
+    assert found["ours bf16"].bf16_over_it is None
+    assert found["ours bf16"].int8_over_it is None
+    low, high = found["transformers fp32"].bf16_over_it[1:]  # type: ignore[index]
+    assert 0 < low <= high
+
+    result = {
+        "machine": "here",
+        "rounds": 2,
+        "versions": versions,
+        "rows": [engines.asdict(row) for row in rows],
+        "missing": {"open_vino": "not installed"},
+    }
+    table = engines.as_markdown(result)
+    assert table.count("\n| ") == len(rows) + 1
+    assert table.endswith("Not measured: open_vino: not installed.")
+    assert len(engines.missed(result)) == len(engines.TARGETS)  # none of the shapes with targets was there
+
+
+def test_an_engine_that_cannot_be_had_is_named_with_its_reason(tmp_path: Path) -> None:
+    with started({"abacus": "ours"}, tmp_path, tmp_path / "none.json") as (running, missing):
+        assert running == {}
+    assert missing == {"abacus": "ModuleNotFoundError: No module named 'benchmarks.peers.abacus'"}
+
+
+class Fixed:
+    """Stands for workers whose engines take set times."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+        self.calls: list[str] = []
+
+    def call(self, engine: str, batch: int, calls: int) -> tuple[list[float], np.ndarray]:
+        self.calls.append(f"{engine}/{batch}")
+        return [9.0] * (calls > 1) + [self.seconds[engine]] * max(1, calls - 1), np.zeros((1, 2))
+
+
+def test_of_several_settings_the_fastest_is_measured_and_turns_go_batch_by_batch() -> None:
+    worker = Fixed({"a [x]": 2.0, "a [y]": 1.0, "b": 3.0})
+    sides: dict[str, Worker] = dict.fromkeys(worker.seconds, worker)  # type: ignore[arg-type]
+
+    chosen = engines.warm_up(sides)
+    assert chosen == ["a [y]", "b"]
+
+    worker.calls.clear()
+    seconds, logits = engines.one_round(sides, chosen, batches=2, calls=3)
+    assert seconds == {"a [y]": 2.0, "b": 6.0}
+    assert logits["b"].shape == (2, 2)
+    assert worker.calls == ["a [y]/0", "b/0", "a [y]/1", "b/1"]
+
+
+def test_errors_are_relative_to_the_spread_of_the_logits() -> None:
+    right = np.array([[0.0, 4.0], [2.0, 0.0]])
+    logits = {"transformers fp32 [sdpa]": right, "good": right + 0.01, "swapped": right[::-1]}
+    errors = engines.errors_against(logits)
+    assert errors["transformers fp32 [sdpa]"] == 0
+    assert errors["good"] < 0.01
+    assert errors["swapped"] > engines.MOST_ERROR
+
+
+def test_texts_have_the_lengths_that_are_asked_for() -> None:
+    lengths = np.array([8, 25, 128])
+    encoded = PairTokenizer.load(DEFAULT, max_tokens=128, vocab_size=16_000).encode(
+        checkpoints.texts(lengths)
+    )
+    assert [len(pair) for pair in encoded] == lengths.tolist()
+    assert not any(pair.unknown_tokens for pair in encoded)
+
+
+def test_padding_and_segments_are_told_apart() -> None:
+    batch = padded([(np.array([2, 7, 3, 8, 3]), 3), (np.array([2, 9, 3, 3]), 3)])
+    assert batch.lengths.tolist() == [5, 4]
+    assert batch.segments.tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 0]]
+    assert batch.mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]

@@ -1,0 +1,143 @@
+"""Servers are measured by the load tester, and one that does not come up is named with its reason."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import checkpoints, environments, servers
+from benchmarks.environments import Unavailable
+from benchmarks.peers import scoring
+from benchmarks.servers import Server
+from benchmarks.workload import SHAPES
+from loadtest.plan import Plan
+
+
+def turn(server: str, number: int, speed: float, scores: list[float], **more: Any) -> dict[str, Any]:
+    return {
+        "round": number,
+        "shape": "base",
+        "server": server,
+        "pairs_per_second": speed,
+        "scores": scores,
+        "p50_ms": None,
+        **more,
+    }
+
+
+def test_ratios_are_round_by_round_and_targets_are_against_the_best_peer() -> None:
+    turns = [
+        turn("headroom bf16", 0, 100, [3.0, 1.0], p50_ms=20.0, p99_ms=40.0, requests=50),
+        turn("mosec, OpenVINO bf16", 0, 80, [3.0, 1.1]),
+        turn("LitServe, OpenVINO bf16", 0, 50, [3.0, 1.0]),
+        turn("Ray Serve, transformers fp32", 0, 20, [3.0, 1.0]),
+        turn("headroom bf16", 1, 120, [3.0, 1.0]),
+        turn("mosec, OpenVINO bf16", 1, 120, [3.0, 1.1]),
+    ]
+    result = servers.result_of(turns, {"headroom int8": "not in this version"})
+
+    rows = {row["server"]: row for row in result["rows"]}
+    assert rows["mosec, OpenVINO bf16"]["bf16_over_it"] == pytest.approx([1.125, 1.0, 1.25])
+    assert rows["mosec, OpenVINO bf16"]["score_error"] == pytest.approx(0.1)
+    assert rows["headroom bf16"]["bf16_over_it"] is None
+    name = SHAPES["base"].name
+    assert servers.missed(result) == [
+        f"{name}: headroom bf16 is 1.12 × mosec, OpenVINO bf16, target 1.25",
+        f"{name}: headroom int8 against its peers was not measured",
+    ]
+    table = servers.as_markdown(result)
+    assert "| headroom bf16 | 110 |  |  | 20, 40 ms (of 50) | ± 0 |" in table
+    assert "Not measured: headroom int8: not in this version." in table
+
+
+@pytest.fixture
+def no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "exported", lambda _: tmp_path)
+    monkeypatch.setattr(environments, "RUNS", tmp_path)
+
+
+@pytest.mark.usefixtures("no_model")
+def test_a_server_that_ends_at_once_is_named_with_its_last_words() -> None:
+    broken = Server("broken", "peer", "ours", "python -c raise(SystemExit('no_such_engine'))")
+    with (
+        pytest.raises(Unavailable, match="did not become ready: no_such_engine"),
+        servers.started(broken, "base"),
+    ):
+        pass
+
+
+def test_a_batch_of_requests_is_scored_in_order_whatever_the_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine here gives a row's number of tokens as its only logit that counts."""
+    module = tmp_path / "lengths.py"
+    module.write_text(
+        "import numpy as np\n"
+        "def serving(directory, name):\n"
+        "    return lambda batch: np.stack([np.zeros(len(batch.ids)), batch.lengths / 10.0], axis=1)\n"
+    )
+    monkeypatch.setattr(
+        "benchmarks.peers.__path__", [*sys.modules["benchmarks.peers"].__path__, str(tmp_path)]
+    )
+    monkeypatch.setattr(scoring, "BATCH", 2)
+
+    scorer = scoring.Scorer("lengths:", str(checkpoints.DEFAULT))
+    answers = scorer(
+        [{"query": "lamp", "titles": ["a b c d e f", "x", "a b c"]}, {"query": "lamp", "titles": ["a"]}]
+    )
+
+    scores = [result["score"] for answer in answers for result in answer["results"]]
+    assert [len(answer["results"]) for answer in answers] == [3, 1]
+    assert scores[0] > scores[2] > scores[1] == pytest.approx(scores[3])
+    expected = 1 / (1 + np.exp(-(3 + 1 + 6) / 10))  # [CLS] lamp [SEP] six letters [SEP]
+    assert scores[0] == pytest.approx(expected)
+
+
+class OneAtATime(BaseHTTPRequestHandler):
+    """Takes 20 ms for each request; the server below has one thread."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        time.sleep(0.02)
+        body = b'{"results":[{"index":0,"score":0.5},{"index":1,"score":0.5}]}'
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def slow_server() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), OneAtATime) as server:
+        server.socket.listen(256)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_saturation_is_what_the_server_answers_not_what_it_is_asked(slow_server: str) -> None:
+    plan = Plan(
+        url=slow_server, duration=1.0, warmup=0.0, rate=100.0, arrivals="constant", traffic=[{"titles": 2}]
+    )
+    rate, kept_up = servers.saturated(plan)
+    assert not kept_up
+    assert 0 < rate <= 51
+    assert servers.saturated(plan.changed(rate=2.0))[1]
+
+
+def test_scores_are_those_of_the_titles_in_order(slow_server: str) -> None:
+    assert servers.ask(slow_server, "score", ("query", ["one", "two"])) == [0.5, 0.5]

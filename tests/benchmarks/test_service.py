@@ -1,0 +1,109 @@
+"""The service benchmark: that it runs, counts what it says, and says which target is missed."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import psutil
+import pytest
+
+from benchmarks import request_path, service
+from benchmarks.crowd import Requests
+
+FINE: dict[str, Any] = {
+    "machine": "a machine",
+    "rounds": 1,
+    "start_s": 12.0,
+    "saturated": {
+        "requests_per_second": 40.0,
+        "model": 850.0,
+        "http": 800.0,
+        "client": 0.01,
+        "raw_share": 0.94,
+        "share": 0.95,
+        "range": [0.93, 0.96],
+        "turns": [],
+    },
+    "idle": {"model_ms": 4.0, "http_ms": 6.0, "overhead_ms": 2.0, "range": [1.9, 2.2]},
+    "overload": {
+        "rate": 80.0,
+        "goodput": 0.97,
+        "ok": 800,
+        "ok_p50_ms": 900.0,
+        "ok_p99_ms": 1200.0,
+        "errors": {"http_429": 800},
+        "refused_p50_ms": 4.0,
+        "refused_p99_ms": 30.0,
+        "memory_growth": 1.001,
+        "client": 0.02,
+    },
+    "crowd": {
+        "without_p50_ms": 6.0,
+        "without_p99_ms": 15.0,
+        "with_p50_ms": 25.0,
+        "with_p99_ms": 44.0,
+        "factor": 2.9,
+        "failed": 0,
+        "long_requests": 9,
+        "long_failed": 0,
+    },
+    "memory": {"bytes": 600 * 2**20, "factor": 1.002},
+    "path": {"titles": 20, "ms": {"parse JSON": 0.01, "forward": 24.0}, "forward": {"linear": 1.0}},
+}
+
+
+@pytest.mark.slow
+def test_a_short_run_has_every_row_and_stops_what_it_started() -> None:
+    result = service.measure(1, service.Lengths(fill=0.5, saturate=1.0, idle=1.0, overload=2.0, crowd=2.0))
+
+    assert result.keys() == FINE.keys()
+    assert result["overload"]["ok"] > 0
+    assert result["crowd"]["failed"] == result["crowd"]["long_failed"] == 0
+    assert result["memory"]["bytes"] > 2**20
+    numbers = [value for part in result.values() if isinstance(part, dict) for value in part.values()]
+    assert all(math.isfinite(n) for n in numbers if isinstance(n, float))
+    assert service.as_markdown(result).count("\n|") == 2 + 8 + 2 + 7
+    assert isinstance(service.missed(result), list)
+    left = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+    assert not any("headroom serve" in line or "ray" in line for line in left)
+
+
+def test_the_parts_of_a_request_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_path, "TIMES", 2)
+    path = request_path.measure(3)
+    assert all(part > 0 for part in path["ms"].values())
+    assert sum(path["forward"].values()) == pytest.approx(1)
+    assert path["forward"]["linear"] > 0
+
+
+def test_requests_are_as_long_as_asked_and_differ() -> None:
+    requests = Requests(3)
+    assert all(len(titles) == 3 for _, titles in requests.texts)
+    assert len({requests.body() for _ in range(50)}) == 50
+
+
+def test_a_run_that_reaches_every_target_misses_none() -> None:
+    assert service.missed(FINE) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("saturated", "share", 0.85),
+        ("idle", "overhead_ms", 3.5),
+        ("overload", "goodput", 0.85),
+        ("overload", "refused_p99_ms", 60.0),
+        ("overload", "errors", {"http_429": 700, "http_504": 100}),
+        ("overload", "memory_growth", 1.1),
+        ("crowd", "factor", 3.4),
+        ("crowd", "with_p99_ms", 170.0),
+        ("memory", "factor", 1.05),
+    ],
+)
+def test_a_missed_target_is_said(part: str, field: str, value: object) -> None:
+    result = copy.deepcopy(FINE)
+    result[part][field] = value
+    (line,) = service.missed(result)
+    assert line.startswith("service: ")
