@@ -134,6 +134,11 @@ class Encoder:
         attention_bytes = sum(module_bytes(layer.attention) for layer in self.layers if layer.attention)
         self.sliced = SlicedAttention(max_bytes=attention_bytes)
 
+    @property
+    def number_format(self) -> str:
+        """Of the layers' products: int8, or the name of the weights' dtype."""
+        return "int8" if self.config.int8 else str(self.dtype).removeprefix("torch.")
+
     def forward(self, batch: PackedBatch, head_weights: np.ndarray | None = None) -> Tensor:
         """Logits of a packed batch.
 

@@ -72,7 +72,7 @@ def _model(classifier: Classifier) -> ModelInfo:
         bytes=encoder.nbytes,
         sliced_bytes=encoder.sliced.nbytes,
         device=describe(encoder.device),
-        dtype=str(encoder.dtype).removeprefix("torch."),
+        dtype=encoder.number_format,
         deterministic=encoder.deterministic,
         processor=processor_features(),
         quality=classifier.quality,

@@ -120,7 +120,7 @@ class Pipeline:
             torch=torch.__version__,
             model=base.name,
             device=describe(base.encoder.device),
-            dtype=str(base.encoder.dtype).removeprefix("torch."),
+            dtype=base.encoder.number_format,
         )
         return pipeline
 

@@ -90,6 +90,7 @@ def test_the_checkpoint_is_a_quarter_of_its_float_products(
     products = [name for name, tensor in tensors.items() if tensor.dtype == torch.int8]
     assert len(products) == 3 * 6
     assert load(int8_checkpoint).encoder.parameters == load(tiny_checkpoint).encoder.parameters
+    assert load(int8_checkpoint).encoder.number_format == "int8"
     assert load(int8_checkpoint).encoder.nbytes < load(tiny_checkpoint).encoder.nbytes
 
 
