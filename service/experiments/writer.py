@@ -24,6 +24,7 @@ BATCH = 500
 """Rows of one transaction: long enough to be cheap, short enough for SQLite's one writer at a time."""
 
 FIRST_RETRY_S = 0.1
+LAST_STATEMENT_S = 1.0  # what `close` grants a statement that is under way, whatever its timeout
 LONGEST_RETRY_S = 5.0
 SWEEP_S = 3600.0
 """How often rows past their retention are looked for."""
@@ -114,6 +115,7 @@ class Writer:
         Returns how many were left. They are counted as lost, although a statement that is still under way may
         yet store some.
         """
+        deadline = time.monotonic() + timeout_s
         with self._admission:
             self._closing.set()
         if self._thread.is_alive():
@@ -122,6 +124,8 @@ class Writer:
             self._given_up.set()
             left = list(self._rows)
             self._rows.clear()
+        if self._thread.is_alive():  # it lets go of its connection
+            self._thread.join(max(LAST_STATEMENT_S, deadline - time.monotonic()))
         self._drop(left)
         return len(left)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -99,7 +100,8 @@ class Server:
         """For a test that failed: ends whatever is left."""
         if self.process.poll() is None:
             for process in reversed(self.family()):
-                process.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ended with another
+                    process.kill()
             self.process.wait(10)
         assert self.process.stdout is not None
         self.process.stdout.close()
