@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
+from models.agreement import agreement
 from models.classifier import Classifier
-from models.evaluation import Evaluation
 from models.labelled import read_labelled
 
 DATA = Path(__file__).parents[1] / "data" / "sample" / "test.jsonl.gz"
@@ -22,14 +20,12 @@ def measure(dtype: str = "bfloat16", path: Path | None = None, most: int | None 
     exact, ours = (Classifier.load(path, device="cpu", dtype=name) for name in ("float32", dtype))
     labelled = read_labelled(DATA, grades=len(exact.grades))[:most]
     pairs = [(pair.query, pair.title) for pair in labelled]
-    right, found = (model.score(pairs).probabilities for model in (exact, ours))
+    found = agreement(exact.score(pairs), ours.score(pairs), labelled)
     result = {
-        "pairs": float(len(pairs)),
-        "max_probability_difference": float(np.abs(right - found).max()),
-        "grades_changed": float((right.argmax(1) != found.argmax(1)).mean()),
+        "pairs": float(found.pairs),
+        "max_probability_difference": found.largest_probability_difference,
+        "grades_changed": 1 - found.same_grade,
     }
-    queries, grades = [pair.query for pair in labelled], [pair.grade for pair in labelled]
-    for name, probabilities in (("float32", right), (dtype, found)):
-        metrics = Evaluation(queries, grades, probabilities).metrics()
+    for name, metrics in (("float32", found.before), (dtype, found.after)):
         result |= {f"qwk_{name}": metrics["qwk"], f"ndcg10_{name}": metrics["ndcg10"]}
     return result
