@@ -102,11 +102,16 @@ class _Config(BaseModel):
 
 
 class VariantConfig(_Config):
-    """A servable: a checkpoint (none: the service's own) with a mask; `sliced` cuts its dead heads out."""
+    """A servable: a checkpoint (none: the service's own) with a mask; `sliced` cuts its dead heads out.
+
+    optional: left out, with a warning, where the model served has no mask of that name stored with it. For
+    configs that serve several models; a variant that an experiment or `default` names must not be.
+    """
 
     name: Name
     head_mask: MaskForm | None = None
     sliced: bool = False
+    optional: bool = False
     checkpoint: Annotated[str, StringConstraints(min_length=1)] | None = None
 
     @model_validator(mode="after")
@@ -115,6 +120,10 @@ class VariantConfig(_Config):
             raise ValueError(f"the name {CUSTOM!r} is taken: it stands for masks that callers bring along")
         if self.sliced and self.head_mask is None:
             raise ValueError("sliced needs a head_mask that says which heads to cut out")
+        if self.optional and not (isinstance(self.head_mask, str) and self.head_mask.startswith("@")):
+            raise ValueError(
+                "optional needs a head_mask that is stored with some models, such as '@pruned20'"
+            )
         return self
 
 
@@ -156,6 +165,13 @@ class LiveConfig(_Config):
     def _default_exists(self) -> Self:
         if self.default is not None and self.default not in {variant.name for variant in self.variants}:
             raise ValueError(f"default: there is no variant {self.default!r}")
+        needed = {self.default_variant, *(arm.variant for test in self.experiments for arm in test.arms)}
+        for variant in self.variants:
+            if variant.optional and variant.name in needed:
+                raise ValueError(
+                    f"variants.{variant.name}: it may be left out (optional: true), so neither requests that "
+                    "name no variant nor an experiment's arm can get it"
+                )
         return self
 
     @model_validator(mode="after")
@@ -203,8 +219,10 @@ def resolve_masks(
 
 def resolve_variant(
     config: LiveConfig, name: str, *, layers: int, heads: int, masks: Mapping[str, HeadMask]
-) -> HeadMask:
+) -> HeadMask | None:
     """The mask of one variant on a model of this shape; all heads on where it declares none.
+
+    None for an optional variant whose mask is not among `masks`.
 
     Raises:
         InvalidConfig: the mask does not parse for this shape.
@@ -212,6 +230,8 @@ def resolve_variant(
     """
     for number, variant in enumerate(config.variants):
         if variant.name == name:
+            if variant.optional and str(variant.head_mask).removeprefix("@") not in masks:
+                return None
             form = "none" if variant.head_mask is None else variant.head_mask
             return _parse(form, f"variants[{number}].head_mask", layers, heads, masks)
     raise KeyError(name)

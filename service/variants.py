@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,8 @@ from service.engine import Lane
 from service.errors import InvalidRequest
 from service.experiments.assignment import Assigner
 from service.settings import CUSTOM, InvalidConfig, LiveConfig, MaskForm, resolve_masks, resolve_variant
+
+logger = logging.getLogger("headroom.variants")
 
 CACHED_CHOICES = 1024
 CACHED_SPEC_CHARS = 256
@@ -149,6 +152,9 @@ def build_catalog(
             heads=classifier.num_heads,
             masks=masks[key],
         )
+        if mask is None:
+            logger.warning("variant %s is left out: the model has no mask %s", entry.name, entry.head_mask)
+            continue
         variants[entry.name] = Variant(entry.name, key, classifier, mask, entry.sliced)
     return Catalog(config, variants, masks)
 

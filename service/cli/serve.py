@@ -207,7 +207,9 @@ def _check_model(path: Path, config: ConfigFile) -> None:
         masks = resolve_masks(config.live, **shape, stored=read_stored_masks(directory, own))
         for variant in config.live.variants:
             if variant.checkpoint is None:
-                resolve_variant(config.live, variant.name, **shape, masks=masks)
+                mask = resolve_variant(config.live, variant.name, **shape, masks=masks)
+                if mask is None:
+                    _say(f"variant {variant.name} is left out: the model has no mask {variant.head_mask}")
     except InvalidConfig as error:
         raise config_file.ConfigFileError(f"{path}: user_config.{error}") from None
 

@@ -149,6 +149,42 @@ def test_masks_resolve_against_the_models_shape_and_stored_masks() -> None:
         resolve_variant(config, "z", layers=12, heads=12, masks=masks)
 
 
+def test_an_optional_variant_is_for_models_that_store_its_mask() -> None:
+    config = LiveConfig.model_validate(
+        {"variants": [{"name": "full"}, {"name": "x", "head_mask": "@tuned", "optional": True}]}
+    )
+    stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
+    assert resolve_variant(config, "x", layers=12, heads=12, masks=stored) == stored["tuned"]
+    assert resolve_variant(config, "x", layers=12, heads=12, masks={}) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"default": "x"},
+        {"variants": [{"name": "x", "head_mask": "@tuned", "optional": True}]},
+        {"variants": [{"name": "full"}, {"name": "y", "head_mask": "0.1", "optional": True}]},
+        {
+            "experiments": [
+                {
+                    "name": "e",
+                    "salt": "s",
+                    "arms": [
+                        {"name": "a", "variant": "full", "weight": 1},
+                        {"name": "b", "variant": "x", "weight": 1},
+                    ],
+                }
+            ]
+        },
+    ],
+)
+def test_nothing_may_rest_on_an_optional_variant(change: dict[str, object]) -> None:
+    config = {"variants": [{"name": "full"}, {"name": "x", "head_mask": "@tuned", "optional": True}]}
+    LiveConfig.model_validate(config)
+    with pytest.raises(ValueError, match="optional"):
+        LiveConfig.model_validate({**config, **change})
+
+
 def test_a_mask_that_does_not_fit_the_model_is_refused_with_its_place() -> None:
     config = LiveConfig.model_validate(CONFIG)
     with pytest.raises(InvalidConfig, match=r"^masks\.lower: .*3"):

@@ -8,6 +8,7 @@ import pytest
 
 from models import Classifier, HeadMask
 from models.errors import InvalidMask
+from service.errors import InvalidRequest
 from service.settings import LiveConfig
 from service.variants import BASE, CACHED_CHOICES, Catalog, build_catalog
 
@@ -62,3 +63,16 @@ def test_callers_cannot_fill_the_memory_with_specs(classifier: Classifier) -> No
         assert len(config._chosen) <= CACHED_CHOICES
     config.choose(None, "0.0," * 1000 + "0.0")
     assert all(len(spec) < 1000 for _, spec in config._chosen)
+
+
+def test_an_optional_variant_is_left_out_where_the_model_has_no_such_mask(
+    classifier: Classifier, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = LiveConfig.model_validate(
+        {"variants": [{"name": "full"}, {"name": "tuned", "head_mask": "@tuned", "optional": True}]}
+    )
+    found = build_catalog(config, {BASE: classifier}, lambda path: Classifier.load(path))
+    assert list(found.variants) == ["full"]
+    assert "tuned is left out" in caplog.text
+    with pytest.raises(InvalidRequest, match=r"there are full$"):
+        found.choose("tuned", None)
