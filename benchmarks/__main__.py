@@ -25,6 +25,7 @@ SECTIONS = {
     "int8": "int8 against bf16: speed, and accuracy on labelled pairs",
     "engines": "the network alone beside onnxruntime, OpenVINO, CTranslate2, transformers and CrossEncoder",
     "servers": "over HTTP beside Ray Serve, LitServe, BentoML, mosec and Infinity",
+    "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
 }
 

@@ -44,4 +44,4 @@ def test_an_unknown_section_is_refused_by_name(
     monkeypatch.setattr("sys.argv", ["benchmarks", "--only", "encoder,brakes"])
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert "'brakes' is none of encoder, int8, engines, servers, service" in capsys.readouterr().err
+    assert "'brakes' is none of encoder, int8, engines, servers, studies, service" in capsys.readouterr().err

@@ -55,7 +55,8 @@ def test_float32_logits_are_as_exact_as_transformers_own(
     theirs = reference_logits(model, pairs, torch.float32)
     ours = logits_of(encoder_of(model), pairs)
 
-    assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-6
+    rounding = 16 * np.finfo(np.float32).eps * max(1.0, np.abs(exact).max())  # theirs may be exact by luck
+    assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + rounding
 
 
 @settings(max_examples=50, deadline=None)
