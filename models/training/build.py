@@ -68,9 +68,14 @@ def build(recipe: Recipe, *, data: Path, out: Path, work: Path) -> dict[str, Any
     model = start(recipe, vectors_stage(recipe, tokens, work))
     compute = {"pretrain": asdict(pretrain_stage(recipe, model, tokens, work))}
     validation = validation_rows(recipe, data)
+    handed_on = {}
     for stage in recipe.graded:
         model, progress = graded_stage(stage, model, tokenizer, sources, validation, work)
         compute[stage.name] = asdict(progress)
+        if stage.name in recipe.average:
+            handed_on[stage.name] = {name: weight.clone() for name, weight in model.state_dict().items()}
+    if recipe.average:
+        model.load_state_dict(averaged(handed_on, recipe.average))
     metrics = {
         **final_metrics(model, tokenizer, sources, data),
         "compute": compute,
@@ -197,6 +202,14 @@ def graded_stage(
     learnt = torch.load(best, weights_only=True)["model"]
     model.load_state_dict({name: began_with[name].lerp(learnt[name], stage.learnt) for name in learnt})
     return model, progress
+
+
+def averaged(weights: dict[str, dict[str, Tensor]], shares: dict[str, float]) -> dict[str, Tensor]:
+    """The weighted mean of the models' weights, each under its share's name."""
+    return {
+        name: torch.stack([shares[key] * weights[key][name] for key in shares]).sum(0)
+        for name in next(iter(weights.values()))
+    }
 
 
 def final_metrics(model: Model, tokenizer: Tokenizer, sources: Sources, data: Path) -> dict[str, Any]:

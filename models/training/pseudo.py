@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from models.training.data import Example, graded_target
 from models.training.dictionary import Dictionary
 from models.training.noise import misspelled, toggled_plural, typed
+from models.training.synthetic import ACCESSORY
 from models.training.titles import stem, words_of
 
 _CODE_LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -25,7 +26,7 @@ def pseudo_pair(lexicon: Sequence[str], rng: random.Random) -> Example:
     What is missing is often replaced by something that looks like it: a shared beginning, another number.
     """
     query = [_random_word(lexicon, rng) for _ in range(rng.choice((1, 1, 2, 2, 2, 3, 3, 4, 5)))]
-    if rng.random() < 0.2:
+    if rng.random() < 0.3:
         return _made_for(query, lexicon, rng)
     kept = rng.choice((0, rng.randint(0, len(query)), rng.randint(0, len(query)), len(query)))
     present = rng.sample(query, kept)
@@ -47,22 +48,23 @@ def pseudo_pair(lexicon: Sequence[str], rng: random.Random) -> Example:
 
 
 def _made_for(query: Sequence[str], lexicon: Sequence[str], rng: random.Random) -> Example:
-    """What is made for the thing asked for (2), unless that is what the query asks for as well (4)."""
+    """What is made for the thing asked for, an accessory, unless the query asks for that as well (4)."""
     things = [_random_word(lexicon, rng) for _ in range(rng.randint(1, 5))]
     things = [word for word in things if word not in query] or [invented_code(rng)]
     rest = [_random_word(lexicon, rng) for _ in range(rng.choice((0, 0, 0, 1, 2, 4)))]
+    rest = [word for word in rest if word not in query]
     named = [word for word in query if rng.random() < 0.85] or list(query)
     joint = rng.choice(("for", "for", "for", "compatible with", "fits"))
     title = f"{_dressed(things, rng)} {joint} {' '.join(named)}"
     title += f", {_dressed(rest, rng)}" if rest else ""
-    asked, most = list(query), 2.0
+    asked, most = list(query), ACCESSORY
     if rng.random() < 0.3:
         asked, named, most = [*query, things[-1]], [*named, things[-1]], 4.0
     return Example(typed(asked, rng), title, graded_target(most * len(named) / len(asked)))
 
 
 def dictionary_pair(dictionary: Dictionary, rng: random.Random) -> Example:
-    """A word with a word or a definition: its own (4), a wider word's (2.5), a sister's (1.5), any (0)."""
+    """A word with a word or a definition: its own (4), a wider word's (2.5), a sister's (2.2), any (0)."""
     synset = rng.choice(dictionary.synsets)
     query = rng.choice(synset.members)
     kind = rng.random()
@@ -75,7 +77,7 @@ def dictionary_pair(dictionary: Dictionary, rng: random.Random) -> Example:
     if kind < 0.5 and wider:
         return _dictionary_example(query, _said_of(rng.choice(wider), dictionary, rng), 2.5, rng)
     if kind < 0.65 and len(sisters) > 1:
-        return _dictionary_example(query, _said_of(rng.choice(sisters), dictionary, rng), 1.5, rng)
+        return _dictionary_example(query, _said_of(rng.choice(sisters), dictionary, rng), 2.2, rng)
     return _dictionary_example(
         query, _said_of(rng.randrange(len(dictionary.synsets)), dictionary, rng), 0.0, rng
     )

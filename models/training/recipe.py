@@ -1,9 +1,10 @@
 """The recipe of a model: every choice that makes it, in one committed YAML file."""
 
 from pathlib import Path
+from typing import Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from models.training.loop import Schedule
 
@@ -59,7 +60,11 @@ class GradedStage(Stage):
 
 
 class Recipe(_Section):
-    """All of it. judged_shares: of the human labels, by source family."""
+    """All of it. judged_shares: of the human labels, by source family.
+
+    average: by graded stage, the share that the weights it hands on have in the finished model; none: the
+    last stage's only (Wortsman et al. 2022, model soups).
+    """
 
     seed: int = 0
     network: Network = Network()
@@ -67,6 +72,17 @@ class Recipe(_Section):
     graded: tuple[GradedStage, ...]
     judged_shares: dict[str, float]
     validation_dbpedia_pairs: int = 1500
+    average: dict[str, float] = {}
+
+    @model_validator(mode="after")
+    def _averages_stages(self) -> Self:
+        if self.average:
+            layers = {stage.name: stage.layers for stage in self.graded}
+            if any(layers.get(name) != self.network.layers for name in self.average):
+                raise ValueError(f"average: names stages of {self.network.layers} layers")
+            if abs(sum(self.average.values()) - 1) > 1e-6:
+                raise ValueError("average: the shares add up to 1")
+        return self
 
 
 def read_recipe(path: Path) -> Recipe:

@@ -1,7 +1,8 @@
 """Graded query–title pairs made from product titles: the grade says how much of what was asked for is there.
 
 4  the thing itself, with everything asked for
-3  the right kind of thing, but a colour, size, number, brand or other detail differs
+3  the right kind of thing, but a colour, size, number, brand or other detail differs; a little less for a
+   thing of a kindred kind ("sneakers" for "sandals")
 2  the thing is only what the title's product is for, or a part of its name: an accessory, a part
 1  details match, but it is another kind of thing
 0  nothing in common
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from models.training.data import Example, Product, graded_target
 from models.training.dictionary import Dictionary
+from models.training.kinship import kin_by_head
 from models.training.noise import typed
 from models.training.titles import (
     COLORS,
@@ -26,6 +28,9 @@ from models.training.titles import (
     words_of,
 )
 
+ACCESSORY = 1.9  # the grade of what only goes with the thing asked for
+MADE_FOR = frozenset(("for", "fits", "compatible"))
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -37,7 +42,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Products with their read titles, and where each word occurs: what near misses are picked from."""
+    """Products with their read titles, and where each word occurs: what near misses are picked from.
+
+    kin: by head, the heads that can stand in for it. made_for: places of titles that say what they are for.
+    """
 
     products: tuple[Product, ...]
     titles: tuple[Title, ...]
@@ -46,6 +54,8 @@ class Shelf:
     brands: tuple[str, ...]
     with_word: dict[str, tuple[int, ...]]
     with_head: dict[str, tuple[int, ...]]
+    kin: dict[str, tuple[str, ...]]
+    made_for: tuple[int, ...]
 
     def alternative(self, word: str, rng: random.Random) -> str:
         """Another word of the same class: colour for colour, number for number, brand for brand."""
@@ -76,27 +86,32 @@ def new_shelf(products: Sequence[Product], dictionary: Dictionary, statistics: T
         tuple(sorted(statistics.brands)),
         {word: tuple(places) for word, places in with_word.items()},
         {head: tuple(places) for head, places in with_head.items()},
+        kin_by_head(products, titles, statistics, dictionary),
+        tuple(place for place, title in enumerate(titles) if title.heads and MADE_FOR & {*title.words}),
     )
 
 
-def graded(query: Query, title: Title, text_stems: frozenset[str], statistics: TitleStatistics) -> float:
+def graded(query: Query, title: Title, text_stems: frozenset[str], shelf: Shelf) -> float:
     """How well a title answers a query, 0 to 4, continuous.
 
     text_stems: the words of the product's description, which count as half present.
     """
     details = [word for word in query.words if stem(word) != query.head]
-    total = sum(statistics.rarity(word) for word in details)
-    found = sum(statistics.rarity(word) * _presence(stem(word), title, text_stems) for word in details)
+    rarity = shelf.statistics.rarity
+    total = sum(rarity(word) for word in details)
+    found = sum(rarity(word) * _presence(stem(word), title, text_stems) for word in details)
     coverage = found / total if total else 1.0
     if query.head is None:
         if coverage < 0.99:
             return min(2.6, 3.2 * coverage)
-        return 4.0 if all(stem(word) in title.main for word in details) else 2.0
+        return 4.0 if all(stem(word) in title.main for word in details) else ACCESSORY
     if query.head in title.heads:
-        return 4.0 if coverage > 0.99 else 2.6 + coverage
+        return 4.0 if coverage > 0.99 else 2.7 + 0.9 * coverage
     if query.head in title.main or query.head in title.aside:
-        return 1.4 + 0.8 * coverage
-    return 1.4 * coverage if details else 0.0
+        return ACCESSORY - 0.6 * (1 - coverage)
+    if not set(title.heads).isdisjoint(shelf.kin.get(query.head, ())):
+        return 2.3 + 0.4 * (coverage if details else 0.0)
+    return 1.3 * coverage if details else 0.0
 
 
 def _presence(root: str, title: Title, text_stems: frozenset[str]) -> float:
@@ -116,45 +131,55 @@ def product_pair(shelf: Shelf, rng: random.Random) -> Example:
     kind = rng.random()
     if kind < 0.2:
         query = _changed(query, shelf, rng)
-    elif kind < 0.42:
+    elif kind < 0.46:
         return _accessory_pair(query, shelf, rng)
-    elif kind < 0.82:
-        other = _near(query, place, shelf, rng) if kind < 0.7 else rng.randrange(len(shelf.products))
+    elif kind < 0.84:
+        other = _near(query, place, shelf, rng) if kind < 0.74 else rng.randrange(len(shelf.products))
     title = _shortened(shelf.titles[other], shelf.statistics, rng)
+    if rng.random() < 0.08:  # "sofa for small rooms" is still a sofa
+        said = " ".join(rng.choice(shelf.titles).text.split()[:3])
+        title = read_title(f"{_ended(title.text)} for {said}", shelf.statistics)
     text_stems = frozenset(stem(word) for word in words_of(shelf.products[other].text[:600]))
-    grade = graded(query, title, text_stems, shelf.statistics)
+    grade = graded(query, title, text_stems, shelf)
     return Example(typed(_reworded(query, shelf, rng), rng), title.text, graded_target(grade))
 
 
 def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
     """Another product written as made for what is asked: "drill" with "Bit Set for Drill" or "Drill Bit Set".
 
-    It is an accessory of the thing asked for (2), unless the query names the accessory too (4).
+    It is an accessory of the thing asked for, unless the query names the accessory too (4).
     """
     title = _accessory(shelf, rng)
     while not title.heads or title.heads[0] == query.head:
         title = _accessory(shelf, rng)
-    asked = " ".join(word.capitalize() if rng.random() < 0.7 else word for word in query.words[:3])
+    kept = [word for word in query.words[:4] if stem(word) == query.head or rng.random() < 0.8]
+    words = tuple(kept or query.words[:1])
+    asked = " ".join(word.capitalize() if rng.random() < 0.7 else word for word in words)
     written = title.text.split()
     named = next(
         (at for at, word in enumerate(written) if stem(word.strip(",.()").lower()) == title.heads[0]), None
     )
-    if named is None or rng.random() < 0.5:
-        text = f"{title.text.rstrip(' ,-|(')} {rng.choice(('for', 'for', 'compatible with', 'fits'))} {asked}"
+    if named is None or rng.random() < 0.6:
+        between = f"{rng.choice(shelf.brands).capitalize()} " if shelf.brands and rng.random() < 0.2 else ""
+        joint = rng.choice(("for", "for", "for", "compatible with", "fits"))
+        text = f"{_ended(title.text)} {joint} {between}{asked}"
         if rng.random() < 0.4:
             text += ", " + " ".join(rng.choice(shelf.titles).text.split()[-3:])
     else:
         text = " ".join([*written[:named], asked, *written[named:]])
-    words, grade = query.words[:3], 2.0
-    if rng.random() < 0.35:
-        words, grade = (*words, title.heads[0]), 4.0
+    grade = ACCESSORY
+    words = query.words[:4] if rng.random() < 0.6 else words
+    if rng.random() < 0.3:
+        words, grade = (*kept, title.heads[0]), 4.0
     return Example(typed(_reworded(Query(words, query.head), shelf, rng), rng), text, graded_target(grade))
 
 
 def _accessory(shelf: Shelf, rng: random.Random) -> Title:
     """What an accessory's title begins with: a product's title, or only its thing and the words before it."""
-    title = _shortened(rng.choice(shelf.titles), shelf.statistics, rng)
-    if not title.heads or rng.random() < 0.4:
+    made_for = shelf.made_for and rng.random() < 0.5
+    chosen = shelf.titles[rng.choice(shelf.made_for)] if made_for else rng.choice(shelf.titles)
+    title = _shortened(chosen, shelf.statistics, rng)
+    if not title.heads or (rng.random() < 0.4 and not made_for):
         return title
     written = title.text.split()
     roots = [stem(word.strip(",.()").lower()) for word in written]
@@ -162,7 +187,7 @@ def _accessory(shelf: Shelf, rng: random.Random) -> Title:
         return title
     named = roots.index(title.heads[0])
     phrase = written[max(0, named - rng.choice((0, 1, 1, 2))) : named + 1]
-    return read_title(" ".join(phrase).rstrip(" ,-|("), shelf.statistics)
+    return read_title(_ended(" ".join(phrase)), shelf.statistics)
 
 
 def described_pair(shelf: Shelf, rng: random.Random) -> Example:
@@ -225,8 +250,11 @@ def _picked(details: list[str], head: str, title: Title, rng: random.Random, cou
 
 
 def _changed(query: Query, shelf: Shelf, rng: random.Random) -> Query:
-    """The query with one detail asked for differently, or one more asked for."""
+    """The query with one detail asked for differently, one more asked for, or for a kindred thing."""
     words = list(query.words)
+    if query.head in shelf.kin and rng.random() < 0.3:
+        other = rng.choice(shelf.kin[query.head])
+        return Query(tuple(other if stem(word) == query.head else word for word in words), other)
     places = [place for place, word in enumerate(words) if stem(word) != query.head]
     if places and rng.random() < 0.8:
         place = rng.choice(places)
@@ -240,10 +268,12 @@ def _changed(query: Query, shelf: Shelf, rng: random.Random) -> Query:
 
 
 def _near(query: Query, place: int, shelf: Shelf, rng: random.Random) -> int:
-    """Another product that shares the query's head or one of its details."""
+    """Another product that shares the query's head or one of its details, or has a kindred head."""
     pools = [shelf.with_word.get(stem(word), ()) for word in query.words]
     if query.head:
         pools += [shelf.with_head.get(query.head, ())] * 2
+        if kin := shelf.kin.get(query.head):
+            pools.append(shelf.with_head[rng.choice(kin)])
     pool = rng.choice(pools)
     if not pool:
         return place
@@ -277,9 +307,14 @@ def _split(word: str, statistics: TitleStatistics) -> str:
     return word
 
 
+def _ended(text: str) -> str:
+    """A title cut short, without the comma or bracket it was cut at."""
+    return text.rstrip(" ,-|(")
+
+
 def _shortened(title: Title, statistics: TitleStatistics, rng: random.Random) -> Title:
     """The title, or its beginning: other shops' titles are shorter."""
     written = title.text.split()
     if len(written) > 8 and rng.random() < 0.6:
-        return read_title(" ".join(written[: rng.randint(5, 16)]).rstrip(" ,-|("), statistics)
+        return read_title(_ended(" ".join(written[: rng.randint(5, 16)])), statistics)
     return title

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from models.training.build import build, main
+from models.training.build import averaged, build, main
 from models.training.recipe import Recipe, read_recipe
 from models.training.reliability import plot
 from models.training.report import as_markdown, predict, report
@@ -93,7 +94,9 @@ def recipe() -> Recipe:
             "graded": [
                 {**stage, "name": "few", "layers": 1, "shares": {"pseudo": 1.0}},
                 {**stage, "name": "all", "layers": 2, "shares": shares, "learnt": 0.7},
+                {**stage, "name": "more", "layers": 2, "shares": shares},
             ],
+            "average": {"all": 0.5, "more": 0.5},
             "judged_shares": {"esci": 0.5, "chorus": 0.2, "dbpedia": 0.2, "socrata": 0.1},
         }
     )  # fmt: skip
@@ -127,6 +130,26 @@ def test_the_committed_recipe_is_sound() -> None:
     for stage in recipe.graded:
         made_up = sum(share for kind, share in stage.shares.items() if kind != "judged")
         assert made_up / sum(stage.shares.values()) >= 0.5
+
+
+def test_the_finished_model_is_the_average_that_the_recipe_names() -> None:
+    weights = {"a": {"w": torch.tensor([1.0, 0.0])}, "b": {"w": torch.tensor([0.0, 4.0])}}
+    assert averaged(weights, {"a": 0.25, "b": 0.75})["w"].tolist() == [0.25, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("average", "reason"),
+    [
+        ({"all": 0.5, "some": 0.5}, "names stages of 2 layers"),
+        ({"all": 0.5, "few": 0.5}, "names stages of 2 layers"),
+        ({"all": 0.5}, "add up to 1"),
+    ],
+)
+def test_an_average_of_other_stages_is_refused(
+    recipe: Recipe, average: dict[str, float], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Recipe.model_validate({**recipe.model_dump(), "average": average})
 
 
 def test_a_missing_data_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

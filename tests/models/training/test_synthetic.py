@@ -9,7 +9,7 @@ from models.training.data import Product
 from models.training.dictionary import read_dictionary
 from models.training.noise import misspelled
 from models.training.pseudo import dictionary_pair, pseudo_pair
-from models.training.synthetic import Query, Shelf, graded, new_shelf, product_pair
+from models.training.synthetic import ACCESSORY, Query, Shelf, graded, new_shelf, product_pair
 from models.training.titles import read_title, stem, title_statistics, words_of
 
 NOUNS = ("case", "phone", "screw", "bracket", "sofa", "drill", "towel", "holder")
@@ -53,7 +53,7 @@ def shelf() -> Shelf:
 
 def grade(shelf: Shelf, words: str, head: str | None, title: str) -> float:
     read = read_title(title, shelf.statistics)
-    return graded(Query(tuple(words.split()), head), read, frozenset(), shelf.statistics)
+    return graded(Query(tuple(words.split()), head), read, frozenset(), shelf)
 
 
 def test_a_title_is_read_into_what_it_is_and_what_it_is_for(shelf: Shelf) -> None:
@@ -84,17 +84,42 @@ def test_nothing_in_common_is_irrelevant(shelf: Shelf) -> None:
     assert grade(shelf, "green sofa", "sofa", "Ironside Wood Screw 2 inch") == 0
 
 
+def test_a_kindred_thing_is_nearer_than_an_accessory_and_further_than_the_thing_itself() -> None:
+    titles = (
+        "Reebok Tennis Court Sneaker, White",
+        "Puma Tennis Court Sandal, White",
+        "Volta Optical Mouse, White",
+        "Ratty Stuffed Toy Rat, Grey",
+    )
+    products = [Product(title, title.split()[0], "") for title in (*titles * 3, *TITLES)]
+    dictionary = read_dictionary(
+        [
+            "sneaker (shoe): a canvas shoe with a pliable sole",
+            "sandal (shoe): a shoe held on with straps",
+            "mouse (rodent): a small animal that gnaws",
+            "rat (rodent): a larger animal that gnaws",
+        ]
+    )
+    nouns = ("sneaker", "sandal", "mouse", "rat")
+    shelf = new_shelf(products, dictionary, title_statistics(products, nouns))
+
+    assert shelf.kin == {"sandal": ("sneaker",), "sneaker": ("sandal",)}  # no mouse is sold as a rat
+    kindred = grade(shelf, "tennis sandal", "sandal", titles[0])
+    assert grade(shelf, "tennis sandal", "sandal", "Laces for Tennis Sandal, White") < kindred
+    assert kindred < grade(shelf, "black sandal", "sandal", titles[1])
+
+
 def test_details_alone_are_exact_only_when_all_are_there(shelf: Shelf) -> None:
     assert grade(shelf, "volta 64gb", None, "Volta Phone 64GB Blue") == 4
     assert grade(shelf, "volta 64gb", None, "Volta Phone, 128GB Black") < 3
-    assert grade(shelf, "iphone 12", None, "Acme Clear Case for iPhone 12") == 2
+    assert grade(shelf, "iphone 12", None, "Acme Clear Case for iPhone 12") == ACCESSORY
 
 
 def test_a_description_half_answers_what_the_title_leaves_out(shelf: Shelf) -> None:
     title = read_title("Nordhem Sofa", shelf.statistics)
     query = Query(("green", "sofa"), "sofa")
-    told = graded(query, title, frozenset({"green"}), shelf.statistics)
-    assert graded(query, title, frozenset(), shelf.statistics) < told < 4
+    told = graded(query, title, frozenset({"green"}), shelf)
+    assert graded(query, title, frozenset(), shelf) < told < 4
 
 
 def test_pairs_depend_on_the_seed_alone_and_cover_every_grade(shelf: Shelf) -> None:
