@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -465,3 +467,20 @@ async def test_a_one_label_model_gives_scores_and_no_grades(tmp_path: Path) -> N
         assert (row["grade"], row["label"], row["expected_grade"], row["probabilities"]) == (None,) * 4
         expected = Classifier.load(model, "cpu", "float32").score(pairs()).score
         np.testing.assert_allclose([r["score"] for r in answer["results"]], expected, atol=1e-5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads by Linux's /proc")
+def test_loading_leaves_no_helper_threads_behind() -> None:
+    """A second set of them would put those of the forward pass to sleep after every product."""
+    script = """
+import os, torch
+from service.pipeline import load_classifier
+from service.settings import Settings
+torch.set_num_threads(4)
+before = len(os.listdir("/proc/self/task"))
+load_classifier(Settings(device="cpu", dtype="float32"), None)
+assert torch.get_num_threads() == 4
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
