@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,6 +86,19 @@ def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> I
         raise DatabaseUnavailable from error
 
 
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Several replicas do so on a new file at once, and this one statement does not wait for its lock."""
+    latest = time.monotonic() + LOCK_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > latest:
+                raise
+            time.sleep(0.01)
+
+
 def _sqlite(url: URL) -> Engine:
     engine = create_engine(
         url, pool_size=2, max_overflow=6, pool_timeout=LOCK_S, connect_args={"timeout": LOCK_S}
@@ -97,7 +111,7 @@ def _sqlite(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None  # begin() below says when a transaction starts
-        connection.execute("PRAGMA journal_mode=WAL")
+        _switch_to_wal(connection)
         connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode safe against everything but a power cut
 
     @event.listens_for(engine, "begin")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+DEPLOY = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 MIXED = """
 rate: 15
 duration: 4s
@@ -27,7 +28,11 @@ def test_client_and_server_agree_on_every_request(tiny_checkpoint: Path, tmp_pat
     scenario = tmp_path / "mixed.yaml"
     scenario.write_text(MIXED)
     headroom = Path(sys.executable).with_name("headroom")
-    serve = f"{headroom} serve --port {{port}} --model {tiny_checkpoint} --device cpu"
+    config = tmp_path / "serve.yaml"
+    config.write_text(
+        DEPLOY.read_text().replace('"@pruned20", sliced: true, optional: true', '"0.1", sliced: true')
+    )
+    serve = f"{headroom} serve --port {{port}} --model {tiny_checkpoint} --device cpu --config {config}"
     command = [sys.executable, "-m", "loadtest", "run", "--start", serve, "--scenario", str(scenario)]
     run = subprocess.run(
         [*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=240, check=False

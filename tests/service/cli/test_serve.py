@@ -127,7 +127,7 @@ def test_a_mask_that_the_model_cannot_have_fails_before_anything_starts(
     tmp_path: Path, tiny_checkpoint: Path
 ) -> None:
     config = tmp_path / "serve.yaml"
-    config.write_text(DEPLOY.read_text().replace("random:0.2@7", "5.*"))
+    config.write_text(DEPLOY.read_text().replace("masks: {}", 'masks: {bad: "5.*"}'))
     arguments = ("--config", config, "--model", tiny_checkpoint, "--port", str(free_port()))
     failed = headroom("serve", *arguments)
     assert failed.returncode == 1

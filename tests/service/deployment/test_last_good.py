@@ -25,7 +25,7 @@ def test_the_last_good_config_is_served_where_the_file_is_wrong(
     file.write_text(DEPLOY.read_text())
     good = _load(file, overrides)
     last_good.keep(file, good.text)
-    for wrong in ("user_config: [", DEPLOY.read_text().replace("random:0.2@7", "77.0")):
+    for wrong in ("user_config: [", DEPLOY.read_text().replace("masks: {}", 'masks: {bad: "77.0"}')):
         file.write_text(wrong)
         assert _load(file, overrides).live == good.live
         assert f"the last good one ({good.live.version}) is served: {file}" in capsys.readouterr().err
