@@ -165,6 +165,10 @@ class LiveConfig(_Config):
     def _default_exists(self) -> Self:
         if self.default is not None and self.default not in {variant.name for variant in self.variants}:
             raise ValueError(f"default: there is no variant {self.default!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_rests_on_an_optional_variant(self) -> Self:
         needed = {self.default_variant, *(arm.variant for test in self.experiments for arm in test.arms)}
         for variant in self.variants:
             if variant.optional and variant.name in needed:

@@ -40,6 +40,7 @@ class Judged:
 
     @classmethod
     def of(cls, labelled: Sequence[LabelledPair], source: str, note: str = "") -> Judged:
+        """Labelled pairs, their queries numbered as they appear; source and note: for the report."""
         numbers: dict[str, int] = {}
         query_of = np.array([numbers.setdefault(pair.query, len(numbers)) for pair in labelled], np.int64)
         return cls(

@@ -66,6 +66,7 @@ class _Tally:
         self.null[query] = self.null.get(query, 0.0) + null.astype(np.float64)
 
     def scores(self, resamples: int, seed: int) -> RoleScores:
+        """Of the pairs added so far, each query counting alike; nan, and p 1, where there were none."""
         if not self.observed:
             nothing = np.full(self.heads, np.nan)
             return RoleScores(nothing, nothing, nothing, nothing, np.ones(self.heads), 0)

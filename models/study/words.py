@@ -29,6 +29,7 @@ class Words:
 
     @classmethod
     def of(cls, tokenizer: PairTokenizer, pair: EncodedPair) -> Words:
+        """The words of one encoded pair."""
         tokens = tokenizer.tokens(pair)
         special = {0, pair.first_segment - 1, len(pair) - 1}
         word_of = np.full(len(pair), -1, np.int64)

@@ -29,6 +29,7 @@ from models.training.data import (
     read_products,
     source_groups,
 )
+from models.training.sparse import dot, unit
 from models.training.titles import stem, weighted_overlap, words_of
 
 Floats = NDArray[np.float64]
@@ -71,15 +72,9 @@ def char_tfidf(collection: Sequence[str]) -> Scorer:
     rarity = _rarity(_grams(title) for title in collection)
 
     def vector(text: str) -> dict[str, float]:
-        weights = {gram: count * rarity(gram) for gram, count in Counter(_grams(text)).items()}
-        norm = math.sqrt(sum(weight**2 for weight in weights.values()))
-        return {gram: weight / norm for gram, weight in weights.items()} if norm else {}
+        return unit({gram: count * rarity(gram) for gram, count in Counter(_grams(text)).items()})
 
-    def score(query: str, title: str) -> float:
-        left, right = vector(query), vector(title)
-        return sum(weight * right.get(gram, 0.0) for gram, weight in left.items())
-
-    return score
+    return lambda query, title: dot(vector(query), vector(title))
 
 
 def fit_ordinal(scores: Floats, grades: Sequence[int]) -> Callable[[Floats], Floats]:

@@ -73,7 +73,7 @@ def build(recipe: Recipe, *, data: Path, out: Path, work: Path) -> dict[str, Any
         model, progress = graded_stage(stage, model, tokenizer, sources, validation, work)
         compute[stage.name] = asdict(progress)
         if stage.name in recipe.average:
-            handed_on[stage.name] = {name: weight.clone() for name, weight in model.state_dict().items()}
+            handed_on[stage.name] = weights_of(model)
     if recipe.average:
         model.load_state_dict(averaged(handed_on, recipe.average))
     metrics = {
@@ -181,7 +181,7 @@ def graded_stage(
     log.info("stage %s: %d layers, %d steps", stage.name, stage.layers, stage.steps)
     if stage.layers != model.config.num_hidden_layers:
         model = stacked(model, stage.layers)
-    began_with = {name: weight.clone() for name, weight in model.state_dict().items()}
+    began_with = weights_of(model)
     checkpoint, best = work / f"{stage.name}.pt", work / f"{stage.name}.best.pt"
     watch = Validation(model, tokenizer, validation, best, every_seconds=60 * stage.validate_minutes)
     progress = finetune(
@@ -202,6 +202,11 @@ def graded_stage(
     learnt = torch.load(best, weights_only=True)["model"]
     model.load_state_dict({name: began_with[name].lerp(learnt[name], stage.learnt) for name in learnt})
     return model, progress
+
+
+def weights_of(model: Model) -> dict[str, Tensor]:
+    """A copy of the model's weights, which training on leaves as it is."""
+    return {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
 def averaged(weights: dict[str, dict[str, Tensor]], shares: dict[str, float]) -> dict[str, Tensor]:

@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from models.training.data import Product
 from models.training.dictionary import Dictionary
+from models.training.sparse import dot, unit
 from models.training.titles import STOP_WORDS, Title, TitleStatistics, stem, words_of
 
 MOST_SISTERS = 60  # a wider word with more narrower ones than this ("container") says too little
@@ -33,7 +34,7 @@ def kin_by_head(
     kin: defaultdict[str, set[str]] = defaultdict(set)
     for head in sold_with:
         for other in _listed_beside(senses.get(head, set()), dictionary) & sold_with.keys() - {head}:
-            if _cosine(sold_with[head], sold_with[other]) >= likeness:
+            if dot(sold_with[head], sold_with[other]) >= likeness:
                 kin[head].add(other)
                 kin[other].add(head)
     return {head: tuple(sorted(others)) for head, others in sorted(kin.items())}
@@ -66,22 +67,12 @@ def _surroundings(
         for head in title.heads:
             counts[head].update(said - {head} - STOP_WORDS)
     return {
-        head: _unit(
+        head: unit(
             {
-                word: math.log1p(count) * (statistics.rarity(word) - 1)
+                word: math.log1p(count) * (rarity - 1)
                 for word, count in words.items()
-                if statistics.rarity(word) > 1
+                if (rarity := statistics.rarity(word)) > 1
             }
         )
         for head, words in counts.items()
     }
-
-
-def _unit(vector: Mapping[str, float]) -> dict[str, float]:
-    norm = math.sqrt(sum(value * value for value in vector.values())) or 1.0
-    return {word: value / norm for word, value in vector.items()}
-
-
-def _cosine(left: Mapping[str, float], right: Mapping[str, float]) -> float:
-    few, many = sorted((left, right), key=len)
-    return sum(value * many.get(word, 0.0) for word, value in few.items())

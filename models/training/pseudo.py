@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from models.training.data import Example, graded_target
 from models.training.dictionary import Dictionary
 from models.training.noise import misspelled, toggled_plural, typed
-from models.training.synthetic import ACCESSORY
+from models.training.synthetic import ACCESSORY, JOINTS
 from models.training.titles import stem, words_of
 
 _CODE_LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -54,7 +54,7 @@ def _made_for(query: Sequence[str], lexicon: Sequence[str], rng: random.Random) 
     rest = [_random_word(lexicon, rng) for _ in range(rng.choice((0, 0, 0, 1, 2, 4)))]
     rest = [word for word in rest if word not in query]
     named = [word for word in query if rng.random() < 0.85] or list(query)
-    joint = rng.choice(("for", "for", "for", "compatible with", "fits"))
+    joint = rng.choice(JOINTS)
     title = f"{_dressed(things, rng)} {joint} {' '.join(named)}"
     title += f", {_dressed(rest, rng)}" if rest else ""
     asked, most = list(query), ACCESSORY

@@ -30,6 +30,7 @@ from models.training.titles import (
 
 ACCESSORY = 1.9  # the grade of what only goes with the thing asked for
 MADE_FOR = frozenset(("for", "fits", "compatible"))
+JOINTS = ("for", "for", "for", "compatible with", "fits")  # between an accessory and its thing, as often
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +157,10 @@ def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
     words = tuple(kept or query.words[:1])
     asked = " ".join(word.capitalize() if rng.random() < 0.7 else word for word in words)
     written = title.text.split()
-    named = next(
-        (at for at, word in enumerate(written) if stem(word.strip(",.()").lower()) == title.heads[0]), None
-    )
+    named = _place_of_thing(title)
     if named is None or rng.random() < 0.6:
         between = f"{rng.choice(shelf.brands).capitalize()} " if shelf.brands and rng.random() < 0.2 else ""
-        joint = rng.choice(("for", "for", "for", "compatible with", "fits"))
-        text = f"{_ended(title.text)} {joint} {between}{asked}"
+        text = f"{_ended(title.text)} {rng.choice(JOINTS)} {between}{asked}"
         if rng.random() < 0.4:
             text += ", " + " ".join(rng.choice(shelf.titles).text.split()[-3:])
     else:
@@ -181,13 +179,18 @@ def _accessory(shelf: Shelf, rng: random.Random) -> Title:
     title = _shortened(chosen, shelf.statistics, rng)
     if not title.heads or (rng.random() < 0.4 and not made_for):
         return title
-    written = title.text.split()
-    roots = [stem(word.strip(",.()").lower()) for word in written]
-    if title.heads[0] not in roots:
+    named = _place_of_thing(title)
+    if named is None:
         return title
-    named = roots.index(title.heads[0])
+    written = title.text.split()
     phrase = written[max(0, named - rng.choice((0, 1, 1, 2))) : named + 1]
     return read_title(_ended(" ".join(phrase)), shelf.statistics)
+
+
+def _place_of_thing(title: Title) -> int | None:
+    """Which of the title's words, as written, is its first head; None where none is by itself."""
+    roots = [stem(word.strip(",.()").lower()) for word in title.text.split()]
+    return roots.index(title.heads[0]) if title.heads[0] in roots else None
 
 
 def described_pair(shelf: Shelf, rng: random.Random) -> Example:

@@ -86,7 +86,9 @@ def resolve(
     path = DEFAULT_CONFIG if config is None and model is None else config
     live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
     if variant is not None:
-        live = live.model_copy(update={"variants": tuple(v for v in live.variants if v.name == variant)})
+        # Asked for by name, so it may not be left out.
+        named = [v.model_copy(update={"optional": False}) for v in live.variants if v.name == variant]
+        live = live.model_copy(update={"variants": tuple(named)})
         if not live.variants:
             raise ValueError(f"--variant: there is no variant {variant!r} in {path or 'the default config'}")
     else:

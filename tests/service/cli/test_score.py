@@ -68,6 +68,15 @@ def test_a_variant_of_a_config_file(run: Run, options: list[str], tmp_path: Path
     assert named == masked == stored
     assert named.status == 0
 
+    text = config.read_text()
+    config.write_text(text.replace('"@low"', '"@low", optional: true'))
+    assert run("score", QUERY, *TITLES, *options, "--config", str(config), "--variant", "small") == named
+    config.write_text(text.replace('"@low"', '"@gone", optional: true'))
+    missing = run("score", QUERY, *TITLES, *options, "--config", str(config), "--variant", "small")
+    assert missing.status == 1
+    assert "gone" in missing.err
+    config.write_text(text)
+
     unknown = run("score", QUERY, *TITLES, *options, "--config", str(config), "--variant", "nope")
     assert unknown.status == 1
     assert "nope" in unknown.err
