@@ -111,7 +111,7 @@ def measure_one(shape_name: str, workload: str, lengths: np.ndarray, rounds: int
 
     def run(name: str, weights: np.ndarray | None = None) -> Callable[[], object]:
         network = ours[name]
-        return lambda: network.forward(pack(batch, device=network.device, dtype=network.dtype), weights)
+        return lambda: network.forward(pack(batch, device=network.device), weights)
 
     ids, attention_mask = padded([pair.ids for pair in batch])
     half = network(shape).bfloat16()
@@ -180,7 +180,7 @@ def profile_of(shape: Shape) -> dict[str, float]:
     """Shares of the time by part, on titles with another random mask for every pair."""
     batch, masks = pairs(query_title_lengths(PAIRS), shape.vocabulary), random_masks(shape, PAIRS)
     ours = encoder(network(shape), torch.bfloat16)
-    return parts.measure(lambda: ours.forward(pack(batch, device=ours.device, dtype=ours.dtype), masks))
+    return parts.measure(lambda: ours.forward(pack(batch, device=ours.device), masks))
 
 
 def as_markdown(result: dict[str, Any]) -> str:

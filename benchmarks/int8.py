@@ -91,7 +91,7 @@ def compare(shape: Shape, bf16: Encoder, int8: Encoder, rounds: int) -> list[dic
     half[:, ::2] = 0
 
     def run(network: Encoder, weights: np.ndarray | None = None) -> Callable[[], object]:
-        return lambda: network.forward(pack(batch, device=CPU, dtype=network.dtype), weights)
+        return lambda: network.forward(pack(batch, device=CPU), weights)
 
     sides = {BF16: run(bf16), INT8: run(int8), MASKED: run(int8, masks), HALF: run(int8, half)}
     for side in sides.values():

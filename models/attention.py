@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 
 from models.linear import Linear
 from models.packing import AttentionLayout, PackedBatch
@@ -57,8 +58,8 @@ def attend_packed(
         if head_weights is not None:
             weights = head_weights
             if len(weights) > 1:
-                weights = weights[block.first : block.first + block.count]
-            result.view(block.count, layout.heads, -1).mul_(weights[..., None])
+                weights = weights[block.first : block.first + block.sequences]
+            result.view(block.count, layout.heads, -1)[: block.sequences].mul_(weights[..., None])
         written += problems * block.queries
     return results.index_select(0, layout.scatter).view(-1, layout.heads, size)
 
@@ -81,6 +82,11 @@ def attend_exactly(query: Tensor, key: Tensor, value: Tensor, absent: Tensor | N
     assert absent is None
     scores = torch.bmm(query, key.mT).mul_(query.shape[-1] ** -0.5)
     torch.bmm(torch.softmax(scores, -1), value, out=out)
+
+
+def has_varlen(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a kernel for sequences of many lengths at once (Flash Attention) computes attention there."""
+    return device.type == "cuda" and dtype in (torch.float16, torch.bfloat16)
 
 
 def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -156,7 +162,7 @@ class MultiHeadAttention:
         Returns (T, h·d_head).
         """
         projected = self.query_key_value(x)  # (T, 3·H·d)
-        if x.is_cuda and not exact and x.dtype in (torch.float16, torch.bfloat16):
+        if not exact and has_varlen(x.device, x.dtype):
             heads = self._varlen(projected, batch)
             if head_weights is not None:
                 weights = head_weights if len(head_weights) == 1 else head_weights[batch.row_of_token]
@@ -178,8 +184,6 @@ class MultiHeadAttention:
 
     def _varlen(self, projected: Tensor, batch: PackedBatch) -> Tensor:
         """CUDA's own variable-length kernel over the whole pack. (T, 3·H·d) → (T, H, d)."""
-        from torch.nn.attention.varlen import varlen_attn  # CUDA only
-
         query, key, value = projected.view(-1, 3, self.heads, self.head_size).unbind(1)
         longest = batch.max_length
         result = varlen_attn(query, key, value, batch.offsets, batch.offsets, longest, longest)

@@ -173,7 +173,7 @@ class Classifier:
         Returns (n, labels) float32, least relevant grade first.
         """
         encoder = self.encoder
-        batch = pack(pairs, device=encoder.device, dtype=encoder.dtype, deterministic=encoder.deterministic)
+        batch = pack(pairs, device=encoder.device, deterministic=encoder.deterministic)
         logits = encoder.forward(batch, head_weights).numpy(force=True)
         ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
         return ordered
@@ -190,7 +190,7 @@ class Classifier:
         Returns (len(heads), n, n) float32; a row sums to 1, or to the head's weight under the mask.
         """
         encoder = self.encoder
-        batch = pack([pair], device=encoder.device, dtype=encoder.dtype)
+        batch = pack([pair], device=encoder.device)
         return encoder.attention(batch, heads, None if head_mask is None else head_mask.matrix)
 
     def _masks(self, head_mask: Masks, count: int) -> HeadMask | list[HeadMask] | None:

@@ -7,20 +7,24 @@ which the tests hold it. Read `Encoder.forward` first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.attention import MultiHeadAttention
+from models.attention import MultiHeadAttention, has_varlen
 from models.checkpoint import expected_shapes, layer_prefix
 from models.config import ModelConfig
 from models.int8_linear import attention_products, feed_forward_products
 from models.linear import Linear
 from models.live_heads import LayerHeads, SlicedAttention, module_bytes, plan
-from models.packing import ROW_MULTIPLE, PackedBatch
+from models.packing import PackedBatch
+from models.recordings import CudaRecorder, Recordings
+
+RECORDED_TOKENS = 8192
+"""A pack of more tokens is never recorded as a CUDA graph: its kernels run longer than launching takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,20 @@ class Layer:
     def feed_forward(self, x: Tensor) -> Tensor:
         """x: (T, D) → (T, D)."""
         return self.norm(self.down(self.up(x), residual=x))
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """What a layer computes of its attention for one batch.
+
+    module: the layer's own, or one with only the heads that the batch needs; None where it needs none.
+    weights: (rows, h) or (1, h) of the module's heads, on the device; None where all are 1.
+    heads: positions in the layer of the heads that were cut out; None for the layer's own module.
+    """
+
+    module: MultiHeadAttention | None
+    weights: Tensor | None
+    heads: tuple[int, ...] | None
 
 
 class Encoder:
@@ -133,6 +151,11 @@ class Encoder:
         )
         attention_bytes = sum(module_bytes(layer.attention) for layer in self.layers if layer.attention)
         self.sliced = SlicedAttention(max_bytes=attention_bytes)
+        self.recordings: Recordings | None = None
+        if has_varlen(device, dtype) and not deterministic:
+            self.recordings = Recordings(CudaRecorder(device))
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # other threads' streams may use the weights now
 
     @property
     def number_format(self) -> str:
@@ -149,17 +172,44 @@ class Encoder:
         if head_weights is not None and head_weights.ndim == 3:
             head_weights = head_weights[batch.order]
         with torch.inference_mode():
-            x = self.embed(batch)  # (T, D)
-            *lower, last = plan(head_weights, self.config.kept_heads)
-            for number, heads in enumerate(lower):
-                x = self._attend(number, x, batch, heads)
-                x = self.layers[number].feed_forward(x)
-            # The score reads first tokens only: what the last layer makes of the others is never computed.
-            x = self._attend(len(lower), x, batch, last, first_only=True)
-            logits = self.classify(self.layers[-1].feed_forward(x), batch.rows)
+            layers = [
+                self._live(*step, batch) for step in enumerate(plan(head_weights, self.config.kept_heads))
+            ]
+            if self.recordings is None or batch.ids.shape[0] > RECORDED_TOKENS:
+                logits = self._logits(batch, layers)[: batch.rows]
+            else:
+                logits = self._recorded(batch, layers, self.recordings)[: batch.rows]
             restored = torch.empty_like(logits)
             restored[torch.from_numpy(batch.order).to(self.device)] = logits
+            if self.device.type == "cuda":
+                # Only then may what `layers` holds be freed for another stream.
+                torch.cuda.current_stream(self.device).synchronize()
             return restored
+
+    def _logits(self, batch: PackedBatch, layers: Sequence[_Live]) -> Tensor:
+        """Logits of a pack's first tokens, (rows or more, labels) float32."""
+        x = self.embed(batch)  # (T, D)
+        *lower, last = layers
+        for number, live in enumerate(lower):
+            x = self._attend(number, x, batch, live)
+            x = self.layers[number].feed_forward(x)
+        # The score reads first tokens only: what the last layer makes of the others is never computed.
+        x = self._attend(len(lower), x, batch, last, first_only=True)
+        return self.classify(self.layers[-1].feed_forward(x))
+
+    def _recorded(self, batch: PackedBatch, layers: Sequence[_Live], recordings: Recordings) -> Tensor:
+        """The same through a recording of the batch's shape and live heads."""
+        masked = [live.weights for live in layers if live.weights is not None]
+
+        def compute(inputs: Sequence[Tensor]) -> Tensor:
+            weights = iter(inputs[len(batch.tensors) :])
+            held = [live if live.weights is None else replace(live, weights=next(weights)) for live in layers]
+            return self._logits(batch.holding(inputs[: len(batch.tensors)]), held)
+
+        inputs = (*batch.tensors, *masked)
+        shapes = tuple(tuple(tensor.shape) for tensor in inputs)
+        key = (shapes, batch.max_length, tuple((live.heads, live.weights is None) for live in layers))
+        return recordings.run(key, inputs, compute)
 
     def attention(
         self, batch: PackedBatch, heads: Sequence[tuple[int, int]], head_weights: np.ndarray | None = None
@@ -184,7 +234,7 @@ class Encoder:
                         if head in kept:
                             weight = 1.0 if head_weights is None else head_weights[number, head]
                             maps[i] = probabilities[kept.index(head)] * weight
-                x = self._attend(number, x, batch, live)
+                x = self._attend(number, x, batch, self._live(number, live, batch))
                 x = self.layers[number].feed_forward(x)
         return maps
 
@@ -195,43 +245,42 @@ class Encoder:
         x += F.embedding(batch.positions, self.position_embeddings)
         return self.embedding_norm(x)
 
-    def classify(self, first: Tensor, rows: int) -> Tensor:
-        """Pooler and classifier over the first token of each sequence. (B, D) → (rows, labels) float32."""
-        return self.classifier(torch.tanh(self.pooler(self.filled(first.float()))))[:rows]
+    def classify(self, first: Tensor) -> Tensor:
+        """Pooler and classifier over first tokens. (n, D) → (n, labels) float32."""
+        return self.classifier(torch.tanh(self.pooler(first.float())))
+
+    def _live(self, number: int, heads: LayerHeads, batch: PackedBatch) -> _Live:
+        """What layer `number` computes of its attention for this batch."""
+        module, weights = self.layers[number].attention, heads.weights
+        if module is None or not heads.live:
+            return _Live(None, None, ())
+        chosen: tuple[int, ...] | None = None
+        if len(heads.live) < module.heads and not self.deterministic:
+            sliced = self.sliced.get(number, module, heads.live)
+            if sliced is not None and weights is not None:
+                module, weights, chosen = sliced, weights[:, list(heads.live)], heads.live
+        if weights is None or (weights == 1).all():
+            return _Live(module, None, chosen)
+        on_device = torch.tensor(weights, device=self.device, dtype=self.dtype)
+        if self.recordings is not None and len(weights) > 1:
+            on_device = F.pad(on_device, (0, 0, 0, batch.first_token.shape[0] - batch.rows))
+        return _Live(module, on_device, chosen)
 
     def _attend(
-        self, number: int, x: Tensor, batch: PackedBatch, heads: LayerHeads, *, first_only: bool = False
+        self, number: int, x: Tensor, batch: PackedBatch, live: _Live, *, first_only: bool = False
     ) -> Tensor:
         """Attention, residual and norm of one layer, over the heads that the batch needs.
 
         (T, D) → (T, D), or (B, D) where only each sequence's first token is wanted.
         """
         layer = self.layers[number]
-        module, weights = layer.attention, heads.weights
-        residual = self.filled(x[batch.first_token]) if first_only else x
-        if module is None or not heads.live:  # nothing but the bias of W^O is left
+        residual = x[batch.first_token] if first_only else x
+        if live.module is None:  # nothing but the bias of W^O is left
             return layer.attention_norm(residual + layer.attention_bias)
-        if len(heads.live) < module.heads and not self.deterministic:
-            sliced = self.sliced.get(number, module, heads.live)
-            if sliced is not None and weights is not None:
-                module, weights = sliced, weights[:, list(heads.live)]
-        joined = module.joined(x, batch, self._on_device(weights, batch), exact=self.deterministic)
+        joined = live.module.joined(x, batch, live.weights, exact=self.deterministic)
         if first_only:
-            joined = self.filled(joined[batch.first_token])
-        return layer.attention_norm(module.output(joined, residual=residual))
-
-    def filled(self, rows: Tensor) -> Tensor:
-        """In deterministic mode, rows (n, D) with zeros below up to a multiple of ROW_MULTIPLE."""
-        return F.pad(rows, (0, 0, 0, -rows.shape[0] % ROW_MULTIPLE)) if self.deterministic else rows
-
-    def _on_device(self, weights: np.ndarray | None, batch: PackedBatch) -> Tensor | None:
-        """Weights (rows, h) or (1, h) as attention takes them; None where all are 1."""
-        if weights is None or (weights == 1).all():
-            return None
-        on_device = torch.tensor(weights, device=self.device, dtype=self.dtype)
-        if len(weights) > 1 and batch.first_token.shape[0] > batch.rows:
-            on_device = F.pad(on_device, (0, 0, 0, 1))  # the row that fills up a deterministic pack
-        return on_device
+            joined = joined[batch.first_token]
+        return layer.attention_norm(live.module.output(joined, residual=residual))
 
 
 def _itemsize(name: str, tensor: Tensor, dtype: torch.dtype) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class SlicedAttention:
     """A bounded cache of attention modules cut down to a set of live heads.
 
     A set is cut when it comes a second time, so that a stream of one-off masks copies nothing; the
-    least recently used goes first.
+    least recently used goes first. Threads may share it.
     max_bytes: how much the cached modules may hold together.
     """
 
@@ -56,10 +57,14 @@ class SlicedAttention:
         self.nbytes = 0
         self._modules: OrderedDict[tuple[int, tuple[int, ...]], MultiHeadAttention] = OrderedDict()
         self._seen: OrderedDict[tuple[int, tuple[int, ...]], None] = OrderedDict()
+        self._lock = threading.Lock()
 
     def get(self, layer: int, whole: MultiHeadAttention, live: tuple[int, ...]) -> MultiHeadAttention | None:
         """The module of `layer` with only the heads `live`, or None while it does not pay to cut it."""
-        key = (layer, live)
+        with self._lock:
+            return self._get((layer, live), whole)
+
+    def _get(self, key: tuple[int, tuple[int, ...]], whole: MultiHeadAttention) -> MultiHeadAttention | None:
         module = self._modules.get(key)
         if module is not None:
             self._modules.move_to_end(key)
@@ -69,7 +74,9 @@ class SlicedAttention:
             if len(self._seen) > 4096:
                 self._seen.popitem(last=False)
             return None
-        module = slice_heads(whole, live)
+        module = slice_heads(whole, key[1])
+        if module.output.bias.is_cuda:
+            torch.cuda.current_stream().synchronize()  # other streams may use it from here on
         size = module_bytes(module)
         if size > self.max_bytes:
             return None

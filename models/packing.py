@@ -13,11 +13,22 @@ from torch import Tensor
 from models.tokenizer import EncodedPair
 
 ROW_MULTIPLE = 16
-"""Deterministic packs hold a multiple of this many tokens: matrix products with fewer rows take other
-code paths and round differently (seen on CPUs: up to 11 rows for MKL, 1 row for oneDNN)."""
+"""Packs hold a multiple of this many tokens. Products with fewer rows may take other code paths and round
+differently (seen on CPUs: up to 11 rows for MKL, 1 for oneDNN), which a deterministic encoder must not."""
+
+FINEST = 1 / 32
+"""Packs are filled up in steps of about this share of their tokens, because a product of a new shape is dear:
+oneDNN compiles code for it (0.4 to 0.8 ms, of which one pass of the shipped model needs a dozen) and keeps it
+(0.2 MB), and a CUDA graph is one of its shape."""
 
 LENGTH_STEP = 16
-"""Sequences within this many tokens of each other share one attention call."""
+"""Sequences within this many tokens of each other share one attention call, at a multiple of this length."""
+
+COUNT_SHARE = 1 / 8
+"""An attention call's number of sequences is filled up in steps of about this share, for the same reason."""
+
+LONGEST_STEP = 64
+"""The longest sequence is given in this step to a varlen kernel, whose launch depends on it."""
 
 QUERY_STEP = 32
 """Attention's queries are filled up to a multiple of this: torch's softmax over the keys then works on whole
@@ -34,12 +45,7 @@ class AttentionGroup:
     """Neighbouring sequences of similar length, attended to in one call.
 
     Tokens [start, stop) of the pack are the `count` sequences from `first` on, of at most `length` tokens.
-    Where all are of that length, gather, scatter and bias are None: the group is a plain view of the pack.
-
     lengths: (count,) numpy int64.
-    gather: (count·length,) int64, the token of each padded place (a repeated one for padding).
-    scatter: (stop − start,) int64, the padded place of each token.
-    bias: (count, 1, 1, length), 0 for keys that exist and −inf for padding.
     """
 
     first: int
@@ -48,19 +54,18 @@ class AttentionGroup:
     count: int
     length: int
     lengths: np.ndarray
-    gather: Tensor | None = None
-    scatter: Tensor | None = None
-    bias: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionBlock:
     """A group as the attention core computes it: count·h problems, one for each sequence and head.
 
+    sequences: how many of the count are the group's; those after them are computed and not read.
     absent: which of the count·h·keys rows of the scores (keys × queries) are no token; None where all are.
     """
 
     first: int
+    sequences: int
     count: int
     keys: int
     queries: int
@@ -73,7 +78,8 @@ class AttentionLayout:
 
     gather: rows of the projection seen as (T·3·h, d_head): for each block its queries (count, h, queries),
         then its keys and values (count, h, keys each); places beyond a sequence's end repeat its last token.
-    scatter: (T·h,), where each token's heads lie among the `places` results, (count, h, queries) a block.
+    scatter: (T·h,), where each token's heads lie among the `places` results, (count, h, queries) a block;
+        anywhere for tokens of no sequence.
     Both int64.
     """
 
@@ -88,11 +94,16 @@ class AttentionLayout:
 class PackedBatch:
     """T tokens of B sequences, shortest first, on the device of the network.
 
-    ids, positions, segments: (T,) int64. row_of_token: (T,) int64, the sequence of each token.
-    first_token: (B,) int64, where each sequence's [CLS] stands. offsets: (B + 1,) int32.
+    A filled pack has more: tokens after the last sequence, which attend to nothing, and first tokens of no
+    sequence. What the network makes of them is never read.
+
+    ids, positions, segments: (T or more,) int64. row_of_token: the sequence of each token, the same shape.
+    first_token: (B or more,) int64, where each sequence's [CLS] stands.
+    offsets: (one more than first_token,) int32, where sequences begin and end; any after B are empty.
+    max_length: no sequence is longer; in steps, too, where the pack is filled.
     order: (B,) numpy int64, the caller's index of each packed sequence.
-    rows: the caller's sequences; B is larger by one where a deterministic pack was filled up.
-    query_step: attention's queries are filled up to a multiple of it.
+    rows: B.
+    exact: attention is computed sequence by sequence at its own length, as a deterministic encoder needs it.
     """
 
     ids: Tensor
@@ -105,13 +116,33 @@ class PackedBatch:
     groups: tuple[AttentionGroup, ...]
     max_length: int
     rows: int
-    query_step: int
+    exact: bool
     _layouts: dict[int, AttentionLayout] = field(default_factory=dict, repr=False)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that a varlen kernel's forward pass reads of the pack."""
+        return self.ids, self.positions, self.segments, self.row_of_token, self.first_token, self.offsets
+
+    def holding(self, tensors: Sequence[Tensor]) -> PackedBatch:
+        """The pack with other tensors, of the same shapes, for the ones of `tensors`."""
+        ids, positions, segments, row_of_token, first_token, offsets = tensors
+        return replace(
+            self,
+            ids=ids,
+            positions=positions,
+            segments=segments,
+            row_of_token=row_of_token,
+            first_token=first_token,
+            offsets=offsets,
+        )
 
     def layout(self, heads: int) -> AttentionLayout:
         """The layout for layers that compute this many heads; made at the first call."""
         if heads not in self._layouts:
-            self._layouts[heads] = lay_out(self.groups, heads, self.query_step, self.ids.device)
+            self._layouts[heads] = lay_out(
+                self.groups, heads, self.ids.device, tokens=self.ids.shape[0], exact=self.exact
+            )
         return self._layouts[heads]
 
 
@@ -119,48 +150,80 @@ def pack(
     pairs: Sequence[EncodedPair],
     *,
     device: torch.device,
-    dtype: torch.dtype,
     deterministic: bool = False,
+    fill: bool = True,
 ) -> PackedBatch:
     """Packs at least one encoded pair.
 
-    deterministic: sequences share an attention call only at equal lengths, and the pack is filled
-        up to a multiple of ROW_MULTIPLE tokens with a sequence that nobody reads, so that no
-        result depends on the neighbours.
+    deterministic: sequences share an attention call only at equal lengths, so that no result depends on the
+        neighbours. fill: to a number of tokens, and of first tokens, that comes again (`filled_size`).
     """
     lengths = np.fromiter((len(pair) for pair in pairs), np.int64, len(pairs))
     order = np.argsort(lengths, kind="stable")
     lengths = lengths[order]
     segments = [pairs[i] for i in order]
-    ids = [pair.ids for pair in segments]
     query_lengths = np.fromiter((pair.first_segment for pair in segments), np.int64, len(pairs))
-    filler = -int(lengths.sum()) % ROW_MULTIPLE if deterministic else 0
-    if filler:
-        lengths = np.append(lengths, filler)
-        query_lengths = np.append(query_lengths, filler)
-        ids.append(np.zeros(filler, np.int32))
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     row_of_token = np.repeat(np.arange(len(lengths)), lengths)
     positions = np.arange(offsets[-1]) - offsets[row_of_token]
-    step = 1 if deterministic else LENGTH_STEP
-
-    def tensor(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
-
-    return PackedBatch(
-        ids=tensor(np.concatenate(ids).astype(np.int64)),
-        positions=tensor(positions),
-        segments=tensor((positions >= query_lengths[row_of_token]).astype(np.int64)),
-        row_of_token=tensor(row_of_token),
-        first_token=tensor(offsets[:-1]),
-        offsets=tensor(offsets.astype(np.int32)),
-        order=order,
-        groups=tuple(_on_device(group, device, dtype) for group in group_by_length(lengths, step)),
-        max_length=int(lengths.max()),
-        rows=len(pairs),
-        query_step=1 if deterministic else QUERY_STEP,
+    tokens, firsts = len(positions), len(lengths)
+    if fill:
+        tokens, firsts = filled_size(tokens), filled_size(firsts)
+    ids, position, segment, row, first_token, ends = _moved(
+        [
+            _filled(np.concatenate([pair.ids for pair in segments]), tokens),
+            _filled(positions, tokens),
+            _filled(positions >= query_lengths[row_of_token], tokens),
+            _filled(row_of_token, tokens),
+            _filled(offsets[:-1], firsts),
+            _filled(offsets, firsts + 1, offsets[-1]),
+        ],
+        device,
     )
+    longest = int(lengths.max())
+    return PackedBatch(
+        ids=ids,
+        positions=position,
+        segments=segment,
+        row_of_token=row,
+        first_token=first_token,
+        offsets=ends.int(),
+        order=order,
+        groups=tuple(group_by_length(lengths, 1 if deterministic else LENGTH_STEP)),
+        max_length=_up(longest, LONGEST_STEP) if fill else longest,
+        rows=len(pairs),
+        exact=deterministic,
+    )
+
+
+def _filled(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
+    """The array as int64 with `value` up to `size`."""
+    out = np.full(size, value, np.int64)
+    out[: len(array)] = array
+    return out
+
+
+def _moved(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, ...]:
+    """Arrays of int64 on the device, all in one transfer that nobody waits for."""
+    sizes = [len(array) for array in arrays]
+    host = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
+    np.concatenate(arrays, out=host.numpy())
+    return torch.split(host.to(device, non_blocking=True), sizes)
+
+
+def filled_size(count: int) -> int:
+    """The least multiple of ROW_MULTIPLE, in steps of FINEST of itself, that is at least `count`."""
+    return _up(count, max(ROW_MULTIPLE, _step(count, FINEST)))
+
+
+def _step(count: int, share: float) -> int:
+    """The largest power of two that is at most `share` of `count`; at least 1."""
+    return 1 << max(0, int(count * share).bit_length() - 1)
+
+
+def _up(count: int, step: int) -> int:
+    return -(-count // step) * step
 
 
 def group_by_length(lengths: np.ndarray, step: int) -> list[AttentionGroup]:
@@ -173,33 +236,17 @@ def group_by_length(lengths: np.ndarray, step: int) -> list[AttentionGroup]:
     borders = [0, *(np.flatnonzero(np.diff(classes)) + 1).tolist(), len(lengths)]
     start = 0
     for begin, end in itertools.pairwise(borders):
-        most = max(1, SCORES_AT_ONCE // int(lengths[begin:end].max()) ** 2)
+        most = max(1, SCORES_AT_ONCE // (int(classes[begin]) * step) ** 2)
+        most -= most % _step(most, COUNT_SHARE)
         for first in range(begin, end, most):
-            groups.append(_group(first, start, lengths[first : min(first + most, end)]))
-            start = groups[-1].stop
+            chosen = lengths[first : min(first + most, end)]
+            stop = start + int(chosen.sum())
+            groups.append(AttentionGroup(first, start, stop, len(chosen), int(chosen.max()), chosen))
+            start = stop
     return groups
 
 
-def _group(first: int, start: int, lengths: np.ndarray) -> AttentionGroup:
-    count, length, stop = len(lengths), int(lengths.max()), start + int(lengths.sum())
-    if int(lengths.min()) == length:
-        return AttentionGroup(first, start, stop, count, length, lengths)
-    exists = np.arange(length) < lengths[:, None]  # (count, length)
-    bias = np.where(exists, np.float32(0), np.float32(-np.inf))[:, None, None, :]
-    return AttentionGroup(
-        first,
-        start,
-        stop,
-        count,
-        length,
-        lengths,
-        gather=torch.from_numpy(_tokens(start, lengths, length).reshape(-1)),
-        scatter=torch.from_numpy(np.flatnonzero(exists)),
-        bias=torch.from_numpy(bias),
-    )
-
-
-def _tokens(start: int, lengths: np.ndarray, width: int) -> np.ndarray:
+def padded_tokens(start: int, lengths: np.ndarray, width: int) -> np.ndarray:
     """The token of each of `width` places of each sequence, the last one repeated. Returns (count, width)."""
     firsts = start + np.cumsum(lengths) - lengths
     tokens: np.ndarray = firsts[:, None] + np.minimum(np.arange(width), lengths[:, None] - 1)
@@ -207,43 +254,40 @@ def _tokens(start: int, lengths: np.ndarray, width: int) -> np.ndarray:
 
 
 def lay_out(
-    groups: Sequence[AttentionGroup], heads: int, query_step: int, device: torch.device
+    groups: Sequence[AttentionGroup], heads: int, device: torch.device, *, tokens: int, exact: bool
 ) -> AttentionLayout:
-    """The layout of these groups, which make up a pack, for `heads` heads."""
+    """The layout for `heads` heads of these groups, which make up a pack of `tokens` tokens.
+
+    exact: no group is filled up, neither its sequences nor their number.
+    """
     gathers, scatters, blocks = [], [], []
     places = 0
     head = np.arange(heads)
     for group in groups:
-        count, keys, lengths = group.count, group.length, group.lengths
-        queries = -(-keys // query_step) * query_step
+        count, keys, queries, lengths = group.count, group.length, group.length, group.lengths
+        if not exact:
+            count, keys = _up(count, _step(count, COUNT_SHARE)), _up(keys, LENGTH_STEP)
+            queries = _up(keys, QUERY_STEP)
+        source = np.minimum(np.arange(count), group.count - 1)  # fills up with the last sequence
         for part, width in enumerate((queries, keys, keys)):
-            row = _tokens(group.start, lengths, width) * (3 * heads) + part * heads
+            row = padded_tokens(group.start, lengths, width)[source] * (3 * heads) + part * heads
             gathers.append((row[:, None, :] + head[:, None]).reshape(-1))
-        exists = np.arange(keys) < lengths[:, None]  # (count, keys)
+        exists = np.arange(keys) < lengths[:, None]  # (sequences, keys)
         sequence, place = np.nonzero(exists)
         result = places + sequence * (heads * queries) + place
         scatters.append((result[:, None] + head * queries).reshape(-1))
         absent = None
         if not exists.all():
-            missing = np.broadcast_to(~exists[:, None], (count, heads, keys))
+            missing = np.broadcast_to(~exists[source][:, None], (count, heads, keys))
             absent = torch.from_numpy(np.flatnonzero(missing)).to(device)
-        blocks.append(AttentionBlock(group.first, count, keys, queries, absent))
+        blocks.append(AttentionBlock(group.first, group.count, count, keys, queries, absent))
         places += count * heads * queries
+    of_no_sequence = tokens - groups[-1].stop
+    scatters.append(np.zeros(of_no_sequence * heads, np.int64))
     return AttentionLayout(
         heads,
         places,
         torch.from_numpy(np.concatenate(gathers)).to(device),
         torch.from_numpy(np.concatenate(scatters)).to(device),
         tuple(blocks),
-    )
-
-
-def _on_device(group: AttentionGroup, device: torch.device, dtype: torch.dtype) -> AttentionGroup:
-    if group.gather is None or group.scatter is None or group.bias is None:
-        return group
-    return replace(
-        group,
-        gather=group.gather.to(device),
-        scatter=group.scatter.to(device),
-        bias=group.bias.to(device, dtype),
     )

@@ -104,14 +104,14 @@ def batches(pairs: Sequence[EncodedPair]) -> Iterator[PackedBatch]:
     held = total = 0
     for pair in pairs:
         if rows and (held + len(pair) > BATCH_TOKENS or total >= TOKENS):
-            yield pack(rows, device=torch.device("cpu"), dtype=torch.float32)
+            yield pack(rows, device=torch.device("cpu"), fill=False)
             rows, held = [], 0
         if total >= TOKENS:
             return
         rows.append(pair)
         held += len(pair)
         total += len(pair)
-    yield pack(rows, device=torch.device("cpu"), dtype=torch.float32)
+    yield pack(rows, device=torch.device("cpu"), fill=False)
 
 
 def calibrate(

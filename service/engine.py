@@ -1,4 +1,8 @@
-"""The forward thread: runs the batches that the scheduler forms, one at a time, off the event loop."""
+"""The forward threads: run the batches that the scheduler forms, off the event loop.
+
+One on a CPU. On a GPU two, each with a stream of its own: while one waits for its batch's scores, the other
+packs the next batch and sends it over.
+"""
 
 from __future__ import annotations
 
@@ -66,12 +70,13 @@ Outcome = RowScore | np.ndarray
 
 
 class Engine:
-    """Owns the networks and the one thread that runs them.
+    """Owns the networks and the threads that run them.
 
     classifiers: by checkpoint key, as named in `Lane.checkpoint`; more may be added while it runs.
     threads: torch threads of the forward pass on a CPU.
     on_failure: told the kind when the device fails; from then on nothing runs any more.
     tokens_per_second: of the last full batch that warmed up; None before.
+    slots: how many batches may be under way at once.
     """
 
     def __init__(
@@ -81,8 +86,10 @@ class Engine:
         self._on_failure = on_failure
         self.failure: DeviceFailed | None = None
         self.tokens_per_second: float | None = None
-        self._thread = ThreadPoolExecutor(
-            1, thread_name_prefix="forward", initializer=torch.set_num_threads, initargs=(threads,)
+        device = next((c.encoder.device for c in classifiers.values()), torch.device("cpu"))
+        self.slots = 2 if device.type == "cuda" else 1
+        self._threads = ThreadPoolExecutor(
+            self.slots, thread_name_prefix="forward", initializer=_prepare_thread, initargs=(threads, device)
         )
 
     async def run(self, batch: Batch[Work]) -> Sequence[Outcome | Exception]:
@@ -92,7 +99,9 @@ class Engine:
         """
         rows = [item.payload for item in batch.items]
         assert isinstance(batch.lane, Lane)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._forward, batch.lane, rows)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._forward, batch.lane, rows
+        )
 
     def warm_up(self, checkpoint: str, batch_tokens: int, mask: HeadMask) -> None:
         """Runs the smallest and the largest batch under a mask, so that no request pays for first use.
@@ -103,12 +112,12 @@ class Engine:
         pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
         for count in (1, max(1, batch_tokens // len(pair))) * 2:
             began = time.monotonic()
-            self._thread.submit(classifier.forward, [pair] * count, mask.matrix).result()
+            self._threads.submit(classifier.forward, [pair] * count, mask.matrix).result()
             self.tokens_per_second = count * len(pair) / (time.monotonic() - began)
 
     def close(self) -> None:
         """Ends the thread after the batch in hand."""
-        self._thread.shutdown(wait=True)
+        self._threads.shutdown(wait=True)
 
     def _forward(self, lane: Lane, rows: list[Work]) -> Sequence[Outcome | Exception]:
         if self.failure is not None:
@@ -132,6 +141,12 @@ class Engine:
                 self._on_failure("cuda")
                 raise self.failure from error
             raise
+
+
+def _prepare_thread(threads: int, device: torch.device) -> None:
+    torch.set_num_threads(threads)
+    if device.type == "cuda":
+        torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
 def score_rows(classifier: Classifier, rows: Sequence[Work]) -> list[RowScore | Exception]:

@@ -157,7 +157,7 @@ class Pipeline:
             max_age_s=self._settings.max_age_s,
             max_wait_s=self._settings.max_queue_s,
             tokens_per_second=self._engine.tokens_per_second,
-            slots=2 if self._device == "cuda" else 1,
+            slots=self._engine.slots,
             observer=_Meter(self._metrics),
         )
         self._shadow = Shadow(self._live, self._scheduler, self._engine.run, self._budget)

@@ -19,7 +19,7 @@ from models.attention import attention_probabilities
 from models.classifier import Classifier, batches_by_length
 from models.encoder import Norm
 from models.linear import Linear, activate
-from models.packing import PackedBatch, pack
+from models.packing import PackedBatch, pack, padded_tokens
 from models.study.base import Matrix
 from models.tokenizer import EncodedPair
 
@@ -88,7 +88,7 @@ class OpenNetwork:
     def batches(self, pairs: Sequence[EncodedPair], budget: int = BATCH_TOKENS) -> Iterator[PackedBatch]:
         """The pairs packed into batches of at most `budget` tokens; `order` numbers them as in `pairs`."""
         for rows in batches_by_length([len(pair) for pair in pairs], budget):
-            batch = pack([pairs[i] for i in rows], device=self.device, dtype=torch.float32)
+            batch = pack([pairs[i] for i in rows], device=self.device, fill=False)
             yield replace(batch, order=np.asarray(rows)[batch.order])
 
     def embed(self, batch: PackedBatch) -> Tensor:
@@ -106,15 +106,13 @@ class OpenNetwork:
         projected = layer.projection(x).view(-1, 3, len(layer.heads), size)
         parts = []
         for group in batch.groups:
-            inside = projected[group.start : group.stop]
-            if group.gather is not None:
-                inside = projected.index_select(0, group.gather)
-            query, key, value = (
-                inside[:, i].view(group.count, group.length, -1, size).transpose(1, 2) for i in range(3)
-            )
-            context = attention_probabilities(query, key, group.bias) @ value
-            context = context.transpose(1, 2).reshape(group.count * group.length, -1, size)
-            parts.append(context if group.scatter is None else context.index_select(0, group.scatter))
+            tokens = torch.from_numpy(padded_tokens(group.start, group.lengths, group.length)).to(x.device)
+            exists = torch.arange(group.length) < torch.from_numpy(group.lengths)[:, None]
+            exists = exists.to(x.device)  # (count, length)
+            query, key, value = projected[tokens].permute(2, 0, 3, 1, 4)  # (count, h, length, d) each
+            bias = torch.zeros(exists.shape, device=x.device).masked_fill_(~exists, -torch.inf)
+            context = attention_probabilities(query, key, bias[:, None, None]) @ value
+            parts.append(context.transpose(1, 2)[exists])
         return torch.cat(parts)
 
     def attended(self, number: int, contexts: Tensor, gates: Tensor) -> Tensor:

@@ -46,13 +46,13 @@ class _Tree:
     def descend(self, number: int, x: Tensor, masks: Sequence[int]) -> None:
         """Fills `out` for masks that agree below layer `number`. x: (T, D), what enters that layer."""
         if number == len(self.encoder.layers):
-            logits = self.encoder.classify(x, self.batch.rows).numpy(force=True)
+            logits = self.encoder.classify(x)[: self.batch.rows].numpy(force=True)
             self.out[np.asarray(masks)[:, None], self.batch.order] = logits
             return
         branches = self.branches(number, masks)
         layer = self.encoder.layers[number]
         last = number == len(self.encoder.layers) - 1  # the score reads its first tokens only
-        residual = self.encoder.filled(x[self.batch.first_token]) if last else x
+        residual = x[self.batch.first_token] if last else x
         joined = self.shared(layer, x, [weights for weights, _ in branches])
         for weights, below in branches:
             attended = self.attend(layer, x, residual, weights, joined)
@@ -86,7 +86,7 @@ class _Tree:
             module, weights = self.cut(module, weights)
             joined = module.joined(x, self.batch, exact=self.encoder.deterministic)
         if residual is not x:
-            joined = self.encoder.filled(joined[self.batch.first_token])
+            joined = joined[self.batch.first_token]
         if (weights != 1).any():
             scale = torch.from_numpy(weights).to(x.device, x.dtype).repeat_interleave(module.head_size)
             joined = joined * scale

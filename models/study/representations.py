@@ -87,7 +87,7 @@ def outputs(
     pair_of = []
     encoder = classifier.encoder
     for rows in batches_by_length(lengths.tolist(), 4096):
-        batch = pack([encoded[i] for i in rows], device=encoder.device, dtype=encoder.dtype)
+        batch = pack([encoded[i] for i in rows], device=encoder.device, fill=False)
         order = [rows[i] for i in batch.order]
         wanted = np.concatenate([drawn[start[i] : start[i + 1]] for i in order])
         pair_of.append(np.repeat(order, lengths[order])[wanted])

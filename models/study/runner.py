@@ -54,7 +54,7 @@ def logits_of(
 ) -> NDArray[np.float32]:
     """Logits (masks, pairs, grades) float32 of encoded pairs in one batch under each mask."""
     encoder = classifier.encoder
-    batch = pack(encoded, device=encoder.device, dtype=encoder.dtype, deterministic=encoder.deterministic)
+    batch = pack(encoded, device=encoder.device, deterministic=encoder.deterministic)
     ordered: NDArray[np.float32] = np.take(
         logits_under(encoder, batch, masks), classifier.config.label_order, axis=2
     )

@@ -27,6 +27,13 @@ def random_pair(rng: np.random.Generator, length: int, vocab_size: int) -> Encod
     )
 
 
+def random_weights(rng: np.random.Generator, rows: int, layers: int, heads: int) -> np.ndarray:
+    """A different mask for every row: on, off and in between, with whole layers off now and then."""
+    weights = rng.choice([0.0, 0.5, 1.0], (rows, layers, heads), p=[0.4, 0.1, 0.5]).astype(np.float32)
+    weights[rng.random((rows, layers)) < 0.2] = 0
+    return weights
+
+
 def reference_logits(
     model: BertForSequenceClassification, pairs: list[EncodedPair], dtype: torch.dtype
 ) -> np.ndarray:
@@ -59,5 +66,5 @@ def encoder_of(
 
 def logits_of(encoder: Encoder, pairs: list[EncodedPair], weights: np.ndarray | None = None) -> np.ndarray:
     """Our logits (n, labels) of pairs packed into one batch."""
-    batch = pack(pairs, device=CPU, dtype=encoder.dtype, deterministic=encoder.deterministic)
+    batch = pack(pairs, device=CPU, deterministic=encoder.deterministic)
     return encoder.forward(batch, weights).numpy()
