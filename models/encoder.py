@@ -172,9 +172,7 @@ class Encoder:
         if head_weights is not None and head_weights.ndim == 3:
             head_weights = head_weights[batch.order]
         with torch.inference_mode():
-            layers = [
-                self._live(*step, batch) for step in enumerate(plan(head_weights, self.config.kept_heads))
-            ]
+            layers = self._live(head_weights, batch)
             if self.recordings is None or batch.ids.shape[0] > RECORDED_TOKENS:
                 logits = self._logits(batch, layers)[: batch.rows]
             else:
@@ -225,7 +223,7 @@ class Encoder:
         last = max(layer for layer, _ in heads)
         with torch.inference_mode():
             x = self.embed(batch)
-            for number, live in enumerate(plan(head_weights, self.config.kept_heads)[: last + 1]):
+            for number, live in enumerate(self._live(head_weights, batch)[: last + 1]):
                 attention, kept = self.layers[number].attention, self.config.kept_heads[number]
                 wanted = [(i, head) for i, (layer, head) in enumerate(heads) if layer == number]
                 if attention is not None and wanted:
@@ -234,7 +232,7 @@ class Encoder:
                         if head in kept:
                             weight = 1.0 if head_weights is None else head_weights[number, head]
                             maps[i] = probabilities[kept.index(head)] * weight
-                x = self._attend(number, x, batch, self._live(number, live, batch))
+                x = self._attend(number, x, batch, live)
                 x = self.layers[number].feed_forward(x)
         return maps
 
@@ -249,22 +247,33 @@ class Encoder:
         """Pooler and classifier over first tokens. (n, D) → (n, labels) float32."""
         return self.classifier(torch.tanh(self.pooler(first.float())))
 
-    def _live(self, number: int, heads: LayerHeads, batch: PackedBatch) -> _Live:
-        """What layer `number` computes of its attention for this batch."""
-        module, weights = self.layers[number].attention, heads.weights
+    def _live(self, weights: np.ndarray | None, batch: PackedBatch) -> list[_Live]:
+        """What each layer computes of its attention under head weights in the order of the pack."""
+        layers = plan(weights, self.config.kept_heads)
+        if weights is None:
+            return [_Live(layer.attention, None, None) for layer in self.layers]
+        stacked = torch.tensor(weights, device=self.device, dtype=self.dtype)
+        if stacked.ndim == 2:
+            stacked = stacked[None]
+        elif self.recordings is not None:  # a recording is of as many rows as the pack was filled up to
+            stacked = F.pad(stacked, (0, 0, 0, 0, 0, batch.first_token.shape[0] - batch.rows))
+        return [self._live_layer(number, heads, stacked[:, number]) for number, heads in enumerate(layers)]
+
+    def _live_layer(self, number: int, heads: LayerHeads, weights: Tensor) -> _Live:
+        module, kept = self.layers[number].attention, self.config.kept_heads[number]
         if module is None or not heads.live:
             return _Live(None, None, ())
-        chosen: tuple[int, ...] | None = None
+        cut = None
         if len(heads.live) < module.heads and not self.deterministic:
-            sliced = self.sliced.get(number, module, heads.live)
-            if sliced is not None and weights is not None:
-                module, weights, chosen = sliced, weights[:, list(heads.live)], heads.live
-        if weights is None or (weights == 1).all():
-            return _Live(module, None, chosen)
-        on_device = torch.tensor(weights, device=self.device, dtype=self.dtype)
-        if self.recordings is not None and len(weights) > 1:
-            on_device = F.pad(on_device, (0, 0, 0, batch.first_token.shape[0] - batch.rows))
-        return _Live(module, on_device, chosen)
+            cut = self.sliced.get(number, module, heads.live)
+        if cut is None:
+            live, columns, scaled = None, kept, bool(heads.scaled)
+        else:
+            module, live, columns = cut, heads.live, tuple(kept[place] for place in heads.live)
+            scaled = not set(heads.live).isdisjoint(heads.scaled)
+        if not scaled:
+            return _Live(module, None, live)
+        return _Live(module, weights if len(columns) == weights.shape[1] else weights[:, columns], live)
 
     def _attend(
         self, number: int, x: Tensor, batch: PackedBatch, live: _Live, *, first_only: bool = False

@@ -16,32 +16,33 @@ from models.attention import MultiHeadAttention
 
 @dataclass(frozen=True, slots=True)
 class LayerHeads:
-    """What one layer computes for one batch.
+    """What one layer computes for one batch. Both are positions among the heads that it holds, ascending.
 
-    live: positions, among the heads that the layer holds, of those that some row needs, ascending.
-    weights: (rows, held) float32, or (1, held) for all rows; None where all are 1.
+    live: heads that some row needs. scaled: heads whose weight is not 1 in every row.
     """
 
     live: tuple[int, ...]
-    weights: np.ndarray | None
+    scaled: tuple[int, ...]
 
 
 def plan(weights: np.ndarray | None, kept_heads: Sequence[tuple[int, ...]]) -> list[LayerHeads]:
-    """The union of live heads and the weights left to apply, for each layer.
+    """Which heads are computed, and which multiplied, in each layer.
 
     weights: (rows, layers, heads) or (layers, heads) float32 in the numbering of the unpruned model,
         None for all on. kept_heads: the heads that each layer still holds.
     """
     if weights is None:
-        return [LayerHeads(tuple(range(len(kept))), None) for kept in kept_heads]
+        return [LayerHeads(tuple(range(len(kept))), ()) for kept in kept_heads]
     stacked = weights if weights.ndim == 3 else weights[None]
-    layers = []
-    for held, kept in zip(stacked.swapaxes(0, 1), kept_heads, strict=True):  # (rows or 1, heads)
-        if len(kept) < held.shape[1]:
-            held = held[:, list(kept)]
-        live = np.flatnonzero(held.any(0))
-        layers.append(LayerHeads(tuple(live.tolist()), None if (held == 1).all() else held))
-    return layers
+    live = np.any(stacked, axis=0).tolist()  # (layers, heads)
+    scaled = np.any(stacked != 1, axis=0).tolist()
+    return [
+        LayerHeads(
+            tuple(place for place, head in enumerate(kept) if live[layer][head]),
+            tuple(place for place, head in enumerate(kept) if scaled[layer][head]),
+        )
+        for layer, kept in enumerate(kept_heads)
+    ]
 
 
 class SlicedAttention:

@@ -27,8 +27,7 @@ def test_live_heads_are_the_union_over_the_batch() -> None:
     layers = plan(weights, [(0, 1, 2, 3)] * 3)
 
     assert [layer.live for layer in layers] == [(1, 3), (), (0, 1, 2, 3)]
-    assert layers[0].weights is not None
-    assert layers[2].weights is None  # nothing to multiply
+    assert [layer.scaled for layer in layers] == [(0, 1, 2, 3), (0, 1, 2, 3), ()]  # nothing to multiply
 
 
 def test_pruned_heads_are_left_out_of_the_plan() -> None:
@@ -38,6 +37,7 @@ def test_pruned_heads_are_left_out_of_the_plan() -> None:
     layers = plan(weights, [(0, 2), ()])
 
     assert [layer.live for layer in layers] == [(0,), ()]
+    assert [layer.scaled for layer in layers] == [(1,), ()]
 
 
 def test_a_mask_that_comes_once_copies_no_weights() -> None:
