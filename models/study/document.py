@@ -1,8 +1,9 @@
-"""Writes docs/head-studies.md from a finished `headroom study all`, so that no number in it is typed by hand.
+"""Puts a finished `headroom study all` into docs/head-studies.md, so that no number of it is typed by hand.
 
     python -m models.study.document runs/study docs/head-studies.md
 
-What the studies ask and how is in head-studies-method.md beside it, which a person writes.
+What stands between the two marks is written anew; the rest of the page is a person's. How the studies work is
+in head-studies-method.md beside it.
 """
 
 from __future__ import annotations
@@ -16,24 +17,35 @@ from typing import Any
 
 from models.errors import ModelError
 
+BEGIN, END = "<!-- study: begin -->", "<!-- study: end -->"
+
 SHOWN = ("single-heads", "random-heads", "layers-off", "layers-noticed")
-"""The plots of this package's own kinds; every other plot of the run is shown too, after them."""
+"""The plots that come first; every other plot of the run is shown too, after them."""
 
 
-def write(run: Path, target: Path) -> None:
-    """Writes `target`, and the plots into a directory of its name. Raises ModelError for another kind."""
+def write(run: Path, page: Path) -> None:
+    """Writes the run's findings between the marks of `page`, and its plots into a directory of that name.
+
+    Raises ModelError for a run of another kind and for a page without the marks.
+    """
     file = run / "report.json"
     if not file.is_file():
         raise ModelError(f"{run} holds no report.json; run headroom study all --out {run} first")
     report = json.loads(file.read_text(encoding="utf-8"))
     if report["kind"] != "all":
         raise ModelError(f"{file} is of the study {report['kind']!r}; the document needs 'all'")
-    plots = target.with_suffix("")
-    plots.mkdir(parents=True, exist_ok=True)
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    if BEGIN not in text or END not in text:
+        raise ModelError(f"{page} needs a line {BEGIN} and, after it, a line {END}")
+    plots = page.with_suffix("")
+    shutil.rmtree(plots, ignore_errors=True)
+    plots.mkdir(parents=True)
     names = sorted((p.stem for p in (run / "plots").glob("*.png")), key=lambda name: (_place(name), name))
     for name in names:
         shutil.copyfile(run / "plots" / f"{name}.png", plots / f"{name}.png")
-    target.write_text(_text(report, names, plots.name), encoding="utf-8")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    found = _text(report, names, plots.name)
+    page.write_text(f"{before}{BEGIN}\n{found}\n{END}{after}", encoding="utf-8")
 
 
 def _place(name: str) -> int:
@@ -45,10 +57,6 @@ def _text(report: Mapping[str, Any], plots: list[str], directory: str) -> str:
     data, baseline = report["data"], report["baseline"]
     held = report["holdout"]
     lines = [
-        f"# Head studies of {report['model']}",
-        "",
-        "Written by `python -m models.study.document` from one run of",
-        "",
         "```console",
         f"$ headroom study all --data {data['source']}"
         + (f" --holdout {held['source']}" if held else "")
@@ -58,8 +66,7 @@ def _text(report: Mapping[str, Any], plots: list[str], directory: str) -> str:
         f"{data['pairs']:,} pairs of {data['queries']} queries"
         + (f", {held['pairs']:,} of {held['queries']} other queries held out" if held else "")
         + f". The whole model: accuracy {baseline['accuracy']:.3f}, QWK {baseline['qwk']:.3f}, NDCG@10 "
-        f"{baseline['ndcg10']:.3f} (a random order: {report['random_order_ndcg10']:.3f}). Method: "
-        "[head-studies-method.md](head-studies-method.md).",
+        f"{baseline['ndcg10']:.3f} (a random order: {report['random_order_ndcg10']:.3f}).",
         "",
         "## Beside the published findings",
         "",
@@ -82,8 +89,8 @@ def _text(report: Mapping[str, Any], plots: list[str], directory: str) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="docs/head-studies.md from a finished study")
+    parser = argparse.ArgumentParser(description="Puts a finished study into docs/head-studies.md")
     parser.add_argument("run", type=Path)
-    parser.add_argument("target", type=Path)
+    parser.add_argument("page", type=Path)
     arguments = parser.parse_args()
-    write(arguments.run, arguments.target)
+    write(arguments.run, arguments.page)
