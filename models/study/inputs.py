@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from models.errors import ModelError
 from models.labelled import LabelledPair, iter_labelled
 from models.study.base import Judged
@@ -68,6 +70,19 @@ def sample_queries(
             limit = -negative
     ordered = sorted((entry for group in kept.values() for entry in group), key=lambda entry: entry[0])
     return [pair for _, pair in ordered], rows
+
+
+def spread_over_queries(query_of: np.ndarray, most: int, seed: int) -> list[int]:
+    """At most `most` pairs, one of each query in turn, ascending. query_of: (n,) the query of each pair."""
+    rng = np.random.default_rng([seed, 5])
+    shuffled = rng.permutation(len(query_of))
+    turns: dict[int, int] = {}
+    turn = np.empty(len(query_of), np.int64)
+    for i in shuffled:
+        query = int(query_of[i])
+        turn[i] = turns.get(query, 0)
+        turns[query] = turn[i] + 1
+    return sorted(int(i) for i in sorted(shuffled, key=lambda i: turn[i])[:most])
 
 
 def check_apart(data: Judged, holdout: Judged) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.study import wording
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -102,7 +104,8 @@ def heat_map(
     axes.tick_params(length=0)
     for (row, column), value in np.ndenumerate(values) if values.size <= _MOST_NUMBERS else ():
         if np.isfinite(value):
-            text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+            text = wording.signed(value, digits) if signed else f"{value:.{digits}f}"
+            text = "0" if not float(f"{value:.{digits}f}") else text
             shade = np.asarray(image.cmap(image.norm(value)))[:3] @ (0.299, 0.587, 0.114)
             axes.text(
                 column,

@@ -14,7 +14,7 @@ from models.bootstrap import Estimate
 from models.labelled import LabelledPair
 from models.study.base import Judged, Study
 from models.study.importance import weights_without
-from models.study.inputs import sample_queries
+from models.study.inputs import spread_over_queries
 from models.study.role_scores import RoleScores
 from models.study.runner import Runner
 from models.study.statistics import Resamples, effect
@@ -22,8 +22,8 @@ from models.study.statistics import Resamples, effect
 SETS = 100
 """Random sets of each comparison; with fewer possible, all of them."""
 
-PAIRS = 400
-"""Pairs, in whole queries, on which hundreds of masks are tried."""
+PAIRS = 600
+"""Pairs, spread over the queries, on which hundreds of masks are tried: queries are the sample."""
 
 METRICS = ("accuracy", "qwk", "ndcg10")
 
@@ -154,11 +154,8 @@ def _published(term_match: RoleScores, held: Sequence[Head]) -> dict[str, tuple[
 
 
 def _sample(study: Study) -> Judged:
-    """Whole queries of the study's data, about PAIRS pairs of them."""
+    """At most PAIRS pairs, some of every query."""
     data = study.data
-    pairs = (
-        LabelledPair(query, title, int(grade))
-        for (query, title), grade in zip(data.pairs, data.grade, strict=True)
-    )
-    kept, _ = sample_queries(pairs, max(PAIRS, int(np.bincount(data.query_of).max())), study.seed)
-    return Judged.of(kept, data.source)
+    rows = spread_over_queries(data.query_of, PAIRS, study.seed)
+    pairs = [LabelledPair(*data.pairs[i], int(data.grade[i])) for i in rows]
+    return Judged.of(pairs, data.source)

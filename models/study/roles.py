@@ -10,6 +10,7 @@ import numpy as np
 from models.study import roles_report
 from models.study.base import Progress, Result, Study
 from models.study.importance import held_heads
+from models.study.inputs import spread_over_queries
 from models.study.role_effects import effects
 from models.study.role_scores import ROLES, RoleScores, role_scores
 
@@ -61,19 +62,6 @@ def leaders(scores: RoleScores, heads: Sequence[tuple[int, int]]) -> tuple[tuple
     significant = [int(i) for i in order if scores.p_adjusted[i] < 0.05 and scores.excess[i] > 0]
     holding = [i for i in significant if scores.excess[i] >= HOLDS]
     return tuple(heads[i] for i in (holding or significant)[:TOP])
-
-
-def spread_over_queries(query_of: np.ndarray, most: int, seed: int) -> list[int]:
-    """At most `most` pairs, one of each query in turn, ascending. query_of: (n,) the query of each pair."""
-    rng = np.random.default_rng([seed, 5])
-    shuffled = rng.permutation(len(query_of))
-    turns: dict[int, int] = {}
-    turn = np.empty(len(query_of), np.int64)
-    for i in shuffled:
-        query = int(query_of[i])
-        turn[i] = turns.get(query, 0)
-        turns[query] = turn[i] + 1
-    return sorted(int(i) for i in sorted(shuffled, key=lambda i: turn[i])[:most])
 
 
 def _steps(progress: Progress) -> Iterator[None]:

@@ -14,9 +14,9 @@ from models.study import seeds, similarity_report
 from models.study.base import Result, Study
 from models.study.distances import Distances, between_heads
 from models.study.importance import held_heads
+from models.study.inputs import spread_over_queries
 from models.study.probes import curves
 from models.study.role_scores import mean_intervals
-from models.study.roles import spread_over_queries
 from models.study.statistics import permutation_p
 
 PAIRS = 100
