@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from models.errors import ModelError
@@ -55,7 +57,8 @@ def describe(device: torch.device) -> str:
     """The device in words, for logs and GET /v1/models."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"cpu ({torch.get_num_threads()} threads)"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"cpu ({cores} cores)"
 
 
 def processor_features() -> list[str]:

@@ -1,12 +1,15 @@
 """The forward threads: run the batches that the scheduler forms, off the event loop.
 
-One on a CPU. On a GPU two, each with a stream of its own: while one waits for its batch's scores, the other
-packs the next batch and sends it over.
+On a CPU one for each core, and batches side by side on one core each: that does far more than one batch at a
+time on all cores, whose threads wait for each other at every product (docs/decisions/005-side-by-side.md). A
+batch that is alone gets all cores, on a thread of its own. On a GPU two, each with a stream of its own: while
+one waits for its batch's scores, the other packs the next batch and sends it over.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -65,6 +68,9 @@ class RowScore:
     probabilities: np.ndarray | None
 
 
+SPLIT_TOKENS = 128
+"""Least tokens of a batch that is one of several made of what waits: less would be mostly overhead."""
+
 Work = Row | AttentionRow
 Outcome = RowScore | np.ndarray
 
@@ -76,7 +82,7 @@ class Engine:
     threads: torch threads of the forward pass on a CPU.
     on_failure: told the kind when the device fails; from then on nothing runs any more.
     tokens_per_second: of the last full batch that warmed up; None before.
-    slots: how many batches may be under way at once.
+    slots: how many batches may be under way at once; split_tokens: as the scheduler takes it.
     """
 
     def __init__(
@@ -87,10 +93,10 @@ class Engine:
         self.failure: DeviceFailed | None = None
         self.tokens_per_second: float | None = None
         device = next((c.encoder.device for c in classifiers.values()), torch.device("cpu"))
-        self.slots = 2 if device.type == "cuda" else 1
-        self._threads = ThreadPoolExecutor(
-            self.slots, thread_name_prefix="forward", initializer=_prepare_thread, initargs=(threads, device)
-        )
+        self.slots = 2 if device.type == "cuda" else threads
+        self.split_tokens = None if device.type == "cuda" else SPLIT_TOKENS
+        self._wide = _pool(1, threads, device)
+        self._narrow = _pool(self.slots, 1, device) if self.slots > 1 else self._wide
 
     async def run(self, batch: Batch[Work]) -> Sequence[Outcome | Exception]:
         """Scores a batch of one lane, in its order.
@@ -99,9 +105,8 @@ class Engine:
         """
         rows = [item.payload for item in batch.items]
         assert isinstance(batch.lane, Lane)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._forward, batch.lane, rows
-        )
+        pool = self._wide if batch.alone else self._narrow
+        return await asyncio.get_running_loop().run_in_executor(pool, self._forward, batch.lane, rows)
 
     def warm_up(self, checkpoint: str, batch_tokens: int, mask: HeadMask) -> None:
         """Runs the smallest and the largest batch under a mask, so that no request pays for first use.
@@ -110,14 +115,18 @@ class Engine:
         """
         classifier = self.classifiers[checkpoint]
         pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
-        for count in (1, max(1, batch_tokens // len(pair))) * 2:
-            began = time.monotonic()
-            self._threads.submit(classifier.forward, [pair] * count, mask.matrix).result()
-            self.tokens_per_second = count * len(pair) / (time.monotonic() - began)
+        for pool, slots in ((self._wide, 1), (self._narrow, self.slots)):
+            for count in (1, max(1, batch_tokens // len(pair))) * 2:
+                began = time.monotonic()
+                passes = [pool.submit(classifier.forward, [pair] * count, mask.matrix) for _ in range(slots)]
+                for forward in passes:
+                    forward.result()
+                self.tokens_per_second = slots * count * len(pair) / (time.monotonic() - began)
 
     def close(self) -> None:
-        """Ends the thread after the batch in hand."""
-        self._threads.shutdown(wait=True)
+        """Ends the threads after the batches in hand."""
+        self._wide.shutdown(wait=True)
+        self._narrow.shutdown(wait=True)
 
     def _forward(self, lane: Lane, rows: list[Work]) -> Sequence[Outcome | Exception]:
         if self.failure is not None:
@@ -143,10 +152,20 @@ class Engine:
             raise
 
 
-def _prepare_thread(threads: int, device: torch.device) -> None:
-    torch.set_num_threads(threads)
-    if device.type == "cuda":
-        torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+def _pool(size: int, torch_threads: int, device: torch.device) -> ThreadPoolExecutor:
+    """`size` threads, all started, for passes that use so many torch threads each."""
+    started = threading.Barrier(size + 1)
+
+    def prepare() -> None:
+        torch.set_num_threads(torch_threads)
+        if device.type == "cuda":
+            torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+
+    pool = ThreadPoolExecutor(size, thread_name_prefix="forward", initializer=prepare)
+    for _ in range(size):
+        pool.submit(started.wait)
+    started.wait()
+    return pool
 
 
 def score_rows(classifier: Classifier, rows: Sequence[Work]) -> list[RowScore | Exception]:

@@ -220,6 +220,9 @@ class FairQueue(Generic[P, T]):
             self._settle()
             return None
         if aged and self._batches % AGED_PART == 0:
+            for _, lane in heads:
+                while self._is_late(lane.oldest(), now, late):  # it may stand behind the lane's head
+                    pass
             return min((lane for _, lane in heads), key=lambda lane: lane.oldest().arrival)
         return min(heads, key=itemgetter(0))[1]
 

@@ -158,6 +158,7 @@ class Pipeline:
             max_wait_s=self._settings.max_queue_s,
             tokens_per_second=self._engine.tokens_per_second,
             slots=self._engine.slots,
+            split_tokens=self._engine.split_tokens,
             observer=_Meter(self._metrics),
         )
         self._shadow = Shadow(self._live, self._scheduler, self._engine.run, self._budget)

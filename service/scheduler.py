@@ -40,11 +40,15 @@ CLEAN_BATCHES = 32  # this many well-filled batches without trouble, and a halve
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[P]):
-    """What one forward pass is asked to do: items of one lane, `tokens` in all."""
+    """What one forward pass is asked to do: items of one lane, `tokens` in all.
+
+    alone: as it begins, no other pass is under way, and none is about to be.
+    """
 
     lane: Hashable
     items: tuple[Item[P], ...]
     tokens: int
+    alone: bool = False
 
 
 class Observer:
@@ -113,7 +117,11 @@ class Scheduler(Generic[P, R]):
             request's own deadline: one that could not be met is refused at once.
         max_age_s: what has waited longer gets a part of the device whatever else comes (`FairQueue`).
         tokens_per_second: the rate to reckon with until a batch has run; None: no such limits until then.
-        slots: batches in flight at once: 1, or 2 where one can be prepared while another runs.
+        slots: batches in flight at once: 1, or 2 where one can be prepared while another runs, or as many as
+            run side by side.
+        split_tokens: slots run side by side, each at its part of the rate (the cores of a processor): what
+            waits is spread over those that are idle, in batches of at least so many tokens. None: slots share
+            the whole device.
         clock: seconds, never backwards; deadlines are read on it.
         call_later: how to be called after so many seconds of that clock; the event loop's, if not given.
     """
@@ -128,6 +136,7 @@ class Scheduler(Generic[P, R]):
         max_wait_s: float = inf,
         tokens_per_second: float | None = None,
         slots: int = 1,
+        split_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
         observer: Observer | None = None,
@@ -136,6 +145,8 @@ class Scheduler(Generic[P, R]):
         self._max_queue_tokens = max_queue_tokens
         self._max_wait_s = max_wait_s
         self._slots = slots
+        self._split_tokens = split_tokens
+        self._busy = 0  # slots that run a batch
         self._clock = clock
         self._call_later = call_later
         self._observer = observer or Observer()
@@ -240,7 +251,7 @@ class Scheduler(Generic[P, R]):
         """One slot: form a batch whenever there is work, run it, again."""
         while True:
             now = self._clock()
-            budget, tokens = self._budget.tokens, self._slice()
+            budget, tokens = self._share(), self._slice()
             if tokens < budget and self._long and now - self._last_short < MIXED_S:
                 entries, late = self._queue.take(tokens, now, fill=False)
             else:
@@ -249,21 +260,38 @@ class Scheduler(Generic[P, R]):
                 self._observer.on_drop("deadline", items)
                 self._close(ticket, DeadlineExceeded())
             if entries:
-                await self._execute(entries)
+                alone = not self._busy and not self._queue.tokens
+                self._busy += 1
+                try:
+                    await self._execute(entries, alone=alone)
+                finally:
+                    self._busy -= 1
             elif self._draining:
                 return
             else:
                 self._work.clear()
                 await self._work.wait()
 
+    def _share(self) -> int:
+        """Tokens of the next batch: the budget, or less where other slots are idle and would get nothing."""
+        budget, waiting = self._budget.tokens, self._queue.tokens
+        if self._split_tokens is None:
+            return budget
+        idle = self._slots - self._busy
+        parts = max(1, min(idle, waiting // self._split_tokens))
+        if not self._busy and 2 * parts <= self._slots:
+            return budget  # alone, a pass has the cores that this leaves idle, too
+        return min(budget, max(self._split_tokens, -(-waiting // parts)))
+
     def _slice(self) -> int:
         """Tokens of a batch that takes SLICE_S."""
         budget = self._budget.tokens
         if self._rate.per_second is None:
             return budget
-        return min(budget, max(budget // LEAST_SLICE, int(SLICE_S * self._rate.per_second)))
+        rate = self._rate.per_second / (1 if self._split_tokens is None else self._slots)
+        return min(budget, max(budget // LEAST_SLICE, int(SLICE_S * rate)))
 
-    async def _execute(self, entries: list[Entry[P, Ticket[R]]]) -> None:
+    async def _execute(self, entries: list[Entry[P, Ticket[R]]], *, alone: bool) -> None:
         """Run a batch, in parts where it must be, and hand out the results."""
         now = self._clock()
         for ticket, _, _ in entries:
@@ -279,7 +307,7 @@ class Scheduler(Generic[P, R]):
                 part = [entry for entry in parts.pop() if entry.owner._flow]  # given up meanwhile: not again
                 if not part:
                     continue
-                results = await self._attempt([entry.item for entry in part])
+                results = await self._attempt([entry.item for entry in part], alone=alone)
                 if results is not None:
                     self._deliver(part, results)
                 else:
@@ -289,12 +317,12 @@ class Scheduler(Generic[P, R]):
             self._in_flight -= len(entries)
             self._in_flight_tokens -= tokens
 
-    async def _attempt(self, items: list[Item[P]]) -> Sequence[R | Exception] | None:
+    async def _attempt(self, items: list[Item[P]], *, alone: bool) -> Sequence[R | Exception] | None:
         """The results of one forward pass, or None: try again in two halves."""
-        batch = Batch(items[0].lane, tuple(items), sum(item.tokens for item in items))
+        batch = Batch(items[0].lane, tuple(items), sum(item.tokens for item in items), alone)
         budget = self._budget.tokens
-        alone = len(items) == 1
-        if batch.tokens > budget and not alone:  # formed before the budget was halved
+        is_one = len(items) == 1
+        if batch.tokens > budget and not is_one:  # formed before the budget was halved
             return None
         self._observer.on_batch(len(items), batch.tokens, budget)
         began = self._clock()
@@ -310,7 +338,7 @@ class Scheduler(Generic[P, R]):
                 raise
             return [DeviceFailed("cancelled") for _ in items]  # the engine's doing, not ours: keep the slot
         except Exception as error:
-            if alone:
+            if is_one:
                 return [error]
             if isinstance(error, OutOfMemory):
                 self._budget.halve(budget, at_least=max(item.tokens for item in items))

@@ -340,3 +340,16 @@ def test_clients_that_come_and_go_leave_nothing_behind() -> None:
     (lane,) = queue._lanes.values()
     assert len(lane.strands) == 1
     assert len(lane.line) <= 20
+
+
+def test_ages_turn_goes_to_the_oldest_that_is_not_late() -> None:
+    queue: FairQueue[str, str] = FairQueue(max_age_s=MAX_AGE_S)
+    for owner in range(4):
+        queue.push(f"before {owner}", [Item(1, "a", "")], now=0)
+        queue.take(1, 0)
+    # The late one is longer, so it stands behind "old" in its lane's fair order, though it came first.
+    queue.push("late", [Item(3, "c", "late")], now=0, deadline=1)
+    queue.push("old", [Item(1, "b", "b"), Item(1, "c", "c")], now=0)
+    entries, dropped = queue.take(1, MAX_AGE_S + 1)
+    assert [entry.item.payload for entry in entries] == ["b"]
+    assert [late.owner for late in dropped] == ["late"]

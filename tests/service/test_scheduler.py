@@ -167,6 +167,48 @@ async def test_an_idle_device_starts_at_once_and_what_arrives_meanwhile_makes_on
         assert s.device.payloads == [["first"], [0, 1, 2, 3, 4]]
 
 
+async def test_slots_side_by_side_share_what_waits() -> None:
+    async with stage(slots=2, split_tokens=20) as s:
+        ticket = s.scheduler.submit(items(*range(8)))  # 80 tokens of a budget of 100
+        await settle()
+        assert [batch.tokens for batch in s.device.batches] == [40, 40]
+        assert not any(batch.alone for batch in s.device.batches)
+        s.device.finish()
+        s.device.finish()
+        assert await ticket.result() == [result_of(n) for n in range(8)]
+
+
+async def test_what_is_too_little_to_share_goes_alone_and_says_so() -> None:
+    async with stage(slots=2, split_tokens=20) as s:
+        s.scheduler.submit(items(*range(3)))
+        await settle()
+        assert [(batch.tokens, batch.alone) for batch in s.device.batches] == [(30, True)]
+        s.scheduler.submit(items(*range(2)))  # the other slot is idle
+        await settle()
+        assert [(batch.tokens, batch.alone) for batch in s.device.batches][1:] == [(20, False)]
+
+
+async def test_a_slot_that_is_left_takes_whole_batches() -> None:
+    async with stage(slots=2, split_tokens=20) as s:
+        s.scheduler.submit(items(*range(30)))
+        await settle()
+        assert [batch.tokens for batch in s.device.batches] == [100, 100]
+        s.device.finish()
+        await settle()
+        assert s.device.batches[-1].tokens == 100
+
+
+async def test_many_slots_go_together_where_sharing_would_leave_most_of_them_idle() -> None:
+    async with stage(slots=8, split_tokens=20) as s:
+        s.scheduler.submit(items(*range(8)))  # four parts of 20 would keep four of eight busy
+        await settle()
+        assert [(batch.tokens, batch.alone) for batch in s.device.batches] == [(80, True)]
+    async with stage(slots=8, split_tokens=10) as s:
+        s.scheduler.submit(items(*range(8)))
+        await settle()
+        assert [(batch.tokens, batch.alone) for batch in s.device.batches] == [(10, False)] * 8
+
+
 async def test_two_slots_keep_two_batches_in_flight() -> None:
     async with stage(slots=2) as s:
         s.scheduler.submit(items(*range(30)))
