@@ -51,16 +51,18 @@ def attend_packed(
         return rows[read - problems * width : read].view(problems, width, size)
 
     for block in layout.blocks:
-        problems = block.count * layout.heads
-        query, key, value = (next_rows(problems, width) for width in (block.queries, block.keys, block.keys))
-        result = results[written : written + problems * block.queries].view(problems, block.queries, size)
+        widths = (block.queries, block.keys, block.keys)
+        query, key, value = (next_rows(block.problems, width) for width in widths)
+        rows_of_block = results[written : written + block.problems * block.queries]
+        result = rows_of_block.view(block.problems, block.queries, size)
         (attend_exactly if exact else attend_together)(query, key, value, block.absent, out=result)
         if head_weights is not None:
             weights = head_weights
             if len(weights) > 1:
-                weights = weights[block.first : block.first + block.sequences]
-            result.view(block.count, layout.heads, -1)[: block.sequences].mul_(weights[..., None])
-        written += problems * block.queries
+                weights = weights[block.first : block.first + block.count]
+            real = result[: block.count * layout.heads]
+            real.view(block.count, layout.heads, -1).mul_(weights[..., None])
+        written += block.problems * block.queries
     return results.index_select(0, layout.scatter).view(-1, layout.heads, size)
 
 

@@ -24,8 +24,9 @@ oneDNN compiles code for it (0.4 to 0.8 ms, of which one pass of the shipped mod
 LENGTH_STEP = 16
 """Sequences within this many tokens of each other share one attention call, at a multiple of this length."""
 
-COUNT_SHARE = 1 / 8
-"""An attention call's number of sequences is filled up in steps of about this share, for the same reason."""
+PROBLEM_SHARE = 1 / 8
+"""An attention call's number of problems (sequences × heads) is filled up in steps of about this share, for
+the same reason; calls of layers with fewer heads then share their shapes with those of others."""
 
 LONGEST_STEP = 64
 """The longest sequence is given in this step to a varlen kernel, whose launch depends on it."""
@@ -58,15 +59,15 @@ class AttentionGroup:
 
 @dataclass(frozen=True, slots=True)
 class AttentionBlock:
-    """A group as the attention core computes it: count·h problems, one for each sequence and head.
+    """A group as the attention core computes it: a problem for each of its `count` sequences and h heads.
 
-    sequences: how many of the count are the group's; those after them are computed and not read.
-    absent: which of the count·h·keys rows of the scores (keys × queries) are no token; None where all are.
+    problems: count·h or more; those after them are computed and not read.
+    absent: which of the problems·keys rows of the scores (keys × queries) are no token; None where all are.
     """
 
     first: int
-    sequences: int
     count: int
+    problems: int
     keys: int
     queries: int
     absent: Tensor | None
@@ -76,9 +77,9 @@ class AttentionBlock:
 class AttentionLayout:
     """How a projection to h heads is taken apart for attention, and put together again.
 
-    gather: rows of the projection seen as (T·3·h, d_head): for each block its queries (count, h, queries),
-        then its keys and values (count, h, keys each); places beyond a sequence's end repeat its last token.
-    scatter: (T·h,), where each token's heads lie among the `places` results, (count, h, queries) a block;
+    gather: rows of the projection seen as (T·3·h, d_head): for each block its queries (problems, queries),
+        then its keys and values (problems, keys each); places beyond a sequence's end repeat its last token.
+    scatter: (T·h,), where each token's heads lie among the `places` results, (problems, queries) a block;
         anywhere for tokens of no sequence.
     Both int64.
     """
@@ -237,7 +238,6 @@ def group_by_length(lengths: np.ndarray, step: int) -> list[AttentionGroup]:
     start = 0
     for begin, end in itertools.pairwise(borders):
         most = max(1, SCORES_AT_ONCE // (int(classes[begin]) * step) ** 2)
-        most -= most % _step(most, COUNT_SHARE)
         for first in range(begin, end, most):
             chosen = lengths[first : min(first + most, end)]
             stop = start + int(chosen.sum())
@@ -264,24 +264,25 @@ def lay_out(
     places = 0
     head = np.arange(heads)
     for group in groups:
-        count, keys, queries, lengths = group.count, group.length, group.length, group.lengths
+        lengths, keys, queries = group.lengths, group.length, group.length
+        problems = group.count * heads
         if not exact:
-            count, keys = _up(count, _step(count, COUNT_SHARE)), _up(keys, LENGTH_STEP)
+            problems, keys = _up(problems, _step(problems, PROBLEM_SHARE)), _up(keys, LENGTH_STEP)
             queries = _up(keys, QUERY_STEP)
-        source = np.minimum(np.arange(count), group.count - 1)  # fills up with the last sequence
+        source = np.minimum(np.arange(problems), group.count * heads - 1)  # fills up with the last problem
         for part, width in enumerate((queries, keys, keys)):
-            row = padded_tokens(group.start, lengths, width)[source] * (3 * heads) + part * heads
-            gathers.append((row[:, None, :] + head[:, None]).reshape(-1))
+            row = padded_tokens(group.start, lengths, width) * (3 * heads) + part * heads
+            of_problem = (row[:, None, :] + head[:, None]).reshape(-1, width)
+            gathers.append(of_problem[source].reshape(-1))
         exists = np.arange(keys) < lengths[:, None]  # (sequences, keys)
         sequence, place = np.nonzero(exists)
         result = places + sequence * (heads * queries) + place
         scatters.append((result[:, None] + head * queries).reshape(-1))
         absent = None
         if not exists.all():
-            missing = np.broadcast_to(~exists[source][:, None], (count, heads, keys))
-            absent = torch.from_numpy(np.flatnonzero(missing)).to(device)
-        blocks.append(AttentionBlock(group.first, group.count, count, keys, queries, absent))
-        places += count * heads * queries
+            absent = torch.from_numpy(np.flatnonzero(~exists[source // heads])).to(device)
+        blocks.append(AttentionBlock(group.first, group.count, problems, keys, queries, absent))
+        places += problems * queries
     of_no_sequence = tokens - groups[-1].stop
     scatters.append(np.zeros(of_no_sequence * heads, np.int64))
     return AttentionLayout(

@@ -115,7 +115,10 @@ def test_packs_of_many_mixes_take_few_shapes() -> None:
     for _ in range(300):
         batch = packed(rng.integers(8, 60, int(rng.integers(1, 40))).tolist())
         products |= {batch.ids.shape[0], batch.first_token.shape[0]}
-        attentions |= {(block.count, block.keys, block.queries) for block in batch.layout(2).blocks}
+        for heads in (7, 12):  # a layer that lost some heads, and one that did not
+            attentions |= {
+                (block.problems, block.keys, block.queries) for block in batch.layout(heads).blocks
+            }
     assert len(products) < 100  # of 300
     assert len(attentions) < 96
 
