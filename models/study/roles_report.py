@@ -109,9 +109,10 @@ def conclusion(scores: Scores, heads: Heads, found: Effects, least: float) -> st
         if not len(c.random["qwk"]):
             continue
         qwk = c.relative["qwk"].interval()
+        random = signed(100 * float(np.median(c.random["qwk"])), 1)
         text.append(
             f"Without the {len(c.heads)} leading {TITLES[c.name]} heads QWK changes by {percent(qwk)}, "
-            f"without as many random heads of the same layers by {100 * np.median(c.random['qwk']):+.1f} % "
+            f"without as many random heads of the same layers by {random} % "
             f"(median of {len(c.random['qwk'])} sets; p = {p_value(c.p['qwk'])})."
         )
     return " ".join(text)
@@ -192,7 +193,7 @@ def findings(scores: Scores, found: Effects, least: float) -> tuple[Finding, ...
             Finding(
                 f"{anchor.name.removeprefix('published: ')} off cost accuracy",
                 "−52 %, against 0 % for five random heads",
-                f"accuracy {percent(change)}; random {100 * random:+.1f} % (median)",
+                f"accuracy {percent(change)}; random {signed(100 * random, 1)} % (median)",
                 bool(change.high < 0 and anchor.p["accuracy"] < 0.05),
                 f"They lose more than {1 - anchor.p['accuracy']:.0%} of layer-matched random sets"
                 f" (p = {p_value(anchor.p['accuracy'])}).",
