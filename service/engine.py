@@ -105,7 +105,8 @@ class Engine:
         """
         rows = [item.payload for item in batch.items]
         assert isinstance(batch.lane, Lane)
-        pool = self._wide if batch.alone else self._narrow
+        exact = self.classifiers[batch.lane.checkpoint].encoder.deterministic
+        pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
         return await asyncio.get_running_loop().run_in_executor(pool, self._forward, batch.lane, rows)
 
     def warm_up(self, checkpoint: str, batch_tokens: int, mask: HeadMask) -> None:

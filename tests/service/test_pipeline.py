@@ -67,12 +67,14 @@ class Service:
 
 
 @asynccontextmanager
-async def serve(model: Path, config: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Service]:
+async def serve(
+    model: Path, config: dict[str, Any] | None = None, *, threads: int = 1, **settings: Any
+) -> AsyncIterator[Service]:
     # A wait that no machine reaches: only tests of the limits are to meet them.
     settings = {"dtype": "float32", "max_queue_s": 60.0} | settings
     options = Settings(model=str(model), device="cpu", **settings)
     metrics = Metrics()
-    pipeline = Pipeline.load(options, LiveConfig.model_validate(config or CONFIG), metrics, threads=1)
+    pipeline = Pipeline.load(options, LiveConfig.model_validate(config or CONFIG), metrics, threads=threads)
     await pipeline.start()
     app = create_app(options, metrics)
     app.state.pipeline = pipeline
@@ -164,8 +166,24 @@ async def test_requests_with_different_masks_at_once_get_each_their_own(
         np.testing.assert_allclose(scores, expected.score, atol=1e-5)
 
 
-async def test_deterministic_scores_are_the_same_bits_under_any_load(tiny_checkpoint: Path) -> None:
-    async with serve(tiny_checkpoint, deterministic=True) as service:
+async def test_batches_side_by_side_score_as_one(tiny_checkpoint: Path, clf: Classifier) -> None:
+    async with serve(tiny_checkpoint, threads=3) as service:
+        titles = TITLES * 20
+        answers = await asyncio.gather(
+            *(service.post("/v1/score", query=QUERY, titles=titles, variant=name) for name in ("full", "cut"))
+        )
+        for answer, spec in zip(answers, ("none", "random:0.5@7"), strict=True):
+            expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4)).score
+            scores = [row["score"] for row in answer["results"]]
+            np.testing.assert_allclose(scores, np.tile(expected, 20), atol=1e-5)
+        assert service.metric("headroom_batch_pairs_count") > 2  # the first request was spread over three
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+async def test_deterministic_scores_are_the_same_bits_under_any_load(
+    tiny_checkpoint: Path, threads: int
+) -> None:
+    async with serve(tiny_checkpoint, deterministic=True, threads=threads) as service:
         alone = await service.post("/v1/score", query=QUERY, titles=TITLES[:1], head_mask="1.2")
         crowd = await asyncio.gather(
             *(
