@@ -64,8 +64,11 @@ class Server:
     variables: dict[str, str] = field(default_factory=dict)
 
 
-def _peer(name: str, environment: str, script: str, engine: str, kind: str = "peer") -> Server:
+def _peer(
+    name: str, environment: str, script: str, engine: str, kind: str = "peer", workers: int = 1
+) -> Server:
     command = f"python -m benchmarks.peers.{script} --engine {engine} --model {{model}} --port {{port}}"
+    command += f" --workers {workers}"
     return Server(name, kind, environment, command)
 
 
@@ -74,10 +77,11 @@ SERVERS = (
     Server("headroom int8", "int8", "ours", "headroom serve --model {int8} --port {port}"),
     _peer("Ray Serve, transformers fp32", "ours", "serve_ray", "torch_transformers:fp32", "stock"),
     _peer("Ray Serve, transformers bf16", "ours", "serve_ray", "torch_transformers:bf16"),
-    _peer("LitServe, OpenVINO bf16", "litserve", "serve_litserve", "open_vino:bf16"),
+    _peer("LitServe, 2 workers, OpenVINO bf16", "litserve", "serve_litserve", "open_vino:bf16", workers=2),
     _peer("BentoML, OpenVINO bf16", "bentoml", "serve_bentoml", "open_vino:bf16"),
     _peer("mosec, OpenVINO bf16", "mosec", "serve_mosec", "open_vino:bf16"),
-    _peer("mosec, CTranslate2 int8", "mosec", "serve_mosec", "c_translate2:int8"),
+    _peer("mosec, 2 workers, OpenVINO bf16", "mosec", "serve_mosec", "open_vino:bf16", workers=2),
+    _peer("mosec, 2 workers, CTranslate2 int8", "mosec", "serve_mosec", "c_translate2:int8", workers=2),
     Server(
         "Infinity, torch bf16",
         "peer",

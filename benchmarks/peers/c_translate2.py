@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import ctranslate2
@@ -19,7 +20,7 @@ def engines(directory: Path) -> Engines:
 
 def serving(directory: Path, name: str) -> Engine:
     """For a server: int8."""
-    return engine(directory, name)
+    return engine(directory, name, int(os.environ.get("BENCH_THREADS", "2")))
 
 
 def engine(directory: Path, compute_type: str, threads: int = 2) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ def engines(directory: Path) -> Engines:
 
 def serving(directory: Path, name: str) -> Engine:
     """For a server: bf16."""
-    return engine(directory, name)
+    return engine(directory, name, int(os.environ.get("BENCH_THREADS", "2")))
 
 
 def engine(directory: Path, precision: str, threads: int = 2) -> Engine:
@@ -32,6 +33,7 @@ def engine(directory: Path, precision: str, threads: int = 2) -> Engine:
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
+            "ENABLE_CPU_PINNING": False,  # or two processes of one thread each share a core
         },
     )
     request = model.create_infer_request()

@@ -23,9 +23,13 @@ WAIT_S = 0.005
 
 TIMEOUT_S = 120
 
+THREADS = 2
+"""Of all workers together, as for every engine."""
+
 
 def arguments() -> argparse.Namespace:
-    """--engine (a module of benchmarks.peers), --model (an exported checkpoint), --port.
+    """--engine (a module of benchmarks.peers), --model (an exported checkpoint), --port, and --workers:
+    processes that score side by side, sharing THREADS.
 
     As variables too, for servers that start processes of their own without our arguments.
     """
@@ -33,8 +37,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--engine", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     os.environ["BENCH_ENGINE"], os.environ["BENCH_MODEL"] = options.engine, options.model
+    os.environ["BENCH_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(THREADS // options.workers)
     return options
 
 

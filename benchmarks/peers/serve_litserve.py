@@ -1,4 +1,4 @@
-"""LitServe: FastAPI in front, one worker process with dynamic batching."""
+"""LitServe: FastAPI in front, worker processes with dynamic batching."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class ScoreAPI(litserve.LitAPI):
 if __name__ == "__main__":
     options = scoring.arguments()
     api = ScoreAPI(max_batch_size=scoring.MOST_REQUESTS, batch_timeout=scoring.WAIT_S, api_path="/v1/score")
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, timeout=scoring.TIMEOUT_S)
+    server = litserve.LitServer(
+        api, accelerator="cpu", workers_per_device=options.workers, timeout=scoring.TIMEOUT_S
+    )
     server.run(
         host="127.0.0.1",
         port=options.port,

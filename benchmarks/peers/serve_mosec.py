@@ -1,4 +1,4 @@
-"""mosec: a Rust front, one Python worker with dynamic batching."""
+"""mosec: a Rust front, Python workers with dynamic batching."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main() -> None:
     server = Server()
     server.append_worker(
         ScoreWorker,
-        num=1,
+        num=options.workers,
         max_batch_size=scoring.MOST_REQUESTS,
         max_wait_time=int(scoring.WAIT_S * 1000),
         route="/v1/score",
