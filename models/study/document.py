@@ -84,7 +84,7 @@ def _text(report: Mapping[str, Any], plots: list[str], directory: str) -> str:
         lines += [f"**{kind}.** {conclusion}", ""]
     lines += ["## Plots", ""]
     for name in plots:
-        lines += [f"![{name.replace('-', ' ')}]({directory}/{name}.png)", ""]
+        lines += [f"![{name.replace('-', ' ').replace('_', ' ')}]({directory}/{name}.png)", ""]
     return "\n".join(lines)
 
 
