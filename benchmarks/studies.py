@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import alternate, machine, ratio
-from models import Classifier
+from models import Classifier, HeadMask
 from models.labelled import read_labelled
 from models.study.base import Judged
 from models.study.runner import Runner
@@ -38,7 +38,7 @@ def measure(rounds: int, model: Path | None = None, pairs: int = PAIRS) -> dict[
     runner = Runner(classifier, data)
 
     def separate() -> np.ndarray:
-        return np.concatenate([runner.logits([mask]) for mask in few])
+        return np.stack([classifier.score(data.pairs, HeadMask(mask)).logits for mask in few])
 
     seconds = alternate({ONE_PASS: lambda: runner.logits(list(masks)), SEPARATE: separate}, rounds)
     seconds[SEPARATE] = [value * len(masks) / len(few) for value in seconds[SEPARATE]]

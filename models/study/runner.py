@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from models.classifier import Classifier, batches_by_length
@@ -146,23 +144,8 @@ class Runner:
             yield missing[index], logits
 
     def _here(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """On a processor parts run side by side, a core each, which does more than all cores on one part
-        (docs/decisions/005-side-by-side.md)."""
-        cores = torch.get_num_threads()
-        if len(parts) < 2 or cores < 2 or self.classifier.encoder.device.type != "cpu":
-            for number, part in enumerate(parts):
-                yield number, compute(self.classifier, part)
-            return
-        pool = ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,))
-        try:
-            numbers = {
-                pool.submit(compute, self.classifier, part): number for number, part in enumerate(parts)
-            }
-            for done in as_completed(numbers):
-                yield numbers[done], done.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(cores)  # a thread's own number is also that of threads to come
+        for number, part in enumerate(parts):
+            yield number, compute(self.classifier, part)
 
     def _file(self, part: Part) -> Path | None:
         if self.cache is None:
