@@ -30,13 +30,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
 
 
-def attend_packed(
-    projected: Tensor, layout: AttentionLayout, head_weights: Tensor | None = None, *, exact: bool = False
-) -> Tensor:
+def attend_packed(projected: Tensor, layout: AttentionLayout, head_weights: Tensor | None = None) -> Tensor:
     """Self-attention of each sequence and head of a pack: softmax(q kᵀ/√d)·v, times the head's weight.
 
     projected: (T, 3·h·d), queries, keys and values of h heads; layout: of the pack for h heads;
-    head_weights: (B, h), or (1, h) for all sequences, of projected's dtype; exact: as in `attend_exactly`.
+    head_weights: (B, h), or (1, h) for all sequences, of projected's dtype.
     Returns (T, h, d). Rows of d numbers are gathered into one buffer and scattered back, which costs a third
     of what strided views cost the products.
     """
@@ -55,7 +53,7 @@ def attend_packed(
         query, key, value = (next_rows(block.problems, width) for width in widths)
         rows_of_block = results[written : written + block.problems * block.queries]
         result = rows_of_block.view(block.problems, block.queries, size)
-        (attend_exactly if exact else attend_together)(query, key, value, block.absent, out=result)
+        (attend_exactly if layout.exact else attend_together)(query, key, value, block.absent, out=result)
         if head_weights is not None:
             weights = head_weights
             if len(weights) > 1:
@@ -154,23 +152,21 @@ class MultiHeadAttention:
         joined = heads.transpose(1, 2).reshape(rows * length, self.heads * self.head_size)
         return self.output(joined).view(rows, length, width)
 
-    def joined(
-        self, x: Tensor, batch: PackedBatch, head_weights: Tensor | None = None, *, exact: bool = False
-    ) -> Tensor:
+    def joined(self, x: Tensor, batch: PackedBatch, head_weights: Tensor | None = None) -> Tensor:
         """Concat(head_1 … head_h) of encoder self-attention over a packed batch, what W^O is then applied to.
 
-        x: (T, d_model); head_weights: (B, h), or (1, h) for all sequences, of x's dtype, or None;
-        exact: every sequence's result is the same bits in any batch (see `attend_exactly`).
+        x: (T, d_model); head_weights: (B, h), or (1, h) for all sequences, of x's dtype, or None.
+        Of an exact batch, every sequence's result is the same bits in any other (see `attend_exactly`).
         Returns (T, h·d_head).
         """
         projected = self.query_key_value(x)  # (T, 3·H·d)
-        if not exact and has_varlen(x.device, x.dtype):
+        if not batch.exact and has_varlen(x.device, x.dtype):
             heads = self._varlen(projected, batch)
             if head_weights is not None:
                 weights = head_weights if len(head_weights) == 1 else head_weights[batch.row_of_token]
                 heads.mul_(weights[..., None])
         else:
-            heads = attend_packed(projected, batch.layout(self.heads), head_weights, exact=exact)
+            heads = attend_packed(projected, batch.layout(self.heads), head_weights)
         return heads.view(x.shape[0], -1)
 
     def probabilities(self, x: Tensor) -> Tensor:

@@ -190,7 +190,7 @@ class Classifier:
         Returns (len(heads), n, n) float32; a row sums to 1, or to the head's weight under the mask.
         """
         encoder = self.encoder
-        batch = pack([pair], device=encoder.device)
+        batch = pack([pair], device=encoder.device, deterministic=encoder.deterministic)
         return encoder.attention(batch, heads, None if head_mask is None else head_mask.matrix)
 
     def _masks(self, head_mask: Masks, count: int) -> HeadMask | list[HeadMask] | None:

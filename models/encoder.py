@@ -286,7 +286,7 @@ class Encoder:
         residual = x[batch.first_token] if first_only else x
         if live.module is None:  # nothing but the bias of W^O is left
             return layer.attention_norm(residual + layer.attention_bias)
-        joined = live.module.joined(x, batch, live.weights, exact=self.deterministic)
+        joined = live.module.joined(x, batch, live.weights)
         if first_only:
             joined = joined[batch.first_token]
         return layer.attention_norm(live.module.output(joined, residual=residual))

@@ -82,6 +82,7 @@ class AttentionLayout:
     scatter: (T·h,), where each token's heads lie among the `places` results, (problems, queries) a block;
         anywhere for tokens of no sequence.
     Both int64.
+    exact: no group was filled up, neither its sequences nor their number.
     """
 
     heads: int
@@ -89,6 +90,7 @@ class AttentionLayout:
     gather: Tensor
     scatter: Tensor
     blocks: tuple[AttentionBlock, ...]
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +258,7 @@ def padded_tokens(start: int, lengths: np.ndarray, width: int) -> np.ndarray:
 def lay_out(
     groups: Sequence[AttentionGroup], heads: int, device: torch.device, *, tokens: int, exact: bool
 ) -> AttentionLayout:
-    """The layout for `heads` heads of these groups, which make up a pack of `tokens` tokens.
-
-    exact: no group is filled up, neither its sequences nor their number.
-    """
+    """The layout for `heads` heads of these groups, which make up a pack of `tokens` tokens."""
     gathers, scatters, blocks = [], [], []
     places = 0
     head = np.arange(heads)
@@ -291,4 +290,5 @@ def lay_out(
         torch.from_numpy(np.concatenate(gathers)).to(device),
         torch.from_numpy(np.concatenate(scatters)).to(device),
         tuple(blocks),
+        exact,
     )

@@ -72,7 +72,7 @@ class _Tree:
         """All heads' outputs, (T, h·d_head), where more than one branch needs them."""
         if layer.attention is None or sum(bool(weights.any()) for weights in rows) < 2:
             return None
-        return layer.attention.joined(x, self.batch, exact=self.encoder.deterministic)
+        return layer.attention.joined(x, self.batch)
 
     def attend(
         self, layer: Layer, x: Tensor, residual: Tensor, weights: NDArray[np.float32], joined: Tensor | None
@@ -84,7 +84,7 @@ class _Tree:
             return residual + layer.attention_bias
         if joined is None:
             module, weights = self.cut(module, weights)
-            joined = module.joined(x, self.batch, exact=self.encoder.deterministic)
+            joined = module.joined(x, self.batch)
         if residual is not x:
             joined = joined[self.batch.first_token]
         if (weights != 1).any():

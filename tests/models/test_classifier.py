@@ -102,6 +102,14 @@ def test_no_pairs_give_no_scores(clf: Classifier) -> None:
     assert clf.score([]).logits.shape == (0, 5)
 
 
+def test_attention_of_a_deterministic_classifier_is_the_same(tiny_checkpoint: Path, clf: Classifier) -> None:
+    pair = clf.tokenizer.encode([("angle bracket", "a title of a length that is no multiple of sixteen")])[0]
+    assert len(pair) % 16
+    exact = Classifier.load(tiny_checkpoint, "cpu", deterministic=True)
+    heads = [(0, 0), (2, 3)]
+    np.testing.assert_allclose(exact.attention(pair, heads), clf.attention(pair, heads), atol=1e-5)
+
+
 def test_attention_of_a_pair(clf: Classifier) -> None:
     pair = clf.tokenizer.encode([("angle", "steel angle")])[0]
 
