@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import os
 import statistics
 import threading
 import time
@@ -21,6 +20,7 @@ import torch
 
 from loadtest.pairs import made_up_pairs
 from models.classifier import Classifier
+from models.device import cores
 from models.tokenizer import EncodedPair
 
 POOL = 2000
@@ -54,7 +54,7 @@ class ModelAlone:
     """
 
     def __init__(self, titles: int) -> None:
-        self.cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.cores = cores()
         self._threads = torch.get_num_threads()
         torch.set_num_threads(self.cores)
         self._classifier = Classifier.load()
@@ -68,7 +68,7 @@ class ModelAlone:
     def pairs_per_second(self, seconds: float) -> float:
         """As many batches as fit the time."""
         began = time.perf_counter()
-        turns = iter(itertools.cycle(self._batches))
+        turns = itertools.cycle(self._batches)
 
         def work() -> int:
             done = 0

@@ -57,8 +57,12 @@ def describe(device: torch.device) -> str:
     """The device in words, for logs and GET /v1/models."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"cpu ({cores} cores)"
+    return f"cpu ({cores()} cores)"
+
+
+def cores() -> int:
+    """How many processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_features() -> list[str]:

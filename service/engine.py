@@ -93,10 +93,14 @@ class Engine:
         self.failure: DeviceFailed | None = None
         self.tokens_per_second: float | None = None
         device = next((c.encoder.device for c in classifiers.values()), torch.device("cpu"))
-        self.slots = 2 if device.type == "cuda" else threads
-        self.split_tokens = None if device.type == "cuda" else SPLIT_TOKENS
-        self._wide = _pool(1, threads, device)
-        self._narrow = _pool(self.slots, 1, device) if self.slots > 1 else self._wide
+        self.split_tokens: int | None = None
+        if device.type == "cuda":
+            self.slots = 2
+            self._wide = self._narrow = _pool(self.slots, threads, device)
+        else:
+            self.slots, self.split_tokens = threads, SPLIT_TOKENS
+            self._wide = _pool(1, threads, device)
+            self._narrow = _pool(self.slots, 1, device) if self.slots > 1 else self._wide
 
     async def run(self, batch: Batch[Work]) -> Sequence[Outcome | Exception]:
         """Scores a batch of one lane, in its order.
@@ -116,7 +120,7 @@ class Engine:
         """
         classifier = self.classifiers[checkpoint]
         pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
-        for pool, slots in ((self._wide, 1), (self._narrow, self.slots)):
+        for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
             for count in (1, max(1, batch_tokens // len(pair))) * 2:
                 began = time.monotonic()
                 passes = [pool.submit(classifier.forward, [pair] * count, mask.matrix) for _ in range(slots)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,11 @@ Engine = Callable[[Batch], np.ndarray]
 
 Engines = Mapping[str, Engine]
 """By name. `NAME [SETTING]` are settings of one engine, of which the fastest is measured."""
+
+
+def threads_of_worker() -> int:
+    """Threads of a server's engine: what its process was started with, divided by its workers."""
+    return int(os.environ.get("OMP_NUM_THREADS", "2"))
 
 
 def padded(rows: list[tuple[np.ndarray, int]], texts: list[tuple[str, str]] | None = None) -> Batch:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import ctranslate2
 import numpy as np
 
-from benchmarks.peers.batch import Batch, Engine, Engines
+from benchmarks.peers.batch import Batch, Engine, Engines, threads_of_worker
 
 PACKAGES = ("ctranslate2",)
 
@@ -20,7 +19,7 @@ def engines(directory: Path) -> Engines:
 
 def serving(directory: Path, name: str) -> Engine:
     """For a server: int8."""
-    return engine(directory, name, int(os.environ.get("BENCH_THREADS", "2")))
+    return engine(directory, name, threads_of_worker())
 
 
 def engine(directory: Path, compute_type: str, threads: int = 2) -> Engine:

@@ -37,10 +37,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--engine", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--workers", type=int, choices=range(1, THREADS + 1), default=1)
     options = parser.parse_args()
     os.environ["BENCH_ENGINE"], os.environ["BENCH_MODEL"] = options.engine, options.model
-    os.environ["BENCH_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(THREADS // options.workers)
+    os.environ["OMP_NUM_THREADS"] = str(THREADS // options.workers)
     return options
 
 
