@@ -3,7 +3,7 @@
 A section is a module with `measure(rounds) -> dict`, `as_markdown(dict) -> str` and
 `missed(dict) -> list[str]` (the targets that were not reached, in words), and has its place between
 `<!-- NAME: begin -->` and `<!-- NAME: end -->` in docs/PERFORMANCE.md and under its name in
-docs/performance.json.
+docs/performance.json; on a processor with AMX, under "NAME amx" where the document has that place.
 
 Example: python -m benchmarks --only encoder,engines --rounds 20 --check
 """
@@ -16,6 +16,7 @@ import sys
 import traceback
 
 from benchmarks import document
+from models.device import processor_features
 
 ROUNDS = 20
 """Turns of each side, where neither --rounds nor the section says otherwise."""
@@ -58,7 +59,7 @@ def main() -> int:
         table = section.as_markdown(result)
         print(table, flush=True)
         if not options.dry_run:
-            document.write(name, result, table)
+            document.write(name, result, table, features=processor_features())
         missed = section.missed(result)
         for line in missed:
             print(f"target missed: {line}", file=sys.stderr)

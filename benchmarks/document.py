@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCHEMA = 1
+AMX = "amx"
 
 
-def write(section: str, result: dict[str, Any], table: str, docs: Path = DOCS) -> None:
+def write(
+    section: str, result: dict[str, Any], table: str, docs: Path = DOCS, features: Sequence[str] = ()
+) -> None:
     """Replaces a section's table and results; those of the others stay as they are.
 
+    features: of the processor. What was measured with AMX, where products are several times as fast and the
+    rest is not, is kept as "SECTION amx", beside what was measured without, if the document has that place.
     Raises ValueError where PERFORMANCE.md has no markers for the section.
     """
     document, results = docs / "PERFORMANCE.md", docs / "performance.json"
-    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
     text = document.read_text(encoding="utf-8")
+    if AMX in features and f"<!-- {section} {AMX}: begin -->" in text:
+        section = f"{section} {AMX}"
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
     before, found, rest = text.partition(begin)
     _, ended, after = rest.partition(end)
     if not found or not ended:

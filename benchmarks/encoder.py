@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import agreement, parts
+from benchmarks import agreement, cores, parts
 from benchmarks.measure import Ratio, alternate, machine, ratio
 from benchmarks.workload import (
     PAIRS,
@@ -97,6 +97,7 @@ def measure(rounds: int) -> dict[str, Any]:
         "machine": machine(),
         "rows": [asdict(row) for row in rows],
         "profile": profiles,
+        "cores": cores.measure(rounds),
         "agreement": agreement.measure(),
     }
 
@@ -206,6 +207,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     lines.append("|---" * (len(parts.PARTS) + 1) + "|")
     for shape, shares in result["profile"].items():
         lines.append(f"| {shape} | " + " | ".join(f"{shares[part]:.1%}" for part in parts.PARTS) + " |")
+    lines += ["", cores.as_markdown(result["cores"])]
     found = result["agreement"]
     lines += [
         "",

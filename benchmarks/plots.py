@@ -25,8 +25,9 @@ def draw(results: dict[str, Any], directory: Path) -> list[Path]:
     """PNG files of the sections that are there; returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
-    if "engines" in results:
-        drawn.append(engines(results["engines"]["rows"], directory / "engines.png"))
+    for section, file in (("engines", "engines.png"), ("engines amx", "engines-amx.png")):
+        if section in results:
+            drawn += [engines(results[section]["rows"], directory / file)]
     if "servers" in results:
         drawn.append(servers(results["servers"]["rows"], directory / "servers.png"))
     return drawn

@@ -20,6 +20,12 @@ from torch.nn.attention.varlen import varlen_attn
 from models.linear import Linear
 from models.packing import AttentionLayout, PackedBatch
 
+FUSED_KEYS = 112
+"""From this many keys on, scores are never written out: torch's fused kernel goes through them in blocks.
+
+It is up to six times as fast there and up to 1.7 times as slow for few keys (docs/PERFORMANCE.md, Encoder).
+"""
+
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(q kᵀ/√d + bias)·v for each head on its own.
@@ -53,7 +59,8 @@ def attend_packed(projected: Tensor, layout: AttentionLayout, head_weights: Tens
         query, key, value = (next_rows(block.problems, width) for width in widths)
         rows_of_block = results[written : written + block.problems * block.queries]
         result = rows_of_block.view(block.problems, block.queries, size)
-        (attend_exactly if layout.exact else attend_together)(query, key, value, block.absent, out=result)
+        core = attend_together if block.keys < FUSED_KEYS or block.queries == 1 else attend_fused
+        (attend_exactly if layout.exact else core)(query, key, value, block.absent, out=result)
         if head_weights is not None:
             weights = head_weights
             if len(weights) > 1:
@@ -75,6 +82,15 @@ def attend_together(query: Tensor, key: Tensor, value: Tensor, absent: Tensor | 
     if absent is not None:
         scores.view(-1, query.shape[1]).index_fill_(0, absent, -torch.inf)
     torch.bmm(torch.softmax(scores, 1).mT, value, out=out)
+
+
+def attend_fused(query: Tensor, key: Tensor, value: Tensor, absent: Tensor | None, out: Tensor) -> None:
+    """The same without a buffer of scores. Shapes as in `attend_together`."""
+    bias = None
+    if absent is not None:
+        bias = key.new_zeros(key.shape[0] * key.shape[1]).index_fill_(0, absent, -torch.inf)
+        bias = bias.view(key.shape[0], 1, 1, key.shape[1])
+    out.copy_(attend(query[:, None], key[:, None], value[:, None], bias)[:, 0])
 
 
 def attend_exactly(query: Tensor, key: Tensor, value: Tensor, absent: Tensor | None, out: Tensor) -> None:

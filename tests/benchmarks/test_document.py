@@ -25,6 +25,22 @@ def test_a_section_replaces_its_own_part_only(tmp_path: Path) -> None:
     assert document.read(tmp_path) == {"schema": 1, "a": {"rows": [1]}, "b": {"kept": True}}
 
 
+@pytest.mark.parametrize(
+    ("features", "replaced"), [(["avx2", "amx"], "tiles"), (["avx2"], "plain"), ([], "plain")]
+)
+def test_what_a_processor_with_amx_measures_is_kept_apart_where_it_has_a_place(
+    features: list[str], replaced: str, tmp_path: Path
+) -> None:
+    text = "<!-- a: begin -->\nplain\n<!-- a: end -->\n"
+    text += "<!-- a amx: begin -->\ntiles\n<!-- a amx: end -->\n"
+    (tmp_path / "PERFORMANCE.md").write_text(text)
+
+    document.write("a", {"rows": [1]}, "| new |", tmp_path, features)
+
+    assert (tmp_path / "PERFORMANCE.md").read_text() == text.replace(replaced, "| new |")
+    assert document.read(tmp_path).keys() == {"schema", "a amx" if replaced == "tiles" else "a"}
+
+
 def test_a_section_without_a_place_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "PERFORMANCE.md").write_text(TEXT)
     with pytest.raises(ValueError, match="<!-- c: begin -->"):

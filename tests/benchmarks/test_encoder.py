@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import agreement, encoder, parts
+from benchmarks import agreement, cores, encoder, parts
 from benchmarks.measure import Ratio, alternate, ratio
 from benchmarks.workload import SHAPES, Shape, document_lengths, query_title_lengths, useful_flops
 
@@ -29,6 +29,7 @@ AGREEMENT = {
 def test_a_run_has_a_row_for_every_engine_and_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "SHAPES", {"tiny": TINY, "base": TINY})
     monkeypatch.setattr(encoder.agreement, "measure", lambda: AGREEMENT)
+    monkeypatch.setattr(cores, "SCORES", 512**2)
 
     result = encoder.measure(rounds=2)
 
@@ -39,6 +40,7 @@ def test_a_run_has_a_row_for_every_engine_and_a_table(monkeypatch: pytest.Monkey
     assert ours["against_ours"] == {"median": 1, "low": 1, "high": 1}
     assert sum(row["saved"] is not None for row in rows) == 3 * 2
     assert encoder.as_markdown(result).count("\n| tiny |") == 2 * 2 * 8 + 1
+    assert encoder.as_markdown(result).count(", heads of ") == len(result["cores"]) / len(cores.KEYS) == 4
     json.dumps(result)
 
 

@@ -13,6 +13,7 @@ from models.attention import (
     MultiHeadAttention,
     attend,
     attend_exactly,
+    attend_fused,
     attend_together,
     attention_probabilities,
 )
@@ -132,10 +133,11 @@ def test_every_attention_core_is_scaled_dot_product_attention(
     masked = torch.softmax(scores.masked_fill(missing[:, None], -torch.inf), -1) @ value.double()
 
     out = torch.empty_like(query)
-    attend_together(query, key, value, None, out)
-    torch.testing.assert_close(out.double(), full, atol=1e-5, rtol=1e-4)
-    attend_together(query, key, value, missing.flatten().nonzero().flatten(), out)
-    torch.testing.assert_close(out.double(), masked, atol=1e-5, rtol=1e-4)
+    for core in (attend_together, attend_fused):
+        core(query, key, value, None, out)
+        torch.testing.assert_close(out.double(), full, atol=1e-5, rtol=1e-4)
+        core(query, key, value, missing.flatten().nonzero().flatten(), out)
+        torch.testing.assert_close(out.double(), masked, atol=1e-5, rtol=1e-4)
     attend_exactly(query, key, value, None, out)
     torch.testing.assert_close(out.double(), full, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(

@@ -40,7 +40,7 @@ def alone(projected: Tensor, batch: PackedBatch, heads: int, weights: Tensor | N
 
 @settings(max_examples=60, deadline=None)
 @given(
-    lengths=st.lists(st.integers(2, 70), min_size=1, max_size=9),
+    lengths=st.lists(st.integers(2, 150), min_size=1, max_size=9),
     heads=st.integers(1, 4),
     masked=st.sampled_from(["no", "by row", "one for all"]),
     deterministic=st.booleans(),
