@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from models.training.batches import tokenized
+from models.training.catalogue import new_catalogue, read_things
 from models.training.data import (
     TEST_FOLDS,
     TRAINING_FOLDS,
@@ -68,11 +69,13 @@ def build(recipe: Recipe, *, data: Path, out: Path, work: Path) -> dict[str, Any
     model = start(recipe, vectors_stage(recipe, tokens, work))
     compute = {"pretrain": asdict(pretrain_stage(recipe, model, tokens, work))}
     validation = validation_rows(recipe, data)
-    handed_on = {}
+    handed_on: dict[str, dict[str, Tensor]] = {}
     for stage in recipe.graded:
+        if stage.begins_with:
+            model.load_state_dict(averaged(handed_on, stage.begins_with))
         model, progress = graded_stage(stage, model, tokenizer, sources, validation, work)
         compute[stage.name] = asdict(progress)
-        if stage.name in recipe.average:
+        if stage.name in recipe.averaged_stages():
             handed_on[stage.name] = weights_of(model)
     if recipe.average:
         model.load_state_dict(averaged(handed_on, recipe.average))
@@ -87,7 +90,7 @@ def build(recipe: Recipe, *, data: Path, out: Path, work: Path) -> dict[str, Any
 
 
 def read_sources(recipe: Recipe, data: Path) -> Sources:
-    """Products, dictionary, movie queries, and the judged pairs of the training folds only."""
+    """Products, dictionary, the catalogue, movie queries, and the judged pairs of the training folds only."""
     dictionary = read_dictionary(read_text(data)["oewn_text"])
     products = read_products(data)
     shelf = new_shelf(products, dictionary, title_statistics(products, dictionary.nouns()))
@@ -95,7 +98,8 @@ def read_sources(recipe: Recipe, data: Path) -> Sources:
         set(dictionary.words()) | {word for product in products for word in words_of(product.title)}
     )
     judged = group_judged(read_judged(data, TRAINING_FOLDS))
-    return Sources(shelf, lexicon, read_movies(data), judged, recipe.judged_shares)
+    catalogue = new_catalogue(read_things(), shelf.titles)
+    return Sources(shelf, catalogue, lexicon, read_movies(data), judged, recipe.judged_shares)
 
 
 def validation_rows(recipe: Recipe, data: Path) -> list[Judged]:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from models.training.batches import Batch, fitted, grouped, padded, tokenized
+from models.training.catalogue import Catalogue, thing_pair
 from models.training.data import Example, Judged, Target, graded_target, source_family
 from models.training.evaluate import by_family, logits_of, probabilities_of
 from models.training.loop import Progress, Schedule, train
@@ -36,6 +37,7 @@ class Sources:
     """Everything pairs are drawn from. judged: by source family, then by query."""
 
     shelf: Shelf
+    catalogue: Catalogue
     lexicon: Sequence[str]
     movies: Sequence[tuple[str, str, bool]]
     judged: Mapping[str, Sequence[Sequence[Judged]]]
@@ -58,6 +60,7 @@ def mixed_examples(
     make: dict[str, Callable[[], Example]] = {
         "product": lambda: product_pair(sources.shelf, rng),
         "described": lambda: described_pair(sources.shelf, rng),
+        "thing": lambda: thing_pair(sources.catalogue, rng),
         "pseudo": lambda: pseudo_pair(sources.lexicon, rng),
         "dictionary": lambda: dictionary_pair(sources.shelf.dictionary, rng),
         "movies": lambda: _movie_pair(sources, rng),

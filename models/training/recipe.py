@@ -47,6 +47,9 @@ class Stage(_Section):
 class GradedStage(Stage):
     """A stage on graded pairs: `shares` by kind of pair; `layers` to grow to before it starts.
 
+    It begins with what the stage before it handed on, or with a weighted mean of what earlier stages did
+    (`begins_with`: shares by stage).
+
     What it hands on is `learnt` × its best weights + (1 − learnt) × those it began with: a little less fitted
     to the few human labels, better elsewhere (Wortsman et al. 2022, WiSE-FT).
     """
@@ -57,6 +60,7 @@ class GradedStage(Stage):
     dropout: float = 0.0
     validate_minutes: float = 8.0
     learnt: float = 1.0
+    begins_with: dict[str, float] = {}
 
 
 class Recipe(_Section):
@@ -74,15 +78,26 @@ class Recipe(_Section):
     validation_dbpedia_pairs: int = 1500
     average: dict[str, float] = {}
 
+    def averaged_stages(self) -> set[str]:
+        """The stages whose results are needed again after the next has begun."""
+        return {*self.average, *(name for stage in self.graded for name in stage.begins_with)}
+
     @model_validator(mode="after")
     def _averages_stages(self) -> Self:
-        if self.average:
-            layers = {stage.name: stage.layers for stage in self.graded}
-            if any(layers.get(name) != self.network.layers for name in self.average):
-                raise ValueError(f"average: names stages of {self.network.layers} layers")
-            if abs(sum(self.average.values()) - 1) > 1e-6:
-                raise ValueError("average: the shares add up to 1")
+        layers = {stage.name: stage.layers for stage in self.graded}
+        places = {stage.name: place for place, stage in enumerate(self.graded)}
+        _check_average("average", self.average, layers, self.network.layers)
+        for stage in self.graded:
+            earlier = {name: count for name, count in layers.items() if places[name] < places[stage.name]}
+            _check_average(f"{stage.name}: begins_with", stage.begins_with, earlier, stage.layers)
         return self
+
+
+def _check_average(name: str, shares: dict[str, float], layers: dict[str, int], wanted: int) -> None:
+    if any(layers.get(stage) != wanted for stage in shares):
+        raise ValueError(f"{name}: names stages of {wanted} layers that came before")
+    if shares and abs(sum(shares.values()) - 1) > 1e-6:
+        raise ValueError(f"{name}: the shares add up to 1")
 
 
 def read_recipe(path: Path) -> Recipe:

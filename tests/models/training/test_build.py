@@ -152,6 +152,28 @@ def test_an_average_of_other_stages_is_refused(
         Recipe.model_validate({**recipe.model_dump(), "average": average})
 
 
+@pytest.mark.parametrize(
+    ("begins_with", "reason"),
+    [
+        ({"later": 1.0}, "that came before"),
+        ({"some": 0.5, "all": 0.5}, "names stages of 2 layers"),
+        ({"all": 0.5}, "add up to 1"),
+    ],
+)
+def test_a_stage_begins_with_what_earlier_stages_of_its_size_handed_on(
+    recipe: Recipe, begins_with: dict[str, float], reason: str
+) -> None:
+    graded = [stage.model_dump() for stage in recipe.graded]
+    later = {**graded[-1], "name": "later"}
+    assert Recipe.model_validate(
+        {**recipe.model_dump(), "graded": [*graded, {**later, "begins_with": {"all": 1.0}}]}
+    ).averaged_stages() >= {"all"}
+    with pytest.raises(ValueError, match=reason):
+        Recipe.model_validate(
+            {**recipe.model_dump(), "graded": [*graded, {**later, "begins_with": begins_with}]}
+        )
+
+
 def test_a_missing_data_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--data", str(tmp_path)])

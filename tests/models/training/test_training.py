@@ -10,6 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from models.training.batches import Batch, fitted, grouped, padded
+from models.training.catalogue import new_catalogue
 from models.training.data import (
     GRADES,
     TEST_FOLDS,
@@ -66,7 +67,7 @@ def judged_sources() -> Sources:
     ]
     products = [Product("angle bracket", "", "")]
     shelf = new_shelf(products, read_dictionary([]), title_statistics(products, []))
-    return Sources(shelf, WORDS, [], group_judged(rows), {"esci": 1.0})
+    return Sources(shelf, new_catalogue({}, []), WORDS, [], group_judged(rows), {"esci": 1.0})
 
 
 def test_no_query_is_in_two_folds_and_test_folds_never_reach_training(tmp_path: Path) -> None:
