@@ -181,7 +181,7 @@ def graded_stage(
     validation: list[Judged],
     work: Path,
 ) -> tuple[Model, Progress]:
-    """One graded stage; what it hands on starts from the weights that did best on the validation folds."""
+    """One graded stage; what it hands on is as the recipe says (`GradedStage`)."""
     log.info("stage %s: %d layers, %d steps", stage.name, stage.layers, stage.steps)
     if stage.layers != model.config.num_hidden_layers:
         model = stacked(model, stage.layers)
@@ -203,7 +203,7 @@ def graded_stage(
         after_step=watch,
     )
     watch.measure(progress)
-    learnt = torch.load(best, weights_only=True)["model"]
+    learnt = weights_of(model) if stage.hands_on == "last" else torch.load(best, weights_only=True)["model"]
     model.load_state_dict({name: began_with[name].lerp(learnt[name], stage.learnt) for name in learnt})
     return model, progress
 

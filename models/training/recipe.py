@@ -1,7 +1,7 @@
 """The recipe of a model: every choice that makes it, in one committed YAML file."""
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -50,8 +50,9 @@ class GradedStage(Stage):
     It begins with what the stage before it handed on, or with a weighted mean of what earlier stages did
     (`begins_with`: shares by stage).
 
-    What it hands on is `learnt` × its best weights + (1 − learnt) × those it began with: a little less fitted
-    to the few human labels, better elsewhere (Wortsman et al. 2022, WiSE-FT).
+    What it hands on is `learnt` × its weights + (1 − learnt) × those it began with: a little less fitted to
+    the few human labels, better elsewhere (Wortsman et al. 2022, WiSE-FT). hands_on: whether its weights are
+    those that did best on the validation folds, or its last, where what it teaches is not what they measure.
     """
 
     name: str
@@ -60,6 +61,7 @@ class GradedStage(Stage):
     dropout: float = 0.0
     validate_minutes: float = 8.0
     learnt: float = 1.0
+    hands_on: Literal["best", "last"] = "best"
     begins_with: dict[str, float] = {}
 
 

@@ -60,9 +60,6 @@ def test_exact_beats_a_substitute_and_an_accessory_beats_the_unrelated(in_order:
     assert in_order[:, 2].mean() >= 0.9
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the shipped model grades many accessories above substitutes: docs/model-card.md"
-)
 def test_exact_beats_substitute_beats_accessory_beats_unrelated(in_order: np.ndarray) -> None:
     assert in_order.all(1).mean() >= 0.9
 

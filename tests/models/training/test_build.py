@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from models.training.build import averaged, build, main
 from models.training.recipe import Recipe, read_recipe
@@ -76,7 +77,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
     shares = {
-        "product": 0.4,
+        "product": 0.3,
+        "thing": 0.1,
         "pseudo": 0.2,
         "described": 0.1,
         "dictionary": 0.1,
@@ -94,7 +96,10 @@ def recipe() -> Recipe:
             "graded": [
                 {**stage, "name": "few", "layers": 1, "shares": {"pseudo": 1.0}},
                 {**stage, "name": "all", "layers": 2, "shares": shares, "learnt": 0.7},
-                {**stage, "name": "more", "layers": 2, "shares": shares},
+                {
+                    **stage, "name": "more", "layers": 2, "shares": shares, "hands_on": "last",
+                    "begins_with": {"all": 1.0},
+                },
             ],
             "average": {"all": 0.5, "more": 0.5},
             "judged_shares": {"esci": 0.5, "chorus": 0.2, "dbpedia": 0.2, "socrata": 0.1},
@@ -172,6 +177,25 @@ def test_a_stage_begins_with_what_earlier_stages_of_its_size_handed_on(
         Recipe.model_validate(
             {**recipe.model_dump(), "graded": [*graded, {**later, "begins_with": begins_with}]}
         )
+
+
+@pytest.mark.parametrize("hands_on", ["best", "last"])
+def test_a_stage_hands_on_the_weights_that_the_recipe_says(
+    data: Path, recipe: Recipe, tmp_path: Path, hands_on: str
+) -> None:
+    stage = {**recipe.graded[1].model_dump(), "learnt": 1.0, "hands_on": hands_on}
+    recipe = Recipe.model_validate({**recipe.model_dump(), "graded": [stage], "average": {}})
+    build(recipe, data=data, out=tmp_path / "out", work=tmp_path)
+    best = torch.load(tmp_path / "all.best.pt", weights_only=True)
+    last = torch.load(tmp_path / "all.pt", weights_only=True)["model"]
+    best["model"] = {name: weight + 1 for name, weight in best["model"].items()}
+    torch.save({**best, "score": 1.0}, tmp_path / "all.best.pt")
+
+    build(recipe, data=data, out=tmp_path / "out", work=tmp_path)  # the stage is done: it hands on again
+
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    expected = (best["model"] if hands_on == "best" else last)["classifier.weight"]
+    torch.testing.assert_close(written["classifier.weight"], expected.half())
 
 
 def test_a_missing_data_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
