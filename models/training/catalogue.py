@@ -1,4 +1,4 @@
-"""The kinds of things that shops sell, as we wrote them down in `things/`, and graded pairs made from them.
+"""The kinds of things that shops sell, as written down in `things/`, and graded pairs made from them.
 
 What a title of few words cannot teach: what else a thing is called ("couch"), what can stand in for it
 ("futon") and what only goes with it ("slipcover"). Grades as in `models.training.synthetic`:
