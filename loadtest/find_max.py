@@ -168,7 +168,10 @@ class Search:
 
 
 def saturation(plan: Plan, probe: Probe, say: Say) -> float:
-    """The most answers a second that a server gives: the rate is doubled until answers no longer keep up."""
+    """The most answers a second that a server gives: the rate is doubled until answers no longer keep up.
+
+    A first probe without any answer says that the server was still busy with something else, and is repeated.
+    """
     rate, best = 20.0, 1.0
     for number in range(16):
         outcome = probe(plan.changed(rate=rate, arrivals="poisson", phases=(), seed=plan.seed + number + 1))
@@ -179,6 +182,8 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
         best = max(best, achieved)
         say(f"saturation: {achieved:,.1f} of {rate:,.1f} requests a second answered")
         settle(plan)
+        if not achieved and not number:
+            continue
         if achieved < KEEPING_UP * recorder.scheduled / outcome.seconds:
             return best
         if invalid_because(outcome):

@@ -112,3 +112,23 @@ def test_the_saturation_is_what_a_server_answers_at_most():
         return outcome(plan, np.full(good, 0.01), errors=wanted - good)
 
     assert find_max.saturation(PLAN, answers_300, lambda _: None) == pytest.approx(300, rel=0.02)
+
+
+def test_a_server_that_is_busy_at_first_is_asked_again_for_its_saturation():
+    probes = 0
+
+    def nothing_at_first(plan: Plan) -> Outcome:
+        nonlocal probes
+        probes += 1
+        wanted = int(plan.rate * plan.duration)
+        good = 0 if probes == 1 else min(wanted, int(30 * plan.duration))
+        return outcome(plan, np.full(good, 0.01), errors=wanted - good)
+
+    assert find_max.saturation(PLAN, nothing_at_first, lambda _: None) == pytest.approx(30, rel=0.02)
+
+
+def test_a_server_that_answers_nothing_has_the_least_saturation():
+    def nothing(plan: Plan) -> Outcome:
+        return outcome(plan, np.full(0, 0.01), errors=int(plan.rate * plan.duration))
+
+    assert find_max.saturation(PLAN, nothing, lambda _: None) == 1.0
