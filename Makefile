@@ -52,10 +52,10 @@ clean:
 
 dev: .venv/installed-dev
 
-# Load generators that ours is compared with in the tests, and the database that a cluster uses.
+# Load generators that ours is compared with in the tests, the database that a cluster uses, and a compiler.
 referees:
 	@command -v hey >/dev/null && command -v wrk >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
-	  || (apt-get update -qq && apt-get install -y -qq hey wrk procps postgresql >/dev/null)
+	  && command -v g++ >/dev/null || (apt-get update -qq && apt-get install -y -qq hey wrk procps postgresql g++ >/dev/null)
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headroom needs Python 3.11 or newer")'
@@ -63,8 +63,10 @@ referees:
 
 .venv/installed: .venv/bin/pip pyproject.toml constraints.txt
 	$(PIP) --editable .
+	$(BIN)/python -m models.kernels
 	@touch $@
 
 .venv/installed-%: .venv/bin/pip pyproject.toml constraints.txt
 	$(PIP) --editable '.[$*]'
+	$(BIN)/python -m models.kernels
 	@touch $@ .venv/installed

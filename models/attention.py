@@ -17,13 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
+from models import kernels
 from models.linear import Linear
 from models.packing import AttentionLayout, PackedBatch
 
 FUSED_KEYS = 112
-"""From this many keys on, scores are never written out: torch's fused kernel goes through them in blocks.
-
-It is up to six times as fast there and up to 1.7 times as slow for few keys (docs/PERFORMANCE.md, Encoder).
+"""Without our own kernels: from this many keys on, scores are never written out, and torch's fused kernel
+goes through them in blocks. It is 1.1 to 2.8 times as fast there, and in bfloat16 with heads of 64 slower for
+fewer (benchmarks/cores.py at 3edb60d, on AMX).
 """
 
 
@@ -59,8 +60,13 @@ def attend_packed(projected: Tensor, layout: AttentionLayout, head_weights: Tens
         query, key, value = (next_rows(block.problems, width) for width in widths)
         rows_of_block = results[written : written + block.problems * block.queries]
         result = rows_of_block.view(block.problems, block.queries, size)
-        core = attend_together if block.keys < FUSED_KEYS or block.queries == 1 else attend_fused
-        (attend_exactly if layout.exact else core)(query, key, value, block.absent, out=result)
+        if layout.exact:
+            core = attend_exactly
+        elif block.keys < FUSED_KEYS or block.queries == 1:
+            core = attend_together
+        else:
+            core = attend_fused
+        core(query, key, value, block.absent, out=result)
         if head_weights is not None:
             weights = head_weights
             if len(weights) > 1:
@@ -168,14 +174,24 @@ class MultiHeadAttention:
         joined = heads.transpose(1, 2).reshape(rows * length, self.heads * self.head_size)
         return self.output(joined).view(rows, length, width)
 
-    def joined(self, x: Tensor, batch: PackedBatch, head_weights: Tensor | None = None) -> Tensor:
+    def joined(
+        self,
+        x: Tensor,
+        batch: PackedBatch,
+        head_weights: Tensor | None = None,
+        *,
+        first_only: bool = False,
+    ) -> Tensor:
         """Concat(head_1 … head_h) of encoder self-attention over a packed batch, what W^O is then applied to.
 
         x: (T, d_model); head_weights: (B, h), or (1, h) for all sequences, of x's dtype, or None.
-        Of an exact batch, every sequence's result is the same bits in any other (see `attend_exactly`).
-        Returns (T, h·d_head).
+        Of an exact batch, every sequence's result is the same bits in any other.
+        Returns (T, h·d_head), or with `first_only` (B, h·d_head) for each sequence's first token.
         """
         projected = self.query_key_value(x)  # (T, 3·H·d)
+        ours = kernels.usable(projected, self.head_size)
+        if ours is not None:
+            return ours.attention(projected, batch.offsets, self.heads, head_weights, first_only=first_only)
         if not batch.exact and has_varlen(x.device, x.dtype):
             heads = self._varlen(projected, batch)
             if head_weights is not None:
@@ -183,7 +199,8 @@ class MultiHeadAttention:
                 heads.mul_(weights[..., None])
         else:
             heads = attend_packed(projected, batch.layout(self.heads), head_weights)
-        return heads.view(x.shape[0], -1)
+        joined = heads.view(x.shape[0], -1)
+        return joined[batch.first_token] if first_only else joined
 
     def probabilities(self, x: Tensor) -> Tensor:
         """What each head of one unpadded sequence attends to. x: (n, d_model) → (h, n, n) float32."""

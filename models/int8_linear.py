@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models import kernels
 from models.linear import CHECKED_TORCH, Linear, activate
 
 MIDDLE = 128
@@ -97,20 +98,22 @@ class Int8Linear(Linear):
         if isinstance(given, Steps) and given.offset is not None:
             self.bias = self._bias - self.weight @ given.offset
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
         """x: (T, in) numbers, or uint8 steps where `given` is TensorSteps → (T, out); `residual` (T, out) is
-        added after the activation."""
-        return self.from_steps(x if isinstance(self.given, TensorSteps) else self.quantize(x), residual)
+        added after the activation, and with `overwrite` may become the result."""
+        steps = x if isinstance(self.given, TensorSteps) else self.quantize(x)
+        return self.from_steps(steps, residual, overwrite=overwrite)
 
-    def from_steps(self, steps: Tensor, residual: Tensor | None = None) -> Tensor:
+    def from_steps(self, steps: Tensor, residual: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
         """The same from an input that is already rounded. steps: (T, in) uint8."""
         scale, middle = self._input
         if not self._packed:
             return self._plain(steps, residual)
         if residual is not None and self.activation == "none":
             # "sum" writes into its argument; copying first is still cheaper than "add", which does not.
+            into = residual if overwrite else residual.clone()
             y: Tensor = _op().binary(
-                *(steps, scale, middle, self._weight, self._scale, self._zeros, residual.clone(), self._bias),
+                *(steps, scale, middle, self._weight, self._scale, self._zeros, into, self._bias),
                 *(1.0, 0, self.dtype, 1.0, 0, "sum", 1.0, "none", [], ""),
             )
             return y
@@ -126,6 +129,9 @@ class Int8Linear(Linear):
 
     def quantize(self, x: Tensor) -> Tensor:
         """The steps of an input. x: (T, in) → (T, in) uint8."""
+        ours = kernels.usable(x, x.shape[1])
+        if ours is not None:
+            return ours.quantize(x, self._multiplier, self._shift, MIDDLE + 0.5)
         y = x.float()
         if self._multiplier is None or self._shift is None:
             y = torch.add(y, MIDDLE + 0.5, out=None if y is x else y)

@@ -35,8 +35,15 @@ class Linear:
         if self._packed:
             self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, None)
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """x: (T, in) → (T, out); `residual` (T, out) is added after the activation."""
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        *,
+        overwrite: bool = False,  # noqa: ARG002 - for Int8Linear
+    ) -> Tensor:
+        """x: (T, in) → (T, out); `residual` (T, out) is added after the activation. With `overwrite` it may
+        become the result, which saves integer products a copy."""
         y: Tensor
         if not self._packed:
             y = activate(F.linear(x, self._weight, self.bias), self.activation)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertForSequenceClassification
 
+import models.encoder as encoder_module
 from models import Classifier, HeadMask, InvalidMask, ModelError
 from models.classifier import Scores, batches_by_length
 
@@ -73,6 +74,29 @@ def test_one_mask_for_all_pairs_or_one_each(clf: Classifier) -> None:
 def test_the_order_of_the_pairs_is_kept_whatever_the_batches(clf: Classifier) -> None:
     expected = clf.score(PAIRS * 5).logits
     np.testing.assert_allclose(clf.score(PAIRS * 5, batch_tokens=70).logits, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("masks", ["none", "one", "each"])
+def test_more_tokens_than_the_device_computes_well_are_cut_into_several_passes(
+    clf: Classifier, masks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = clf.tokenizer.encode([("red shoe", "shoe " * (number % 9)) for number in range(40)])
+    each = np.random.default_rng(0).integers(0, 2, (40, clf.num_layers, clf.num_heads)).astype(np.float32)
+    weights = {"none": None, "one": each[0], "each": each}[masks]
+    whole = clf.forward(pairs, weights)
+
+    passes = []
+    forward = clf.encoder.forward
+    monkeypatch.setattr(clf.encoder, "forward", lambda *given: passes.append(given[0]) or forward(*given))
+    assert clf.encoder.pack_tokens is not None
+    monkeypatch.setattr(
+        "models.encoder.LARGEST_BUFFER", encoder_module.LARGEST_BUFFER * 30 // clf.encoder.pack_tokens
+    )
+    cut = clf.forward(pairs, weights)
+
+    assert len(passes) > 5
+    assert sum(batch.rows for batch in passes) == 40
+    np.testing.assert_allclose(cut, whole, atol=1e-4)
 
 
 def test_wrong_masks_are_refused(clf: Classifier) -> None:

@@ -22,7 +22,7 @@ def shapes(draw: st.DrawFn) -> dict[str, int]:
     return {
         "num_hidden_layers": draw(st.integers(1, 4)),
         "num_attention_heads": heads,
-        "hidden_size": heads * draw(st.sampled_from([2, 4, 8, 12])),
+        "hidden_size": heads * draw(st.sampled_from([2, 4, 8, 12, 16, 32])),
         "intermediate_size": draw(st.integers(1, 40)),
         "num_labels": draw(st.integers(1, 7)),
         "vocab_size": draw(st.integers(5, 200)),

@@ -1,0 +1,570 @@
+// What torch has no operator for on a CPU, or only several: attention over sequences packed end to end, with a
+// weight for every head of every sequence; layer normalisation of narrow rows; rounding to 8-bit steps.
+// models/kernels.py builds and calls it.
+//
+// A sequence and head at a time, in one thread: nothing is padded but vectors, nothing is copied but a head's
+// keys and values, and no result depends on what else is in the pack, nor on the number of threads.
+//
+// Products work on units of 32 bits: a float, or two neighbouring bfloat16 that one instruction multiplies and
+// adds in pairs. Vectors are GCC's, so one source serves every level; AVX-512's bfloat16 products and AMX's tiles
+// are used where the compiler is told that they are there.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+#ifdef __AMX_BF16__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace {
+
+#ifdef __AVX512F__
+constexpr long kLanes = 16;  // floats, and units, of a vector
+constexpr int kRows = 8;     // rows of a product whose sums are kept in registers
+#else
+constexpr long kLanes = 8;
+constexpr int kRows = 4;
+#endif
+constexpr long kQueries = 32;  // rows of scores at a time: bounds their memory, and keeps them near
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+
+struct bfloat16 {
+  uint16_t bits;
+};
+
+// Two neighbouring bfloat16, the first one in the low half.
+struct Pair {
+  uint32_t bits;
+};
+
+template <class T>
+using Unit = std::conditional_t<std::is_same_v<T, float>, float, Pair>;
+
+template <class T>
+T load(const void* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <class T>
+void store(void* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+Floats all(float value) { return Floats{} + value; }
+
+Ints lanes() {
+  Ints result;
+  for (int lane = 0; lane < kLanes; ++lane) result[lane] = lane;
+  return result;
+}
+
+long up(long count, long step) { return (count + step - 1) / step * step; }
+
+// ---- numbers in memory ----------------------------------------------------------------------------------
+
+Floats widen(const float* from) { return load<Floats>(from); }
+Floats widen(const bfloat16* from) {
+  return (Floats)(__builtin_convertvector(load<Halves>(from), Words) << 16);
+}
+
+void narrow(float* to, Floats values) { store(to, values); }
+
+// Rounds to the nearest, to the even one of two as near. NaN stays NaN.
+void narrow(bfloat16* to, Floats values) {
+#ifdef __AVX512BF16__
+  store(to, _mm512_cvtneps_pbh((__m512)values));
+#else
+  Words bits = (Words)values;
+  Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  rounded = values != values ? (bits >> 16) | 0x40 : rounded;
+  store(to, __builtin_convertvector(rounded, Halves));
+#endif
+}
+
+// ---- products -------------------------------------------------------------------------------------------
+
+Floats multiply_add(float left, Floats right, Floats sum) { return left * right + sum; }
+[[maybe_unused]] Floats multiply_add(Pair left, Floats right, Floats sum) {
+#ifdef __AVX512BF16__
+  return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(left.bits), (__m512bh)right);
+#else
+  Words pairs = (Words)right;
+  Words first = Words{} + (left.bits << 16), second = Words{} + (left.bits & 0xffff0000u);
+  sum = (Floats)first * (Floats)(pairs << 16) + sum;
+  return (Floats)second * (Floats)(pairs & 0xffff0000u) + sum;
+#endif
+}
+
+// sums (R x N vectors of floats) = left (R x steps units) times right (steps x N vectors of units). Strides are in
+// units or floats.
+template <int R, int N, class U>
+void multiply_rows(const U* left, long left_stride, const U* right, long right_stride, long steps, float* sums,
+                   long sums_stride) {
+  Floats sum[R][N] = {};
+  for (long step = 0; step < steps; ++step) {
+    Floats vector[N];
+    for (int n = 0; n < N; ++n) vector[n] = load<Floats>(right + step * right_stride + n * kLanes);
+    for (int r = 0; r < R; ++r)
+      for (int n = 0; n < N; ++n) sum[r][n] = multiply_add(left[r * left_stride + step], vector[n], sum[r][n]);
+  }
+  for (int r = 0; r < R; ++r)
+    for (int n = 0; n < N; ++n) store(sums + r * sums_stride + n * kLanes, sum[r][n]);
+}
+
+template <int N, class U>
+void multiply_few_rows(int rows, const U* left, long left_stride, const U* right, long right_stride, long steps,
+                       float* sums, long sums_stride) {
+  switch (rows) {
+#define ROWS(R) \
+  case R:       \
+    return multiply_rows<R, N>(left, left_stride, right, right_stride, steps, sums, sums_stride);
+    ROWS(1) ROWS(2) ROWS(3) ROWS(4)
+#ifdef __AVX512F__
+    ROWS(5) ROWS(6) ROWS(7) ROWS(8)
+#endif
+#undef ROWS
+  }
+}
+
+// The same for any number of rows, and `columns` of whole vectors.
+template <class U>
+void multiply(long rows, const U* left, long left_stride, const U* right, long right_stride, long columns, long steps,
+              float* sums, long sums_stride) {
+  long parts = (rows + kRows - 1) / kRows;
+  for (long part = 0; part < parts; ++part) {
+    long first = rows * part / parts, count = rows * (part + 1) / parts - first;
+    const U* from = left + first * left_stride;
+    float* to = sums + first * sums_stride;
+    long column = 0;
+    for (; column + 2 * kLanes <= columns; column += 2 * kLanes)
+      multiply_few_rows<2>(count, from, left_stride, right + column, right_stride, steps, to + column, sums_stride);
+    if (column < columns)
+      multiply_few_rows<1>(count, from, left_stride, right + column, right_stride, steps, to + column, sums_stride);
+  }
+}
+
+#ifdef __AMX_BF16__
+// Eight tiles of 16 rows of 64 bytes: four of sums, two of each factor.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// The same on tiles: rows, columns and steps are multiples of 16.
+void multiply_tiles(long rows, const Pair* left, long left_stride, const Pair* right, long right_stride, long columns,
+                    long steps, float* sums, long sums_stride) {
+  const long left_bytes = left_stride * 4, right_bytes = right_stride * 4, sum_bytes = sums_stride * 4;
+  for (long row = 0; row < rows; row += 32)
+    for (long column = 0; column < columns; column += 32) {
+      const bool lower = row + 16 < rows, further = column + 16 < columns;
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+      for (long step = 0; step < steps; step += 16) {
+        const Pair* from = left + row * left_stride + step;
+        const Pair* with = right + step * right_stride + column;
+        _tile_loadd(4, from, left_bytes);
+        _tile_loadd(6, with, right_bytes);
+        _tile_dpbf16ps(0, 4, 6);
+        if (further) {
+          _tile_loadd(7, with + 16, right_bytes);
+          _tile_dpbf16ps(1, 4, 7);
+        }
+        if (lower) {
+          _tile_loadd(5, from + 16 * left_stride, left_bytes);
+          _tile_dpbf16ps(2, 5, 6);
+          if (further) _tile_dpbf16ps(3, 5, 7);
+        }
+      }
+      float* to = sums + row * sums_stride + column;
+      _tile_stored(0, to, sum_bytes);
+      if (further) _tile_stored(1, to + 16, sum_bytes);
+      if (lower) _tile_stored(2, to + 16 * sums_stride, sum_bytes);
+      if (lower && further) _tile_stored(3, to + 16 * sums_stride + 16, sum_bytes);
+    }
+}
+#endif
+
+// ---- softmax --------------------------------------------------------------------------------------------
+
+// 2 to the power of each of values up to 0, to Terms terms of its series about the nearest integer: of 7 within
+// 2 units of a float's last place, of 5 within 4e-5, a hundredth of what bfloat16 rounds. Not a number under 2^-126.
+template <int Terms>
+Floats power_of_two(Floats x) {
+#ifdef __AVX512F__
+  const __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Floats rest = x - (Floats)whole;
+#else
+  const Floats magic = all(12582912.f);  // 1.5·2^23: adding it rounds to an integer, which its low bits then hold
+  x = x < -126.f ? all(-126.f) : x;
+  const Floats shifted = x + magic;
+  const Floats rest = x - (shifted - magic);
+#endif
+  constexpr float kTerms[] = {1.f,           6.93147181e-1f, 2.40226507e-1f, 5.55041087e-2f,
+                              9.61812911e-3f, 1.33335581e-3f, 1.54035304e-4f};
+  Floats power = all(kTerms[Terms - 1]);
+  for (int term = Terms - 2; term >= 0; --term) power = power * rest + kTerms[term];
+#ifdef __AVX512F__
+  return (Floats)_mm512_scalef_ps((__m512)power, whole);
+#else
+  return (Floats)((Ints)power + (((Ints)shifted - (Ints)magic) << 23));
+#endif
+}
+
+float largest(Floats v) {
+#ifdef __AVX512F__
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float result = v[0];
+  for (int lane = 1; lane < kLanes; ++lane) result = std::max(result, v[lane]);
+  return result;
+#endif
+}
+
+float total(Floats v) {
+#ifdef __AVX512F__
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+#endif
+}
+
+// out = exp(scale·(score − largest)), scale in powers of two, of one query's first `keys` scores, and 0 after them
+// to the end of the last of `vectors` vectors. Returns one over their sum. `out` may be `scores`.
+template <class T>
+float exponentials(const float* scores, long keys, long vectors, float scale, T* out) {
+  constexpr int kTerms = std::is_same_v<T, float> ? 7 : 5;
+  const long last = (vectors - 1) * kLanes;
+  const Ints exists = lanes() < (int32_t)(keys - last);
+  const Floats ending = exists ? load<Floats>(scores + last) : all(-std::numeric_limits<float>::infinity());
+  Floats peak = ending;
+  for (long at = 0; at < last; at += kLanes) {
+    const Floats values = load<Floats>(scores + at);
+    peak = values > peak ? values : peak;
+  }
+  const Floats shift = all(-scale * largest(peak));
+  Floats sum = {};
+  for (long at = 0; at < last; at += kLanes) {
+    const Floats values = power_of_two<kTerms>(load<Floats>(scores + at) * scale + shift);
+    narrow(out + at, values);
+    sum += values;
+  }
+  Floats values = power_of_two<kTerms>(ending * scale + shift);
+  values = exists ? values : Floats{};
+  narrow(out + last, values);
+  return 1.f / total(sum + values);
+}
+
+// ---- what is copied of a head -----------------------------------------------------------------------------
+
+// out (steps x a vector of units): the transpose of as many rows, of which `count` exist; the others repeat the last
+// one. steps: a multiple of 8.
+template <class U>
+void transpose_rows(const U* rows, long stride, long count, long steps, U* out, long out_stride) {
+#ifdef __AVX512F__
+  for (long step = 0; step < steps; step += 8) {
+    __m512i r[8];  // rows i and i + 8 beside each other
+    for (long i = 0; i < 8; ++i) {
+      const __m256i low = load<__m256i>(rows + std::min(i, count - 1) * stride + step);
+      const __m256i high = load<__m256i>(rows + std::min(i + 8, count - 1) * stride + step);
+      r[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    }
+    __m512i t[8];
+    for (int i = 0; i < 8; i += 2) {
+      t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+      t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+      r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+      r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+      r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+      r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    // r[c] holds columns c and c + 4 of rows 0-3 and 8-11; r[c + 4] the same of rows 4-7 and 12-15.
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
+    const __m512i second = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    for (int c = 0; c < 4; ++c) {
+      store(out + (step + c) * out_stride, _mm512_permutex2var_epi64(r[c], first, r[c + 4]));
+      store(out + (step + c + 4) * out_stride, _mm512_permutex2var_epi64(r[c], second, r[c + 4]));
+    }
+  }
+#else
+  for (long i = 0; i < kLanes; ++i) {
+    const U* row = rows + std::min(i, count - 1) * stride;
+    for (long step = 0; step < steps; ++step) out[step * out_stride + i] = row[step];
+  }
+#endif
+}
+
+// Memory of one thread, kept for its next call.
+class Scratch {
+ public:
+  ~Scratch() { std::free(memory_); }
+
+  float* at_least(size_t bytes) {
+    if (bytes > bytes_) {
+      std::free(memory_);
+      bytes_ = up(bytes, 4096);
+      memory_ = std::aligned_alloc(64, bytes_);
+      if (memory_ == nullptr) std::abort();
+    }
+    return static_cast<float*>(memory_);
+  }
+
+ private:
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+thread_local Scratch scratch;
+
+// ---- attention ------------------------------------------------------------------------------------------
+
+// out (queries x size) = weight · softmax(scale · q·kᵀ) · v of one head, scale in powers of two.
+// query, key, value: the first token's `size` numbers; tokens are `stride` apart, results `out_stride`.
+// following: how many tokens may be read from the first one on, the sequence's own and those of others.
+template <class T>
+void attend_head(const T* query, const T* key, const T* value, long stride, long tokens, [[maybe_unused]] long following,
+                 long queries, long size, float scale, float weight, T* out, long out_stride) {
+  using U = Unit<T>;
+  constexpr bool paired = std::is_same_v<U, Pair>;
+#ifdef __AMX_BF16__
+  constexpr bool tiles = paired;
+#else
+  constexpr bool tiles = false;
+#endif
+  constexpr long per_unit = sizeof(U) / sizeof(T);
+  const long columns = up(tokens, paired ? 32 : 16);  // keys, filled up
+  const long steps = up(size / per_unit, tiles ? 16 : 1);  // units of a key
+  const long value_steps = paired ? (tiles ? columns / 2 : (tokens + 1) / 2) : tokens;
+  const long unit_stride = stride / per_unit;
+
+  float* scores = scratch.at_least(4 * (kQueries * (columns + columns / 2 + size + steps) + steps * columns +
+                                        (paired ? value_steps * size : 0)));
+  U* probabilities = reinterpret_cast<U*>(scores + kQueries * columns);  // (queries, columns / 2) of pairs
+  float* sums = reinterpret_cast<float*>(probabilities) + kQueries * (columns / 2);
+  U* filled_queries = reinterpret_cast<U*>(sums + kQueries * size);
+  U* keys = filled_queries + kQueries * steps;  // (steps, columns)
+  U* values = keys + steps * columns;           // (value_steps, size) of pairs
+
+  const U* key_units = reinterpret_cast<const U*>(key);
+  const long key_steps = size / per_unit;
+  for (long column = 0; column < tokens; column += kLanes)
+    transpose_rows(key_units + column * unit_stride, unit_stride, std::min(kLanes, tokens - column), key_steps,
+                   keys + column, columns);
+  for (long at = key_steps * columns; at < steps * columns; at += kLanes) store(keys + at, Floats{});
+
+  const U* value_units = values;
+  long value_stride = size;
+  if constexpr (paired) {
+    for (long step = 0; step < value_steps; ++step)
+      for (long column = 0; column < size; column += kLanes) {
+        Words pairs = {};
+        if (2 * step < tokens)
+          pairs = __builtin_convertvector(load<Halves>(value + 2 * step * stride + column), Words);
+        if (2 * step + 1 < tokens)
+          pairs |= __builtin_convertvector(load<Halves>(value + (2 * step + 1) * stride + column), Words) << 16;
+        store(values + step * size + column, pairs);
+      }
+  } else {
+    value_units = value;
+    value_stride = stride;
+  }
+
+  for (long first = 0; first < queries; first += kQueries) {
+    const long rows = std::min(kQueries, queries - first);
+    const U* from = reinterpret_cast<const U*>(query + first * stride);
+    const long vectors = up(tokens, kLanes) / kLanes;
+#ifdef __AMX_BF16__
+    if constexpr (tiles) {
+      const long filled = up(rows, 16);  // others' tokens may follow: their rows of the scores are not read
+      long from_stride = unit_stride;
+      if (first + filled > following) {
+        for (long row = 0; row < rows; ++row)
+          for (long step = 0; step < steps; step += kLanes)
+            store(filled_queries + row * steps + step, load<Floats>(from + row * unit_stride + step));
+        from = filled_queries;
+        from_stride = steps;
+      }
+      multiply_tiles(filled, from, from_stride, keys, columns, vectors * kLanes, steps, scores, columns);
+    } else
+#endif
+      multiply(rows, from, unit_stride, keys, columns, vectors * kLanes, steps, scores, columns);
+
+    float inverse[kQueries];
+    for (long row = 0; row < rows; ++row) {
+      float* at = scores + row * columns;
+      T* to = paired ? reinterpret_cast<T*>(probabilities + row * (columns / 2)) : reinterpret_cast<T*>(at);
+      inverse[row] = exponentials(at, tokens, vectors, scale, to) * weight;
+      if (paired)
+        for (long column = vectors * kLanes; column < columns; column += kLanes) narrow(to + column, Floats{});
+    }
+#ifdef __AMX_BF16__
+    if constexpr (tiles) {
+      multiply_tiles(up(rows, 16), probabilities, columns / 2, value_units, value_stride, size, value_steps, sums,
+                     size);
+    } else
+#endif
+    {
+      const U* left = paired ? probabilities : reinterpret_cast<const U*>(scores);
+      multiply(rows, left, paired ? columns / 2 : columns, value_units, value_stride, size, value_steps, sums, size);
+    }
+    for (long row = 0; row < rows; ++row)
+      for (long column = 0; column < size; column += kLanes)
+        narrow(out + (first + row) * out_stride + column, load<Floats>(sums + row * size + column) * inverse[row]);
+  }
+}
+
+template <class T>
+void attend(const T* projected, long tokens, const int32_t* offsets, long sequences, long heads, long size,
+            const float* weights, long weight_stride, bool first_only, T* out, int threads) {
+  const long width = heads * size, stride = 3 * width;
+  const float scale = 1.44269504f / __builtin_sqrtf(size);
+  const long end = sequences ? offsets[sequences] : 0;
+  const long problems = sequences * heads;
+#pragma omp parallel num_threads(threads)
+  {
+#ifdef __AMX_BF16__
+    static const TileConfig config;
+    if (std::is_same_v<T, bfloat16>) _tile_loadconfig(&config);
+#endif
+#pragma omp for schedule(dynamic, 4) nowait
+    for (long problem = 0; problem < problems; ++problem) {
+      const long sequence = problem / heads, head = problem % heads;
+      const long first = offsets[sequence], length = offsets[sequence + 1] - first;
+      T* to = out + (first_only ? sequence : first) * width + head * size;
+      if (length == 0) {
+        if (first_only) std::memset(static_cast<void*>(to), 0, size * sizeof(T));
+        continue;
+      }
+      const T* from = projected + first * stride + head * size;
+      const float weight = weights ? weights[sequence * weight_stride + head] : 1.f;
+      attend_head(from, from + width, from + 2 * width, stride, length, tokens - first, first_only ? 1 : length, size,
+                  scale, weight, to, width);
+    }
+#ifdef __AMX_BF16__
+    if (std::is_same_v<T, bfloat16>) _tile_release();
+#endif
+  }
+  if (!first_only) std::memset(static_cast<void*>(out + end * width), 0, (tokens - end) * width * sizeof(T));
+}
+
+// ---- layer normalisation --------------------------------------------------------------------------------
+
+// R rows of the width, together so that one's sums do not wait for another's.
+template <int R, class T>
+void normalise_rows(const T* x, long width, const T* weight, const T* bias, float epsilon, T* out) {
+  Floats sum[R] = {}, squares[R] = {};
+  float mean[R], inverse[R];
+  for (long at = 0; at < width; at += kLanes)
+    for (int r = 0; r < R; ++r) sum[r] += widen(x + r * width + at);
+  for (int r = 0; r < R; ++r) mean[r] = total(sum[r]) / width;
+  for (long at = 0; at < width; at += kLanes)
+    for (int r = 0; r < R; ++r) {
+      const Floats distance = widen(x + r * width + at) - mean[r];
+      squares[r] += distance * distance;
+    }
+  for (int r = 0; r < R; ++r) inverse[r] = 1.f / __builtin_sqrtf(total(squares[r]) / width + epsilon);
+  for (long at = 0; at < width; at += kLanes) {
+    const Floats factor = widen(weight + at), summand = widen(bias + at);
+    for (int r = 0; r < R; ++r)
+      narrow(out + r * width + at, (widen(x + r * width + at) - mean[r]) * inverse[r] * factor + summand);
+  }
+}
+
+template <class T>
+void normalise(const T* x, long rows, long width, const T* weight, const T* bias, float epsilon, T* out, int threads) {
+  constexpr long kTogether = 4;
+#pragma omp parallel for num_threads(threads)
+  for (long part = 0; part < (rows + kTogether - 1) / kTogether; ++part) {
+    long row = part * kTogether;
+    if (row + kTogether <= rows)
+      normalise_rows<kTogether>(x + row * width, width, weight, bias, epsilon, out + row * width);
+    else
+      for (; row < rows; ++row) normalise_rows<1>(x + row * width, width, weight, bias, epsilon, out + row * width);
+  }
+}
+
+// ---- 8-bit steps ----------------------------------------------------------------------------------------
+
+// out = x·multiplier + shift, between 0 and 255, without its decimals. Without a multiplier, x + middle.
+template <class T>
+void quantize(const T* x, long rows, long width, const float* multiplier, const float* shift, float middle,
+              uint8_t* out, int threads) {
+#pragma omp parallel for num_threads(threads)
+  for (long row = 0; row < rows; ++row)
+    for (long at = 0; at < width; at += kLanes) {
+      Floats values = widen(x + row * width + at);
+      if (multiplier)
+        values = values * load<Floats>(multiplier + at) + load<Floats>(shift + at);
+      else
+        values += middle;
+      values = values > 0.f ? values : Floats{};  // NaN, too, becomes 0
+      values = values < 255.f ? values : all(255.f);
+      store(out + row * width + at, __builtin_convertvector(__builtin_convertvector(values, Ints), Bytes));
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+// 0 where what this was compiled for may be used: Linux hands out AMX's tiles on request.
+int headroom_prepare() {
+#ifdef __AMX_BF16__
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return static_cast<int>(syscall(SYS_arch_prctl, kRequest, kTileData));
+#else
+  return 0;
+#endif
+}
+
+void headroom_attend_float32(const float* projected, long tokens, const int32_t* offsets, long sequences, long heads,
+                             long size, const float* weights, long weight_stride, int first_only, float* out,
+                             int threads) {
+  attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, out, threads);
+}
+
+void headroom_attend_bfloat16(const bfloat16* projected, long tokens, const int32_t* offsets, long sequences,
+                              long heads, long size, const float* weights, long weight_stride, int first_only,
+                              bfloat16* out, int threads) {
+  attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, out, threads);
+}
+
+void headroom_normalise_float32(const float* x, long rows, long width, const float* weight, const float* bias,
+                                float epsilon, float* out, int threads) {
+  normalise(x, rows, width, weight, bias, epsilon, out, threads);
+}
+
+void headroom_normalise_bfloat16(const bfloat16* x, long rows, long width, const bfloat16* weight,
+                                 const bfloat16* bias, float epsilon, bfloat16* out, int threads) {
+  normalise(x, rows, width, weight, bias, epsilon, out, threads);
+}
+
+void headroom_quantize_float32(const float* x, long rows, long width, const float* multiplier, const float* shift,
+                               float middle, uint8_t* out, int threads) {
+  quantize(x, rows, width, multiplier, shift, middle, out, threads);
+}
+
+void headroom_quantize_bfloat16(const bfloat16* x, long rows, long width, const float* multiplier,
+                                const float* shift, float middle, uint8_t* out, int threads) {
+  quantize(x, rows, width, multiplier, shift, middle, out, threads);
+}
+}

@@ -1,0 +1,285 @@
+"""The compiled kernels at every level that this processor has, against torch, and how they are had."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models import kernels
+from models.kernels import Kernels, Level
+from tests.checkpoints import random_model
+from tests.models.reference import encoder_of, logits_of, random_pair, random_weights
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="the kernels are for Linux on x86-64"
+)
+
+LENGTHS = [*range(1, 40), 47, 48, 49, 63, 64, 65, 127, 128, 129, 300, 512]
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(scope="module", params=kernels.levels(), ids=lambda level: level.name)
+def ours(request: pytest.FixtureRequest) -> Kernels:
+    level: Level = request.param
+    return Kernels(level.name, kernels.build(level))
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """`best` looks again, now and afterwards."""
+    kernels.best.cache_clear()
+    yield
+    kernels.best.cache_clear()
+
+
+def packed(lengths: list[int], heads: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A random projection of sequences of these lengths, with some tokens after them, and their offsets."""
+    generator = torch.Generator().manual_seed(0)
+    offsets = F.pad(torch.tensor(lengths).cumsum(0), (1, 0)).int()
+    projected = torch.randn(sum(lengths) + 5, 3 * heads * size, generator=generator)
+    return (1.5 * projected).to(dtype), offsets
+
+
+def attended(projected: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
+    """The same by torch, sequence by sequence, in float64. weights: (B, h)."""
+    heads, width = weights.shape[1], projected.shape[1] // 3
+    out = torch.zeros(projected.shape[0], width, dtype=torch.float64)
+    for row, (begin, end) in enumerate(zip(offsets.tolist(), offsets[1:].tolist(), strict=False)):
+        if begin < end:
+            parts = projected[begin:end].double().view(end - begin, 3, heads, width // heads)
+            query, key, value = parts.permute(1, 2, 0, 3)
+            found = F.scaled_dot_product_attention(query, key, value) * weights[row].double()[:, None, None]
+            out[begin:end] = found.transpose(0, 1).reshape(end - begin, width)
+    return out
+
+
+def test_they_compute_on_this_machine() -> None:
+    """The processor has AVX2 and there is a compiler; else `make test` would try only torch's way."""
+    assert kernels.levels(), "no AVX2: run the tests on another processor"
+    assert kernels.best() is not None, "no C++ compiler: apt-get install g++"
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize(("heads", "size"), [(12, 16), (3, 32), (2, 48), (12, 64), (1, 80), (1, 128)])
+def test_attention_is_torchs(ours: Kernels, dtype: torch.dtype, heads: int, size: int) -> None:
+    projected, offsets = packed(LENGTHS, heads, size, dtype)
+    weights = torch.rand(len(LENGTHS), heads, generator=torch.Generator().manual_seed(1))
+
+    exact = attended(projected, offsets, weights)
+    whole = ours.attention(projected, offsets, heads, weights)
+    first = ours.attention(projected, offsets, heads, weights, first_only=True)
+    shared = ours.attention(projected, offsets, heads, weights[:1])
+    alone = ours.attention(projected, offsets, heads)
+
+    assert whole.dtype == dtype
+    assert (whole - exact).abs().max() <= ROUNDING[dtype] * exact.abs().max()
+    assert not whole[offsets[-1] :].any()  # tokens of no sequence
+    assert torch.equal(first, whole[offsets[:-1].long()])
+    for found, factor in ((shared, weights[:1]), (alone, torch.ones(1, heads))):
+        exact = attended(projected, offsets, factor.expand(len(LENGTHS), heads))
+        assert (found - exact).abs().max() <= ROUNDING[dtype] * exact.abs().max()
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+def test_attention_does_not_depend_on_neighbours_or_threads(ours: Kernels, dtype: torch.dtype) -> None:
+    projected, offsets = packed(LENGTHS, 2, 16, dtype)
+    whole = ours.attention(projected, offsets, 2)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(ours.attention(projected, offsets, 2), whole)
+    finally:
+        torch.set_num_threads(threads)
+    for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
+        alone = ours.attention(projected[begin:end].clone(), torch.tensor([0, end - begin]).int(), 2)
+        assert torch.equal(alone, whole[begin:end])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+def test_what_is_not_finite_stays_in_its_sequence(ours: Kernels, dtype: torch.dtype, value: float) -> None:
+    projected, offsets = packed(LENGTHS, 2, 16, dtype)
+    clean = ours.attention(projected, offsets, 2)
+    spoilt = projected.clone()
+    begin, end = int(offsets[20]), int(offsets[21])
+    spoilt[begin:end] = value
+
+    found = ours.attention(spoilt, offsets, 2)
+
+    assert not found[begin:end].isfinite().any()
+    assert torch.equal(found[:begin], clean[:begin])
+    assert torch.equal(found[end:], clean[end:])
+
+
+def test_scores_far_apart_and_empty_sequences(ours: Kernels) -> None:
+    projected, _ = packed([40], 1, 16, torch.float32)
+    projected *= 40  # scores of thousands: exp of their differences is 0
+    offsets = torch.tensor([0, 17, 17, 40, 40]).int()
+
+    whole = ours.attention(projected, offsets, 1)
+    first = ours.attention(projected, offsets, 1, first_only=True)
+
+    exact = attended(projected, offsets, torch.ones(4, 1))
+    assert (whole - exact).abs().max() <= 1e-4 * exact.abs().max()
+    assert torch.equal(first[[0, 2]], whole[[0, 17]])
+    assert not first[[1, 3]].any()
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 192), (4, 768), (61, 48), (128, 1024)])
+def test_layer_norm_is_torchs(ours: Kernels, dtype: torch.dtype, rows: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    x = (torch.randn(rows, width, generator=generator) * 3 + 20).to(dtype)  # a mean far from 0
+    weight, bias = torch.randn(2, width, generator=generator).to(dtype)
+
+    exact = F.layer_norm(x.double(), (width,), weight.double(), bias.double(), 1e-12)
+
+    found = ours.layer_norm(x, weight, bias, 1e-12)
+    assert found.dtype == dtype
+    assert (found - exact).abs().max() <= ROUNDING[dtype] * exact.abs().max()
+
+
+def test_bfloat16_is_rounded_to_the_nearest_even(ours: Kernels) -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(4096, 16, generator=generator)
+    ones, zeros = torch.ones(16), torch.zeros(16)
+    # Rows of numbers that bfloat16 holds, normed by both: one step apart at most, and rarely so.
+    x = exact.bfloat16()
+    theirs = F.layer_norm(x.float(), (16,), ones, zeros, 1e-12).bfloat16()
+    found = ours.layer_norm(x, ones.bfloat16(), zeros.bfloat16(), 1e-12)
+    assert (found != theirs).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+def test_steps_are_torchs(ours: Kernels, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.randn(37, 48, generator=generator) * 90).to(dtype)
+    multiplier, shift = torch.rand(2, 48, generator=generator)
+    shift += 100
+
+    scaled = ours.quantize(x, multiplier, shift, 128.5)
+    plain = ours.quantize(x, None, None, 128.5)
+
+    exact = x.double() * multiplier.double() + shift.double()
+    expected = exact.clamp(0, 255).floor()
+    near = (exact - exact.round()).abs() < 1e-3  # float32 may round these to the other side
+    assert torch.equal(scaled[~near].double(), expected[~near])
+    assert torch.equal(plain, (x.float() + 128.5).clamp(0, 255).to(torch.uint8))
+    assert plain.min() == 0
+    assert plain.max() == 255
+
+
+def test_encoders_give_the_same_scores_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    model = random_model(
+        0, num_attention_heads=4, hidden_size=64, max_position_embeddings=256, initializer_range=0.1
+    )
+    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 200, 30)]
+    weights = random_weights(rng, 30, model.config.num_hidden_layers, 4)
+    for dtype in kernels.DTYPES:
+        encoder = encoder_of(model, dtype)
+        with_kernels = logits_of(encoder, pairs, weights)
+        with monkeypatch.context() as patched:
+            patched.setattr(kernels, "best", lambda: None)
+            without = logits_of(encoder, pairs, weights)
+        assert not np.array_equal(with_kernels, without)  # they were used
+        assert np.abs(with_kernels - without).max() <= ROUNDING[dtype] * np.abs(without).max()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "size"),
+    [(torch.float16, "cpu", 16), (torch.float32, "cpu", 24), (torch.float32, "meta", 16)],
+)
+def test_what_they_cannot_is_left_to_torch(dtype: torch.dtype, device: str, size: int) -> None:
+    assert kernels.fitting(dtype, torch.device(device), size) is None
+
+
+def test_where_a_gradient_is_wanted_torch_computes() -> None:
+    x = torch.randn(4, 16)
+    assert kernels.usable(x, 16) is not None
+    assert kernels.usable(x.requires_grad_(), 16) is None
+
+
+def test_a_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    level = kernels.levels()[-1]
+    library = kernels.build(level)
+    monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
+    assert kernels.build(level) == library
+    assert [path.name for path in (tmp_path / "headroom").iterdir()] == [library.name]
+    assert (tmp_path / "headroom").stat().st_mode & 0o077 == 0
+
+
+def missing(tmp_path: Path) -> str:
+    return str(tmp_path / "no-compiler")
+
+
+def failing(tmp_path: Path) -> str:
+    compiler = tmp_path / "failing"
+    compiler.write_text("#!/bin/sh\necho this source is not for me >&2; exit 1\n")
+    compiler.chmod(0o755)
+    return str(compiler)
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(
+    ("compiler", "reason"), [(missing, "No such file or directory"), (failing, "this source is not for me")]
+)
+def test_without_a_compiler_torch_computes_and_the_log_says_why(
+    compiler: Callable[[Path], str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", compiler(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        assert kernels.best() is None
+    assert "kernels cannot be had, torch computes instead" in caplog.text
+    assert reason in caplog.text
+    assert kernels.fitting(torch.float32, torch.device("cpu"), 16) is None
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_compiler_that_is_too_old_for_the_best_level_gives_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    best, *others = kernels.levels()
+    if not others:
+        pytest.skip("this processor has the last level alone")
+    following = others[0]
+    compiler = tmp_path / "old"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *kernels-{best.name}-*) exit 1;; esac\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", str(compiler))
+    with caplog.at_level(logging.WARNING):
+        found = kernels.best()
+    assert found is not None
+    assert found.name == following.name
+    assert f"those for {following.name} are used instead: {best.name}" in caplog.text
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_library_that_computes_something_else_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = tmp_path / "kernels.cpp"
+    source = kernels.SOURCE.read_text()
+    assert "1.44269504f / " in source
+    wrong.write_text(source.replace("1.44269504f / ", "1.4f / "))
+    monkeypatch.setattr(kernels, "SOURCE", wrong)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        assert kernels.best() is None
+    assert "results in torch.float32 are not torch's" in caplog.text
