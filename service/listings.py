@@ -75,5 +75,6 @@ def _model(classifier: Classifier) -> ModelInfo:
         dtype=encoder.number_format,
         deterministic=encoder.deterministic,
         processor=processor_features(),
+        kernels=encoder.kernels,
         quality=classifier.quality,
     )

@@ -167,6 +167,10 @@ class ModelInfo:
     dtype: str
     deterministic: bool
     processor: Annotated[list[str], Field(description="Features of the processor that are made use of.")]
+    kernels: Annotated[
+        str | None,
+        Field(description="The level our compiled kernels have on this processor; null: torch computes."),
+    ]
     quality: Annotated[dict[str, float] | None, Field(description="Held-out metrics of the checkpoint.")]
 
 

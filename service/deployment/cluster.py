@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import os
 import re
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from ray import serve
 from ray.serve._private.api import serve_start
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
+from service.deployment import machine
 from service.deployment.config_file import ConfigFile
 from service.deployment.processes import family, kill
 
@@ -49,7 +49,7 @@ class Cluster:
         """Starts Ray; it puts its own signal handlers in place. Raises what Ray raises where it cannot."""
         ray.init(
             address="local",
-            num_cpus=max(_cores(), config.replicas),
+            num_cpus=max(machine.cores(), config.replicas or 1),
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -119,7 +119,8 @@ class Cluster:
         kill(processes, grace_s=EXIT_GRACE_S)
 
     def _on_this_machine(self, config: ConfigFile) -> dict[str, Any]:
-        """The document with what only this run knows: threads, GPUs, and a fresh directory for metrics."""
+        """The document with what only this run knows: replicas, their threads and GPUs, and a fresh directory
+        for metrics."""
         document = copy.deepcopy(config.document)
         deployment = document["applications"][0]["deployments"][0]
         options = deployment.setdefault("ray_actor_options", {})
@@ -127,16 +128,15 @@ class Cluster:
         metrics = self._run / "metrics"
         metrics.mkdir(exist_ok=True)
         variables["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+        gpus = 0 if config.settings.device == "cpu" else ray.cluster_resources().get("GPU", 0)
+        replicas = config.replicas or 1  # Serve's autoscaling starts with one
+        if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
+            replicas = deployment["num_replicas"] = machine.replicas(machine.cores(), gpus)
         # Ray would give a replica as many threads as its num_cpus says.
-        variables.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // config.replicas)))
-        gpus = ray.cluster_resources().get("GPU", 0)
-        if gpus and config.settings.device != "cpu":
-            options.setdefault("num_gpus", min(1, gpus / config.replicas))
+        variables.setdefault("OMP_NUM_THREADS", str(machine.threads(machine.cores(), replicas)))
+        if gpus:
+            options.setdefault("num_gpus", min(1, gpus / replicas))
         return document
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _last_word(application: Any) -> str:

@@ -64,8 +64,11 @@ class ConfigFile:
         return ConfigFile(document, other.live, self.settings, other.text)
 
     @property
-    def replicas(self) -> int:
-        return int(self.deployment.get("num_replicas", 1))
+    def replicas(self) -> int | None:
+        """How many replicas the command line or the file asks for; None where that is left to the machine, or
+        to Serve's autoscaling (`auto`)."""
+        asked = self.deployment.get("num_replicas")
+        return asked if isinstance(asked, int) else None
 
 
 def load(path: Path, overrides: Overrides) -> ConfigFile:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from ray import serve
 
+from service.deployment import machine
 from service.deployment.config_file import DEPLOYMENT, first_problem
 from service.settings import InvalidConfig, LiveConfig, Settings
 
@@ -116,4 +117,4 @@ def _threads() -> int:
     said = os.environ.get("OMP_NUM_THREADS", "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return machine.cores()

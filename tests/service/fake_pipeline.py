@@ -139,6 +139,7 @@ class FakePipeline:
                     deterministic=False,
                     sliced_bytes=0,
                     processor=["avx512_bf16"],
+                    kernels=None,
                     quality={"accuracy": 0.9},
                 )
             ]

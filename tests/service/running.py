@@ -29,10 +29,19 @@ LIVE: dict[str, Any] = {
 
 
 class Server:
-    """`headroom serve` on a free port with a config file of its own."""
+    """`headroom serve` on a free port with a config file of its own.
+
+    replicas: None leaves their number to the machine.
+    """
 
     def __init__(
-        self, directory: Path, model: Path, *, live: Mapping[str, Any] = LIVE, **arguments: Any
+        self,
+        directory: Path,
+        model: Path,
+        *,
+        live: Mapping[str, Any] = LIVE,
+        replicas: int | None = 1,
+        **arguments: Any,
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -41,6 +50,8 @@ class Server:
         self.write_config(live, arguments)
         command = [Path(sys.executable).with_name("headroom"), "serve", "--config", self.config]
         command += ["--port", str(self.port), "--model", model, "--device", "cpu"]
+        if replicas is not None:
+            command += ["--replicas", str(replicas)]
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 command,
@@ -86,9 +97,13 @@ class Server:
         driver = psutil.Process(self.process.pid)
         return [driver, *driver.children(recursive=True)]
 
+    def replicas(self) -> list[psutil.Process]:
+        """The replicas that are there."""
+        return [process for process in self.family() if "ServeReplica" in " ".join(process.cmdline())]
+
     def replica(self) -> psutil.Process:
         """The one replica."""
-        (replica,) = (process for process in self.family() if "ServeReplica" in " ".join(process.cmdline()))
+        (replica,) = self.replicas()
         return replica
 
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = 60.0) -> int:

@@ -28,7 +28,7 @@ def refusal(path: Path, text: str) -> str:
 
 def test_the_shipped_file_is_right() -> None:
     config = load(DEPLOY, Overrides())
-    assert (config.host, config.port, config.replicas) == ("127.0.0.1", 8000, 1)
+    assert (config.host, config.port, config.replicas) == ("127.0.0.1", 8000, None)
     assert [variant.name for variant in config.live.variants] == ["full", "pruned20", "pruned60"]
     assert config.settings.request_timeout_s == config.document["http_options"]["request_timeout_s"]
 
@@ -37,6 +37,17 @@ def test_the_command_line_wins() -> None:
     config = load(DEPLOY, Overrides("0.0.0.0", 9, "m", "cpu", "float32", 3))
     assert (config.host, config.port, config.replicas) == ("0.0.0.0", 9, 3)
     assert (config.settings.model, config.settings.device, config.settings.dtype) == ("m", "cpu", "float32")
+
+
+@pytest.mark.parametrize(("said", "replicas"), [("3", 3), ("auto", None)])
+def test_a_file_says_how_many_replicas_or_leaves_it_to_serve(
+    said: str, replicas: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "serve.yaml"
+    deployment = f"{{name: Relevance, num_replicas: {said}}}"
+    path.write_text(f"applications: [{{import_path: x:y, deployments: [{deployment}]}}]")
+    assert load(path, Overrides()).replicas == replicas
+    assert load(path, Overrides(replicas=2)).replicas == 2
 
 
 def test_a_file_that_says_little_gets_defaults(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""How a machine is divided among replicas."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from service.deployment import machine
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "replicas"),
+    [(1, 0, 1), (2, 0, 2), (8, 0, 8), (64, 0, machine.MOST_REPLICAS), (16, 1, 1), (16, 4, 4), (16, 0.5, 1)],
+)
+def test_a_replica_for_each_gpu_or_core(cores: int, gpus: float, replicas: int) -> None:
+    assert machine.replicas(cores, gpus) == replicas
+
+
+@pytest.mark.parametrize(
+    ("cores", "replicas", "threads"),
+    [(1, 1, 1), (1, 4, 1), (2, 1, 2), (2, 2, 2), (4, 4, 2), (16, 8, 2), (64, 8, 8), (16, 1, 16)],
+)
+def test_cores_are_divided_and_two_are_never_left_to_one_thread(
+    cores: int, replicas: int, threads: int
+) -> None:
+    assert machine.threads(cores, replicas) == threads
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="this system does not bind processes to cores"
+)
+def test_cores_are_those_that_the_process_may_use() -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert machine.cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert machine.cores() == len(allowed)

@@ -1,0 +1,117 @@
+"""A real `headroom serve` with two replicas, as a machine with two cores gets unasked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.deployment import machine
+from tests.service.experimenting import config
+from tests.service.http import Answer, request, score, send_raw
+from tests.service.running import LIVE, Server
+
+
+@pytest.fixture(scope="module")
+def two(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("two"), tiny_checkpoint, replicas=2)
+    try:
+        assert server.wait_until_ready(), server.stderr
+        yield server
+        assert server.stop() == 0
+    finally:
+        server.kill()
+
+
+async def everywhere(server: Server, data: bytes, times: int = 40) -> list[Answer]:
+    """Answers to the same request, each on a connection of its own: both replicas get some."""
+    return [await send_raw(server.port, data) for _ in range(times)]
+
+
+async def counted(server: Server) -> float:
+    """Answered scores, by the metrics of the node."""
+    text = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
+    name = 'headroom_requests_total{route="/v1/score",status="200"}'
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+async def test_both_answer_alike_and_any_scrape_counts_both(two: Server) -> None:
+    before = await counted(two)
+    answers = await everywhere(two, score(3))
+    assert len(two.replicas()) == 2
+    assert {answer.status for answer in answers} == {200}
+    assert len({str(answer.json["results"]) for answer in answers}) == 1
+    assert {await counted(two) for _ in range(10)} == {before + 40}
+
+
+async def test_an_edit_reaches_both(two: Server) -> None:
+    two.write_config({**LIVE, "variants": [*LIVE["variants"], {"name": "new", "head_mask": "0.0"}]})
+    deadline = time.monotonic() + 15
+    while {answer.status for answer in await everywhere(two, score(1, variant="new"))} != {200}:
+        assert time.monotonic() < deadline
+    versions = {answer.headers["x-config-version"] for answer in await everywhere(two, score(1))}
+    assert len(versions) == 1
+
+
+async def test_units_get_the_same_arm_from_both(two: Server) -> None:
+    two.write_config(config())
+    units = [f"user-{number}" for number in range(10)]
+    deadline = time.monotonic() + 20
+    while True:  # until both have the experiment
+        found = [
+            [(await send_raw(two.port, score(1, unit=unit))).json["assignment"] for _ in range(8)]
+            for unit in units
+        ]
+        if all(all(answers) for answers in found):
+            break
+        assert time.monotonic() < deadline
+    for answers in found:
+        assert len({answer["arm"] for answer in answers}) == 1
+    assert {answers[0]["arm"] for answers in found} == {"control", "pruned"}
+    two.write_config(LIVE)
+
+
+@pytest.mark.slow
+async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
+    answers: list[tuple[float, Answer]] = []
+    stop = asyncio.Event()
+
+    async def client() -> None:
+        while not stop.is_set():
+            answer = await send_raw(two.port, score(20), timeout_s=20)
+            answers.append((time.monotonic(), answer))
+
+    clients = [asyncio.create_task(client()) for _ in range(4)]
+    await asyncio.sleep(1)
+    victim = two.replicas()[0]
+    victim.kill()
+    killed = time.monotonic()
+    await asyncio.sleep(3)
+    stop.set()
+    await asyncio.gather(*clients)
+
+    after = [(at, answer) for at, answer in answers if at > killed]
+    fine = [answer for _, answer in after if answer.status == 200]
+    assert {answer.status for _, answer in after} <= {0, 200, 503}
+    # Lost is what the dead one had in hand, and refused what it was given before the front had noticed.
+    assert all(answer.status == 200 for at, answer in after if at > killed + 1)
+    assert len(after) - len(fine) <= 0.05 * len(after)
+    assert max(answer.seconds for answer in fine) < 5
+    deadline = time.monotonic() + 20
+    while len(two.replicas()) != 2 or victim in two.replicas():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_unasked_there_are_as_many_as_the_machine_has_cores(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    server = Server(tmp_path, tiny_checkpoint, replicas=None)
+    try:
+        assert server.wait_until_ready(), server.stderr
+        assert len(server.replicas()) == machine.replicas(machine.cores(), gpus=0)
+        assert server.stop() == 0
+    finally:
+        server.kill()
