@@ -30,7 +30,7 @@ from models.training.data import (
     source_groups,
 )
 from models.training.sparse import dot, unit
-from models.training.titles import stem, weighted_overlap, words_of
+from models.training.titles import stem, stems_of, weighted_overlap, words_of
 
 Floats = NDArray[np.float64]
 Scorer = Callable[[str, str], float]
@@ -49,21 +49,21 @@ def scorers(collection: Sequence[str]) -> dict[str, Scorer]:
 
 def bm25(collection: Sequence[str], *, k1: float = 1.2, b: float = 0.75) -> Scorer:
     """Okapi BM25 of a query against a title; words are stems."""
-    rarity = _rarity(_stems(title) for title in collection)
-    mean_length = sum(len(_stems(title)) for title in collection) / len(collection)
+    rarity = _rarity(stems_of(title) for title in collection)
+    mean_length = sum(len(stems_of(title)) for title in collection) / len(collection)
 
     def score(query: str, title: str) -> float:
-        words = _stems(title)
+        words = stems_of(title)
         counts = Counter(words)
         norm = k1 * (1 - b + b * len(words) / mean_length)
-        return sum(rarity(word) * counts[word] * (k1 + 1) / (counts[word] + norm) for word in _stems(query))
+        return sum(rarity(word) * counts[word] * (k1 + 1) / (counts[word] + norm) for word in stems_of(query))
 
     return score
 
 
 def idf_overlap(collection: Sequence[str]) -> Scorer:
     """The share of the query's words that the title holds, weighted by IDF, in [0, 1]."""
-    rarity = _rarity(_stems(title) for title in collection)
+    rarity = _rarity(stems_of(title) for title in collection)
     return lambda query, title: weighted_overlap(query, title, lambda word: rarity(stem(word)))
 
 
@@ -193,10 +193,6 @@ def main() -> None:
 
 def _scores(scorer: Scorer, rows: Sequence[Judged]) -> Floats:
     return np.array([scorer(row.query, row.title) for row in rows])
-
-
-def _stems(text: str) -> list[str]:
-    return [stem(word) for word in words_of(text)]
 
 
 def _grams(text: str) -> list[str]:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from models.training.data import Example, graded_target
 from models.training.noise import typed
 from models.training.synthetic import ACCESSORY, JOINTS
-from models.training.titles import STOP_WORDS, Title, stem, words_of
+from models.training.titles import STOP_WORDS, Title, stem, stems_of
 
 THINGS = Path(__file__).with_name("things")
 PLAIN = 3.2  # the thing, where a narrower kind is asked for
@@ -116,13 +116,8 @@ def _only(things: Sequence[Thing], names_of: Callable[[Thing], Iterable[str]]) -
     named: defaultdict[Roots, set[int]] = defaultdict(set)
     for place, thing in enumerate(things):
         for name in names_of(thing):
-            named[roots(name)].add(place)
+            named[stems_of(name)].add(place)
     return {name: min(places) for name, places in named.items() if len(places) == 1}
-
-
-def roots(text: str) -> Roots:
-    """The stems of a text's words, in order."""
-    return tuple(stem(word) for word in words_of(text))
 
 
 def _named_in(title: Title, by_name: Mapping[Roots, int]) -> int | None:
@@ -183,10 +178,14 @@ def _query(wanted: Wanted, rng: random.Random) -> list[str]:
     return " ".join([*before, wanted.name, *after]).lower().split()
 
 
+def _says(text: str, phrase: str) -> bool:
+    """Whether all words of the phrase are in the text."""
+    return set(stems_of(phrase)) <= set(stems_of(text))
+
+
 def _coverage(wanted: Wanted, title: str) -> float:
     """The share of the details asked for whose words are all in the title; 1 where none were."""
-    there = set(roots(title))
-    found = sum(set(roots(detail)) <= there for detail in wanted.details)
+    found = sum(_says(title, detail) for detail in wanted.details)
     return found / len(wanted.details) if wanted.details else 1.0
 
 
@@ -203,11 +202,8 @@ def _itself(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple[s
         name = rng.choice(thing.kinds) if narrow else _name_of(thing, rng)
         held = [detail for detail in wanted.details if rng.random() < 0.65]
         title = _composed(wanted.name if wanted.kind and rng.random() < 0.5 else name, thing, rng, held)
-    there = set(roots(title))
-    if wanted.line and not set(roots(wanted.name)) <= there:
-        return title, SUBSTITUTE
-    if wanted.kind and not set(roots(wanted.name)) <= there:
-        return title, PLAIN
+    if (wanted.line or wanted.kind) and not _says(title, wanted.name):
+        return title, SUBSTITUTE if wanted.line else PLAIN
     return title, _details_grade(wanted, title)
 
 
@@ -224,7 +220,7 @@ def _substitute(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tup
     if wanted.line and others and rng.random() < 0.6:
         return _title_of_line(rng.choice(others), thing, rng), SUBSTITUTE
     name = rng.choice(thing.instead)
-    other = catalogue.by_name.get(roots(name))
+    other = catalogue.by_name.get(stems_of(name))
     held = [detail for detail in wanted.details if rng.random() < 0.5]
     if other is None:
         title = _composed(name, thing, rng, held)
@@ -239,7 +235,7 @@ def _accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tupl
     """A title of what goes with the thing: by its own name, "… for the thing", or "thing …"."""
     thing = catalogue.things[wanted.place]
     name = rng.choice(thing.goes_with)
-    other = catalogue.by_name.get(roots(name))
+    other = catalogue.by_name.get(stems_of(name))
     maker = thing if other is None else catalogue.things[other]
     asked = " ".join([*wanted.details[: rng.choice((0, 0, 1))], wanted.name])
     if rng.random() < 0.35:
@@ -247,7 +243,7 @@ def _accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tupl
     form = rng.random()
     if other is not None and form < 0.25:
         title = _title_of(other, catalogue, rng)
-    elif set(roots(wanted.name)) <= set(roots(name)) or form < 0.5:
+    elif _says(name, wanted.name) or form < 0.5:
         title = _composed(name, maker, rng, traits=other is not None)
     elif form < 0.85:
         title = _composed(name, maker, rng, traits=other is not None)
@@ -262,7 +258,7 @@ def _asked_for_accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Rando
     thing = catalogue.things[wanted.place]
     name = rng.choice(thing.goes_with)
     asked = name
-    if not set(roots(wanted.name)) & set(roots(name)) and rng.random() < 0.5:
+    if not set(stems_of(wanted.name)) & set(stems_of(name)) and rng.random() < 0.5:
         asked = f"{wanted.name} {name}" if rng.random() < 0.6 else f"{name} for {wanted.name}"
     query = typed(asked.lower().split(), rng)
     if rng.random() < 0.5:
@@ -271,7 +267,7 @@ def _asked_for_accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Rando
             title += f" {rng.choice(JOINTS)} {_titled(wanted.name, rng)}"
         return Example(query, title, graded_target(4.0))
     title = _title_of(wanted.place, catalogue, rng)
-    whole = set(roots(name)) <= set(roots(title))  # "blender with travel cup" for "travel cup"
+    whole = _says(title, name)  # "blender with travel cup" for "travel cup"
     return Example(query, title, graded_target(2.2 if whole else MADE_WITH))
 
 
@@ -295,13 +291,13 @@ def _unrelated_grade(wanted: Wanted, other: int, title: str, catalogue: Catalogu
     if any(mine and name and mine[-1] == name[-1] for mine in own for name in theirs):
         return SAME_WORD
     near = catalogue.departments[wanted.place] == catalogue.departments[other]
-    asked = {root for root in roots(wanted.name) if root not in STOP_WORDS}
-    shared = len(asked & set(roots(title))) / max(1, len(asked))
+    asked = {root for root in stems_of(wanted.name) if root not in STOP_WORDS}
+    shared = len(asked & set(stems_of(title))) / max(1, len(asked))
     return max(NEIGHBOUR if near else 0.0, SHARED_WORDS * shared)
 
 
 def _called(names: Iterable[str]) -> set[Roots]:
-    return {roots(name) for name in names}
+    return {stems_of(name) for name in names}
 
 
 def _title_of(place: int, catalogue: Catalogue, rng: random.Random) -> str:

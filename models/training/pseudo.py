@@ -7,7 +7,7 @@ from models.training.data import Example, graded_target
 from models.training.dictionary import Dictionary
 from models.training.noise import misspelled, toggled_plural, typed
 from models.training.synthetic import ACCESSORY, JOINTS
-from models.training.titles import stem, words_of
+from models.training.titles import stem, stems_of, words_of
 
 _CODE_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -41,7 +41,7 @@ def pseudo_pair(lexicon: Sequence[str], rng: random.Random) -> Example:
     for word in held:
         title.insert(rng.randrange(len(title) + 1), word)
     text = _dressed(title, rng)
-    there = {stem(word) for word in words_of(text)}
+    there = set(stems_of(text))
     share = sum(all(stem(part) in there for part in words_of(word)) for word in query) / len(query)
     asked = [misspelled(word, rng) if rng.random() < 0.06 else word for word in query]
     return Example(" ".join(asked), text, graded_target(4.0 * share))
@@ -90,8 +90,8 @@ def _said_of(place: int, dictionary: Dictionary, rng: random.Random) -> str:
 
 def _dictionary_example(query: str, said: str, grade: float, rng: random.Random) -> Example:
     """Sharing the very words never grades below what they say: a sister named alike is at least as near."""
-    asked = {stem(word) for word in words_of(query)}
-    shared = len(asked & {stem(word) for word in words_of(said)}) / max(1, len(asked))
+    asked = set(stems_of(query))
+    shared = len(asked & set(stems_of(said))) / max(1, len(asked))
     return Example(typed(query.split(), rng), said, graded_target(max(grade, 3.0 * shared)))
 
 

@@ -86,12 +86,11 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _averages_stages(self) -> Self:
-        layers = {stage.name: stage.layers for stage in self.graded}
-        places = {stage.name: place for place, stage in enumerate(self.graded)}
-        _check_average("average", self.average, layers, self.network.layers)
+        earlier: dict[str, int] = {}
         for stage in self.graded:
-            earlier = {name: count for name, count in layers.items() if places[name] < places[stage.name]}
             _check_average(f"{stage.name}: begins_with", stage.begins_with, earlier, stage.layers)
+            earlier[stage.name] = stage.layers
+        _check_average("average", self.average, earlier, self.network.layers)
         return self
 
 

@@ -25,6 +25,7 @@ from models.training.titles import (
     TitleStatistics,
     read_title,
     stem,
+    stems_of,
     words_of,
 )
 
@@ -140,7 +141,7 @@ def product_pair(shelf: Shelf, rng: random.Random) -> Example:
     if rng.random() < 0.08:  # "sofa for small rooms" is still a sofa
         said = " ".join(rng.choice(shelf.titles).text.split()[:3])
         title = read_title(f"{_ended(title.text)} for {said}", shelf.statistics)
-    text_stems = frozenset(stem(word) for word in words_of(shelf.products[other].text[:600]))
+    text_stems = frozenset(stems_of(shelf.products[other].text[:600]))
     grade = graded(query, title, text_stems, shelf)
     return Example(typed(_reworded(query, shelf, rng), rng), title.text, graded_target(grade))
 

@@ -47,13 +47,18 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
+def stems_of(text: str) -> tuple[str, ...]:
+    """The stems of a text's words, in order."""
+    return tuple(stem(word) for word in words_of(text))
+
+
 def weighted_overlap(query: str, title: str, rarity: Callable[[str], float]) -> float:
     """The share of the query's words, each weighted by its rarity, that the title holds, in [0, 1].
 
     Words are compared as stems; `rarity` is asked for words as written. 0 for a query without words.
     """
     asked = words_of(query)
-    there = {stem(word) for word in words_of(title)}
+    there = set(stems_of(title))
     total = sum(map(rarity, asked))
     return sum(rarity(word) for word in asked if stem(word) in there) / total if total else 0.0
 
@@ -102,7 +107,7 @@ def title_statistics(products: Sequence[Product], nouns: Iterable[str]) -> Title
     for product in products:
         tokens = _TOKEN.findall(product.title.lower())
         documents.update({stem(token) for token in tokens if token[0].isalnum()})
-        brands.update({stem(word) for word in words_of(product.brand)})
+        brands.update(set(stems_of(product.brand)))
         for token, after in zip(tokens, [*tokens[1:], ""], strict=True):
             seen[stem(token)] += 1
             closing[stem(token)] += _closes(after)

@@ -12,11 +12,10 @@ from models.training.catalogue import (
     Thing,
     new_catalogue,
     read_things,
-    roots,
     thing_pair,
 )
 from models.training.data import Product
-from models.training.titles import read_title, title_statistics
+from models.training.titles import read_title, stems_of, title_statistics
 
 QUADRUPLES = Path("tests/fixtures/quadruples.tsv")
 
@@ -70,10 +69,10 @@ def test_every_thing_that_is_committed_reads_and_contradicts_nothing() -> None:
     for things in departments.values():
         assert len(things) >= 40
         for thing in things:
-            own = {roots(name) for name in (*thing.names, *thing.kinds)}
+            own = {stems_of(name) for name in (*thing.names, *thing.kinds)}
             assert all(own), thing.names
-            assert not own & {roots(name) for name in thing.instead}, thing.names
-            assert not own & {roots(name) for name in thing.goes_with}, thing.names
+            assert not own & {stems_of(name) for name in thing.instead}, thing.names
+            assert not own & {stems_of(name) for name in thing.goes_with}, thing.names
 
 
 def test_the_hand_written_quadruples_are_not_among_the_titles() -> None:
@@ -91,15 +90,15 @@ def test_the_hand_written_quadruples_are_not_among_the_titles() -> None:
 
 
 def test_names_lead_to_the_only_thing_that_has_them(catalogue: Catalogue) -> None:
-    assert catalogue.by_name[roots("couches")] == catalogue.by_name[roots("sofa")] == 0
-    assert catalogue.by_name[roots("sectional")] == 0
+    assert catalogue.by_name[stems_of("couches")] == catalogue.by_name[stems_of("sofa")] == 0
+    assert catalogue.by_name[stems_of("sectional")] == 0
     twice = new_catalogue({"a": [_thing("mouse")], "b": [_thing("mouse"), SOFA]}, [])
-    assert roots("mouse") not in twice.by_name
+    assert stems_of("mouse") not in twice.by_name
 
 
 def test_a_name_leads_to_its_thing_though_it_is_a_narrower_kind_of_another() -> None:
     found = new_catalogue({"a": [SOFA, _thing("sectional")]}, [])
-    assert found.by_name[roots("sectional")] == 1
+    assert found.by_name[stems_of("sectional")] == 1
 
 
 def test_real_titles_are_shelved_under_the_longest_name_that_they_end_their_first_phrase_with() -> None:
