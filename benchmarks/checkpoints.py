@@ -56,18 +56,19 @@ def exported(shape: str) -> Path:
     """The same in the formats of all engines; made once, anew when the checkpoint is newer."""
     source, out = checkpoint(shape), MODELS / shape / "exported"
     mark = out / "exported"
-    if not mark.exists() or mark.stat().st_mtime < (source / "model.safetensors").stat().st_mtime:
+    if not _is_of(mark, source):
         environments.run("engines", ["-m", "benchmarks.peers.export", str(source), str(out)])
     return out
 
 
 def quantized(shape: str) -> Path:
-    """The same in int8 as `headroom quantize` makes it by default; made once.
+    """The same in int8 as `headroom quantize` makes it by default; made anew when the checkpoint is newer.
 
     Random weights are calibrated with few pairs: only their speed counts, and the search takes minutes.
     """
     source, out = exported(shape), MODELS / shape / INT8
-    if not (out / "model.safetensors").exists():
+    if not _is_of(out / "model.safetensors", source):
+        shutil.rmtree(out, ignore_errors=True)
         config = read_config(source)
         tokenizer = PairTokenizer.load(source, max_tokens=config.max_positions, vocab_size=config.vocab_size)
         pairs = read_pairs(SAMPLE / "calibration.jsonl.gz")
@@ -80,7 +81,7 @@ def quantized(shape: str) -> Path:
 def one_label(shape: str) -> Path:
     """The same encoder with one output, the classifier's last, for servers that rank by one label."""
     source, out = exported(shape), MODELS / shape / "one-label"
-    if not (out / "vocab.txt").exists():
+    if not _is_of(out / "model.safetensors", source):
         model = BertForSequenceClassification.from_pretrained(source)
         last = torch.nn.Linear(model.config.hidden_size, 1)
         last.weight.data, last.bias.data = model.classifier.weight.data[-1:], model.classifier.bias.data[-1:]
@@ -130,3 +131,8 @@ def workload(kind: str, rows: int = 4 * BATCH) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(batches), encoding="utf-8")
     return file
+
+
+def _is_of(made: Path, source: Path) -> bool:
+    """Whether a file that was made from a checkpoint is there, and newer than its weights."""
+    return made.exists() and made.stat().st_mtime >= (source / "model.safetensors").stat().st_mtime

@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -21,11 +22,13 @@ import torch
 from loadtest.pairs import made_up_pairs
 from models.classifier import Classifier
 from models.device import cores
+from models.hub import DEFAULT
 from models.tokenizer import EncodedPair
 
 POOL = 2000
 BATCH_TOKENS = 1024  # the server's own budget on a CPU: the same work, without HTTP
 READY_S = 20.0
+IN_A_ROW = 30  # answers; replicas take turns
 
 
 class Requests:
@@ -48,16 +51,17 @@ class Requests:
 
 
 class ModelAlone:
-    """The shipped model on the pairs of such requests, tokenised ahead, in batches of the server's size.
+    """A model, the shipped one if none is named, on such requests' pairs, tokenised ahead, in batches as the
+    server makes them.
 
     As the server runs it: batches side by side, a core each; a pair that is alone on all cores.
     """
 
-    def __init__(self, titles: int) -> None:
+    def __init__(self, titles: int, model: Path = DEFAULT) -> None:
         self.cores = cores()
         self._threads = torch.get_num_threads()
         torch.set_num_threads(self.cores)
-        self._classifier = Classifier.load()
+        self._classifier = Classifier.load(model)
         texts = [(query, title) for query, titles in Requests(titles).texts for title in titles]
         pairs = self._classifier.tokenizer.encode(texts)
         self._one = pairs[0]
@@ -157,12 +161,15 @@ def server_memory(pid: int) -> int:
 
 
 def wait_for_variant(url: str, name: str) -> None:
-    """Returns when the server serves the variant. Raises TimeoutError."""
+    """Returns when every replica serves the variant, so far as many answers in a row can tell. Raises
+    TimeoutError."""
     deadline = time.monotonic() + READY_S
+    in_a_row = 0
     while time.monotonic() < deadline:
         with urllib.request.urlopen(f"{url}/v1/variants", timeout=5) as response:
             listed: dict[str, Any] = json.load(response)
-        if any(variant["name"] == name for variant in listed["variants"]):
+        in_a_row = in_a_row + 1 if any(variant["name"] == name for variant in listed["variants"]) else 0
+        if in_a_row == IN_A_ROW:
             return
-        time.sleep(0.1)
+        time.sleep(0.02)
     raise TimeoutError(f"the server did not take up variant {name!r}")

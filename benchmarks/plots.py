@@ -25,7 +25,7 @@ def draw(results: dict[str, Any], directory: Path) -> list[Path]:
     """PNG files of the sections that are there; returns their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
-    for section, file in (("engines", "engines.png"), ("engines amx", "engines-amx.png")):
+    for section, file in (("engines", "engines.png"), (f"engines {document.AMX}", "engines-amx.png")):
         if section in results:
             drawn += [engines(results[section]["rows"], directory / file)]
     if "servers" in results:

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from benchmarks.crowd import Requests
+from benchmarks.parts import measure as shares_of
 from models.classifier import Classifier
 from models.head_mask import HeadMask
 from service.api import strict_json
@@ -21,20 +20,11 @@ from service.schemas import ScoreRequest
 
 TIMES = 100
 
-KINDS: dict[str, tuple[str, ...]] = {
-    "linear": ("linear", "addmm", "aten::mm"),
-    "attention core": ("scaled_dot_product", "bmm", "softmax", "flash_attention"),
-    "LayerNorm": ("layer_norm",),
-    "head mask": ("aten::mul",),
-    "gathers and copies": ("index", "embedding", "copy_", "aten::cat", "contiguous", "_to_copy"),
-}
-"""Parts of the forward pass, by what torch's profiler calls their operators; the first that fits counts."""
-
 
 def measure(titles: int) -> dict[str, Any]:
     """Milliseconds of each part of such a request: processor time, but wall time for the forward pass.
 
-    forward: shares of the forward pass by kind of operator.
+    forward: shares of the forward pass by part.
     """
     classifier = Classifier.load()
     requests = Requests(titles)
@@ -52,7 +42,9 @@ def measure(titles: int) -> dict[str, Any]:
     parts["forward"] = _median_ms(lambda k: score_rows(classifier, rows[k]), clock=time.perf_counter)
     scored = [score_rows(classifier, batch) for batch in rows]
     parts["answer"] = _median_ms(lambda k: to_json(_answer(classifier, rows[k], scored[k])))
-    return {"titles": titles, "ms": parts, "forward": _forward_shares(classifier, rows)}
+    some = [[row.pair for row in batch] for batch in rows[:20]]
+    shares = shares_of(lambda: [classifier.forward(pairs) for pairs in some], calls=1)
+    return {"titles": titles, "ms": parts, "forward": shares}
 
 
 def as_markdown(result: dict[str, Any]) -> str:
@@ -113,15 +105,3 @@ def _answer(
         for index, (row, found) in enumerate(zip(rows, scored, strict=True))
         if isinstance(found, RowScore)
     ]
-
-
-def _forward_shares(classifier: Classifier, rows: Sequence[Sequence[Row]]) -> dict[str, float]:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        for batch in rows[:20]:
-            classifier.forward([row.pair for row in batch])
-    seconds = dict.fromkeys([*KINDS, "the rest"], 0.0)
-    for event in profile.key_averages():
-        kind = next((kind for kind, names in KINDS.items() if any(n in event.key for n in names)), "the rest")
-        seconds[kind] += event.self_cpu_time_total
-    total = sum(seconds.values())
-    return {kind: part / total for kind, part in seconds.items()}

@@ -205,7 +205,9 @@ def settle(plan: Plan) -> None:
 def _answered_in_time(outcome: Outcome) -> float:
     """Good answers a second while requests were being sent; a backlog worked off later does not count."""
     recorder = outcome.recorder
-    first = round(FILLING_S / recorder.window)
+    first = round(FILLING_S / recorder.window) if outcome.seconds > FILLING_S else 0
     inside = recorder.windows[first : max(first + 1, round(outcome.seconds / recorder.window))]
+    if not inside:
+        return 0.0
     errors = sum(recorder.errors.values()) / max(1, recorder.scheduled)
     return sum(window.answered for window in inside) / (len(inside) * recorder.window) * (1 - errors)

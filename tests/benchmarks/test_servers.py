@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import threading
 import time
@@ -141,3 +143,27 @@ def test_saturation_is_what_the_server_answers_not_what_it_is_asked(slow_server:
 
 def test_scores_are_those_of_the_titles_in_order(slow_server: str) -> None:
     assert servers.ask(slow_server, "score", ("query", ["one", "two"])) == [0.5, 0.5]
+
+
+def test_an_int8_checkpoint_of_older_weights_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, made = tmp_path / "source", []
+
+    def quantize(_: Path, out: Path, __: object) -> None:
+        assert not out.exists()
+        out.mkdir(parents=True)
+        (out / "model.safetensors").touch()
+        made.append(out)
+
+    shutil.copytree(checkpoints.DEFAULT, source)
+    os.utime(source / "model.safetensors", (1e9, 1e9))
+    monkeypatch.setattr(checkpoints, "MODELS", tmp_path)
+    monkeypatch.setattr(checkpoints, "exported", lambda _: source)
+    monkeypatch.setattr(checkpoints, "quantize", quantize)
+    assert checkpoints.quantized("base") == checkpoints.quantized("base") == tmp_path / "base" / "int8"
+    assert len(made) == 1
+    os.utime(source / "model.safetensors")
+    os.utime(made[0] / "model.safetensors", (1e9, 1e9))
+    checkpoints.quantized("base")
+    assert len(made) == 2

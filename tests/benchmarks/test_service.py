@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -50,13 +51,24 @@ FINE: dict[str, Any] = {
         "long_failed": 0,
     },
     "memory": {"bytes": 600 * 2**20, "factor": 1.002},
+    "base": {
+        "requests_per_second": 18.0,
+        "model": 400.0,
+        "http": 380.0,
+        "client": 0.004,
+        "raw_share": 0.95,
+        "share": 0.955,
+        "range": [0.95, 0.96],
+        "turns": [],
+    },
     "path": {"titles": 20, "ms": {"parse JSON": 0.01, "forward": 24.0}, "forward": {"linear": 1.0}},
 }
 
 
 @pytest.mark.slow
-def test_a_short_run_has_every_row_and_stops_what_it_started() -> None:
-    result = service.measure(1, service.Lengths(fill=0.5, saturate=1.0, idle=1.0, overload=2.0, crowd=2.0))
+def test_a_short_run_has_every_row_and_stops_what_it_started(tiny_checkpoint: Path) -> None:
+    lengths = service.Lengths(fill=0.5, saturate=1.0, idle=1.0, overload=2.0, crowd=2.0)
+    result = service.measure(1, lengths, base=tiny_checkpoint)
 
     assert result.keys() == FINE.keys()
     assert result["overload"]["ok"] > 0
@@ -64,7 +76,7 @@ def test_a_short_run_has_every_row_and_stops_what_it_started() -> None:
     assert result["memory"]["bytes"] > 2**20
     numbers = [value for part in result.values() if isinstance(part, dict) for value in part.values()]
     assert all(math.isfinite(n) for n in numbers if isinstance(n, float))
-    assert service.as_markdown(result).count("\n|") == 2 + 8 + 2 + 7
+    assert service.as_markdown(result).count("\n|") == 2 + 9 + 2 + 7
     assert isinstance(service.missed(result), list)
     left = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
     assert not any("headroom serve" in line or "ray" in line for line in left)
@@ -92,6 +104,7 @@ def test_a_run_that_reaches_every_target_misses_none() -> None:
     ("part", "field", "value"),
     [
         ("saturated", "share", 0.85),
+        ("base", "share", 0.85),
         ("idle", "overhead_ms", 3.5),
         ("overload", "goodput", 0.85),
         ("overload", "refused_p99_ms", 60.0),

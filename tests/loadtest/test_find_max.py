@@ -132,3 +132,14 @@ def test_a_server_that_answers_nothing_has_the_least_saturation():
         return outcome(plan, np.full(0, 0.01), errors=int(plan.rate * plan.duration))
 
     assert find_max.saturation(PLAN, nothing, lambda _: None) == 1.0
+
+
+def test_a_probe_that_is_over_within_its_first_second_is_counted_whole():
+    def quick(plan: Plan) -> Outcome:
+        wanted = int(plan.rate)
+        good = min(wanted, 50)
+        found = outcome(plan.changed(duration=1.0), np.full(good, 0.001), errors=wanted - good)
+        found.recorder.windows = [Window(answered=wanted)]
+        return found
+
+    assert find_max.saturation(PLAN, quick, lambda _: None) == pytest.approx(50)
