@@ -8,9 +8,10 @@ We give it this program for a binary: it amends CONFIG in place and becomes the 
 * a client must finish its request headers in time (no slow-loris);
 * no replica, a lost replica, a timeout: our error shape and `Retry-After`, where Serve's configuration makes
   each a plain-text 500;
-* no fallback to Serve's Python proxy, in which requests hang until a new replica is up; instead the last
-  replicas stay listed when Serve lists none, which it also does while its only replica takes a new live
-  config (requests go on to it) and after that replica was killed (HAProxy finds it down and answers 503);
+* no fallback to Serve's Python proxy, in which requests hang until a new replica is up. Instead the replicas
+  that Serve no longer lists stay: in the place of none, else as backups. Serve leaves a replica out while it
+  takes a new live config, so that the death of the only one listed then would be an outage (one that is
+  really gone HAProxy finds down; when all are, it answers 503);
 * HAProxy dies with its manager instead of keeping the port.
 
 It runs as a script with the standard library only, before every (re)start of HAProxy: keep it light.
@@ -95,20 +96,31 @@ def amend(configuration: str, errors: Path) -> str:
     return _insert("frontend http_frontend", _FRONTEND_RULES, configuration)
 
 
-def keep_servers(configuration: str, known: dict[str, list[str]]) -> str:
-    """Gives a backend without servers those it had last.
+def keep_servers(configuration: str, known: dict[str, list[list[str]]]) -> str:
+    """Gives a backend the servers it had before: as backups, or in the place of none.
 
-    known: server lines by backend, of the configurations before; brought up to date.
+    A backup is used while no other server is up. Only the listing before this one counts: nothing piles up.
+
+    known: by backend, the server lines of this configuration and of the last different one. Brought up to
+        date.
     """
 
     def with_servers(section: re.Match[str]) -> str:
+        listed, before = known.get(section[1], [[], []])
         servers = re.findall(r"^[ \t]+server .*$", section[0], flags=re.MULTILINE)
-        if servers:
-            known[section[1]] = servers
-            return section[0]
-        return section[0] + "".join(f"{line}\n" for line in known.get(section[1], []))
+        if not servers:
+            return section[0] + "".join(f"{line}\n" for line in listed)
+        if servers != listed:
+            known[section[1]] = [servers, before := listed]
+        taken = {_address(line) for line in servers}
+        backups = [f"{line} backup\n" for line in before if _address(line) not in taken]
+        return section[0] + "".join(["    option allbackups\n", *backups] if backups else [])
 
     return re.sub(r"^backend (\S+)\n(?:[ \t]+.*\n)*", with_servers, configuration, flags=re.MULTILINE)
+
+
+def _address(server: str) -> str:
+    return server.split()[2]
 
 
 def _insert(section: str, lines: Sequence[str], configuration: str) -> str:
@@ -145,7 +157,7 @@ def main(arguments: list[str]) -> None:
         for name, content in error_files():
             (errors / name).write_text(content, newline="")
         memory = config.parent / "servers.json"
-        known: dict[str, list[str]] = json.loads(memory.read_text()) if memory.exists() else {}
+        known: dict[str, list[list[str]]] = json.loads(memory.read_text()) if memory.exists() else {}
         config.write_text(keep_servers(amend(text, errors), known))
         memory.write_text(json.dumps(known))
     _die_with_parent()

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. status 0: the connection ended without an answer."""
+    """What came back. status 0: the connection ended without a whole answer."""
 
     status: int
     headers: dict[str, str]
@@ -42,11 +42,11 @@ async def send_raw(port: int, data: bytes, *, timeout_s: float = 30.0) -> Answer
 async def _read(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.rstrip().split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
     except (asyncio.IncompleteReadError, ConnectionError):
         return 0, {}, b""
-    first, *lines = head.rstrip().split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    body = await reader.readexactly(int(headers.get("content-length", "0")))
     return int(first.split()[1]), headers, body
 
 

@@ -54,13 +54,15 @@ def amended(written_by_serve: str, tmp_path: Path) -> str:
     return amend(written_by_serve, tmp_path)
 
 
+def haproxy_accepts(configuration: str, directory: Path) -> bool:
+    path = directory / "haproxy.cfg"
+    path.write_text(configuration)
+    return subprocess.run([get_haproxy_binary(), "-c", "-f", path], check=False).returncode == 0
+
+
 def test_haproxy_accepts_the_amended_configuration(amended: str, tmp_path: Path) -> None:
-    path = tmp_path / "haproxy.cfg"
-    path.write_text(amended)
-    check = subprocess.run(
-        [get_haproxy_binary(), "-c", "-f", path], capture_output=True, text=True, check=False
-    )
-    assert check.returncode == 0, check.stderr
+    assert haproxy_accepts(amended, tmp_path)
+    assert not haproxy_accepts(amended + "nonsense\n", tmp_path)
 
 
 def test_nothing_listens_but_the_service_itself(written_by_serve: str, amended: str) -> None:
@@ -82,13 +84,48 @@ def test_requests_never_wait_in_serves_own_proxy(written_by_serve: str, amended:
     assert " check backup" not in amended
 
 
+def listing(configuration: str, *servers: str) -> str:
+    """The configuration with these replicas (name, and port 30000 and so on by the name's letter)."""
+    lines = "".join(
+        f"    server {name} 127.0.0.1:{30000 + ord(name[0]) - ord('a')} check\n" for name in servers
+    )
+    found, count = re.subn(r"^    server replica .*\n", lines, configuration, flags=re.MULTILINE)
+    assert count == 1
+    return found
+
+
+def servers(configuration: str) -> dict[str, bool]:
+    """Replicas of a configuration by name: whether each is a backup."""
+    lines = re.findall(r"^    server (\w+) (.*)$", configuration, flags=re.MULTILINE)
+    return {name: rest.endswith(" backup") for name, rest in lines}
+
+
 def test_a_backend_that_serve_empties_keeps_its_last_replicas(amended: str) -> None:
-    known: dict[str, list[str]] = {}
-    assert keep_servers(amended, known) == amended
-    emptied = re.sub(r"^    server replica .*\n", "", amended, flags=re.MULTILINE)
-    assert emptied != amended
-    assert keep_servers(emptied, {}) == emptied
-    assert "server replica 127.0.0.1:30000" in keep_servers(emptied, known)
+    known: dict[str, list[list[str]]] = {}
+    assert servers(keep_servers(listing(amended), known)) == {}
+    both = listing(amended, "a", "b")
+    assert keep_servers(both, known) == both
+    assert keep_servers(both, known) == both
+    assert servers(keep_servers(listing(amended), known)) == {"a": False, "b": False}
+
+
+def test_a_replica_that_serve_leaves_out_is_a_backup(amended: str, tmp_path: Path) -> None:
+    known: dict[str, list[list[str]]] = {}
+    keep_servers(listing(amended, "a", "b"), known)
+    for _ in range(2):  # the same again changes nothing
+        kept = keep_servers(listing(amended, "b"), known)
+        assert servers(kept) == {"b": False, "a": True}
+        assert haproxy_accepts(kept, tmp_path)
+    assert servers(keep_servers(listing(amended, "a"), known)) == {"a": False, "b": True}
+    kept = keep_servers(listing(amended, "a", "c"), known)
+    assert servers(kept) == {"a": False, "c": False}
+    assert "allbackups" not in kept
+
+
+def test_a_replica_on_the_port_of_the_one_before_is_listed_once(amended: str) -> None:
+    known: dict[str, list[list[str]]] = {}
+    keep_servers(listing(amended, "a"), known)
+    assert servers(keep_servers(listing(amended, "a2"), known)) == {"a2": False}
 
 
 def test_no_plain_text_answers_are_left(written_by_serve: str, amended: str) -> None:
