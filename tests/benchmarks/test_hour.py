@@ -1,0 +1,47 @@
+"""The hour of load: that it runs, reads the memory it says, and says which target is missed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from benchmarks import hour
+
+
+def period(mebibytes: int, **errors: int) -> dict[str, Any]:
+    return {"bytes": mebibytes * 2**20, "ok": 6000, "errors": errors, "p50_ms": 20.0, "p99_ms": 80.0}
+
+
+FLAT: dict[str, Any] = {
+    "machine": "a machine",
+    "period_s": 300.0,
+    "periods": [period(1000), period(1010)],
+    "growth": 1.01,
+}
+
+
+@pytest.mark.slow
+def test_a_short_run_has_a_line_for_each_period() -> None:
+    result = hour.measure(2, period_s=2.0)
+
+    assert all(measured["bytes"] > 2**20 and measured["ok"] > 0 for measured in result["periods"])
+    first, last = (measured["bytes"] for measured in result["periods"])
+    assert result["growth"] == last / first
+    assert hour.as_markdown(result).count("\n|") == 2 + 2
+
+
+def test_the_table_counts_what_was_not_answered() -> None:
+    result = FLAT | {"periods": [period(1000), period(1010, http_503=3, timeout=1)]}
+    table = hour.as_markdown(result)
+    assert "12000 answered, 4 not" in table
+    assert "| 10 min | 1010 MiB | 20 ms | 80 ms | 4 |" in table
+
+
+def test_a_missed_target_is_said() -> None:
+    assert hour.missed(FLAT) == []
+    assert hour.missed(FLAT | {"growth": 1.03}) == ["hour: memory grew × 1.030"]
+    lost = copy.deepcopy(FLAT)
+    lost["periods"][0] = period(1000, http_429=2)
+    assert hour.missed(lost) == ["hour: 2 requests were not answered"]
