@@ -27,7 +27,7 @@ from models.recordings import CudaRecorder, Recordings
 LARGEST_BUFFER = 12 << 20
 """Bytes of the largest activation on a CPU: BERT-base's is then 2,048 tokens. With AMX its documents of 128
 tokens came at 77 a second in packs of 4,096 tokens, at 98 in packs of 2,048; without, it makes no difference.
-From 32 MiB on glibc hands memory back to the system at once, so that every layer's would be new pages (63)."""
+From 32 MiB on glibc hands memory back to the system at once, and every layer's would be new pages (63)."""
 
 RECORDED_TOKENS = 8192
 """A pack of more tokens is never recorded as a CUDA graph: its kernels run longer than launching takes."""

@@ -65,6 +65,20 @@ def test_an_engine_that_cannot_be_had_is_named_with_its_reason(tmp_path: Path) -
     assert missing == {"abacus": "ModuleNotFoundError: No module named 'benchmarks.peers.abacus'"}
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ours int8", True),
+        ("ours int8, every second head off", True),
+        ("ours int8, another random mask in every row", True),
+        ("ours bf16, every second head off", False),
+        ("OpenVINO int8 [latency]", False),
+    ],
+)
+def test_what_has_heads_off_is_left_out_with_an_engine_that_is_wrong(name: str, expected: bool) -> None:
+    assert engines.is_of({"ours int8", "onnxruntime fp32 [fused]"}, name) is expected
+
+
 class Fixed:
     """Stands for workers whose engines take set times."""
 
