@@ -166,31 +166,36 @@ class Classifier:
             logits[rows] = self.forward([encoded[i] for i in rows], weights)
         return self.scores(logits)
 
-    def forward(self, pairs: Sequence[EncodedPair], head_weights: np.ndarray | None = None) -> np.ndarray:
+    def forward(
+        self, pairs: Sequence[EncodedPair], head_weights: np.ndarray | None = None, *, sliced: bool = False
+    ) -> np.ndarray:
         """Logits of at least one encoded pair, in one pass of the network, or several where that is faster.
 
         head_weights: (n, layers, heads) or (layers, heads) float32, None for all heads on.
+        sliced: as in `Encoder.forward`.
         Returns (n, labels) float32, least relevant grade first.
         """
         lengths = [len(pair) for pair in pairs]
         most = self.encoder.pack_tokens
         if most is None or sum(lengths) <= most:
-            logits = self._pass(pairs, head_weights)
+            logits = self._pass(pairs, head_weights, sliced)
         else:
             logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
             for rows in batches_by_length(lengths, most):
                 weights = head_weights
                 if head_weights is not None and head_weights.ndim == 3:
                     weights = head_weights[rows]
-                logits[rows] = self._pass([pairs[row] for row in rows], weights)
+                logits[rows] = self._pass([pairs[row] for row in rows], weights, sliced)
         ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
         return ordered
 
-    def _pass(self, pairs: Sequence[EncodedPair], head_weights: np.ndarray | None) -> np.ndarray:
+    def _pass(
+        self, pairs: Sequence[EncodedPair], head_weights: np.ndarray | None, sliced: bool
+    ) -> np.ndarray:
         """Logits of one pass of the network, (n, labels) float32, labels as in the checkpoint."""
         encoder = self.encoder
         batch = pack(pairs, device=encoder.device, deterministic=encoder.deterministic)
-        return encoder.forward(batch, head_weights).numpy(force=True)
+        return encoder.forward(batch, head_weights, sliced=sliced).numpy(force=True)
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Calibrated scores of logits (n, labels) float32 that `forward` gave."""

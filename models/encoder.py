@@ -29,6 +29,10 @@ LARGEST_BUFFER = 12 << 20
 tokens came at 77 a second in packs of 4,096 tokens, at 98 in packs of 2,048; without, it makes no difference.
 From 32 MiB on glibc hands memory back to the system at once, and every layer's would be new pages (63)."""
 
+WIDTHS = 4
+"""To how many different numbers of heads a layer is cut on a CPU, all of them being one, where masks come and
+go. For a product of every new shape oneDNN compiles a kernel: 2 to 3 ms, and 0.6 MB that it keeps."""
+
 RECORDED_TOKENS = 8192
 """A pack of more tokens is never recorded as a CUDA graph: its kernels run longer than launching takes."""
 
@@ -186,17 +190,20 @@ class Encoder:
         """Of the layers' products: int8, or the name of the weights' dtype."""
         return "int8" if self.config.int8 else str(self.dtype).removeprefix("torch.")
 
-    def forward(self, batch: PackedBatch, head_weights: np.ndarray | None = None) -> Tensor:
+    def forward(
+        self, batch: PackedBatch, head_weights: np.ndarray | None = None, *, sliced: bool = False
+    ) -> Tensor:
         """Logits of a packed batch.
 
         head_weights: (rows, layers, heads) float32 in the caller's order of rows, or (layers, heads)
             for all rows; 1 keeps a head, 0 removes it; None keeps all.
+        sliced: these heads come again and again, so nothing is computed but them (`WIDTHS`).
         Returns (rows, labels) float32 in the caller's order, labels as in the checkpoint.
         """
         if head_weights is not None and head_weights.ndim == 3:
             head_weights = head_weights[batch.order]
         with torch.inference_mode():
-            layers = self._live(head_weights, batch)
+            layers = self._live(head_weights, batch, sliced=sliced)
             if self.recordings is None or batch.ids.shape[0] > RECORDED_TOKENS:
                 logits = self._logits(batch, layers)[: batch.rows]
             else:
@@ -271,9 +278,10 @@ class Encoder:
         """Pooler and classifier over first tokens. (n, D) → (n, labels) float32."""
         return self.classifier(torch.tanh(self.pooler(first.float())))
 
-    def _live(self, weights: np.ndarray | None, batch: PackedBatch) -> list[_Live]:
+    def _live(self, weights: np.ndarray | None, batch: PackedBatch, *, sliced: bool = False) -> list[_Live]:
         """What each layer computes of its attention under head weights in the order of the pack."""
-        layers = plan(weights, self.config.kept_heads)
+        step = 1 if sliced or self.device.type != "cpu" else max(1, self.config.num_heads // WIDTHS)
+        layers = plan(weights, self.config.kept_heads, step=step)
         if weights is None:
             return [_Live(layer.attention, None, None) for layer in self.layers]
         stacked = torch.tensor(weights, device=self.device, dtype=self.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,18 +19,22 @@ from models.attention import MultiHeadAttention
 class LayerHeads:
     """What one layer computes for one batch. Both are positions among the heads that it holds, ascending.
 
-    live: heads that some row needs. scaled: heads whose weight is not 1 in every row.
+    live: heads that some row needs, and those that they were filled up with. scaled: heads whose weight is
+        not 1 in every row.
     """
 
     live: tuple[int, ...]
     scaled: tuple[int, ...]
 
 
-def plan(weights: np.ndarray | None, kept_heads: Sequence[tuple[int, ...]]) -> list[LayerHeads]:
+def plan(
+    weights: np.ndarray | None, kept_heads: Sequence[tuple[int, ...]], *, step: int = 1
+) -> list[LayerHeads]:
     """Which heads are computed, and which multiplied, in each layer.
 
     weights: (rows, layers, heads) or (layers, heads) float32 in the numbering of the unpruned model,
         None for all on. kept_heads: the heads that each layer still holds.
+    step: the live heads' number is filled up to a multiple of it, with heads that are off.
     """
     if weights is None:
         return [LayerHeads(tuple(range(len(kept))), ()) for kept in kept_heads]
@@ -38,11 +43,16 @@ def plan(weights: np.ndarray | None, kept_heads: Sequence[tuple[int, ...]]) -> l
     scaled = np.any(stacked != 1, axis=0).tolist()
     return [
         LayerHeads(
-            tuple(place for place, head in enumerate(kept) if live[layer][head]),
+            _filled([place for place, head in enumerate(kept) if live[layer][head]], len(kept), step),
             tuple(place for place, head in enumerate(kept) if scaled[layer][head]),
         )
         for layer, kept in enumerate(kept_heads)
     ]
+
+
+def _filled(live: Sequence[int], held: int, step: int) -> tuple[int, ...]:
+    off = (place for place in range(held) if place not in live)
+    return tuple(sorted((*live, *itertools.islice(off, -len(live) % step))))
 
 
 class SlicedAttention:

@@ -113,7 +113,7 @@ class Engine:
         pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
         return await asyncio.get_running_loop().run_in_executor(pool, self._forward, batch.lane, rows)
 
-    def warm_up(self, checkpoint: str, batch_tokens: int, mask: HeadMask) -> None:
+    def warm_up(self, checkpoint: str, batch_tokens: int, mask: HeadMask, *, sliced: bool = False) -> None:
         """Runs the smallest and the largest batch under a mask, so that no request pays for first use.
 
         Twice each: a set of live heads is cut out when it comes a second time.
@@ -123,7 +123,10 @@ class Engine:
         for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
             for count in (1, max(1, batch_tokens // len(pair))) * 2:
                 began = time.monotonic()
-                passes = [pool.submit(classifier.forward, [pair] * count, mask.matrix) for _ in range(slots)]
+                passes = [
+                    pool.submit(classifier.forward, [pair] * count, mask.matrix, sliced=sliced)
+                    for _ in range(slots)
+                ]
                 for forward in passes:
                     forward.result()
                 self.tokens_per_second = slots * count * len(pair) / (time.monotonic() - began)
@@ -144,7 +147,7 @@ class Engine:
                     for row in rows
                     if isinstance(row, AttentionRow)
                 ]
-            return score_rows(classifier, rows)
+            return score_rows(classifier, rows, sliced=lane.heads is not None)
         except (torch.OutOfMemoryError, MemoryError):
             raise OutOfMemory from None
         except RuntimeError as error:
@@ -173,14 +176,19 @@ def _pool(size: int, torch_threads: int, device: torch.device) -> ThreadPoolExec
     return pool
 
 
-def score_rows(classifier: Classifier, rows: Sequence[Work]) -> list[RowScore | Exception]:
-    """One forward pass; a row whose logits are not finite becomes an error of its own."""
+def score_rows(
+    classifier: Classifier, rows: Sequence[Work], *, sliced: bool = False
+) -> list[RowScore | Exception]:
+    """One forward pass; a row whose logits are not finite becomes an error of its own.
+
+    sliced: all rows have one mask, and it is a variant's that is sliced.
+    """
     first = rows[0].mask
     if all(row.mask is first for row in rows):
         weights = None if first.is_none else first.matrix
     else:
         weights = np.stack([row.mask.matrix for row in rows])
-    scores = classifier.scores(classifier.forward([row.pair for row in rows], weights))
+    scores = classifier.scores(classifier.forward([row.pair for row in rows], weights, sliced=sliced))
     finite = np.isfinite(scores.logits).all(axis=1).tolist()
     if not classifier.config.is_graded:
         found = [RowScore(score, None, None, None) for score in scores.score]

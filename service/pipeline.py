@@ -425,11 +425,11 @@ class Pipeline:
 
     def _warm_up(self, catalog: Catalog, warm: Catalog | None = None) -> None:
         """Each mask of each checkpoint once, but what `warm` has already: traffic goes on beside it."""
-        seen = set() if warm is None else {(v.checkpoint, v.mask) for v in warm.variants.values()}
+        seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
         for variant in catalog.variants.values():
-            if (variant.checkpoint, variant.mask) not in seen:
-                seen.add((variant.checkpoint, variant.mask))
-                self._engine.warm_up(variant.checkpoint, self._budget, variant.mask)
+            if (variant.lane, variant.mask) not in seen:
+                seen.add((variant.lane, variant.mask))
+                self._engine.warm_up(variant.checkpoint, self._budget, variant.mask, sliced=variant.sliced)
 
     def _publish(self) -> None:
         catalog = self._catalog

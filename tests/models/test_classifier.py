@@ -87,7 +87,9 @@ def test_more_tokens_than_the_device_computes_well_are_cut_into_several_passes(
 
     passes = []
     forward = clf.encoder.forward
-    monkeypatch.setattr(clf.encoder, "forward", lambda *given: passes.append(given[0]) or forward(*given))
+    monkeypatch.setattr(
+        clf.encoder, "forward", lambda *given, **how: passes.append(given[0]) or forward(*given, **how)
+    )
     assert clf.encoder.pack_tokens is not None
     monkeypatch.setattr(
         "models.encoder.LARGEST_BUFFER", encoder_module.LARGEST_BUFFER * 30 // clf.encoder.pack_tokens

@@ -8,6 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.live_heads import module_bytes
+from models.packing import pack
 from tests.checkpoints import random_model
 from tests.models.reference import encoder_of, logits_of, random_pair, random_weights, reference_logits
 
@@ -181,6 +183,28 @@ def test_heads_that_are_cut_out_score_as_heads_multiplied_by_zero() -> None:
     np.testing.assert_allclose(cut, multiplied, atol=1e-5)
 
 
+def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("models.encoder.WIDTHS", 2)  # of 4 heads: steps of 2
+    rng = np.random.default_rng(8)
+    encoder = encoder_of(random_model(8))
+    batch = pack([random_pair(rng, 20, 180)], device=encoder.device)
+    mask = np.array([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0.5, 0]], np.float32)
+    multiplied = encoder.forward(batch, mask)
+
+    used = []
+    for sliced in (False, True):
+        before = encoder.sliced.nbytes
+        for _ in range(2):
+            logits = encoder.forward(batch, mask, sliced=sliced)
+        np.testing.assert_allclose(logits, multiplied, atol=1e-5)
+        used.append(encoder.sliced.nbytes - before)
+
+    head = module_bytes(encoder.layers[0].attention) / 4
+    assert [round(nbytes / head) for nbytes in used] == [2, 1 + 3]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
     model = random_model(8, attn_implementation="eager")
@@ -192,7 +216,6 @@ def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
             token_type_ids=torch.tensor([[0] * pair.first_segment + [1] * (23 - pair.first_segment)]),
             output_attentions=True,
         ).attentions
-    from models.packing import pack
 
     encoder = encoder_of(model, dtype)
     batch = pack([pair], device=encoder.device)
@@ -207,7 +230,6 @@ def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
 
 def test_attention_of_a_switched_off_head_is_zero() -> None:
     encoder = encoder_of(random_model(9))
-    from models.packing import pack
 
     pair = random_pair(np.random.default_rng(9), 12, 180)
     weights = np.ones((3, 4), np.float32)
@@ -226,7 +248,6 @@ def test_attention_of_a_switched_off_head_is_zero() -> None:
 def test_cuda_scores_as_the_cpu_does(dtype: torch.dtype) -> None:
     from models.config import parse_config
     from models.encoder import Encoder
-    from models.packing import pack
 
     model = random_model(10, hidden_size=64, initializer_range=0.1)
     rng = np.random.default_rng(10)

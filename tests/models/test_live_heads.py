@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from models.attention import MultiHeadAttention
@@ -38,6 +39,29 @@ def test_pruned_heads_are_left_out_of_the_plan() -> None:
 
     assert [layer.live for layer in layers] == [(0,), ()]
     assert [layer.scaled for layer in layers] == [(1,), ()]
+
+
+@pytest.mark.parametrize(
+    ("on", "live"),
+    [
+        ((), ()),
+        ((5,), (0, 1, 5)),
+        ((0, 4), (0, 1, 4)),
+        ((1, 2, 4), (1, 2, 4)),
+        ((0, 1, 4, 6), (0, 1, 2, 3, 4, 6)),
+        ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 3, 4, 5, 6)),  # there are no nine
+    ],
+)
+def test_live_heads_are_filled_up_to_a_number_that_comes_again(
+    on: tuple[int, ...], live: tuple[int, ...]
+) -> None:
+    weights = np.zeros((1, 8), np.float32)
+    weights[0, list(on)] = 1
+
+    (layer,) = plan(weights, [(0, 1, 2, 3, 4, 5, 6)], step=3)
+
+    assert layer.live == live
+    assert set(live) - set(on) <= set(layer.scaled)
 
 
 def test_a_mask_that_comes_once_copies_no_weights() -> None:

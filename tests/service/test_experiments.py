@@ -154,9 +154,9 @@ async def test_a_slow_arm_is_rolled_back_under_load_and_nobody_gets_an_error(
         classifier = service.pipeline._engine.classifiers[str(other)]
         forward = classifier.forward
 
-        def slow(encoded: Any, weights: Any = None) -> np.ndarray:
+        def slow(encoded: Any, weights: Any, **how: Any) -> np.ndarray:
             time.sleep(0.25)
-            return forward(encoded, weights)
+            return forward(encoded, weights, **how)
 
         monkeypatch.setattr(classifier, "forward", slow)
         await until_rolled_back(service, "p99")

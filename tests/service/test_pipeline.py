@@ -330,8 +330,8 @@ async def test_a_row_without_a_finite_score_fails_its_own_request_only(
     classifier = engine.classifiers[""]
     forward = classifier.forward
 
-    def poisoned(encoded: Any, weights: Any = None) -> np.ndarray:
-        logits = forward(encoded, weights)
+    def poisoned(encoded: Any, weights: Any, **how: Any) -> np.ndarray:
+        logits = forward(encoded, weights, **how)
         for i, pair in enumerate(encoded):
             if "lamp" in classifier.tokenizer.tokens(pair):
                 logits[i] = np.nan
@@ -349,7 +349,7 @@ async def test_a_row_without_a_finite_score_fails_its_own_request_only(
 async def test_a_failed_device_is_503_counted_and_no_longer_ready(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> np.ndarray:
+    def broken(*_: Any, **__: Any) -> np.ndarray:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(service.pipeline._engine.classifiers[""], "forward", broken)
@@ -367,17 +367,17 @@ async def test_a_batch_that_does_not_fit_the_memory_is_halved_until_it_does(
     classifier = service.pipeline._engine.classifiers[""]
     forward = classifier.forward
 
-    def small(encoded: Any, weights: Any = None) -> np.ndarray:
+    def small(encoded: Any, weights: Any, **how: Any) -> np.ndarray:
         if len(encoded) > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(encoded, weights)
+        return forward(encoded, weights, **how)
 
     monkeypatch.setattr(classifier, "forward", small)
     answer = await service.post("/v1/score", query=QUERY, titles=TITLES * 4)
     scores = [row["score"] for row in answer["results"]]
     np.testing.assert_allclose(scores, clf.score(pairs() * 4).score, atol=1e-5)
 
-    monkeypatch.setattr(classifier, "forward", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    monkeypatch.setattr(classifier, "forward", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
     error = await service.refused("/v1/score", 503, query=QUERY, titles=TITLES)
     assert error["type"] == OutOfMemory.type
 
