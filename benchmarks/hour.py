@@ -28,12 +28,7 @@ _RANDOM = {f"random:0.2@{seed}": 1 for seed in range(MASKS)}
 _VARIANTS = {"full": 1, "pruned20": 1, "pruned60": 1}
 TRAFFIC = [
     {"name": "score", "weight": 6, "titles": "1-50", "masks": {"none": MASKS, **_RANDOM}},
-    {
-        "name": "variants",
-        "weight": 2,
-        "titles": "1-50",
-        "variants": {"full": 1, "pruned20": 1, "pruned60": 1},
-    },
+    {"name": "variants", "weight": 2, "titles": "1-50", "variants": _VARIANTS},
     {"name": "compare", "weight": 1, "endpoint": "compare", "titles": 5, "masks": {"none": 1, **_RANDOM}},
     {"name": "attention", "weight": 1, "endpoint": "attention", "titles": 1},
 ]

@@ -37,6 +37,11 @@ class Lane:
     heads: str | None = None
     kind: str = "score"
 
+    @property
+    def sliced(self) -> bool:
+        """Whether its rows are of a sliced variant, under one mask."""
+        return self.heads is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -113,18 +118,18 @@ class Engine:
         pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
         return await asyncio.get_running_loop().run_in_executor(pool, self._forward, batch.lane, rows)
 
-    def warm_up(self, checkpoint: str, batch_tokens: int, mask: HeadMask, *, sliced: bool = False) -> None:
-        """Runs the smallest and the largest batch under a mask, so that no request pays for first use.
+    def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> None:
+        """Runs a lane's smallest and largest batch under a mask, so that no request pays for first use.
 
         Twice each: a set of live heads is cut out when it comes a second time.
         """
-        classifier = self.classifiers[checkpoint]
+        classifier = self.classifiers[lane.checkpoint]
         pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
         for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
             for count in (1, max(1, batch_tokens // len(pair))) * 2:
                 began = time.monotonic()
                 passes = [
-                    pool.submit(classifier.forward, [pair] * count, mask.matrix, sliced=sliced)
+                    pool.submit(classifier.forward, [pair] * count, mask.matrix, sliced=lane.sliced)
                     for _ in range(slots)
                 ]
                 for forward in passes:
@@ -147,7 +152,7 @@ class Engine:
                     for row in rows
                     if isinstance(row, AttentionRow)
                 ]
-            return score_rows(classifier, rows, sliced=lane.heads is not None)
+            return score_rows(classifier, rows, sliced=lane.sliced)
         except (torch.OutOfMemoryError, MemoryError):
             raise OutOfMemory from None
         except RuntimeError as error:

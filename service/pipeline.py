@@ -429,7 +429,7 @@ class Pipeline:
         for variant in catalog.variants.values():
             if (variant.lane, variant.mask) not in seen:
                 seen.add((variant.lane, variant.mask))
-                self._engine.warm_up(variant.checkpoint, self._budget, variant.mask, sliced=variant.sliced)
+                self._engine.warm_up(variant.lane, self._budget, variant.mask)
 
     def _publish(self) -> None:
         catalog = self._catalog
