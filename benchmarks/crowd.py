@@ -21,7 +21,7 @@ import torch
 
 from loadtest.pairs import made_up_pairs
 from models.classifier import Classifier
-from models.device import cores
+from models.cores import cores
 from models.hub import DEFAULT
 from models.tokenizer import EncodedPair
 

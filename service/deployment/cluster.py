@@ -19,6 +19,7 @@ from ray import serve
 from ray.serve._private.api import serve_start
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
+from models.cores import cores
 from service.deployment import machine
 from service.deployment.config_file import ConfigFile
 from service.deployment.processes import family, kill
@@ -49,7 +50,7 @@ class Cluster:
         """Starts Ray; it puts its own signal handlers in place. Raises what Ray raises where it cannot."""
         ray.init(
             address="local",
-            num_cpus=max(machine.cores(), config.replicas or 1),
+            num_cpus=max(cores(), config.replicas or 1),
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -131,9 +132,9 @@ class Cluster:
         gpus = 0 if config.settings.device == "cpu" else ray.cluster_resources().get("GPU", 0)
         replicas = config.replicas or 1  # Serve's autoscaling starts with one
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
-            replicas = deployment["num_replicas"] = machine.replicas(machine.cores(), gpus)
+            replicas = deployment["num_replicas"] = machine.replicas(cores(), gpus)
         # Ray would give a replica as many threads as its num_cpus says.
-        variables.setdefault("OMP_NUM_THREADS", str(machine.threads(machine.cores(), replicas)))
+        variables.setdefault("OMP_NUM_THREADS", str(machine.threads(cores(), replicas)))
         if gpus:
             options.setdefault("num_gpus", min(1, gpus / replicas))
         return document

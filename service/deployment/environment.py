@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from models.cores import cores
 from service.deployment import haproxy
 
 MIN_OPEN_FILES = 1024
@@ -106,7 +107,7 @@ def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[st
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(run),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(run / "server-state"),
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
-        "RAY_SERVE_HAPROXY_NBTHREAD": "1" if (os.cpu_count() or 1) < 8 else "2",
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1" if cores() < 8 else "2",
         # An idle connection takes one file, a request in flight two.
         "RAY_SERVE_HAPROXY_MAXCONN": str(min(100_000, open_files * 6 // 10)),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",

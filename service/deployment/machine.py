@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 MOST_REPLICAS = 8
 """That a machine without a GPU gets unasked: each takes some 400 MB beside its weights."""
-
-
-def cores() -> int:
-    """How many processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def replicas(cores: int, gpus: float) -> int:

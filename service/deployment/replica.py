@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 from ray import serve
 
-from service.deployment import machine
+from models.cores import cores
 from service.deployment.config_file import DEPLOYMENT, first_problem
 from service.settings import InvalidConfig, LiveConfig, Settings
 
@@ -117,4 +117,4 @@ def _threads() -> int:
     said = os.environ.get("OMP_NUM_THREADS", "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
-    return machine.cores()
+    return cores()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.cores import cores
 from service.deployment import environment
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def spread(model: str, device: str, dtype: str) -> Iterator[Map]:
 
         ray.init(
             **({"address": address} if address else {"address": "local", "_temp_dir": str(run / "ray")}),
-            **({} if address else {"include_dashboard": False, "num_cpus": os.cpu_count()}),
+            **({} if address else {"include_dashboard": False, "num_cpus": cores()}),
             log_to_driver=False,
             logging_level=logging.ERROR,
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from models.cores import cores
 from service.deployment import machine
 from tests.service.experimenting import config
 from tests.service.http import Answer, request, score, send_raw
@@ -111,7 +112,7 @@ def test_unasked_there_are_as_many_as_the_machine_has_cores(tiny_checkpoint: Pat
     server = Server(tmp_path, tiny_checkpoint, replicas=None)
     try:
         assert server.wait_until_ready(), server.stderr
-        assert len(server.replicas()) == machine.replicas(machine.cores(), gpus=0)
+        assert len(server.replicas()) == machine.replicas(cores(), gpus=0)
         assert server.stop() == 0
     finally:
         server.kill()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from service.deployment import machine
@@ -25,16 +23,3 @@ def test_cores_are_divided_and_two_are_never_left_to_one_thread(
     cores: int, replicas: int, threads: int
 ) -> None:
     assert machine.threads(cores, replicas) == threads
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "sched_setaffinity"), reason="this system does not bind processes to cores"
-)
-def test_cores_are_those_that_the_process_may_use() -> None:
-    allowed = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(allowed)})
-        assert machine.cores() == 1
-    finally:
-        os.sched_setaffinity(0, allowed)
-    assert machine.cores() == len(allowed)
