@@ -31,7 +31,7 @@ From 32 MiB on glibc hands memory back to the system at once, and every layer's 
 
 WIDTHS = 4
 """To how many different numbers of heads a layer is cut on a CPU, all of them being one, where masks come and
-go. For a product of every new shape oneDNN compiles a kernel: 2 to 3 ms, and 0.6 MB that it keeps."""
+go. For a product of every new shape oneDNN compiles a kernel: 2 to 3 ms, and half a MiB that it keeps."""
 
 RECORDED_TOKENS = 8192
 """A pack of more tokens is never recorded as a CUDA graph: its kernels run longer than launching takes."""

@@ -19,7 +19,7 @@ differently (seen on CPUs: up to 11 rows for MKL, 1 for oneDNN), which a determi
 FINEST = 1 / 32
 """Packs are filled up in steps of about this share of their tokens, because a product of a new shape is dear:
 oneDNN compiles code for it (0.4 to 0.8 ms, of which one pass of the shipped model needs a dozen) and keeps it
-(0.2 MB), and a CUDA graph is one of its shape."""
+(half a MiB), and a CUDA graph is one of its shape."""
 
 LENGTH_STEP = 16
 """Sequences within this many tokens of each other share one attention call, at a multiple of this length."""

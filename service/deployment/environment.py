@@ -45,6 +45,8 @@ def prepare_tasks(run: Path) -> None:
     for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR"):
         os.environ.pop(inherited, None)
     os.environ.update(_ray(token))
+    for name, value in _memory().items():
+        os.environ.setdefault(name, value)
 
 
 def uses_haproxy() -> bool:
@@ -82,6 +84,18 @@ def _ray(token: Path) -> Mapping[str, str]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         # One service on its own machine: the kernel decides about memory, not Ray's 95 % rule.
         "RAY_memory_monitor_refresh_ms": "0",
+    }
+
+
+def _memory() -> Mapping[str, str]:
+    """What keeps the memory of a process that computes small (docs/decisions/008-memory.md)."""
+    return {
+        # Ray's own jemalloc: between glibc's aligned blocks much stays unused.
+        "RAY_LD_PRELOAD_ON_WORKERS": "1",
+        # Products of one shape, compiled: half a MiB each.
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
+        # Their descriptions, which every thread keeps for itself: a quarter of a MiB each.
+        "LRU_CACHE_CAPACITY": "64",
     }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ray._private.services import JEMALLOC_SO
 
 from models.cores import cores
 from service.deployment import machine
@@ -46,6 +47,17 @@ async def test_both_answer_alike_and_any_scrape_counts_both(two: Server) -> None
     assert {answer.status for answer in answers} == {200}
     assert len({str(answer.json["results"]) for answer in answers}) == 1
     assert {await counted(two) for _ in range(10)} == {before + 40}
+
+
+@pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
+def test_both_allocate_by_jemalloc_and_keep_few_products_compiled(two: Server) -> None:
+    for replica in two.replicas():
+        assert any(part.path.endswith("/libjemalloc.so") for part in replica.memory_maps())
+        variables = replica.environ()
+        assert (variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], variables["LRU_CACHE_CAPACITY"]) == (
+            "512",
+            "64",
+        )
 
 
 async def test_an_edit_reaches_both(two: Server) -> None:

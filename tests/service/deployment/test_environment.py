@@ -1,0 +1,37 @@
+"""The environment of Ray's processes: what an operator has set stays where it may."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.deployment import environment
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Stands in for this process's environment; empty."""
+    own: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", own)
+    return own
+
+
+def test_what_bounds_memory_is_set_where_nobody_did(variables: dict[str, str], tmp_path: Path) -> None:
+    variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "1024"
+    variables["RAY_LD_PRELOAD_ON_WORKERS"] = "0"
+    environment.prepare_tasks(tmp_path)
+    assert variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "1024"
+    assert variables["RAY_LD_PRELOAD_ON_WORKERS"] == "0"
+    assert variables["LRU_CACHE_CAPACITY"] == "64"
+
+
+def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp_path: Path) -> None:
+    variables.update(RAY_ADDRESS="10.0.0.1:6379", RAY_AUTH_TOKEN="theirs", RAY_USAGE_STATS_ENABLED="1")
+    environment.prepare_tasks(tmp_path)
+    assert variables.keys().isdisjoint(("RAY_ADDRESS", "RAY_AUTH_TOKEN"))
+    assert variables["RAY_USAGE_STATS_ENABLED"] == "0"
+    token = Path(variables["RAY_AUTH_TOKEN_PATH"])
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert len(token.read_text()) == 64
