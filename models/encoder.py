@@ -33,6 +33,9 @@ WIDTHS = 4
 """To how many different numbers of heads a layer is cut on a CPU, all of them being one, where masks come and
 go. For a product of every new shape oneDNN compiles a kernel: 2 to 3 ms, and half a MiB that it keeps."""
 
+LEAST_ROOM = 64 << 20
+"""Bytes that cut-down attention modules may always hold: those of many masks, where a model is small."""
+
 RECORDED_TOKENS = 8192
 """A pack of more tokens is never recorded as a CUDA graph: its kernels run longer than launching takes."""
 
@@ -162,8 +165,8 @@ class Encoder:
             tensors[name].numel() * _itemsize(name, tensors[name], dtype)
             for name, _ in expected_shapes(config)
         )
-        attention_bytes = sum(module_bytes(layer.attention) for layer in self.layers if layer.attention)
-        self.sliced = SlicedAttention(max_bytes=attention_bytes)
+        self.sliced = SlicedAttention(max_bytes=0)
+        self.make_room(sliced=1)
         self.recordings: Recordings | None = None
         if has_varlen(device, dtype) and not deterministic:
             self.recordings = Recordings(CudaRecorder(device))
@@ -189,6 +192,12 @@ class Encoder:
     def number_format(self) -> str:
         """Of the layers' products: int8, or the name of the weights' dtype."""
         return "int8" if self.config.int8 else str(self.dtype).removeprefix("torch.")
+
+    def make_room(self, *, sliced: int) -> None:
+        """Lets the cache of cut-down attention hold whole networks for so many variants whose heads are cut
+        out, and one more for masks that come and go."""
+        attention = sum(module_bytes(layer.attention) for layer in self.layers if layer.attention)
+        self.sliced.max_bytes = max(LEAST_ROOM, (1 + sliced) * attention)
 
     def forward(
         self, batch: PackedBatch, head_weights: np.ndarray | None = None, *, sliced: bool = False
@@ -289,15 +298,18 @@ class Encoder:
             stacked = stacked[None]
         elif self.recordings is not None:  # a recording is of as many rows as the pack was filled up to
             stacked = F.pad(stacked, (0, 0, 0, 0, 0, batch.first_token.shape[0] - batch.rows))
-        return [self._live_layer(number, heads, stacked[:, number]) for number, heads in enumerate(layers)]
+        return [
+            self._live_layer(number, heads, stacked[:, number], sliced=sliced)
+            for number, heads in enumerate(layers)
+        ]
 
-    def _live_layer(self, number: int, heads: LayerHeads, weights: Tensor) -> _Live:
+    def _live_layer(self, number: int, heads: LayerHeads, weights: Tensor, *, sliced: bool) -> _Live:
         module, kept = self.layers[number].attention, self.config.kept_heads[number]
         if module is None or not heads.live:
             return _Live(None, None, ())
         cut = None
         if len(heads.live) < module.heads and not self.deterministic:
-            cut = self.sliced.get(number, module, heads.live)
+            cut = self.sliced.get(number, module, heads.live, at_once=sliced)
         if cut is None:
             live, columns, scaled = None, kept, bool(heads.scaled)
         else:

@@ -58,41 +58,55 @@ def _filled(live: Sequence[int], held: int, step: int) -> tuple[int, ...]:
 class SlicedAttention:
     """A bounded cache of attention modules cut down to a set of live heads.
 
-    A set is cut when it comes a second time, so that a stream of one-off masks copies nothing; the
-    least recently used goes first. Threads may share it.
-    max_bytes: how much the cached modules may hold together.
+    A set is cut when it comes again soon: before others that would fill the cache came in between. So one-off
+    masks copy nothing, and of more masks in turns than the cache holds none drives out another. The least
+    recently used goes first. Threads may share it.
+    max_bytes: how much the cached modules may hold together; may be set anew at any time.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.nbytes = 0
         self._modules: OrderedDict[tuple[int, tuple[int, ...]], MultiHeadAttention] = OrderedDict()
-        self._seen: OrderedDict[tuple[int, tuple[int, ...]], None] = OrderedDict()
+        self._seen: OrderedDict[tuple[int, tuple[int, ...]], int] = OrderedDict()
+        """Sets that came and were not cut, and the bytes that they would take."""
+        self._seen_bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, layer: int, whole: MultiHeadAttention, live: tuple[int, ...]) -> MultiHeadAttention | None:
-        """The module of `layer` with only the heads `live`, or None while it does not pay to cut it."""
-        with self._lock:
-            return self._get((layer, live), whole)
+    def get(
+        self, layer: int, whole: MultiHeadAttention, live: tuple[int, ...], *, at_once: bool = False
+    ) -> MultiHeadAttention | None:
+        """The module of `layer` with only the heads `live`, or None while it does not pay to cut it.
 
-    def _get(self, key: tuple[int, tuple[int, ...]], whole: MultiHeadAttention) -> MultiHeadAttention | None:
-        module = self._modules.get(key)
-        if module is not None:
-            self._modules.move_to_end(key)
-            return module
-        if key not in self._seen:
-            self._seen[key] = None
-            if len(self._seen) > 4096:
-                self._seen.popitem(last=False)
-            return None
+        at_once: it is known that the set will come again and again.
+        """
+        with self._lock:
+            key = (layer, live)
+            module = self._modules.get(key)
+            if module is not None:
+                self._modules.move_to_end(key)
+                return module
+            size = module_bytes(whole) * len(live) // whole.heads
+            if size > self.max_bytes or not (at_once or self._came_lately(key, size)):
+                return None
+            return self._cut(key, whole)
+
+    def _came_lately(self, key: tuple[int, tuple[int, ...]], size: int) -> bool:
+        if key in self._seen:
+            self._seen_bytes -= self._seen.pop(key)
+            return True
+        self._seen[key] = size
+        self._seen_bytes += size
+        while self._seen_bytes > self.max_bytes:
+            self._seen_bytes -= self._seen.popitem(last=False)[1]
+        return False
+
+    def _cut(self, key: tuple[int, tuple[int, ...]], whole: MultiHeadAttention) -> MultiHeadAttention:
         module = slice_heads(whole, key[1])
         if module.output.bias.is_cuda:
             torch.cuda.current_stream().synchronize()  # other streams may use it from here on
-        size = module_bytes(module)
-        if size > self.max_bytes:
-            return None
         self._modules[key] = module
-        self.nbytes += size
+        self.nbytes += module_bytes(module)
         while self.nbytes > self.max_bytes:
             self.nbytes -= module_bytes(self._modules.popitem(last=False)[1])
         return module

@@ -425,6 +425,9 @@ class Pipeline:
 
     def _warm_up(self, catalog: Catalog, warm: Catalog | None = None) -> None:
         """Each mask of each checkpoint once, but what `warm` has already: traffic goes on beside it."""
+        lanes = {variant.lane for variant in catalog.variants.values() if variant.sliced}
+        for checkpoint, classifier in self._engine.classifiers.items():
+            classifier.encoder.make_room(sliced=sum(lane.checkpoint == checkpoint for lane in lanes))
         seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
         for variant in catalog.variants.values():
             if (variant.lane, variant.mask) not in seen:

@@ -36,7 +36,14 @@ def test_the_table_counts_what_was_not_answered() -> None:
     result = FLAT | {"periods": [period(1000), period(1010, http_503=3, timeout=1)]}
     table = hour.as_markdown(result)
     assert "12000 answered, 4 not" in table
+    assert "× 1.010 from 5 minutes to the end" in table
     assert "| 10 min | 1010 MiB | 20 ms | 80 ms | 4 |" in table
+
+
+def test_growth_counts_from_half_time_on() -> None:
+    periods = [period(mebibytes) for mebibytes in (1000, 1100, 1200, 1206)]
+    table = hour.as_markdown(FLAT | {"periods": periods, "growth": 1206 / 1100})
+    assert "× 1.096 from 10 minutes to the end, × 1.206 from the first line" in table
 
 
 def test_a_missed_target_is_said() -> None:

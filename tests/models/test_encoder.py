@@ -205,6 +205,29 @@ def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
     assert [round(nbytes / head) for nbytes in used] == [2, 1 + 3]
 
 
+def test_sliced_variants_do_not_drive_out_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.encoder.LEAST_ROOM", 0)
+    rng = np.random.default_rng(9)
+    encoder = encoder_of(random_model(9))
+    batch = pack([random_pair(rng, 20, 180)], device=encoder.device)
+    masks = [np.ones((3, 4), np.float32) for _ in range(3)]
+    for off, mask in enumerate(masks):
+        mask[:, off] = 0
+    encoder.make_room(sliced=3)
+
+    cut = []
+    for _ in range(2):
+        for mask in masks:
+            encoder.forward(batch, mask, sliced=True)
+        cut.append(encoder.sliced.nbytes)
+
+    attention = sum(module_bytes(layer.attention) for layer in encoder.layers)
+    assert cut[0] == cut[1] > 2 * attention  # three times three quarters
+    encoder.make_room(sliced=0)
+    encoder.forward(batch, np.tile(np.array([0, 0, 0, 1], np.float32), (3, 1)), sliced=True)
+    assert encoder.sliced.nbytes <= attention
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
     model = random_model(8, attn_implementation="eager")

@@ -71,20 +71,48 @@ def test_a_mask_that_comes_once_copies_no_weights() -> None:
     assert cache.nbytes == 0
 
 
+def test_a_set_that_comes_again_is_cut_and_one_that_is_sure_to_come_at_once() -> None:
+    cache, whole = SlicedAttention(10**9), module()
+    assert cache.get(0, whole, (0, 1)) is None
+    assert cache.get(0, whole, (2,)) is None
+    first, sure = cache.get(0, whole, (0, 1)), cache.get(0, whole, (3,), at_once=True)
+    assert first is not None
+    assert cache.get(0, whole, (0, 1)) is first
+    assert sure is not None
+    assert cache.get(0, whole, (3,)) is sure
+
+
 def test_the_cache_keeps_to_its_bound_and_drops_the_least_recently_used() -> None:
     whole = module()
     size = module_bytes(slice_heads(whole, (0, 1)))
     cache = SlicedAttention(2 * size)
-    for layer in (0, 1, 2):
-        cache.get(layer, whole, (0, 1))
-    first, second = cache.get(0, whole, (0, 1)), cache.get(1, whole, (0, 1))
-    assert first is not None
+    first = cache.get(0, whole, (0, 1), at_once=True)
+    cache.get(1, whole, (0, 1), at_once=True)
     assert cache.get(0, whole, (0, 1)) is first  # used again, so layer 1 is the oldest now
-    assert cache.get(2, whole, (0, 1)) is not None
+    assert cache.get(2, whole, (0, 1), at_once=True) is not None
 
     assert cache.nbytes == 2 * size
     assert cache.get(0, whole, (0, 1)) is first
-    assert cache.get(1, whole, (0, 1)) is not second
+    assert cache.get(1, whole, (0, 1)) is None
+    assert cache.get(0, whole, (0, 1, 2, 3)) is None
+    assert cache.get(3, whole, (0, 1, 2), at_once=True) is not None  # takes more than one's place
+    assert cache.nbytes <= 2 * size
+
+
+def test_more_masks_in_turns_than_the_cache_holds_cut_nothing_and_drive_nothing_out() -> None:
+    whole = module()
+    cache = SlicedAttention(2 * module_bytes(slice_heads(whole, (0, 1))))
+    kept = cache.get(9, whole, (0, 1), at_once=True)
+    for _ in range(3):
+        assert [cache.get(layer, whole, (0, 1)) for layer in range(4)] == [None] * 4
+    assert cache.get(9, whole, (0, 1)) is kept
+
+
+def test_a_set_larger_than_the_cache_is_not_cut() -> None:
+    whole = module()
+    cache = SlicedAttention(module_bytes(whole) // 4)
+    assert cache.get(0, whole, (0, 1), at_once=True) is None
+    assert cache.nbytes == 0
 
 
 def test_a_sliced_module_computes_what_its_heads_computed() -> None:

@@ -17,6 +17,7 @@ import torch
 from fastapi import FastAPI
 
 from models import Classifier, HeadMask
+from models.live_heads import module_bytes
 from service.api import create_app
 from service.errors import DeviceFailed, OutOfMemory
 from service.metrics import Metrics
@@ -403,6 +404,23 @@ async def test_a_live_config_changes_variants_without_touching_requests_under_wa
     assert "full, other" in error["message"]
     listed = (await service.http.get("/v1/variants")).json()
     assert [(v["name"], v["default"]) for v in listed["variants"]] == [("full", False), ("other", True)]
+
+
+async def test_every_sliced_variant_has_room_for_its_heads(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.encoder.LEAST_ROOM", 0)
+    encoder = service.pipeline._base.encoder
+    attention = sum(module_bytes(layer.attention) for layer in encoder.layers if layer.attention)
+    rooms = []
+    for masks in (["0.0", "0.1", "0.1", "1.*"], []):
+        variants = [
+            {"name": f"v{number}", "head_mask": mask, "sliced": True} for number, mask in enumerate(masks)
+        ]
+        live = LiveConfig.model_validate({"variants": [{"name": "full"}, *variants]})
+        await asyncio.to_thread(service.pipeline.apply, live)
+        rooms.append(encoder.sliced.max_bytes)
+    assert rooms == [(1 + 3) * attention, attention]  # two have the same mask
 
 
 @pytest.mark.parametrize(
