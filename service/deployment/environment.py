@@ -5,8 +5,10 @@ Each entry is here for a reason that docs/decisions/002-proxy.md gives with numb
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import random
 import resource
 import secrets
 import shlex
@@ -19,6 +21,7 @@ from models.cores import cores
 from service.deployment import haproxy
 
 MIN_OPEN_FILES = 1024
+FREE_PORTS = range(20_000, 30_000)
 
 
 def prepare(run: Path, *, request_timeout_s: float) -> None:
@@ -69,10 +72,16 @@ def raise_open_files() -> int:
 
 
 def free_port() -> int:
-    """A TCP port on the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port on the loopback interface that was free a moment ago.
+
+    Below those that Linux gives out by itself (32768 on) and Serve its replicas (30000 on): Ray opens dozens
+    of sockets before the port is listened on, and one of them may get it.
+    """
+    for port in random.SystemRandom().sample(FREE_PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"no free port found between {FREE_PORTS.start} and {FREE_PORTS.stop - 1}")
 
 
 def _ray(token: Path) -> Mapping[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ from typing import Any
 
 import psutil
 import yaml
+
+from service.deployment.environment import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 
@@ -120,12 +121,6 @@ class Server:
             self.process.wait(10)
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def still_there(processes: list[psutil.Process], timeout_s: float = 5.0) -> list[str]:

@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from service.deployment.environment import free_port
 from tests.service.http import score, send_raw
-from tests.service.running import DEPLOY, Server, free_port, still_there
+from tests.service.running import DEPLOY, Server, still_there
 
 HEADROOM = Path(sys.executable).with_name("headroom")
 
