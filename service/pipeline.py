@@ -424,10 +424,12 @@ class Pipeline:
         return self._checked
 
     def _warm_up(self, catalog: Catalog, warm: Catalog | None = None) -> None:
-        """Each mask of each checkpoint once, but what `warm` has already: traffic goes on beside it."""
-        lanes = {variant.lane for variant in catalog.variants.values() if variant.sliced}
+        """Room for every sliced lane; then each mask of each checkpoint once, but what `warm` has already:
+        traffic goes on beside it."""
+        lanes = {variant.lane for variant in catalog.variants.values()}
+        sliced = Counter(lane.checkpoint for lane in lanes if lane.sliced)
         for checkpoint, classifier in self._engine.classifiers.items():
-            classifier.encoder.make_room(sliced=sum(lane.checkpoint == checkpoint for lane in lanes))
+            classifier.encoder.make_room(sliced=sliced[checkpoint])
         seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
         for variant in catalog.variants.values():
             if (variant.lane, variant.mask) not in seen:

@@ -1,6 +1,6 @@
 """The environment in which Ray and Serve start: read when they are imported, inherited by every process.
 
-Each entry is here for a reason that docs/decisions/002-proxy.md gives with numbers.
+Each entry is here for a reason that docs/decisions/002-proxy.md or 008-memory.md gives with numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
 
 
 def prepare_tasks(run: Path) -> None:
-    """The part of it that a Ray without Serve needs: a token of its own, nothing inherited, no reports.
+    """The part of it that a Ray without Serve needs: a token of its own, nothing inherited, no reports,
+    little memory.
 
     run: as for `prepare`.
     """
