@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from models.errors import ModelError, UnsupportedCheckpoint
 
 Ids = npt.NDArray[np.int32]
 
+_ID_BYTES = 4  # of an int32
 _SPECIAL_TOKENS = 3  # [CLS] query [SEP] title [SEP]
 _CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would fill the memory
 _SEGMENT_CHARACTERS_PER_TOKEN = 8  # generous: English text has four to five
@@ -30,7 +32,7 @@ _WORD_END = re.compile(r"[\t\n\r !-/:-@\[-`{-~]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that trebles what making one costs, and requests make many
 class EncodedPair:
     """[CLS] query [SEP] title [SEP], n tokens; the first `first_segment` have token type 0, the others 1."""
 
@@ -48,11 +50,10 @@ class EncodedPair:
         return len(self.ids)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Text:
+class _Text(NamedTuple):
     """One encoded text, without special tokens."""
 
-    ids: Ids  # at most as many as the window has room for
+    ids: bytes  # int32s, at most as many as the window has room for
     tokens: int  # how many the text has
     unknown: int  # how many of `ids` are [UNK]
 
@@ -85,6 +86,7 @@ class PairTokenizer:
                 f"a window of {max_tokens} tokens has no room for a query and a title"
             )
         self._cls, self._sep, self._unknown = _special_ids(tokenizer)
+        self._cls_bytes, self._sep_bytes = _as_bytes([self._cls]), _as_bytes([self._sep])
         _check_vocabulary(tokenizer, vocab_size)
         added = tokenizer.get_added_tokens_decoder()
         special = {id_ for id_, token in added.items() if token.special}
@@ -107,27 +109,42 @@ class PairTokenizer:
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """One EncodedPair for each (query, title), in order. Raises ModelError for a lone surrogate."""
         texts = self._encode_texts({text for pair in pairs for text in pair})
-        return [self._join(texts[query], texts[title]) for query, title in pairs]
+        pieces: list[bytes] = []
+        parts: list[tuple[_Text, _Text, bool]] = []
+        for query_text, title_text in pairs:
+            query, title = texts[query_text], texts[title_text]
+            truncated = query.tokens + title.tokens > self._budget
+            if truncated:
+                query, title = self._kept(query, title)
+            pieces += (self._cls_bytes, query.ids, self._sep_bytes, title.ids, self._sep_bytes)
+            parts.append((query, title, truncated))
+        ids = np.frombuffer(bytearray().join(pieces), np.int32)
+        encoded: list[EncodedPair] = []
+        end = 0
+        for query, title, truncated in parts:
+            start, end = end, end + query.tokens + title.tokens + _SPECIAL_TOKENS
+            unknown = query.unknown + title.unknown
+            encoded.append(EncodedPair(ids[start:end], query.tokens, unknown, truncated))
+        return encoded
 
     def tokens(self, pair: EncodedPair) -> list[str]:
         """The word pieces of a pair, special tokens included."""
         return [str(self._tokenizer.id_to_token(id_)) for id_ in pair.ids.tolist()]
 
-    def _join(self, query: _Text, title: _Text) -> EncodedPair:
-        query_kept, title_kept = kept_tokens(query.tokens, title.tokens, self._budget)
-        end = query_kept + 1
-        ids = np.empty(query_kept + title_kept + _SPECIAL_TOKENS, dtype=np.int32)
-        ids[0] = self._cls
-        ids[1:end] = query.ids[:query_kept]
-        ids[end] = self._sep
-        ids[end + 1 : -1] = title.ids[:title_kept]
-        ids[-1] = self._sep
-        truncated = query_kept + title_kept < query.tokens + title.tokens
-        unknown = int(np.count_nonzero(ids == self._unknown)) if truncated else query.unknown + title.unknown
-        return EncodedPair(ids, query_tokens=query_kept, unknown_tokens=unknown, truncated=truncated)
+    def _kept(self, query: _Text, title: _Text) -> tuple[_Text, _Text]:
+        """What is kept of two texts that do not fit the window together."""
+        kept = []
+        lengths = kept_tokens(query.tokens, title.tokens, self._budget)
+        for text, tokens in zip((query, title), lengths, strict=True):
+            ids = text.ids[: tokens * _ID_BYTES]
+            unknown = int(np.count_nonzero(np.frombuffer(ids, np.int32) == self._unknown))
+            kept.append(_Text(ids, tokens, unknown))
+        return kept[0], kept[1]
 
     def _encode_texts(self, texts: Iterable[str]) -> dict[str, _Text]:
         encoded, missing = self._cache.get(texts)
+        if not missing:
+            return encoded
         for text in missing:
             if lone := _SURROGATE.search(text):
                 raise ModelError(
@@ -153,8 +170,8 @@ class PairTokenizer:
     def _text(self, ids: list[int]) -> _Text:
         if not self._forbidden.isdisjoint(ids):
             ids = [self._unknown if id_ in self._forbidden else id_ for id_ in ids]
-        kept = np.array(ids[: self._budget], dtype=np.int32)
-        return _Text(kept, tokens=len(ids), unknown=int(np.count_nonzero(kept == self._unknown)))
+        kept = ids[: self._budget]
+        return _Text(_as_bytes(kept), tokens=len(ids), unknown=kept.count(self._unknown))
 
 
 def kept_tokens(query: int, title: int, budget: int) -> tuple[int, int]:
@@ -179,6 +196,11 @@ def word_segments(text: str, characters: int) -> Iterator[str]:
         start = stop
 
 
+def _as_bytes(ids: list[int]) -> bytes:
+    """int32s as they lie in memory."""
+    return struct.pack(f"{len(ids)}i", *ids)
+
+
 class _Cache:
     """The texts used last, for several threads."""
 
@@ -193,11 +215,11 @@ class _Cache:
         missing: list[str] = []
         with self._lock:
             for text in texts:
-                if text in self._texts:
-                    self._texts.move_to_end(text)
-                    found[text] = self._texts[text]
-                else:
+                if (encoded := self._texts.get(text)) is None:
                     missing.append(text)
+                else:
+                    self._texts.move_to_end(text)
+                    found[text] = encoded
         return found, missing
 
     def put(self, texts: dict[str, _Text]) -> None:

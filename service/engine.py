@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,16 +44,14 @@ class Lane:
         return self.heads is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A pair to score under a mask."""
 
     pair: EncodedPair
     mask: HeadMask
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionRow:
+class AttentionRow(NamedTuple):
     """A pair whose attention is asked for: heads as (layer, head)."""
 
     pair: EncodedPair
@@ -60,8 +59,7 @@ class AttentionRow:
     heads: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RowScore:
+class RowScore(NamedTuple):
     """What a Row comes back as. A one-label cross-encoder gives a score and no grades.
 
     probabilities: (grades,) float32.

@@ -14,7 +14,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import inf
@@ -30,8 +29,7 @@ AGED_PART = 4
 """One in so many: the part of each batch, and the batches, that go by age once something is past its age."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item(Generic[P]):
+class Item(NamedTuple, Generic[P]):
     """One sequence to be scored: its length (>= 1), the lane it must run in, and what the engine needs."""
 
     tokens: int
@@ -137,8 +135,12 @@ class FairQueue(Generic[P, T]):
         share = self.sharing.enter(tokens)
         flow: Flow[P, T] = Flow(owner, now, inf if deadline is None else deadline, len(items), tokens, share)
         by_lane: dict[Hashable, list[int]] = {}
+        last: Hashable = None
         for position, item in enumerate(items):
-            by_lane.setdefault(item.lane, []).append(position)
+            if item.lane is not last or not by_lane:  # most requests have one lane: hashed once
+                last = item.lane
+                positions = by_lane.setdefault(last, [])
+            positions.append(position)
         for lane_name, positions in by_lane.items():
             self._arrivals += 1
             strand = _Strand(flow, lane_name, self._arrivals, items, positions)
