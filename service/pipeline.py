@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -173,9 +174,9 @@ class Pipeline:
         self._draining = True
         self._metrics.ready(False)
         # What is left after the timeout is answered with 503 when the scheduler's task is cancelled.
-        await asyncio.wait(
-            [asyncio.create_task(self._scheduler.drain())], timeout=self._settings.drain_timeout_s
-        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                await self._scheduler.drain()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

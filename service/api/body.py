@@ -19,11 +19,10 @@ from service.settings import Settings
 class JSONRequest(Request):
     """A request whose body was read and parsed already; FastAPI asks `body()` and `json()` for it."""
 
-    raw: bytes
     value: Any
 
     async def body(self) -> bytes:
-        return self.raw
+        return b"-"  # not empty: FastAPI asks `json()` then
 
     async def json(self) -> Any:
         return self.value
@@ -38,20 +37,24 @@ class JSONRoute(APIRoute):
             return handle
 
         async def handle_json(request: Request) -> Response:
-            settings: Settings = request.app.state.settings
-            check_content_type(request.headers)
-            body = await read(
-                request.receive,
-                request.headers,
-                max_bytes=settings.max_body_bytes,
-                timeout_s=settings.body_timeout_s,
-            )
             parsed = JSONRequest(request.scope, request.receive)
-            parsed.raw = body
-            parsed.value = strict_json.loads(body, max_depth=settings.max_json_depth)
+            parsed.value = await read_json(request)
             return await handle(parsed)
 
         return handle_json
+
+
+async def read_json(request: Request) -> Any:
+    """The strictly parsed body. Raises what `check_content_type`, `read` and `strict_json.loads` do."""
+    settings: Settings = request.app.state.settings
+    check_content_type(request.headers)
+    body = await read(
+        request.receive,
+        request.headers,
+        max_bytes=settings.max_body_bytes,
+        timeout_s=settings.body_timeout_s,
+    )
+    return strict_json.loads(body, max_depth=settings.max_json_depth)
 
 
 def check_content_type(headers: Headers) -> None:

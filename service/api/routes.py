@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, cast
 from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
+from service.api.direct import DirectRoute
 from service.api.openapi import GET_ERRORS, POST_ERRORS, errors
 from service.api.pipeline import Pipeline
 from service.api.replies import json_response
@@ -101,8 +102,14 @@ def add_routes(app: FastAPI) -> None:
         ("/v1/compare", compare, CompareResponse),
         ("/v1/attention", attention, AttentionResponse),
     ):
-        app.add_api_route(
-            path, handler, methods=["POST"], response_model=model, responses=POST_ERRORS, tags=["scoring"]
+        app.router.add_api_route(
+            path,
+            handler,
+            methods=["POST"],
+            response_model=model,
+            responses=POST_ERRORS,
+            tags=["scoring"],
+            route_class_override=DirectRoute,
         )
     for path, listing, shape in (
         ("/v1/models", models, ModelsResponse),

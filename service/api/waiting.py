@@ -17,27 +17,41 @@ async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: f
     """The result of `work`, which is cancelled where its client hangs up or its time runs out.
 
     Args:
-        work: drops what it has queued when it is cancelled.
+        work: drops what it has queued when it is cancelled. It runs in the caller's task.
         receive: the request's own channel, its body read to the end.
 
     Raises:
         ClientDisconnected: the client was gone first.
         DeadlineExceeded: `timeout_s` passed first.
     """
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_disconnect(receive))
+    waiting = asyncio.current_task()
+    assert waiting is not None
+    hung_up = False
+
+    def hang_up(_: asyncio.Task[None]) -> None:
+        nonlocal hung_up
+        hung_up = True
+        waiting.cancel()
+
+    watch = asyncio.create_task(_disconnect(receive))
+    watch.add_done_callback(hang_up)
+    patience = asyncio.timeout(timeout_s)
     try:
-        await asyncio.wait((task, gone), timeout=max(0.0, timeout_s), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if gone.done():
-            raise ClientDisconnected
-        raise DeadlineExceeded
+        async with patience:
+            return await work
+    except TimeoutError:
+        if patience.expired():
+            raise DeadlineExceeded from None
+        raise
+    except asyncio.CancelledError:
+        if hung_up and waiting.cancelling() == 1:  # nobody else wants this task to end
+            raise ClientDisconnected from None
+        raise
     finally:
-        task.cancel()
-        gone.cancel()
-        # Until both have let go: a ticket that is being cancelled must be off the queue when this returns.
-        await asyncio.wait((task, gone))
+        if hung_up:
+            waiting.uncancel()
+        watch.remove_done_callback(hang_up)
+        watch.cancel()
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -26,7 +26,7 @@ HEADROOM = Path(sys.executable).with_name("headroom")
 @pytest.fixture
 def own_server(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
     """A service that the test may end."""
-    # Small batches and a long queue: five large requests keep it busy for seconds.
+    # Small batches and a long queue: twenty large requests keep it busy for seconds.
     server = Server(tmp_path, tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=1_000_000)
     try:
         yield server
@@ -43,16 +43,17 @@ async def test_sigterm_under_load_answers_what_was_accepted_and_leaves_nothing(o
     assert own_server.wait_until_ready(), own_server.stderr
     processes = own_server.family()
     run = next(Path(token).parent for token in tokens(processes))
-    accepted = [asyncio.create_task(send_raw(own_server.port, score(1000))) for _ in range(5)]
+    accepted = [asyncio.create_task(send_raw(own_server.port, score(1000))) for _ in range(20)]
     await asyncio.sleep(0.3)
-    assert not any(task.done() for task in accepted), "the load is too light for the test to mean something"
+    under_way = sum(not task.done() for task in accepted)
+    assert under_way >= 5, "the load is too light for the test to mean something"
     stopping = asyncio.create_task(asyncio.to_thread(own_server.stop, signal.SIGTERM))
     late = []
     while not stopping.done():
         late.append((await send_raw(own_server.port, score(1))).status)
         await asyncio.sleep(0.05)
     assert await stopping == 0
-    assert Counter([(await task).status for task in accepted]) == {200: 5}
+    assert Counter([(await task).status for task in accepted]) == {200: 20}
     assert set(late) <= {0, 200, 503}
     assert still_there(processes) == []
     assert not run.exists()
