@@ -5,6 +5,7 @@ what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=service.edge:middlewares` return
 
 * removes the request headers with which a client could steer Serve (switch off its request timeout and its
   disconnect handling, pick a replica), before Serve reads them;
+* tells Serve in a replica, with the same headers, to leave clients and clocks of the scoring routes to us;
 * replaces the answers that Serve makes itself (plain text, or none at all when a replica dies) by errors of
   our shape. Everything our application answers passes untouched.
 
@@ -41,6 +42,9 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _STEERING = (b"x_request_timeout_seconds", b"x_request_disconnect_disabled", b"x_session_id")
 _STEERING_PREFIXES = (b"serve_multiplexed_model_id", b"x_serve_router_")
 _REQUEST_ID = b"x-request-id"
+# These watch client and clock themselves (`service.api.waiting`); Serve's watch is two more tasks a request.
+_WATCHED_PATHS = ("/v1/score", "/v1/compare", "/v1/attention")
+_WATCHED = [(b"x-request-disconnect-disabled", b"?1"), (b"x-request-timeout-seconds", b"0")]
 SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 """Request ids that we take over. Serve decodes the header as UTF-8 and writes it into its logs; any other is
 dropped, and Serve makes its own."""
@@ -66,13 +70,17 @@ class Edge:
         self._app = app
         # Without a word means: in the replica's own server, our application raised; in the proxy, its replica
         # died under the request.
-        self._silence = InternalError if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" else ReplicaLost
+        self._in_replica = os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+        self._silence = InternalError if self._in_replica else ReplicaLost
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope["headers"] = [header for header in scope["headers"] if not _steers_serve(*header)]
+        headers = [header for header in scope["headers"] if not _steers_serve(*header)]
+        if self._in_replica and scope["path"] in _WATCHED_PATHS:
+            headers += _WATCHED
+        scope["headers"] = headers
         answer = _Answer(send)
         try:
             await self._app(scope, receive, answer)

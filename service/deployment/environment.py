@@ -113,6 +113,9 @@ def _serve() -> Mapping[str, str]:
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge:middlewares",
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        # Unasked, the controller looks at everything ten times a second, and replicas set gauges as often.
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
+        "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
         "RAY_SERVE_LOG_TO_STDERR": "0",
     }
 

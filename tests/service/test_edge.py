@@ -21,7 +21,7 @@ def answering(status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"x
 
 
 async def ask(
-    app: Any, headers: list[tuple[bytes, bytes]] | None = None
+    app: Any, headers: list[tuple[bytes, bytes]] | None = None, path: str = "/"
 ) -> tuple[int, dict[bytes, bytes], Any]:
     sent: list[Message] = []
 
@@ -31,7 +31,7 @@ async def ask(
     async def receive() -> Message:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    await Edge(app)({"type": "http", "headers": headers or []}, receive, send)
+    await Edge(app)({"type": "http", "path": path, "headers": headers or []}, receive, send)
     start, body = sent
     content = body["body"]
     return start["status"], dict(start["headers"]), orjson.loads(content) if content[:1] == b"{" else content
@@ -64,6 +64,25 @@ async def test_a_client_cannot_steer_serve_with_headers(name: bytes) -> None:
 
     await ask(app, [(name, b"0"), (b"authorization", b"Bearer k")])
     assert seen == [(b"authorization", b"Bearer k")]
+
+
+@pytest.mark.parametrize(
+    ("haproxy", "path", "watched"),
+    [("1", "/v1/score", True), ("1", "/v1/masks", False), ("0", "/v1/score", False)],
+)
+async def test_in_a_replica_serve_leaves_clients_and_clocks_of_scoring_to_us(
+    haproxy: str, path: str, watched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", haproxy)
+    seen: dict[bytes, bytes] = {}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.update(scope["headers"])
+        await answering(200, [])(scope, receive, send)
+
+    await ask(app, [(b"x-request-timeout-seconds", b"1")], path)
+    ours = {b"x-request-disconnect-disabled": b"?1", b"x-request-timeout-seconds": b"0"}
+    assert seen == (ours if watched else {})
 
 
 @pytest.mark.parametrize(("value", "kept"), [(b"my-id_1", True), (b"\xff\xfe", False), (b"a" * 129, False)])
@@ -123,6 +142,6 @@ async def test_an_exception_is_answered_and_still_reaches_the_servers_log() -> N
         raise RuntimeError("secret")
 
     with pytest.raises(RuntimeError, match="secret"):
-        await Edge(app)({"type": "http", "headers": []}, None, send)  # type: ignore[arg-type]
+        await Edge(app)({"type": "http", "path": "/", "headers": []}, None, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == 500
     assert b"secret" not in sent[1]["body"]
