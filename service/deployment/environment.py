@@ -1,6 +1,6 @@
 """The environment in which Ray and Serve start: read when they are imported, inherited by every process.
 
-Each entry is here for a reason that docs/decisions/002-proxy.md or 008-memory.md gives with numbers.
+Each entry is here for a reason that docs/decisions (002, 008 or 009) gives with numbers.
 """
 
 from __future__ import annotations
