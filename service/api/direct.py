@@ -1,7 +1,7 @@
 """Routes whose requests skip FastAPI's machinery: it documents them, and they answer by themselves.
 
-Its way to an endpoint (three exit stacks, an e-mail parser for the content type, dependencies) takes as long
-as tokenizing twenty titles that are known (docs/PERFORMANCE.md).
+Its way to an endpoint (three exit stacks, an e-mail parser for the content type, dependencies) is code and
+data that every request would pull through the caches anew: docs/decisions/009-the-way-of-a-request.md.
 """
 
 from __future__ import annotations

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import os
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from service.settings import InvalidConfig, LiveConfig
+from service.settings import InvalidConfig, LiveConfig, Settings
 
 
 class Pipeline:
@@ -76,3 +81,27 @@ async def test_a_replica_that_is_starting_is_healthy_and_takes_no_questions(repl
     replica._pipeline = None
     await replica.check_health()
     assert await replica.refusal(GOOD) == "the replica is starting"
+
+
+@pytest.mark.parametrize("said", [None, "true"])
+async def test_the_first_config_leaves_the_cores_to_the_model(
+    said: str | None, replica: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few searches for cycles, no threads of the tokenizers' unless the operator wants them."""
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", said or "")
+    if said is None:
+        monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+    replica._pipeline = None
+    replica._app = SimpleNamespace(state=SimpleNamespace(pipeline=None))
+    database = f"sqlite:///{tmp_path}/experiments.db"
+    replica._settings = Settings(model=str(tiny_checkpoint), device="cpu", database_url=database)
+    thresholds = gc.get_threshold()
+    try:
+        await replica.reconfigure({"variants": [{"name": "full"}]})
+        assert gc.get_threshold()[0] == 50_000
+        assert os.environ["TOKENIZERS_PARALLELISM"] == (said or "false")
+        assert replica._app.state.pipeline.ready() is None
+        await asyncio.wait_for(replica._pipeline.drain(), 30)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
