@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOST_REPLICAS = 8
-"""That a machine without a GPU gets unasked: each takes some 400 MB beside its weights."""
+"""That a machine without a GPU gets unasked: each takes 350 to 600 MB beside its weights."""
 
 
 def replicas(cores: int, gpus: float) -> int:
