@@ -7,7 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from service.edge import Edge, Message, Receive, Scope, Send, middlewares
+from service.api import create_app
+from service.api.direct import DirectRoute
+from service.edge import _WATCHED_PATHS, Edge, Message, Receive, Scope, Send, middlewares
+from service.metrics import Metrics
+from service.settings import Settings
 
 PLAIN = [(b"content-type", b"text/plain; charset=utf-8")]
 
@@ -83,6 +87,11 @@ async def test_in_a_replica_serve_leaves_clients_and_clocks_of_scoring_to_us(
     await ask(app, [(b"x-request-timeout-seconds", b"1")], path)
     ours = {b"x-request-disconnect-disabled": b"?1", b"x-request-timeout-seconds": b"0"}
     assert seen == (ours if watched else {})
+
+
+def test_the_routes_that_serve_leaves_to_us_are_those_that_watch() -> None:
+    app = create_app(Settings(), Metrics())
+    assert {route.path for route in app.routes if isinstance(route, DirectRoute)} == set(_WATCHED_PATHS)
 
 
 @pytest.mark.parametrize(("value", "kept"), [(b"my-id_1", True), (b"\xff\xfe", False), (b"a" * 129, False)])
