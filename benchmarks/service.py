@@ -31,6 +31,9 @@ CONFIG = Path(__file__).parents[1] / "deploy" / "serve.yaml"
 ROUNDS = 5
 TITLES = 20
 MANY_TITLES = 1000
+LONG_WORDS = 650
+"""Words of a title that overfills the model's window five times; 1,000 such are 3.8 MB of a body's 4."""
+
 DEADLINE_MS = 2000.0
 SATURATING = 1.5
 """Times the rate that was found to saturate: enough that there is always work, for throughput."""
@@ -69,7 +72,7 @@ def measure(
     base: the other's checkpoint, if not random weights of BERT-base's shape.
     """
     with tempfile.TemporaryDirectory() as scratch, served(config, Path(scratch)) as server:
-        plan = Plan(url=server.url, timeout=5.0, connections=4096, warmup=1.0, max_lag=0.05, slo="p99=1s")
+        plan = _plan(server)
         result: dict[str, Any] = {"machine": machine(), "rounds": rounds, "start_s": server.start_s}
         alone = ModelAlone(TITLES)
         try:
@@ -77,11 +80,12 @@ def measure(
             result["idle"] = idle(plan, alone, rounds, lengths)
             peak = result["saturated"]["requests_per_second"]
             result["overload"] = overload(plan, server, peak, lengths)
-            result["crowd"] = crowd(plan, rounds, lengths)
+            result["crowd"] = crowd(plan, rounds, lengths, Requests(MANY_TITLES))
             result["memory"] = memory(plan, server)
             result["path"] = request_path.measure(TITLES)
         finally:
             alone.close()
+    result["long_crowd"] = long_crowd(rounds, lengths, config)
     result["base"] = saturated_with(base or checkpoints.checkpoint("base"), rounds, lengths, config)
     return result
 
@@ -91,10 +95,15 @@ def saturated_with(model: Path, rounds: int, lengths: Lengths, config: Path) -> 
     alone = ModelAlone(TITLES, model)
     try:
         with tempfile.TemporaryDirectory() as scratch, served(config, Path(scratch), model) as server:
-            plan = Plan(url=server.url, timeout=5.0, connections=4096, warmup=1.0, max_lag=0.05, slo="p99=1s")
-            return saturated(plan, alone, rounds, lengths)
+            return saturated(_plan(server), alone, rounds, lengths)
     finally:
         alone.close()
+
+
+def long_crowd(rounds: int, lengths: Lengths, config: Path) -> dict[str, Any]:
+    """`crowd` beside titles that overfill the model's window, on one replica: nobody can avoid them."""
+    with tempfile.TemporaryDirectory() as scratch, served(config, Path(scratch), replicas=1) as server:
+        return crowd(_plan(server), rounds, lengths, Requests(MANY_TITLES, LONG_WORDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +116,17 @@ class Server:
     config: Path
 
 
+def _plan(server: Server) -> Plan:
+    return Plan(url=server.url, timeout=5.0, connections=4096, warmup=1.0, max_lag=0.05, slo="p99=1s")
+
+
 @contextmanager
-def served(config: Path, scratch: Path, model: Path | None = None) -> Iterator[Server]:
+def served(
+    config: Path, scratch: Path, model: Path | None = None, replicas: int | None = None
+) -> Iterator[Server]:
     """Our server until the block ends, on a free port, with a copy of the config that may be edited.
 
-    model: another than the config's.
+    model, replicas: others than the config's.
     """
     own = Path(shutil.copy(config, scratch / "serve.yaml"))
     port = beside.free_port()
@@ -122,6 +137,8 @@ def served(config: Path, scratch: Path, model: Path | None = None) -> Iterator[S
     command = f"env {database} {program} serve --port {port} --config {own}"
     if model is not None:
         command += f" --model {model}"
+    if replicas is not None:
+        command += f" --replicas {replicas}"
     with beside.started_server(command, url) as pid:
         yield Server(url, pid, time.monotonic() - began, own)
 
@@ -216,13 +233,13 @@ def overload(plan: Plan, server: Server, peak: float, lengths: Lengths) -> dict[
     }
 
 
-def crowd(plan: Plan, rounds: int, lengths: Lengths) -> dict[str, Any]:
-    """Single titles with and without a client that sends 1,000 titles again and again, in turns."""
+def crowd(plan: Plan, rounds: int, lengths: Lengths, long: Requests) -> dict[str, Any]:
+    """Single titles with and without a client that sends the long requests again and again, in turns."""
     single = plan.changed(rate=CROWD_RATE, duration=lengths.crowd, traffic=[{"titles": 1}])
     turns = []
     for turn in range(max(1, rounds // 2)):
         without = running.run(single.changed(seed=2 * turn + 1))
-        with Loop(plan.url, Requests(MANY_TITLES)) as loop:
+        with Loop(plan.url, long) as loop:
             beside_it = running.run(single.changed(seed=2 * turn + 2))
         turns.append(
             {

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,7 +19,7 @@ from models.classifier import Classifier
 from models.device import describe
 from models.errors import InvalidMask
 from models.head_mask import HeadMask
-from models.tokenizer import EncodedPair
+from models.tokenizer import EncodedPair, EncodedText
 from service import listings
 from service.engine import AttentionRow, Engine, Lane, Outcome, Row, RowScore, Work
 from service.errors import (
@@ -58,6 +58,9 @@ from service.variants import BASE, Catalog, Choice, build_catalog
 
 INLINE_CHARS = 4_000
 """Texts up to this long together are tokenised at once; more would hold up the event loop."""
+
+PORTION_CHARS = 65_536
+"""Longer ones are tokenised in portions of this size on a thread, where requests take turns."""
 
 EXPOSURES_SECONDS = 5.0
 """How long the end waits for exposures to reach the database."""
@@ -155,6 +158,7 @@ class Pipeline:
             self._engine.run,
             max_batch_tokens=self._budget,
             max_queue_tokens=self._settings.queue_tokens(self._device),
+            max_request_tokens=self._settings.request_tokens(self._base.max_tokens),
             max_age_s=self._settings.max_age_s,
             max_wait_s=self._settings.max_queue_s,
             tokens_per_second=self._engine.tokens_per_second,
@@ -245,7 +249,7 @@ class Pipeline:
     ) -> ScoreResponse:
         encoded, tokenize_s = await self._encode(choice.variant.classifier, request.texts(), request)
         rows = [(choice.lane, Row(pair, choice.mask)) for pair in encoded]
-        answered = await self._run(rows, started, request.deadline_ms)
+        answered = await self._run(rows, started, request)
         arm = "" if assigned is None else assigned.arm
         return ScoreResponse(
             model=choice.variant.classifier.name,
@@ -278,7 +282,7 @@ class Pipeline:
             for i in range(len(columns[0]))
             for choice, column in zip(choices, columns, strict=True)
         ]
-        answered = await self._run(rows, started, request.deadline_ms)
+        answered = await self._run(rows, started, request)
         return CompareResponse(
             model=self._base.name,
             columns=[
@@ -302,9 +306,7 @@ class Pipeline:
         pair = encoded[0]
         heads = self._wanted_heads(request.heads, classifier, len(pair))
         lane = Lane(choice.variant.checkpoint, kind="attention")
-        answered = await self._run(
-            [(lane, AttentionRow(pair, choice.mask, heads))], started, request.deadline_ms
-        )
+        answered = await self._run([(lane, AttentionRow(pair, choice.mask, heads))], started, request)
         maps = answered.outcomes[0]
         assert isinstance(maps, np.ndarray)
         return AttentionResponse(
@@ -354,12 +356,15 @@ class Pipeline:
     ) -> tuple[list[EncodedPair], float]:
         """Tokens of the pairs, and the seconds it took. Raises InvalidRequest for a query without tokens."""
         started = time.monotonic()
-        encode = classifier.tokenizer.encode
+        tokenizer = classifier.tokenizer
         if sum(len(query) + len(title) for query, title in texts) <= INLINE_CHARS:
-            encoded = encode(texts)
+            encoded = tokenizer.encode(texts)
         else:
             loop = asyncio.get_running_loop()
-            encoded = await loop.run_in_executor(self._tokenize_thread, encode, texts)
+            known: dict[str, EncodedText] = {}
+            for portion in _portions(text for pair in texts for text in pair):
+                known |= await loop.run_in_executor(self._tokenize_thread, tokenizer.encode_texts, portion)
+            encoded = await loop.run_in_executor(self._tokenize_thread, tokenizer.join, texts, known)
         for number, pair in enumerate(encoded):
             if not pair.query_tokens:
                 in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None
@@ -368,11 +373,20 @@ class Pipeline:
         return encoded, time.monotonic() - started
 
     async def _run(
-        self, rows: Sequence[tuple[Lane, T]], started: float, deadline_ms: float | None
+        self,
+        rows: Sequence[tuple[Lane, T]],
+        started: float,
+        request: ScoreRequest | CompareRequest | AttentionRequest,
     ) -> _Answered:
-        """Queues the rows of one request and waits for all. Raises the first error among them."""
-        deadline = None if deadline_ms is None else started + deadline_ms / 1000
+        """Queues the rows of one request and waits for all. Raises the first error among them, InvalidRequest
+        where they hold more tokens than one request may."""
+        deadline = None if request.deadline_ms is None else started + request.deadline_ms / 1000
         items: list[Item[Work]] = [Item(len(row.pair), lane, row) for lane, row in rows]
+        tokens, limit = sum(item.tokens for item in items), self._settings.max_request_tokens
+        if limit is not None and tokens > limit:
+            raise InvalidRequest(
+                f"{tokens} tokens are more than the {limit} of one request", param=_texts_field(request)
+            )
         ticket: Ticket[Outcome] = self._scheduler.submit(items, deadline=deadline)
         outcomes = []
         for outcome in await ticket.result():
@@ -491,6 +505,27 @@ def _named(place: str, catalog: Catalog, name: str | None, form: MaskForm | None
         return catalog.choose(name, form)
     except (InvalidRequest, InvalidMask) as error:
         raise InvalidRequest(str(error), param=place) from None
+
+
+def _portions(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The distinct ones among the texts, in lists of about PORTION_CHARS characters."""
+    portion: list[str] = []
+    chars = 0
+    for text in dict.fromkeys(texts):
+        portion.append(text)
+        chars += len(text)
+        if chars >= PORTION_CHARS:
+            yield portion
+            portion, chars = [], 0
+    if portion:
+        yield portion
+
+
+def _texts_field(request: ScoreRequest | CompareRequest | AttentionRequest) -> str:
+    """The field that holds most of a request's text."""
+    if isinstance(request, AttentionRequest):
+        return "title"
+    return "titles" if request.pairs is None else "pairs"
 
 
 def _since(started: float) -> float:

@@ -52,6 +52,12 @@ class Settings(BaseSettings):
     max_pairs: int = Field(1000, ge=1, description="titles or pairs of one request")
     max_columns: int = Field(64, ge=1, description="masks and variants of one compare")
     max_compare_rows: int = Field(4096, ge=1, description="pairs times columns of one compare")
+    max_request_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="tokens of one request, each column of a compare counted; none: what the limits on pairs "
+        "and rows allow",
+    )
     max_attention_values: int = Field(
         4_000_000, ge=1, description="probabilities of one attention answer: heads times tokens squared"
     )
@@ -87,8 +93,12 @@ class Settings(BaseSettings):
         """The scheduler's token budget of one batch on this type of device (`cpu`, `cuda`)."""
         return self.max_batch_tokens or (16_384 if device_type == "cuda" else 1_024)
 
+    def request_tokens(self, window: int) -> int:
+        """The most tokens of one request, for a model that reads `window` tokens of a pair."""
+        return self.max_request_tokens or max(self.max_pairs, self.max_compare_rows) * window
+
     def queue_tokens(self, device_type: str) -> int:
-        """The number of queued tokens from which new requests get 429."""
+        """The number of queued tokens ahead of a request from which it gets 429."""
         return self.max_queue_tokens or 64 * self.batch_tokens(device_type)
 
 
