@@ -19,7 +19,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from prometheus_client import Metric
@@ -95,10 +95,9 @@ def _write_sums(files: Iterable[Path], out: Path) -> None:
     for file in files:
         for key, value, _, _ in MmapedDict.read_all_values_from_file(file):  # type: ignore[no-untyped-call]
             sums[key] += value
-    kept = MmapedDict(str(out))  # type: ignore[no-untyped-call]
-    for key, value in sums.items():
-        kept.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
-    kept.close()  # type: ignore[no-untyped-call]
+    with closing(MmapedDict(str(out))) as kept:  # type: ignore[no-untyped-call]
+        for key, value in sums.items():
+            kept.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
 
 
 def _is_alive(pid: int) -> bool:
