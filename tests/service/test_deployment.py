@@ -122,6 +122,20 @@ async def test_a_client_that_hangs_up_leaves_no_work_behind(server: Server) -> N
     pytest.fail("the hung-up clients' work was still queued after 10 s")
 
 
+async def test_a_request_of_more_than_the_queues_limit_shuts_nobody_out(server: Server) -> None:
+    body = {"query": "angle bracket", "titles": ["steel bracket " * 40] * 1000, "masks": ["none"] * 2}
+    long = asyncio.create_task(
+        send_raw(server.port, request("POST", "/v1/compare", json.dumps(body).encode()))
+    )
+    beside: Counter[int] = Counter()
+    while not long.done():
+        beside[(await send_raw(server.port, score(1))).status] += 1
+    assert (await long).status == 200
+    assert (await long).json["usage"]["tokens"] > 64 * 1024
+    assert beside.keys() == {200}
+    assert beside[200] >= 5, "too short for the test to mean something"
+
+
 @pytest.mark.slow
 async def test_a_thousand_titles_do_not_delay_one(server: Server) -> None:
     alone = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(20)])[10]

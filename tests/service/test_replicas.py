@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,14 @@ from tests.service.experimenting import config
 from tests.service.http import Answer, request, score, send_raw
 from tests.service.running import LIVE, Server
 
+MOST_TOKENS = 200_000  # of one request
+
 
 @pytest.fixture(scope="module")
 def two(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("two"), tiny_checkpoint, replicas=2)
+    server = Server(
+        tmp_path_factory.mktemp("two"), tiny_checkpoint, replicas=2, max_request_tokens=MOST_TOKENS
+    )
     try:
         assert server.wait_until_ready(), server.stderr
         yield server
@@ -47,6 +52,15 @@ async def test_both_answer_alike_and_any_scrape_counts_both(two: Server) -> None
     assert {answer.status for answer in answers} == {200}
     assert len({str(answer.json["results"]) for answer in answers}) == 1
     assert {await counted(two) for _ in range(10)} == {before + 40}
+
+
+async def test_a_request_of_more_tokens_than_the_config_allows_is_refused(two: Server) -> None:
+    masks = ["none"] * 4
+    body = {"query": "angle bracket", "titles": ["steel bracket " * 40] * 1000, "masks": masks}
+    answer = await send_raw(two.port, request("POST", "/v1/compare", json.dumps(body).encode()))
+    assert answer.status == 422
+    assert answer.json["error"]["param"] == "titles"
+    assert f"more than the {MOST_TOKENS} of one request" in answer.json["error"]["message"]
 
 
 @pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
@@ -100,6 +114,8 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     clients = [asyncio.create_task(client()) for _ in range(4)]
     await asyncio.sleep(1)
     victim = two.replicas()[0]
+    directory = Path(victim.environ()["PROMETHEUS_MULTIPROC_DIR"])
+    before = await counted(two)
     victim.kill()
     killed = time.monotonic()
     await asyncio.sleep(3)
@@ -108,6 +124,9 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
 
     after = [(at, answer) for at, answer in answers if at > killed]
     fine = [answer for _, answer in after if answer.status == 200]
+    assert await counted(two) >= before + len(fine) - len(clients)
+    assert not list(directory.glob(f"*_{victim.pid}.db"))
+    assert await counted(two) >= before + len(fine) - len(clients)  # now from what was added up
     assert {answer.status for _, answer in after} <= {0, 200, 503}
     # Lost is what the dead one had in hand, and refused what it was given before the front had noticed.
     assert all(answer.status == 200 for at, answer in after if at > killed + 1)
