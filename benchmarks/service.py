@@ -253,7 +253,11 @@ def crowd(plan: Plan, rounds: int, lengths: Lengths, long: Requests) -> dict[str
             }
         )
     middle = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
-    return {**middle, "factor": middle["with_p99_ms"] / middle["without_p99_ms"]}
+    return {
+        **middle,
+        "failed": sum(turn["failed"] for turn in turns),
+        "factor": middle["with_p99_ms"] / middle["without_p99_ms"],
+    }
 
 
 def memory(plan: Plan, server: Server) -> dict[str, Any]:
