@@ -612,12 +612,13 @@ class Day:
         self._waiting: list[tuple[asyncio.Task[Any], float]] = []
         self._ends = 0.0
 
-    def send(self, titles: int, *, deadline_s: float | None = None) -> bool:
+    def send(self, titles: int, *, tokens: int = 10, deadline_s: float | None = None) -> bool:
         """Whether it was let in."""
         now = self.stage.clock()
         try:
             ticket = self.stage.scheduler.submit(
-                items(*range(titles)), deadline=None if deadline_s is None else now + deadline_s
+                items(*range(titles), tokens=tokens),
+                deadline=None if deadline_s is None else now + deadline_s,
             )
         except QueueFull:
             self.latencies["refused"].append(0.0)
@@ -683,6 +684,26 @@ async def test_single_titles_stay_quick_beside_a_client_with_thousands() -> None
     assert long_ones >= 12
     assert len(quick) >= 350
     assert quick[int(0.99 * len(quick))] <= 2.5 * SLICE_S, "more than the batch that runs and its own"
+
+
+async def test_single_titles_wait_for_one_title_beside_those_that_fill_the_window() -> None:
+    day = Day(max_wait_s=1.0)
+    running = asyncio.create_task(day.stage.scheduler.run())
+    start, luck = day.stage.clock(), random.Random(1)
+    at, end, long_ones = start, start + 40.0, 0
+    while at < end:
+        if not day.stage.scheduler.queued_tokens:
+            long_ones += day.send(1000, tokens=128)
+        assert day.send(1, tokens=30), "a single title was refused"
+        at += luck.expovariate(8.0)
+        await day.until(min(at, end))
+    running.cancel()
+    await asyncio.wait([running])
+    quick = sorted(latency for latency in day.latencies["ok"] if latency < 0.5)
+    assert long_ones >= 3
+    assert len(quick) >= 250
+    # Two single titles may come together; before, part of the long request ran in their batches as well.
+    assert quick[int(0.99 * len(quick))] <= (128 + 2 * 30) / Day.RATE
 
 
 async def test_a_request_without_items_is_answered_at_once() -> None:
