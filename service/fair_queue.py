@@ -233,7 +233,9 @@ class FairQueue(Generic[P, T]):
             for _, lane in heads:
                 while self._is_late(lane.oldest(), now, late):  # it may stand behind the lane's head
                     pass
-            return min((lane for _, lane in heads), key=lambda lane: lane.oldest().arrival)
+            longest = min((lane for _, lane in heads), key=lambda lane: lane.oldest().arrival)
+            if now - longest.oldest().flow.since > self._max_age_s:  # not only what was too late
+                return longest
         return min(heads, key=itemgetter(0))[1]
 
     def _head(self, lane: _Lane[P, T], now: float, late: list[Dropped[T]]) -> _Place[P, T] | None:

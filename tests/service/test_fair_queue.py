@@ -364,3 +364,13 @@ def test_ages_turn_goes_to_the_oldest_that_is_not_late() -> None:
     entries, dropped = queue.take(1, MAX_AGE_S + 1)
     assert [entry.item.payload for entry in entries] == ["b"]
     assert [late.owner for late in dropped] == ["late"]
+
+
+def test_age_has_no_turn_where_all_that_was_past_it_came_too_late() -> None:
+    queue: FairQueue[str, int] = FairQueue(max_age_s=1.0)
+    queue.push("late", [Item(1, "a", 0)], now=0.0, deadline=1.5)
+    queue.push("long", [Item(100, "a", 0)], now=1.5)
+    queue.push("short", [Item(1, "b", 0)], now=1.5)
+    entries, late = queue.take(BUDGET, now=2.0)
+    assert [entry.owner for entry in entries] == ["short"]
+    assert [dropped.owner for dropped in late] == ["late"]
