@@ -1,4 +1,4 @@
-"""`/docs`: Swagger UI without a content delivery network, on a page that asks for an API key where one is needed.
+"""`/docs`: Swagger UI without a content delivery network, on a page that asks for an API key where needed.
 
 The page and its files are open to everybody, so that a browser can load them; the OpenAPI document that the
 page then fetches is not.
