@@ -32,7 +32,7 @@ async function open(key) {
 function show(spec, key) {
   form.hidden = true;
   const ui = SwaggerUIBundle({
-    spec,
+    ...(key ? { spec } : { url: "openapi.json" }), // by its address it is shown with a link
     dom_id: "#swagger-ui",
     deepLinking: true,
     showExtensions: true,
