@@ -63,11 +63,25 @@ Reason = Annotated[str, Field(max_length=MAX_REASON_CHARS, description="Kept in 
 class OutcomeItem(Request):
     """Something that a unit did."""
 
-    experiment: Annotated[str, Field(min_length=1, max_length=64)]
-    unit: Unit
-    metric: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,64}$", examples=["click"])]
+    experiment: Annotated[
+        str, Field(min_length=1, max_length=64, description="The experiment's name in the config.")
+    ]
+    unit: Unit = Field(description="Who did it: the `unit` of the scoring request.")
+    metric: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
+            examples=["click"],
+            description="One of the experiment's metrics in the config.",
+        ),
+    ]
     value: Annotated[
-        float, Field(json_schema_extra={"minimum": -MAX_VALUE, "maximum": MAX_VALUE}), AfterValidator(_value)
+        float,
+        Field(
+            json_schema_extra={"minimum": -MAX_VALUE, "maximum": MAX_VALUE},
+            description="1 or 0 where it happened or not, else how much.",
+        ),
+        AfterValidator(_value),
     ]
     time: Time = Field(description="When: Unix seconds, or an ISO 8601 time (UTC where it names no zone).")
     id: Id = Field(description="Yours, one per outcome of the experiment: a repeated one is a duplicate.")
@@ -87,7 +101,15 @@ class OutcomeItem(Request):
 class OutcomesRequest(Request):
     """Outcomes of exposed units, in any order; late ones and repeated ones are welcome."""
 
-    outcomes: Annotated[list[OutcomeItem], Field(min_length=1, max_length=MAX_OUTCOMES, fail_fast=True)]
+    outcomes: Annotated[
+        list[OutcomeItem],
+        Field(
+            min_length=1,
+            max_length=MAX_OUTCOMES,
+            fail_fast=True,
+            description="In any order, of any experiment.",
+        ),
+    ]
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -120,15 +142,27 @@ class RampRequest(Request):
     )
     reason: Reason = ""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"traffic": 0.5, "reason": "no harm in the first week"}]}
+    )
+
 
 class StopRequest(Request):
     """Everybody gets the default from now on."""
 
     reason: Reason = ""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "a bug in the page"}]})
+
 
 class ShipRequest(Request):
     """Everybody gets this arm's variant from now on."""
 
-    arm: Annotated[str, Field(min_length=1, max_length=64)]
+    arm: Annotated[
+        str, Field(min_length=1, max_length=64, description="One of the experiment's arms; control, too.")
+    ]
     reason: Reason = ""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"arm": "pruned", "reason": "good enough, and faster"}]}
+    )

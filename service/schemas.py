@@ -95,11 +95,9 @@ Unit = Annotated[
     AfterValidator(_storable),
 ]
 DeadlineMs = Annotated[
-    float,
+    Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
     Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Milliseconds from the arrival of the request. Work not begun by then is dropped: 504.",
+        description="Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."
     ),
 ]
 
@@ -173,7 +171,7 @@ class ScoreRequest(PairsRequest):
         description="How relevant each title is known to be, from 0, where it is: changes no score; an "
         "experiment's shadow comparison then knows the NDCG of each arm.",
     )
-    deadline_ms: DeadlineMs | None = None
+    deadline_ms: DeadlineMs = None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -199,7 +197,7 @@ class CompareRequest(PairsRequest):
     variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(
         default_factory=list, description="One column each, after the masks."
     )
-    deadline_ms: DeadlineMs | None = None
+    deadline_ms: DeadlineMs = None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -234,7 +232,7 @@ class AttentionRequest(Request):
     )
     variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
     head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
-    deadline_ms: DeadlineMs | None = None
+    deadline_ms: DeadlineMs = None
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 MAX_TEXT = 256
 """Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
@@ -41,15 +43,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeReceipt:
-    """What became of a batch of outcomes; the three add up to its length.
+    """What became of a batch of outcomes: accepted, duplicates and unknown add up to its length."""
 
-    unknown: no exposure of that unit to that experiment is stored. It may still be in some replica's buffer,
-    so such outcomes are kept for a day and count as soon as the exposure is there.
-    """
-
-    accepted: int
-    duplicates: int
-    unknown: int
+    accepted: Annotated[int, Field(description="Stored, and counted with their unit's arm.")]
+    duplicates: Annotated[int, Field(description="Left alone: this id of this experiment is stored already.")]
+    unknown: Annotated[
+        int, Field(description="No exposure of the unit is stored: kept for a day, counted if one comes.")
+    ]
 
 
 @dataclass(frozen=True, slots=True)

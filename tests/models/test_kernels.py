@@ -18,6 +18,7 @@ from models import kernels
 from models.kernels import Kernels, Level
 from tests.checkpoints import random_model
 from tests.models.reference import encoder_of, logits_of, random_pair, random_weights
+from tests.referees import need
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="the kernels are for Linux on x86-64"
@@ -25,6 +26,11 @@ pytestmark = pytest.mark.skipif(
 
 LENGTHS = [*range(1, 40), 47, 48, 49, 63, 64, 65, 127, 128, 129, 300, 512]
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler() -> str:
+    return need("g++")
 
 
 @pytest.fixture(scope="module", params=kernels.levels(), ids=lambda level: level.name)
@@ -65,7 +71,7 @@ def attended(projected: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
 def test_they_compute_on_this_machine() -> None:
     """The processor has AVX2 and there is a compiler; else `make test` would try only torch's way."""
     assert kernels.levels(), "no AVX2: run the tests on another processor"
-    assert kernels.best() is not None, "no C++ compiler: apt-get install g++"
+    assert kernels.best() is not None, "the C++ compiler does not compile them"
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
