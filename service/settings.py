@@ -51,8 +51,8 @@ class Settings(BaseSettings):
     model: str | None = Field(None, description="Checkpoint directory or hub id. Unset: the shipped model.")
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
         "auto",
-        description="`cpu`, `cuda`, or `auto`: CUDA if there is any, else the CPU. A replica has one GPU, which "
-        "is `cuda`; `cuda:N` is for replicas with several (`num_gpus`).",
+        description="`cpu`, `cuda`, or `auto`: CUDA if there is any, else the CPU. A replica's one GPU is "
+        "`cuda`; `cuda:N` is for replicas with several (`num_gpus`).",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
@@ -154,7 +154,7 @@ class VariantConfig(_Config):
     """A servable: a checkpoint (none: the service's own) with a mask; `sliced` cuts its dead heads out.
 
     optional: left out, with a warning, if the model served has no mask of that name stored with it, for
-    configs that serve several models; such a model is refused if `default` or an experiment needs the variant.
+    configs that serve several models. Such a model is refused where `default` or an experiment needs it.
     """
 
     name: Name
