@@ -47,16 +47,18 @@ class ApiKey:
         return f"ApiKey(role={self.role!r}, rate={self.rate})"
 
 
-def parse_api_keys(value: str | Sequence[str | ApiKey]) -> tuple[ApiKey, ...]:
-    """The keys of `HEADROOM_API_KEYS`, or of a list with an entry each; none where there is no entry.
+def parse_api_keys(value: object) -> tuple[ApiKey, ...]:
+    """The keys of `HEADROOM_API_KEYS`, or of a list with an entry each; none if there is no entry.
 
     Raises:
         ValueError: says which entry is wrong and how, without repeating it.
     """
     if isinstance(value, str):
-        entries: Sequence[str | ApiKey] = value.split(",") if value.strip() else ()
-    else:
+        entries: Sequence[object] = value.split(",") if value.strip() else ()
+    elif isinstance(value, list | tuple):
         entries = value
+    else:
+        raise ValueError("write KEY[;role=admin][;rate=50] in quotes, or a list of such entries; '' for none")
     keys: list[ApiKey] = []
     for number, entry in enumerate(entries, 1):
         try:
@@ -69,7 +71,7 @@ def parse_api_keys(value: str | Sequence[str | ApiKey]) -> tuple[ApiKey, ...]:
     return tuple(keys)
 
 
-def _parse_entry(entry: str) -> ApiKey:
+def _parse_entry(entry: object) -> ApiKey:
     if not isinstance(entry, str):
         raise ValueError("a key is text; put it in quotes")
     token, *options = (part.strip() for part in entry.split(";"))

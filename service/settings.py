@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -32,10 +33,10 @@ CUSTOM = "custom"
 ENVIRONMENT_PREFIX = "HEADROOM_"
 
 
-def _read_keys(value: Any) -> Any:
-    if not isinstance(value, str | list | tuple):
-        raise ValueError("write KEY[;role=admin][;rate=50] in quotes, or a list of such entries; '' for none")
-    return parse_api_keys(value)
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_ApiKeys = Annotated[
+    tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_api_keys), WithJsonSchema({"type": "string"})
+]
 
 
 class Settings(BaseSettings):
@@ -73,14 +74,9 @@ class Settings(BaseSettings):
     )
     max_body_bytes: int = Field(4_000_000, ge=1, description="Largest request body in bytes; more gets 413.")
     max_json_depth: int = Field(32, ge=1, le=512, description="Deepest nesting of a request's JSON.")
-    body_timeout_s: float = Field(
-        15.0, gt=0, allow_inf_nan=False, description="Seconds in which a whole request body must arrive."
-    )
-    request_timeout_s: float = Field(
-        60.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="Seconds from a request to its answer; later it gets 504.",
+    body_timeout_s: _Positive = Field(15.0, description="Seconds in which a whole request body must arrive.")
+    request_timeout_s: _Positive = Field(
+        60.0, description="Seconds from a request to its answer; later it gets 504."
     )
 
     max_batch_tokens: int | None = Field(
@@ -89,16 +85,12 @@ class Settings(BaseSettings):
     max_queue_tokens: int | None = Field(
         None, ge=1, description="Queued tokens from which a replica answers 429. Unset: 64 full batches."
     )
-    max_queue_s: float = Field(
+    max_queue_s: _Positive = Field(
         1.0,
-        gt=0,
-        allow_inf_nan=False,
         description="Longest wait that is admitted, in seconds at the measured token rate; longer gets 429.",
     )
-    max_age_s: float = Field(
+    max_age_s: _Positive = Field(
         0.5,
-        gt=0,
-        allow_inf_nan=False,
         description="Seconds after which a request is old; old ones get a quarter of the device in any case.",
     )
     drain_timeout_s: float = Field(
@@ -111,14 +103,12 @@ class Settings(BaseSettings):
         description="The experiments' database: `sqlite:////path/file.db` or `postgresql://user:password@host/"
         "name`. Unset: a SQLite file in `~/.local/state/headroom` (or in `$XDG_STATE_HOME`).",
     )
-    retention_days: float | None = Field(
+    retention_days: _Positive | None = Field(
         180.0,
-        gt=0,
-        allow_inf_nan=False,
         description="Days after which exposures and outcomes are deleted; `null` in the config file: never.",
     )
 
-    api_keys: Annotated[tuple[ApiKey, ...], NoDecode, BeforeValidator(_read_keys)] = Field(
+    api_keys: _ApiKeys = Field(
         (),
         repr=False,
         exclude=True,
@@ -151,17 +141,21 @@ class _Config(BaseModel):
 
 
 class VariantConfig(_Config):
-    """A servable: a checkpoint (none: the service's own) with a mask; `sliced` cuts its dead heads out.
+    """A servable: a checkpoint with a mask."""
 
-    optional: left out, with a warning, if the model served has no mask of that name stored with it, for
-    configs that serve several models. Such a model is refused where `default` or an experiment needs it.
-    """
-
-    name: Name
-    head_mask: MaskForm | None = None
-    sliced: bool = False
-    optional: bool = False
-    checkpoint: Annotated[str, StringConstraints(min_length=1)] | None = None
+    name: Name = Field(description="What requests, experiments and metrics call it; not `custom`.")
+    head_mask: MaskForm | None = Field(None, description="Its head mask. Unset: all heads on.")
+    sliced: bool = Field(
+        False, description="Cut the heads that are off out of the weights, which saves time."
+    )
+    optional: bool = Field(
+        False,
+        description="Leave it out, with a warning, if the model has no mask of that name; refused where "
+        "`default` or an experiment needs it.",
+    )
+    checkpoint: Annotated[str, StringConstraints(min_length=1)] | None = Field(
+        None, description="Checkpoint directory or hub id. Unset: the service's own model."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -183,13 +177,19 @@ class LiveConfig(_Config):
     handed to a replica, because a replica that refuses a config takes the service down.
     """
 
-    masks: dict[Name, MaskForm] = Field(default_factory=dict, description="stored masks, by name")
-    variants: tuple[VariantConfig, ...] = Field(
-        (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False
+    masks: dict[Name, MaskForm] = Field(
+        default_factory=dict, description="Stored masks by name, for `@name` in requests and variants."
     )
-    default: Name | None = Field(None, description="the variant of requests that name none; none: the first")
-    experiments: tuple[ExperimentConfig, ...] = Field((), max_length=64, strict=False)
-    holdout: HoldoutConfig | None = Field(None, description="a share of units that no experiment touches")
+    variants: tuple[VariantConfig, ...] = Field(
+        (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False, description="Servables."
+    )
+    default: Name | None = Field(
+        None, description="The variant of requests that name none. Unset: the first."
+    )
+    experiments: tuple[ExperimentConfig, ...] = Field(
+        (), max_length=64, strict=False, description="A/B tests of variants."
+    )
+    holdout: HoldoutConfig | None = Field(None, description="A share of units that no experiment touches.")
 
     @model_validator(mode="before")
     @classmethod
