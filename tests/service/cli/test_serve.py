@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
@@ -187,7 +188,6 @@ def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path) -> None:
         ),
         ("masks: {}", f"masks: {{a: {'7' * 5000}}}", ", line 33: not a valid whole number"),
         ("masks: {}", f"masks: {'[' * 5000}", ", line 33: nested more than 64 levels deep"),
-        ("masks: {}", "masks: &a {b: *a}", ", line 33: *a stands inside what it names"),
         ("args: {}", "args: [1]", ": args must be a mapping (name: value), not a list"),
         (
             "args: {}",
@@ -228,7 +228,6 @@ def test_wrong_usage_exits_with_2() -> None:
         refused = headroom("serve", flag, value)
         assert refused.returncode == 2
         assert f"'{value}' is not one of" in refused.stderr
-        assert value not in headroom("serve", "--help").stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
@@ -277,7 +276,9 @@ def test_a_killed_run_leaves_its_directory_to_the_next_start(tmp_path: Path, tin
 
 
 def test_help_shows_an_example_and_debug_a_traceback(tmp_path: Path) -> None:
-    assert "headroom serve --port 8080" in headroom("serve", "--help").stdout
+    shown = headroom("serve", "--help").stdout
+    assert "headroom serve --port 8080" in shown
+    assert not {"mps", "float16"} & set(re.split(r"\W+", shown))
     failed = headroom("serve", "--config", tmp_path / "none", "--debug")
     assert failed.returncode == 1
     assert "Traceback" in failed.stderr
