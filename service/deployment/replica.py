@@ -32,7 +32,11 @@ hundreds, is freed by counting; Python's 700 sent a tenth of the event loop's ti
 def application(arguments: Mapping[str, Any]) -> Any:
     """The Serve application. arguments: fields of Settings; they win over the HEADROOM_* environment."""
     deployment: Any = Relevance
-    return deployment.bind(Settings.model_validate(dict(arguments)).model_dump(exclude_unset=True))
+    settings = Settings.model_validate(dict(arguments))
+    bound = settings.model_dump(exclude_unset=True)
+    if "api_keys" in settings.model_fields_set:  # a dump leaves them out
+        bound["api_keys"] = [key.entry for key in settings.api_keys]
+    return deployment.bind(bound)
 
 
 @serve.deployment(name=DEPLOYMENT, user_config={})

@@ -29,7 +29,7 @@ def parse_url(url: str) -> URL:
     """The URL with the driver that is used. Raises ValueError with one sentence that shows no password."""
     try:
         parsed = make_url(url)
-    except exc.ArgumentError:
+    except (exc.ArgumentError, ValueError):  # such as a port that is no number
         raise ValueError(
             "database_url: not a URL such as sqlite:////path/file.db or postgresql://user@host/name"
         ) from None
