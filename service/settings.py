@@ -23,7 +23,7 @@ from models.errors import InvalidMask
 from models.head_mask import HeadMask
 from service.api_keys import ApiKey, parse_api_keys
 from service.experiments.assignment import Assigner
-from service.experiments.config import ExperimentConfig, HoldoutConfig, check_together
+from service.experiments.config import STORABLE, ExperimentConfig, HoldoutConfig, check_together
 
 CUSTOM = "custom"
 """The variant name under which ad hoc masks are counted; no variant may be called so."""
@@ -112,7 +112,7 @@ class VariantConfig(_Config):
     head_mask: MaskForm | None = None
     sliced: bool = False
     optional: bool = False
-    checkpoint: Annotated[str, StringConstraints(min_length=1)] | None = None
+    checkpoint: Annotated[str, StringConstraints(min_length=1), STORABLE] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

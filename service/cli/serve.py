@@ -167,7 +167,7 @@ def _watch(
             _say("config: what was changed outside user_config applies at the next start")
         if wanted.live == running.live:
             continue
-        reason = cluster.apply(wanted)
+        reason = cluster.apply(wanted, stop.is_set)
         if reason is None:
             running = wanted
             last_good.keep(path, edited.text)
