@@ -31,6 +31,7 @@ from service.errors import (
     as_service_error,
 )
 from service.experiments.assignment import Assigned
+from service.experiments.connection import reason_of
 from service.experiments.desk import Desk
 from service.experiments.live import Experiments, Route
 from service.experiments.store import Store
@@ -114,7 +115,7 @@ class Pipeline:
         )
         pipeline = cls(settings, engine, catalog, metrics)
         pipeline._warm_up(catalog)
-        pipeline._live.apply(config.assigner, config.version)
+        pipeline._apply_experiments(config)
         pipeline._publish()
         metrics.build_info(
             version=version("headroom"),
@@ -136,8 +137,8 @@ class Pipeline:
     def apply(self, config: LiveConfig) -> None:
         """Puts another live config in force; requests under way finish under the old one.
 
-        May load checkpoints: call it off the event loop. Raises where it cannot, InvalidConfig or whatever
-        the device or the database has against it, and leaves all as it was.
+        May load checkpoints: call it off the event loop. Raises InvalidConfig, or what the device has against
+        it, and leaves all as it was.
         """
         if config.version == self._catalog.config.version:
             self._checked = None
@@ -149,7 +150,7 @@ class Pipeline:
             # Rows of the config before may still be queued, so its checkpoints stay until the next change.
             self._engine.classifiers = {BASE: self._base} | self._catalog.classifiers | catalog.classifiers
             self._warm_up(catalog, warm=self._catalog)
-            self._live.apply(config.assigner, config.version)
+            self._apply_experiments(config)
         except BaseException:
             self._engine.classifiers = before
             self._make_room(self._catalog)
@@ -443,6 +444,14 @@ class Pipeline:
                 config, self._engine.classifiers, lambda path: load_classifier(self._settings, path)
             )
         return self._checked
+
+    def _apply_experiments(self, config: LiveConfig) -> None:
+        try:
+            self._live.apply(config.assigner, config.version)
+        except Exception as error:
+            raise InvalidConfig(
+                f"experiments: the database cannot start or read them: {reason_of(error)}"
+            ) from error
 
     def _warm_up(self, catalog: Catalog, warm: Catalog | None = None) -> None:
         """Room for every sliced lane; then each mask of each checkpoint once, but what `warm` has already:

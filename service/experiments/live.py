@@ -436,8 +436,9 @@ class Experiments:
     async def _guard(self) -> None:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            self.watch()
-            self.observer.unwritten(self._writer.depth)
+            with self._supervised("the guardrails"):
+                self.watch()
+                self.observer.unwritten(self._writer.depth)
 
     @contextmanager
     def _supervised(self, what: str) -> Iterator[None]:

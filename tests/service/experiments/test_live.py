@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
-from sqlalchemy.exc import IntegrityError
 
 from service.experiments.assignment import Assigner
 from service.experiments.events import Action
 from service.experiments.live import Experiments
 from service.experiments.observer import Observer
 from service.experiments.store import Store
-from service.settings import LiveConfig
+from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config, eventually
 from tests.service.test_pipeline import QUERY, TITLES, serve
@@ -123,7 +122,7 @@ async def test_a_config_that_the_database_refuses_changes_nothing(
         edited["variants"].append({"name": "new", "checkpoint": checkpoint})
         other = {"name": "other", "salt": "other", "slots": [5000, 10_000]}
         edited["experiments"].append(edited["experiments"][0] | other)
-        with pytest.raises(IntegrityError, match="the salt cannot be stored"):
+        with pytest.raises(InvalidConfig, match=r"^experiments: .* the salt cannot be stored$"):
             await asyncio.to_thread(service.pipeline.apply, LiveConfig.model_validate(edited))
         assert await seen() == before
         assert (await service.http.get("/v1/models")).headers["x-config-version"] == before[1][
