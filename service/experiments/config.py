@@ -86,7 +86,15 @@ Salt = Annotated[str, StringConstraints(min_length=1, max_length=128), STORABLE]
 Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS), STORABLE]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Duration = Annotated[str, AfterValidator(_duration)]
-AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=64), STORABLE]
+AttributeName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=64),
+    STORABLE,
+    # `allOf`, because pydantic would turn a plain pattern of keys into one that the others need not keep to.
+    WithJsonSchema(
+        {"type": "string", "minLength": 1, "maxLength": 64, "allOf": [{"pattern": STORABLE_PATTERN}]}
+    ),
+]
 Attribute = Annotated[
     str | float | bool,
     PlainValidator(_attribute),
