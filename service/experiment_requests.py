@@ -9,8 +9,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from service.experiments.config import STORABLE, Unit
 from service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome, unstorable_value
-from service.schemas import Request, Unit
+from service.schemas import Request
 
 MAX_OUTCOMES = 1_000
 MAX_REASON_CHARS = 500
@@ -44,7 +45,7 @@ def _value(value: float) -> float:
     return value
 
 
-Id = Annotated[Unit, Field(max_length=MAX_TEXT)]
+Id = Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE]
 Time = Annotated[
     float,
     PlainValidator(_time),
@@ -57,15 +58,16 @@ Time = Annotated[
         }
     ),
 ]
-Reason = Annotated[str, Field(max_length=MAX_REASON_CHARS, description="Kept in the experiment's log.")]
+Name = Annotated[str, Field(min_length=1, max_length=64), STORABLE]
+Reason = Annotated[
+    str, Field(max_length=MAX_REASON_CHARS, description="Kept in the experiment's log."), STORABLE
+]
 
 
 class OutcomeItem(Request):
     """Something that a unit did."""
 
-    experiment: Annotated[
-        str, Field(min_length=1, max_length=64, description="The experiment's name in the config.")
-    ]
+    experiment: Name = Field(description="The experiment's name in the config.")
     unit: Unit = Field(description="Who did it: the `unit` of the scoring request.")
     metric: Annotated[
         str,
@@ -137,7 +139,7 @@ class RampRequest(Request):
     traffic: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description="A share; none: the next step of the config's ramp."
     )
-    reinstate: Annotated[list[str], Field(max_length=10)] = Field(
+    reinstate: Annotated[list[Name], Field(max_length=10)] = Field(
         default_factory=list, description="Rolled back arms to take in again."
     )
     reason: Reason = ""
@@ -158,9 +160,7 @@ class StopRequest(Request):
 class ShipRequest(Request):
     """Everybody gets this arm's variant from now on."""
 
-    arm: Annotated[
-        str, Field(min_length=1, max_length=64, description="One of the experiment's arms; control, too.")
-    ]
+    arm: Name = Field(description="One of the experiment's arms; control, too.")
     reason: Reason = ""
 
     model_config = ConfigDict(

@@ -31,6 +31,7 @@ from service.errors import (
     as_service_error,
 )
 from service.experiments.assignment import Assigned
+from service.experiments.connection import reason_of
 from service.experiments.desk import Desk
 from service.experiments.live import Experiments, Route
 from service.experiments.store import Store
@@ -68,7 +69,7 @@ EXPOSURES_SECONDS = 5.0
 GAUGE_SECONDS = 0.5
 """How often the queue's gauges are brought up to date between batches."""
 
-# No arm's doing, and another attempt would make it worse.
+# Errors that no arm causes and that another attempt would make worse; such a request exposes nobody.
 _EVERY_ARMS_FAULT = (QueueFull, Draining, DeviceFailed)
 
 T = TypeVar("T", Row, AttentionRow)
@@ -117,7 +118,7 @@ class Pipeline:
         )
         pipeline = cls(settings, engine, catalog, metrics)
         pipeline._warm_up(catalog)
-        pipeline._live.apply(config.assigner, config.version)
+        pipeline._apply_experiments(config)
         pipeline._publish()
         metrics.build_info(
             version=version("headroom"),
@@ -139,17 +140,27 @@ class Pipeline:
     def apply(self, config: LiveConfig) -> None:
         """Puts another live config in force; requests under way finish under the old one.
 
-        May load checkpoints: call it off the event loop. Raises InvalidConfig and leaves all as it was.
+        May load checkpoints: call it off the event loop. Raises InvalidConfig, or what the device has against
+        it, and leaves all as it was.
         """
         if config.version == self._catalog.config.version:
+            self._checked = None
             return
-        self.check(config)
-        catalog = self._build(config)
-        # Rows of the config before may still be queued, so its checkpoints stay until the next change.
-        self._engine.classifiers = {BASE: self._base} | self._catalog.classifiers | catalog.classifiers
-        self._warm_up(catalog, warm=self._catalog)
-        self._catalog, self._checked = catalog, None
-        self._live.apply(config.assigner, config.version)
+        before = self._engine.classifiers
+        try:
+            self.check(config)
+            catalog = self._build(config)
+            # Rows of the config before may still be queued, so its checkpoints stay until the next change.
+            self._engine.classifiers = {BASE: self._base} | self._catalog.classifiers | catalog.classifiers
+            self._warm_up(catalog, warm=self._catalog)
+            self._apply_experiments(config)
+        except BaseException:
+            self._engine.classifiers = before
+            self._make_room(self._catalog)
+            raise
+        finally:
+            self._checked = None
+        self._catalog = catalog
         self._publish()
 
     async def start(self) -> None:
@@ -200,7 +211,7 @@ class Pipeline:
             return "draining"
         if self._engine.failure:
             return "the device failed"
-        return "the scheduler stopped" if any(task.done() for task in self._tasks) else None
+        return "the scheduler stopped" if any(task.done() for task in self._tasks) else self._live.failure
 
     async def score(self, request: ScoreRequest) -> ScoreResponse:
         """POST /v1/score. Where an experiment's arm fails a request, the control's variant answers it."""
@@ -227,22 +238,32 @@ class Pipeline:
             raise
         except (DeadlineExceeded, asyncio.CancelledError):
             late = request.deadline_ms is not None and _since(started) * 1000 > 0.95 * request.deadline_ms
-            self._live.abandoned(assigned, _since(started), late=late)
+            self._live.abandoned(route, _since(started), late=late)
             raise
         except Exception as error:
-            if assigned.fallback is None:
-                if as_service_error(error).status >= 500:
-                    self._live.failed(assigned, _since(started))
-                raise
-            answer = await self._score(request, catalog.choose(assigned.fallback, None), started, assigned)
-            self._live.fell_back(assigned, _since(started), error)
+            answer = await self._fall_back(request, catalog, route, started, error)
+            self._live.fell_back(route, _since(started), error)
             return answer
         self._live.succeeded(
-            assigned,
+            route,
             _since(started),
             lambda: np.array([result.score for result in answer.results], dtype=np.float32),
         )
         return answer
+
+    async def _fall_back(
+        self, request: ScoreRequest, catalog: Catalog, route: Route, started: float, error: Exception
+    ) -> ScoreResponse:
+        """The control's answer to a request that the arm's variant failed; raises where there is none."""
+        assigned = route.assigned
+        try:
+            if assigned is None or assigned.fallback is None:
+                raise error
+            return await self._score(request, catalog.choose(assigned.fallback, None), started, assigned)
+        except BaseException:
+            if as_service_error(error).status >= 500:  # else a refusal, and the control's as well
+                self._live.failed(route, _since(started))
+            raise
 
     async def _score(
         self, request: ScoreRequest, choice: Choice, started: float, assigned: Assigned | None = None
@@ -438,18 +459,29 @@ class Pipeline:
             )
         return self._checked
 
+    def _apply_experiments(self, config: LiveConfig) -> None:
+        try:
+            self._live.apply(config.assigner, config.version)
+        except Exception as error:
+            raise InvalidConfig(
+                f"experiments: the database cannot start or read them: {reason_of(error)}"
+            ) from error
+
     def _warm_up(self, catalog: Catalog, warm: Catalog | None = None) -> None:
         """Room for every sliced lane; then each mask of each checkpoint once, but what `warm` has already:
         traffic goes on beside it."""
-        lanes = {variant.lane for variant in catalog.variants.values()}
-        sliced = Counter(lane.checkpoint for lane in lanes if lane.sliced)
-        for checkpoint, classifier in self._engine.classifiers.items():
-            classifier.encoder.make_room(sliced=sliced[checkpoint])
+        self._make_room(catalog)
         seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
         for variant in catalog.variants.values():
             if (variant.lane, variant.mask) not in seen:
                 seen.add((variant.lane, variant.mask))
                 self._engine.warm_up(variant.lane, self._budget, variant.mask)
+
+    def _make_room(self, catalog: Catalog) -> None:
+        lanes = {variant.lane for variant in catalog.variants.values()}
+        sliced = Counter(lane.checkpoint for lane in lanes if lane.sliced)
+        for checkpoint, classifier in self._engine.classifiers.items():
+            classifier.encoder.make_room(sliced=sliced[checkpoint])
 
     def _publish(self) -> None:
         catalog = self._catalog

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -22,8 +21,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from service.errors import InvalidRequest
-from service.experiments.config import MAX_ATTRIBUTES, MAX_UNIT_CHARS, Attribute, AttributeName
-from service.experiments.events import unstorable
+from service.experiments.config import MAX_ATTRIBUTES, Attribute, AttributeName, Unit
 from service.settings import Settings
 
 MAX_GRADE = 30
@@ -65,12 +63,6 @@ MASK_SCHEMA: dict[str, Any] = {
 }
 
 
-def _storable(text: str) -> str:
-    if (reason := unstorable(text)) is not None:
-        raise PydanticCustomError("unstorable", "{reason}", {"reason": reason})
-    return text
-
-
 def _mask_form(value: Any) -> str | dict[str, Any]:
     """Only the outer type: what is inside is for `HeadMask.parse`, which knows the grammar and the model."""
     if isinstance(value, str):
@@ -89,11 +81,6 @@ Text = Annotated[
 Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
-Unit = Annotated[
-    str,
-    Field(min_length=1, max_length=MAX_UNIT_CHARS, json_schema_extra={"pattern": r"^[^\x00]*$"}),
-    AfterValidator(_storable),
-]
 DeadlineMs = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
     Field(

@@ -24,7 +24,7 @@ from models.errors import InvalidMask
 from models.head_mask import HeadMask
 from service.api_keys import ApiKey, parse_api_keys
 from service.experiments.assignment import Assigner
-from service.experiments.config import ExperimentConfig, HoldoutConfig, check_together
+from service.experiments.config import STORABLE, ExperimentConfig, HoldoutConfig, check_together
 
 CUSTOM = "custom"
 """The variant name under which ad hoc masks are counted; no variant may be called so."""
@@ -72,8 +72,8 @@ class Settings(BaseSettings):
     max_request_tokens: int | None = Field(
         None,
         ge=1,
-        description="Most tokens of one request, every column of a compare counted; more gets 422. Unset: what "
-        "the limits on pairs and rows allow.",
+        description="Most tokens of one request, every column of a compare counted; more gets 422. Unset: "
+        "what the limits on pairs and rows allow.",
     )
     max_attention_values: int = Field(
         4_000_000, ge=1, description="Most values of one `/v1/attention`: heads times tokens squared."
@@ -163,7 +163,7 @@ class VariantConfig(_Config):
         description="Leave it out, with a warning, if the model has no mask of that name; refused where "
         "`default` or an experiment needs it.",
     )
-    checkpoint: Annotated[str, StringConstraints(min_length=1)] | None = Field(
+    checkpoint: Annotated[str, StringConstraints(min_length=1), STORABLE] | None = Field(
         None, description="Checkpoint directory or hub id. Unset: the service's own model."
     )
 

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -132,7 +133,8 @@ def _serve(
             cluster.deploy(config)
             if cluster.wait_until_running(stop.is_set):
                 print(f"headroom is ready at {_url(config)}", file=sys.__stdout__, flush=True)
-                edits = LiveEdits(path, seen, overrides, config, apply=cluster.apply, say=_say)
+                apply = partial(cluster.apply, is_stopping=stop.is_set)
+                edits = LiveEdits(path, seen, overrides, config, apply=apply, say=_say)
                 while not stop.wait(WATCH_S):
                     edits.look()
             _say("stopping: answering what was accepted (again to stop at once)")

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 from ray import serve
@@ -27,6 +27,10 @@ logger = logging.getLogger("headroom.deployment")
 COLLECT_AFTER = 50_000
 """Objects more than were freed, after which the youngest are searched for cycles. What a request makes, some
 hundreds, is freed by counting; Python's 700 sent a tenth of the event loop's time into searches in vain."""
+
+LONGEST_REASON = 300
+
+Verdict = Literal["applied", "refused", "pending"]
 
 
 def application(arguments: Mapping[str, Any]) -> Any:
@@ -58,6 +62,7 @@ class Relevance:
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
         self._pipeline: Pipeline | None = None
+        self._refused: tuple[str, str] | None = None  # the last config's version ("": it has none), and why
         self._config_lock = asyncio.Lock()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -71,29 +76,41 @@ class Relevance:
 
         The first one builds the pipeline, and raises where it cannot: a replica without a config must not
         serve. Later ones never raise, because Serve would take a healthy replica down for it: a config that
-        cannot be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first.)
+        cannot be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and
+        afterwards `verdict`.)
         """
         async with self._config_lock:
             if self._pipeline is None:
                 await self._load(LiveConfig.model_validate(dict(user_config)))
                 return
+            version = ""
             try:
                 config = LiveConfig.model_validate(dict(user_config))
+                version = config.version
                 await asyncio.to_thread(self._pipeline.apply, config)
             except Exception as error:
-                logger.error("config refused, the last good one stays: %s", error)
+                self._refused = (version, _reason(error))
+                logger.error("config %s refused, the last good one stays: %s", version, _reason(error))
+            else:
+                self._refused = None
 
     async def refusal(self, user_config: Mapping[str, Any]) -> str | None:
         """Why `reconfigure` would refuse this config, or None. Changes nothing."""
-        if self._pipeline is None:
-            return "the replica is starting"
-        try:
-            await asyncio.to_thread(self._pipeline.check, LiveConfig.model_validate(dict(user_config)))
-        except ValidationError as error:
-            return first_problem(error)
-        except InvalidConfig as error:
-            return str(error)
-        return None
+        async with self._config_lock:
+            if self._pipeline is None:
+                return "the replica is starting"
+            try:
+                await asyncio.to_thread(self._pipeline.check, LiveConfig.model_validate(dict(user_config)))
+            except Exception as error:
+                return _reason(error)
+            return None
+
+    async def verdict(self, version: str) -> tuple[Verdict, str]:
+        """What became of the config of this version here, and why where it was refused."""
+        if self._refused is not None and self._refused[0] in (version, ""):
+            return "refused", self._refused[1]
+        is_in_force = self._pipeline is not None and self._pipeline.config_version == version
+        return ("applied" if is_in_force else "pending"), ""
 
     async def check_health(self) -> None:
         """Serve replaces a replica for which this raises: one whose device failed."""
@@ -124,6 +141,16 @@ class Relevance:
             # Forward threads have the cores: the event loop would wait for threads of tokenizers' to get one.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         return Pipeline.load(self._settings, config, self._metrics, threads=_threads())
+
+
+def _reason(error: Exception) -> str:
+    """Why a config is refused, in one line."""
+    if isinstance(error, ValidationError):
+        return first_problem(error)
+    if isinstance(error, InvalidConfig):
+        return str(error)
+    logger.warning("a config cannot be applied", exc_info=error)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
 
 
 def _threads() -> int:

@@ -14,12 +14,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetPydanticSchema,
     PlainValidator,
     Strict,
     StringConstraints,
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError, core_schema
 
 from service.experiments.metric import Metric
 
@@ -48,6 +50,23 @@ def _duration(text: str) -> str:
     return text
 
 
+def _storable(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("unstorable", "must not hold a NUL character: PostgreSQL cannot keep it")
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise PydanticCustomError("unstorable", "must not hold half of a surrogate pair: it is no character")
+    return text
+
+
+STORABLE_PATTERN = r"^[^\x00]*$"
+STORABLE = GetPydanticSchema(
+    lambda kind, handler: core_schema.no_info_after_validator_function(_storable, handler(kind)),
+    lambda core, handler: handler(core) | {"pattern": STORABLE_PATTERN},
+)
+"""Marks text that goes into the database, or is compared with what does: both databases must be able to
+keep it."""
+
+
 def _values(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else (value,)
 
@@ -56,25 +75,33 @@ def _attribute(value: Any) -> str | float | bool:
     if isinstance(value, str):
         if len(value) > MAX_ATTRIBUTE_CHARS:
             raise ValueError(f"is longer than {MAX_ATTRIBUTE_CHARS} characters")
-        return value
+        return _storable(value)
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return value
     raise ValueError("should be a string, a finite number or a bool")
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
-Salt = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS)]
+Salt = Annotated[str, StringConstraints(min_length=1, max_length=128), STORABLE]
+Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS), STORABLE]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Duration = Annotated[str, AfterValidator(_duration)]
-AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+AttributeName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=64),
+    STORABLE,
+    # `allOf`, because pydantic would turn a plain pattern of keys into one that the others need not keep to.
+    WithJsonSchema(
+        {"type": "string", "minLength": 1, "maxLength": 64, "allOf": [{"pattern": STORABLE_PATTERN}]}
+    ),
+]
 Attribute = Annotated[
     str | float | bool,
     PlainValidator(_attribute),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string", "maxLength": MAX_ATTRIBUTE_CHARS},
+                {"type": "string", "maxLength": MAX_ATTRIBUTE_CHARS, "pattern": STORABLE_PATTERN},
                 {"type": "number"},
                 {"type": "boolean"},
             ]
@@ -175,6 +202,11 @@ class ExperimentConfig(_Config):
     def treatments(self) -> tuple[str, ...]:
         """The arms but the control."""
         return tuple(arm.name for arm in self.arms if arm.name != self.control)
+
+    @property
+    def outcome_metrics(self) -> frozenset[str]:
+        """The names of the outcomes that its metrics are computed from; empty where it declares none."""
+        return frozenset(name for metric in self.metrics for name in metric.sources)
 
     def variant_of(self, arm: str) -> str:
         """The variant of an arm. Raises KeyError where there is no such arm."""

@@ -67,6 +67,12 @@ def connect(url: URL) -> Engine:
         raise ValueError("database_url: PostgreSQL needs psycopg; pip install 'headroom[postgres]'") from None
 
 
+def reason_of(error: Exception) -> str:
+    """One line; the database's own words where there are some."""
+    cause = getattr(error.__cause__, "orig", None) or error.__cause__ or error
+    return " ".join(str(cause).split())[:200]
+
+
 @contextmanager
 def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> Iterator[Connection]:
     """One transaction. A writing one takes SQLite's lock at once: a reading one could not be raised to it.

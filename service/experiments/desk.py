@@ -46,8 +46,11 @@ class Desk:
 
     async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
         """Stores outcomes; those with an id that is there already are counted and left alone."""
-        known = {config.name for config in self._experiments.configs}
-        return await self._in_thread(lambda: self._experiments.store.record_outcomes(outcomes, known))
+        configs = self._experiments.configs
+        known = {config.name for config in configs}
+        metrics = {config.name: config.outcome_metrics for config in configs if config.metrics}
+        store = self._experiments.store
+        return await self._in_thread(lambda: store.record_outcomes(outcomes, known, metrics))
 
     def listing(self) -> ExperimentsView:
         """The experiments of the live config, as this replica knows them; asks no database."""

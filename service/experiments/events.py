@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -42,14 +43,32 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownOutcome:
+    """An outcome that no analysis counts, at least not now."""
+
+    index: Annotated[int, Field(description="Position in the request.")]
+    id: Annotated[str, Field(description="The outcome's own.")]
+    reason: Annotated[
+        Literal["experiment", "metric", "unit"],
+        Field(
+            description="`experiment`: there is none of this name; `metric`: the experiment declares others. "
+            "Neither is kept: send it again once the config is right. `unit`: no exposure of this unit to "
+            "the experiment is stored so far; the outcome is kept for a day and counts if one comes."
+        ),
+    ]
+    message: Annotated[str, Field(description="One sentence; for people.")]
+
+
+@dataclass(frozen=True, slots=True)
 class OutcomeReceipt:
     """What became of a batch of outcomes: accepted, duplicates and unknown add up to its length."""
 
     accepted: Annotated[int, Field(description="Stored, and counted with their unit's arm.")]
     duplicates: Annotated[int, Field(description="Left alone: this id of this experiment is stored already.")]
-    unknown: Annotated[
-        int, Field(description="No exposure of the unit is stored: kept for a day, counted if one comes.")
-    ]
+    unknown: Annotated[int, Field(description="Not counted; `unknown_outcomes` says which and why.")]
+    unknown_outcomes: Annotated[
+        Sequence[UnknownOutcome], Field(description="In the request's order, one for each unknown outcome.")
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +112,6 @@ class Action:
     traffic: float | None = None
     reason: str = ""
     detail: str = ""
-
-
-def unstorable(text: str) -> str | None:
-    """Why a unit, an id or a metric's name cannot be kept, as the end of a sentence; None where it can."""
-    if not text:
-        return "must not be empty"
-    if len(text) > MAX_TEXT:
-        return f"has {len(text)} characters; at most {MAX_TEXT} are kept"
-    return "holds a NUL character, which PostgreSQL cannot keep" if "\0" in text else None
 
 
 def unstorable_value(value: float) -> str | None:

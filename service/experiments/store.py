@@ -10,15 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, Table, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from service.experiments import absolute_differences, connection, retention
-from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt, ShadowResult
+from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt, ShadowResult, UnknownOutcome
 from service.experiments.migrate import migrate
 from service.experiments.schema import (
     actions,
@@ -31,6 +32,9 @@ from service.experiments.schema import (
 
 _CHUNK = 500
 """Rows of one statement: both databases limit its parameters."""
+
+MAX_LISTED = 10
+"""Names of metrics in a message."""
 
 _ACTIONS_LOCK = 0x6163746E
 _DAY_S = 86_400
@@ -103,18 +107,42 @@ class Store:
                 ],
             )
 
-    def record_outcomes(self, rows: Sequence[Outcome], known: Collection[str] = ()) -> OutcomeReceipt:
+    def record_outcomes(
+        self,
+        rows: Sequence[Outcome],
+        known: Collection[str] = (),
+        metrics: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> OutcomeReceipt:
         """Stores outcomes; the same id again is a duplicate, whatever else it says.
 
         known: experiments of the live config. An outcome of an experiment that is neither among them nor in
         the database is unknown and not kept.
+        metrics: those that an experiment has; an outcome of another one is unknown and not kept. An
+        experiment that is not there takes any.
         """
-        kept = [row for row in rows if row.experiment in self._experiments(rows, known)]
-        receipts = [self._record(chunk) for chunk in _chunks(kept)]
+        experiments = self._experiments(rows, known)
+        unknown: list[UnknownOutcome] = []
+        kept: list[tuple[int, Outcome]] = []
+        for index, row in enumerate(rows):
+            declared = metrics.get(row.experiment)
+            if row.experiment not in experiments:
+                message = f"there is no experiment {row.experiment!r}"
+                unknown.append(UnknownOutcome(index, row.id, "experiment", message))
+            elif declared is not None and row.metric not in declared:
+                message = f"{row.experiment!r} has no metric {row.metric!r}; it has {_listed(declared)}"
+                unknown.append(UnknownOutcome(index, row.id, "metric", message))
+            else:
+                kept.append((index, row))
+        stored = 0
+        for chunk in _chunks(kept):
+            new, unmatched = self._record(chunk)
+            stored += new
+            unknown += unmatched
         return OutcomeReceipt(
-            accepted=sum(receipt.accepted for receipt in receipts),
-            duplicates=sum(receipt.duplicates for receipt in receipts),
-            unknown=len(rows) - len(kept) + sum(receipt.unknown for receipt in receipts),
+            accepted=stored - sum(outcome.reason == "unit" for outcome in unknown),
+            duplicates=len(kept) - stored,
+            unknown=len(unknown),
+            unknown_outcomes=sorted(unknown, key=lambda outcome: outcome.index),
         )
 
     def record_action(self, action: Action) -> int:
@@ -189,6 +217,7 @@ class Store:
             db.execute(statement, chunk)
 
     def _experiments(self, rows: Sequence[Outcome], known: Collection[str]) -> set[str]:
+        """Those of the rows that there are: known ones, and those that had an exposure."""
         others = {row.experiment for row in rows}.difference(known)
         if not others:
             return set(known)
@@ -196,9 +225,10 @@ class Store:
         with self.read() as db:
             return set(known).union(db.scalars(query))
 
-    def _record(self, rows: Sequence[Outcome]) -> OutcomeReceipt:
+    def _record(self, rows: Sequence[tuple[int, Outcome]]) -> tuple[int, list[UnknownOutcome]]:
+        """Stores numbered outcomes; returns how many were new, and those of them without an exposure."""
         units: dict[str, set[str]] = {}
-        for row in rows:
+        for _, row in rows:
             units.setdefault(row.experiment, set()).add(row.unit)
         exposed: set[tuple[str, str]] = set()
         with self._write() as db:
@@ -215,19 +245,30 @@ class Store:
                 (
                     {name: getattr(row, name) for name in Outcome.__slots__}
                     | {"received": received, "unmatched": (row.experiment, row.unit) not in exposed}
-                    for row in rows
+                    for _, row in rows
                 ),
                 key=lambda v: (v["experiment"], v["id"]),
             )
-            statement = self._insert_new(outcomes).returning(outcomes.c.unmatched)
-            unmatched = list(db.scalars(statement, values))
-        unknown = sum(unmatched)
-        return OutcomeReceipt(len(unmatched) - unknown, len(rows) - len(unmatched), unknown)
+            statement = self._insert_new(outcomes).returning(
+                outcomes.c.experiment, outcomes.c.id, outcomes.c.unmatched
+            )
+            new = {(row.experiment, row.id): row.unmatched for row in db.execute(statement, values)}
+        stored, unmatched = len(new), []
+        for index, row in rows:
+            if new.pop((row.experiment, row.id), False):
+                message = f"no exposure of this unit to {row.experiment!r} is stored; kept for a day"
+                unmatched.append(UnknownOutcome(index, row.id, "unit", message))
+        return stored, unmatched
 
 
 def _chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(rows), _CHUNK):
         yield rows[start : start + _CHUNK]
+
+
+def _listed(names: Collection[str]) -> str:
+    """The names, or where there are many the first of them: a message has no room for more."""
+    return ", ".join(sorted(names)[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
 
 
 def _exposure(row: Exposure) -> dict[str, Any]:

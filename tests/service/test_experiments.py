@@ -266,16 +266,97 @@ async def test_outcomes_are_counted_once_and_by_what_became_of_them(service: Ser
         "accepted": 4,
         "duplicates": 0,
         "unknown": 0,
+        "unknown_outcomes": [],
     }
     late = outcome(9, unit="user-1", time="2026-11-20T14:00:00+01:00")
     again = [*batch[:2], late, outcome(5, unit="never"), outcome(6, experiment="other")]
-    assert await service.post("/v1/outcomes", outcomes=again) == {
-        "accepted": 1,
-        "duplicates": 2,
-        "unknown": 2,
-    }
+    receipt = await service.post("/v1/outcomes", outcomes=again)
+    assert (receipt["accepted"], receipt["duplicates"], receipt["unknown"]) == (1, 2, 2)
+    assert [(found["index"], found["id"], found["reason"]) for found in receipt["unknown_outcomes"]] == [
+        (3, "o5", "unit"),
+        (4, "o6", "experiment"),
+    ]
     shown = (await service.http.get("/v1/experiments/prune20")).json()
     assert shown["report"]["exposures"] == {arm: arms.count(arm) for arm in ("control", "pruned")}
+
+
+async def test_an_outcome_of_an_unknown_metric_is_not_accepted(tiny_checkpoint: Path, url: str) -> None:
+    metrics = [
+        {"name": "revenue", "covariate": "past_revenue"},
+        {"name": "clicks", "kind": "ratio", "denominator": "impressions"},
+    ]
+    async with serve(tiny_checkpoint, config(metrics=metrics), database_url=url) as service:
+        await score(service, "user-1")
+        await asyncio.to_thread(service.pipeline._live._writer.flush, 5)
+        names = ["revenue", "past_revenue", "clicks", "impressions", "click"]
+        batch = [
+            {"experiment": "prune20", "unit": "user-1", "metric": name, "value": 1, "time": 1.0, "id": name}
+            for name in names
+        ]
+        receipt = await service.post("/v1/outcomes", outcomes=batch)
+        assert (receipt["accepted"], receipt["duplicates"], receipt["unknown"]) == (4, 0, 1)
+        (unknown,) = receipt["unknown_outcomes"]
+        assert (unknown["index"], unknown["id"], unknown["reason"]) == (4, "click", "metric")
+        assert "no metric 'click'; it has clicks, impressions, past_revenue, revenue" in unknown["message"]
+        document = (await service.http.get("/openapi.json")).json()["components"]["schemas"]
+        assert receipt.keys() == document["OutcomeReceipt"]["properties"].keys()
+        assert unknown.keys() == document["UnknownOutcome"]["properties"].keys()
+
+
+async def test_a_nul_is_refused_before_the_database_sees_it(service: Service) -> None:
+    """PostgreSQL cannot keep one, which was a 500."""
+    outcome = {"experiment": "a\0b", "unit": "u", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
+    error = await service.refused("/v1/outcomes", 422, outcomes=[outcome])
+    assert error["param"] == "outcomes[0].experiment"
+    for verb, more in (("ramp", {"traffic": 0.5}), ("stop", {}), ("ship", {"arm": "pruned"})):
+        refused = await service.http.post(
+            f"/v1/experiments/prune20/{verb}", json={"reason": "a\0b", **more}, headers=BOSS
+        )
+        assert refused.status_code == 422, refused.text
+        assert refused.json()["error"]["param"] == "reason"
+
+
+async def test_a_refused_request_exposes_nobody(tiny_checkpoint: Path, url: str) -> None:
+    async with serve(tiny_checkpoint, config(), database_url=url, max_queue_tokens=1) as service:
+        # What the tokenizer cannot read is found out after the unit has its arm; so is a full queue.
+        await service.refused("/v1/score", 422, query="\ufffd", titles=TITLES, unit="unreadable")
+        requests = [{"query": QUERY, "titles": TITLES, "unit": f"user-{number}"} for number in range(60)]
+        answers = await asyncio.gather(*(service.http.post("/v1/score", json=body) for body in requests))
+        assert {answer.status_code for answer in answers} == {200, 429}
+        answered = {
+            body["unit"] for body, answer in zip(requests, answers, strict=True) if answer.status_code == 200
+        }
+        await asyncio.to_thread(service.pipeline._live._writer.flush, 5)
+        assert exposed(url).keys() == answered
+
+
+async def test_a_unit_whose_arm_fails_is_exposed_whatever_its_request_got(
+    tiny_checkpoint: Path, url: str, tmp_path: Path
+) -> None:
+    """Without them an arm that fails would lose the units that it harmed."""
+    broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path / "broken"))}
+    units = {f"user-{number}" for number in range(12)}
+    for variants, statuses in (
+        ([{"name": "full"}, broken], {200}),  # control answers in the arm's place
+        ([broken, {"name": "full"}], {200, 500}),  # nothing answers in control's
+    ):
+        database = f"{url}-{variants[0]['name']}"
+        async with serve(tiny_checkpoint, config(variants), database_url=database) as service:
+            seen = {
+                (
+                    await service.http.post(
+                        "/v1/score", json={"query": QUERY, "titles": TITLES, "unit": unit}
+                    )
+                ).status_code
+                for unit in units
+            }
+            assert seen == statuses
+            late = {"query": QUERY, "titles": TITLES, "unit": "late", "deadline_ms": 0.001}
+            assert (await service.http.post("/v1/score", json=late)).status_code == 504
+            await asyncio.to_thread(service.pipeline._live._writer.flush, 5)
+            found = exposed(database)
+            assert found.keys() == units | {"late"}
+            assert set(found.values()) == {"control", "pruned"}
 
 
 async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Path, url: str) -> None:

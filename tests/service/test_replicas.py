@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from ray._private.services import JEMALLOC_SO
 
 from models.cores import cores
 from service.deployment import machine
+from service.experiments.store import Store
 from tests.service.experimenting import config
 from tests.service.http import Answer, request, score, send_raw
 from tests.service.running import LIVE, Server
@@ -79,8 +82,42 @@ async def test_an_edit_reaches_both(two: Server) -> None:
     deadline = time.monotonic() + 15
     while {answer.status for answer in await everywhere(two, score(1, variant="new"))} != {200}:
         assert time.monotonic() < deadline
-    versions = {answer.headers["x-config-version"] for answer in await everywhere(two, score(1))}
-    assert len(versions) == 1
+    assert len(await versions(two)) == 1
+
+
+async def versions(server: Server) -> set[str]:
+    """Of the config, from all replicas."""
+    return {answer.headers["x-config-version"] for answer in await everywhere(server, score(1))}
+
+
+async def test_an_edit_that_one_of_them_refuses_reaches_neither(two: Server, tiny_checkpoint: Path) -> None:
+    before = await versions(two)
+    # A path that is there for one process and for no other.
+    elsewhere = f"/proc/self/task/{two.replicas()[0].pid}/root{tiny_checkpoint}"
+    two.write_config({**LIVE, "variants": [*LIVE["variants"], {"name": "new", "checkpoint": elsewhere}]})
+    line = two.wait_for_line("1 of 2 replicas refused it", timeout_s=60)
+    assert "config refused, the last good one stays" in line
+    assert "does not exist" in line
+    assert await versions(two) == before
+
+
+async def test_an_edit_that_fails_as_it_is_applied_is_taken_back(two: Server) -> None:
+    before = await versions(two)
+    path = two.config.parent / "state/headroom/experiments.db"
+    store = Store(f"sqlite:///{path}")
+    store.migrate()
+    store.close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "CREATE TRIGGER no BEFORE INSERT ON actions BEGIN SELECT RAISE(ABORT, 'the salt is bad'); END"
+        )
+    two.write_config(config(salt="bad"))
+    line = two.wait_for_line("the salt is bad", timeout_s=60)
+    assert "config refused, the last good one stays" in line
+    assert "back to the config before" not in line  # which is what it says where that fails
+    assert await versions(two) == before
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DROP TRIGGER no")
 
 
 async def test_units_get_the_same_arm_from_both(two: Server) -> None:

@@ -29,8 +29,14 @@ def exposure(
     return Exposure(experiment=experiment, unit=unit, arm=arm, bucket=7, time=time, config_version="abc")
 
 
-def outcome(number: int, unit: str, *, experiment: str = "prune20", time: float = 200.0) -> Outcome:
-    return Outcome(experiment=experiment, id=f"o{number}", unit=unit, metric="clicks", value=1.0, time=time)
+def outcome(
+    number: int, unit: str, *, experiment: str = "prune20", metric: str = "clicks", time: float = 200.0
+) -> Outcome:
+    return Outcome(experiment=experiment, id=f"o{number}", unit=unit, metric=metric, value=1.0, time=time)
+
+
+def counts(receipt: OutcomeReceipt) -> tuple[int, int, int]:
+    return receipt.accepted, receipt.duplicates, receipt.unknown
 
 
 def at_once(*work: Callable[[], object]) -> None:
@@ -105,8 +111,8 @@ def test_outcomes_are_counted_once_and_told_apart(store: Store) -> None:
     store.add_exposures([exposure("a"), exposure("b", experiment="gone")])
     batch = [outcome(1, "a"), outcome(1, "a"), outcome(2, "stranger"), outcome(3, "b", experiment="gone")]
     batch.append(outcome(4, "a", experiment="never heard of"))
-    assert store.record_outcomes(batch, known=["prune20"]) == OutcomeReceipt(2, 1, 2)
-    assert store.record_outcomes(batch, known=["prune20"]) == OutcomeReceipt(0, 4, 1)
+    assert counts(store.record_outcomes(batch, known=["prune20"])) == (2, 1, 2)
+    assert counts(store.record_outcomes(batch, known=["prune20"])) == (0, 4, 1)
     with store.read() as db:
         assert db.scalar(select(func.count()).select_from(outcomes)) == 3
 
@@ -114,7 +120,37 @@ def test_outcomes_are_counted_once_and_told_apart(store: Store) -> None:
 def test_thousands_of_outcomes_in_one_batch(store: Store) -> None:
     store.add_exposures([exposure(f"u{i}") for i in range(700)])
     batch = [outcome(i, f"u{i % 1400}") for i in range(2800)]
-    assert store.record_outcomes(batch, known=["prune20"]) == OutcomeReceipt(1400, 0, 1400)
+    receipt = store.record_outcomes(batch, known=["prune20"])
+    assert counts(receipt) == (1400, 0, 1400)
+    assert [unknown.index for unknown in receipt.unknown_outcomes] == [
+        i for i in range(2800) if i % 1400 >= 700
+    ]
+
+
+def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
+    store.add_exposures([exposure("a")])
+    batch = [
+        outcome(1, "a"),
+        outcome(2, "a", metric="clik"),
+        outcome(3, "a", experiment="never heard of"),
+        outcome(4, "stranger"),
+        outcome(4, "stranger"),
+        outcome(5, "a", metric="any", experiment="open"),
+    ]
+    receipt = store.record_outcomes(
+        batch, known=["prune20", "open"], metrics={"prune20": {"clicks", "views"}}
+    )
+    assert counts(receipt) == (1, 1, 4)
+    assert [(found.index, found.id, found.reason) for found in receipt.unknown_outcomes] == [
+        (1, "o2", "metric"),
+        (2, "o3", "experiment"),
+        (3, "o4", "unit"),
+        (5, "o5", "unit"),  # an experiment without metrics takes any
+    ]
+    assert receipt.unknown_outcomes[0].message == "'prune20' has no metric 'clik'; it has clicks, views"
+    # What was not kept is no duplicate: it can be sent again once the config has the metric.
+    again = store.record_outcomes(batch[1:2], known=["prune20"], metrics={"prune20": {"clik"}})
+    assert counts(again) == (1, 0, 0)
 
 
 def test_an_outcome_waits_a_day_for_its_exposure_and_no_longer(url: str) -> None:
