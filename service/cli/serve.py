@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.deployment import config_file, environment, last_good
-from service.deployment.processes import family, kill
+from service.deployment.processes import STOP_SIGNALS, family, kill
 
 if TYPE_CHECKING:
     from service.deployment.cluster import Cluster
@@ -67,8 +67,6 @@ def run(path: Path, overrides: Overrides) -> None:
     except Exception:
         _say(f"it failed; Ray's logs are in {directory}/ray/session_latest/logs")
         raise
-    except SystemExit:  # ray.init has a handler of its own for SIGTERM
-        pass
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -108,7 +106,6 @@ def _serve(
         cluster = Cluster(directory)
         try:
             cluster.start(config)
-            stop.install()  # over Ray's handlers
             _say("loading the model")
             cluster.deploy(config)
             if cluster.wait_until_running(stop.is_set):
@@ -128,7 +125,7 @@ class StopSignal:
         self.wait = self._event.wait
 
     def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._handle)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
@@ -153,6 +150,8 @@ def _watch(
     running = config
     last_good.keep(path, config.text)
     while not stop.wait(WATCH_S):
+        for line in cluster.notices():
+            _say(line)
         content = _content(path)
         if content == seen:
             continue

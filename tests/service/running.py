@@ -42,6 +42,7 @@ class Server:
         *,
         live: Mapping[str, Any] = LIVE,
         replicas: int | None = 1,
+        host: str = "127.0.0.1",
         **arguments: Any,
     ) -> None:
         self.port = free_port()
@@ -50,7 +51,7 @@ class Server:
         self._errors = directory / "stderr"
         self.write_config(live, arguments)
         command = [Path(sys.executable).with_name("headroom"), "serve", "--config", self.config]
-        command += ["--port", str(self.port), "--model", model, "--device", "cpu"]
+        command += ["--host", host, "--port", str(self.port), "--model", model, "--device", "cpu"]
         if replicas is not None:
             command += ["--replicas", str(replicas)]
         with self._errors.open("w") as errors:
@@ -97,6 +98,11 @@ class Server:
         """All processes of this run."""
         driver = psutil.Process(self.process.pid)
         return [driver, *driver.children(recursive=True)]
+
+    def ports(self) -> set[tuple[str, int]]:
+        """Address and port of every socket that a process of this run listens on."""
+        connections = [found for process in self.family() for found in process.net_connections(kind="inet")]
+        return {tuple(found.laddr) for found in connections if found.status == psutil.CONN_LISTEN}
 
     def replicas(self) -> list[psutil.Process]:
         """The replicas that are there."""
