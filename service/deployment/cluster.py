@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import ray
 from ray import serve
+from ray._private.node import Node
 from ray.serve._private.api import serve_start
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
@@ -28,6 +29,9 @@ from service.deployment.processes import deaf_children, family, kill
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the least Ray accepts; requests do not pass through it
 POLL_S = 0.1
+IDLE_SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
+"""Programs that `ray.init` starts for autoscaling, a driver's output and usage statistics, which are all off.
+It waits for the last before it starts anything else."""
 CHECK_TIMEOUT_S = 30.0
 
 
@@ -52,6 +56,9 @@ class Cluster:
 
     def start(self, config: ConfigFile) -> None:
         """Starts Ray, in processes that hear no stop signal. Raises what Ray raises where it cannot."""
+        for idle in IDLE_SERVICES:
+            getattr(Node, idle)  # another Ray may call it otherwise
+            setattr(Node, idle, lambda *_, **__: None)
         with deaf_children():
             ray.init(
                 address="local",

@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray.serve._private import controller, proxy_state
 from ray.serve._private.constants import SERVE_LOGGER_NAME
 from ray.serve._private.haproxy import HAProxyManager
@@ -30,12 +31,16 @@ def install() -> None:
     """Puts our manager in the place of Serve's, in the controller's process, and leaves out the Python proxy
     that Serve starts beside HAProxy: no request goes there (see haproxy.py)."""
     assert controller.HAProxyManager is HAProxyManager
-    controller.HAProxyManager = Manager
+    controller.HAProxyManager = ray.remote(num_cpus=0)(HAProxyKeeper)
     assert callable(proxy_state.ProxyStateManager._start_fallback_proxy_if_needed)
     proxy_state.ProxyStateManager._start_fallback_proxy_if_needed = _no_fallback
 
 
-class Manager(HAProxyManager):  # type: ignore[misc]
+# What Serve made an actor of; an actor's class cannot be inherited from.
+_ServesManager: Any = HAProxyManager.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
     """HAProxyManager that restarts a HAProxy which ended by itself, with the configuration of the moment."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
