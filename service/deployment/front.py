@@ -23,6 +23,7 @@ from ray.serve._private.haproxy import HAProxyManager
 from service.deployment.environment import NOTICES
 
 LOOK_S = 0.2
+RETRY_S = 1.0
 
 logger = logging.getLogger(SERVE_LOGGER_NAME)
 
@@ -72,10 +73,15 @@ class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
     async def _start_again(self, status: int) -> None:
         reason = f"signal {-status}" if status < 0 else f"exit status {status}"
         _tell(f"HAProxy ended ({reason}); starting it again")
-        try:
-            self._haproxy._proc = await self._haproxy._start_and_wait_for_haproxy()
-        except Exception as error:  # it is tried again at the next look
-            _tell(f"HAProxy did not start: {error}")
+        has_failed = False
+        while self._is_restarting():
+            try:
+                self._haproxy._proc = await self._haproxy._start_and_wait_for_haproxy()
+            except Exception as error:
+                if not has_failed:
+                    _tell(f"HAProxy did not start; it is tried again every second: {error}")
+                has_failed = True
+                await asyncio.sleep(RETRY_S)
 
 
 def _tell(line: str) -> None:
