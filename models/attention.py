@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from models import kernels
 from models.linear import Linear
@@ -215,6 +214,8 @@ class MultiHeadAttention:
 
     def _varlen(self, projected: Tensor, batch: PackedBatch) -> Tensor:
         """CUDA's own variable-length kernel over the whole pack. (T, 3·H·d) → (T, H, d)."""
+        from torch.nn.attention.varlen import varlen_attn  # takes as long to import as torch itself
+
         query, key, value = projected.view(-1, 3, self.heads, self.head_size).unbind(1)
         longest = batch.max_length
         result = varlen_attn(query, key, value, batch.offsets, batch.offsets, longest, longest)

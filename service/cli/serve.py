@@ -17,7 +17,7 @@ import typer
 
 from service.deployment import config_file, environment, last_good, preflight
 from service.deployment.live_edits import LiveEdits, glance
-from service.deployment.processes import family, kill
+from service.deployment.processes import STOP_SIGNALS, family, kill
 from service.deployment.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -86,8 +86,6 @@ def run(path: Path, overrides: Overrides) -> None:
         else:
             directory.remove()
         raise
-    except SystemExit:  # ray.init has a handler of its own for SIGTERM
-        pass
     directory.remove()
 
 
@@ -128,7 +126,6 @@ def _serve(
         cluster = Cluster(directory)
         try:
             cluster.start(config)
-            stop.install()  # over Ray's handlers
             _say("loading the model")
             cluster.deploy(config)
             if cluster.wait_until_running(stop.is_set):
@@ -136,6 +133,8 @@ def _serve(
                 apply = partial(cluster.apply, is_stopping=stop.is_set)
                 edits = LiveEdits(path, seen, overrides, config, apply=apply, say=_say)
                 while not stop.wait(WATCH_S):
+                    for line in cluster.notices():
+                        _say(line)
                     edits.look()
             _say("stopping: answering what was accepted (again to stop at once)")
         finally:
@@ -151,7 +150,7 @@ class StopSignal:
         self.wait = self._event.wait
 
     def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._handle)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:

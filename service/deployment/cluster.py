@@ -8,21 +8,24 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray import serve
+from ray._private.node import Node
 from ray.serve._private.api import serve_start
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from models.cores import cores
-from service.deployment import machine
+from service.deployment import environment, machine
 from service.deployment.config_file import ConfigFile
-from service.deployment.processes import family, kill
+from service.deployment.processes import deaf_children, family, kill
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the least Ray accepts; requests do not pass through it
 POLL_S = 0.1
@@ -30,7 +33,9 @@ CHECK_TIMEOUT_S = 60.0
 APPLY_TIMEOUT_S = 60.0
 """How long a rollout may go on without one more replica that has the config."""
 
-EXIT_GRACE_S = 3.0
+IDLE_SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
+"""Programs that `ray.init` starts for autoscaling, a driver's output and usage statistics, which are all off.
+It waits for the last before it starts anything else."""
 
 
 class DeployError(Exception):
@@ -50,18 +55,25 @@ class Cluster:
         self._application = ""
         self._handle: Any = None
         self._deployed: ConfigFile | None = None
+        self._notices = Path(os.environ[environment.NOTICES])
+        self._notices.touch()
+        self._told = 0
 
     def start(self, config: ConfigFile) -> None:
-        """Starts Ray; it puts its own signal handlers in place. Raises what Ray raises where it cannot."""
-        ray.init(
-            address="local",
-            num_cpus=max(cores(), config.replicas or 1),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=str(self._run / "ray"),
-        )
+        """Starts Ray, in processes that hear no stop signal. Raises what Ray raises where it cannot."""
+        for idle in IDLE_SERVICES:
+            getattr(Node, idle)  # another Ray may call it otherwise
+            setattr(Node, idle, lambda *_, **__: None)
+        with deaf_children():
+            ray.init(
+                address="local",
+                num_cpus=max(cores(), config.replicas or 1),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _temp_dir=str(self._run / "ray"),
+            )
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
 
     def deploy(self, config: ConfigFile) -> None:
@@ -163,6 +175,14 @@ class Cluster:
         answers: list[Any] = self._handle.broadcast(method, argument).results(timeout_s=CHECK_TIMEOUT_S)
         return answers
 
+    def notices(self) -> list[str]:
+        """What the processes of this run have told the operator since the last call."""
+        with self._notices.open() as lines:
+            lines.seek(self._told)
+            new = lines.read()
+        self._told += len(new)
+        return new.splitlines()
+
     def stop(self, drain_timeout_s: float) -> None:
         """Answers what was accepted, within the timeout, then ends every process of this Ray."""
         if self._client is not None:
@@ -174,8 +194,11 @@ class Cluster:
             with contextlib.suppress(Exception):
                 serve.shutdown()
         processes = family()
+        # ray.shutdown() sends SIGTERM to each of its programs and waits a second, but they are deaf to it.
+        # The two that it speaks to meanwhile end last.
+        kill(process for process in processes if _name(process) not in ("raylet", "gcs_server"))
         ray.shutdown()
-        kill(processes, grace_s=EXIT_GRACE_S)
+        kill(processes)
 
     def _on_this_machine(self, config: ConfigFile) -> dict[str, Any]:
         """The document with what only this run knows: replicas, their threads and GPUs, and a fresh directory
@@ -204,6 +227,13 @@ def _refused_by(reasons: Sequence[str], replicas: int) -> str | None:
         return None
     who = "" if len(reasons) == replicas else f"{len(reasons)} of {replicas} replicas refused it: "
     return f"{who}{reasons[0]}"
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:  # it has ended
+        return ""
 
 
 def _last_word(application: Any) -> str:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import ray
 from pydantic import ValidationError
 from ray import serve
+from ray._common.network_utils import build_address
+from ray._common.tls_utils import add_port_to_grpc_server
+from ray.serve._private import replica as serve_replica
+from ray.serve._private.http_util import start_asgi_http_server
 
 from models.cores import cores
 from service.deployment.config_file import DEPLOYMENT, first_problem
@@ -59,6 +65,7 @@ class Relevance:
             Path(shared).mkdir(parents=True, exist_ok=True)  # before prometheus-client is imported
         from service.metrics import Metrics
 
+        _listen_on_loopback_only()
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
         self._pipeline: Pipeline | None = None
@@ -159,3 +166,24 @@ def _threads() -> int:
     if said.isdecimal() and int(said) > 0:
         return int(said)
     return cores()
+
+
+def _listen_on_loopback_only() -> None:
+    """On a Ray of one machine, opens this replica's ports on the loopback interface: nobody else uses them.
+
+    Serve 2.60 binds its gRPC port to every interface, and the HTTP port behind HAProxy to the address of
+    HAProxy itself; it has no setting for either. Call it before Serve opens them, which is after `__init__`.
+    """
+    host = ray.util.get_node_ip_address()
+    if not ipaddress.ip_address(host).is_loopback:
+        return
+
+    async def start_http(app: Any, options: Any, **more: Any) -> Any:
+        return await start_asgi_http_server(app, options.model_copy(update={"host": host}), **more)
+
+    def add_grpc_port(server: Any, _: str) -> Any:
+        return add_port_to_grpc_server(server, build_address(host, 0))
+
+    for name, ours in (("add_port_to_grpc_server", add_grpc_port), ("start_asgi_http_server", start_http)):
+        getattr(serve_replica, name)  # with another Ray this fails here, not by an open port
+        setattr(serve_replica, name, ours)

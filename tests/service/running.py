@@ -106,6 +106,11 @@ class Server:
         files = psutil.Process(self.process.pid).open_files()
         return {Path(file.path).parent for file in files if file.path.endswith("/run.lock")}
 
+    def ports(self) -> set[tuple[str, int]]:
+        """Address and port of every socket that a process of this run listens on."""
+        connections = [found for process in self.family() for found in process.net_connections(kind="inet")]
+        return {tuple(found.laddr) for found in connections if found.status == psutil.CONN_LISTEN}
+
     def replicas(self) -> list[psutil.Process]:
         """The replicas that are there."""
         return [process for process in self.family() if "ServeReplica" in " ".join(process.cmdline())]
