@@ -322,17 +322,20 @@ def test_a_kill_at_any_moment_of_the_adding_up_loses_and_doubles_nothing(
 
 async def test_a_scrape_leaves_the_event_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
-    free = threading.Event()
+    begun, free = threading.Event(), threading.Event()
     render = metrics.render
 
     def slow() -> bytes:
-        assert free.wait(30)  # until the event loop has gone on
+        begun.set()
+        assert free.wait(10)  # until the event loop has gone on
         return render()
 
     monkeypatch.setattr(metrics, "render", slow)
     app = create_app(Settings(), metrics)
     async with client(app) as http:
         scrape = asyncio.create_task(http.get("/metrics"))
+        while not begun.is_set():
+            await asyncio.sleep(0)
         assert (await http.get("/health/live")).status_code == 200
         assert not scrape.done()
         free.set()
