@@ -74,7 +74,7 @@ def test_with_keys_the_page_asks_for_one_and_tries_requests_with_it(
     assert not field.is_displayed()
     wait(browser, ".try-out__btn").click()
     wait(browser, ".btn.execute").click()
-    assert wait(browser, ".live-responses-table td.response-col_status").text.startswith("200")
+    assert wait(browser, ".live-responses-table .response .response-col_status").text.startswith("200")
     wait(browser, ".btn.authorize").click()
     assert wait(browser, ".auth-container").text.count("Authorized") == 1
 
