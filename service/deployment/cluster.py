@@ -177,11 +177,9 @@ class Cluster:
 
     def notices(self) -> list[str]:
         """What the processes of this run have told the operator since the last call."""
-        with self._notices.open() as lines:
-            lines.seek(self._told)
-            new = lines.read()
+        new = self._notices.read_bytes()[self._told :]
         self._told += len(new)
-        return new.splitlines()
+        return new.decode(errors="replace").splitlines()
 
     def stop(self, drain_timeout_s: float) -> None:
         """Answers what was accepted, within the timeout, then ends every process of this Ray."""
