@@ -9,20 +9,57 @@ from service.experiments.verdicts import Decision
 
 
 @dataclass(frozen=True, slots=True)
+class EpochRatio:
+    """Units that came in one epoch: between two actions on the experiment, or changes of its traffic.
+
+    expected: each arm's part of the buckets that were exposed. chi_square_p: for one look; sequential_p: for
+    any number of looks.
+    """
+
+    traffic: float
+    units: Mapping[str, int]
+    expected: Mapping[str, float]
+    chi_square_p: float
+    sequential_p: float
+
+
+@dataclass(frozen=True, slots=True)
 class SampleRatio:
-    """chi_square_p: for one look; sequential_p: for any number of looks; alarm: by the latter."""
+    """Of the epoch that raises the alarm, else of the last one; alarm: by sequential_p.
+
+    epochs: all of them, in their order, with the arms that are not rolled back now.
+    """
 
     chi_square_p: float
     sequential_p: float
     alarm: bool
     text: str
+    epochs: Sequence[EpochRatio]
+
+
+@dataclass(frozen=True, slots=True)
+class Uncapped:
+    """What a metric with `winsorize` is without it: the raw means, and the change between them.
+
+    cap: units' sums above it count as it. The interval is of the confidence sequence; one huge basket makes
+    it wide.
+    """
+
+    cap: float
+    value: float | None
+    control_value: float | None
+    difference: float | None
+    relative: float | None
+    relative_low: float | None
+    relative_high: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class MetricReport:
     """An arm's metric against control's; the intervals are of the confidence sequence.
 
-    variance_explained: by the covariate, as a share; p_value: anytime-valid, of no difference.
+    units, control_units: exposed while the arm ran. variance_explained: by the covariate, as a share;
+    p_value: anytime-valid, of no difference. uncapped: of a metric with `winsorize`, without it.
     """
 
     metric: str
@@ -42,6 +79,7 @@ class MetricReport:
     variance_explained: float | None
     decision: Decision
     text: str
+    uncapped: Uncapped | None = None
 
 
 @dataclass(frozen=True, slots=True)
