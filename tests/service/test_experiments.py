@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.experiments.epochs import Epoch
 from service.experiments.events import Action
 from service.experiments.store import Store
 from service.settings import InvalidConfig, LiveConfig
@@ -182,10 +183,10 @@ async def test_a_rollback_on_one_replica_reaches_the_others(tiny_checkpoint: Pat
 async def test_units_of_one_arm_that_get_lost_end_the_experiment(tiny_checkpoint: Path, url: str) -> None:
     """The sample ratio: the database has 300 units of control for 100 of the other arm."""
     store = Store(url)
-    rows = [exposure(f"c{number}") for number in range(300)]
-    await asyncio.to_thread(
-        store.add_exposures, rows + [exposure(f"p{number}", "pruned") for number in range(100)]
-    )
+    epoch = Epoch(actions=1, traffic=1.0).label  # that of the start
+    rows = [exposure(f"c{number}", epoch=epoch) for number in range(300)]
+    rows += [exposure(f"p{number}", "pruned", epoch=epoch) for number in range(100)]
+    await asyncio.to_thread(store.add_exposures, rows)
     store.close()
     async with serve(tiny_checkpoint, config(), database_url=url) as service:
         series = 'headroom_experiment_rollbacks_total{experiment="prune20",guardrail="srm"}'

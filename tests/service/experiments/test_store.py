@@ -24,9 +24,9 @@ from tests.service.experiments.postgres import Cluster
 
 
 def exposure(
-    unit: str, arm: str = "control", *, experiment: str = "prune20", time: float = 100.0
+    unit: str, arm: str = "control", *, experiment: str = "prune20", time: float = 100.0, epoch: str = ""
 ) -> Exposure:
-    return Exposure(experiment=experiment, unit=unit, arm=arm, bucket=7, time=time, config_version="abc")
+    return Exposure(experiment, unit, arm, bucket=7, time=time, config_version="abc", epoch=epoch)
 
 
 def outcome(number: int, unit: str, *, experiment: str = "prune20", time: float = 200.0) -> Outcome:
@@ -61,6 +61,20 @@ def test_the_first_exposure_of_a_unit_stays(store: Store) -> None:
     with store.read() as db:
         arms = {row.unit: row.arm for row in db.execute(select(exposures))}
     assert arms == {"a": "control", "b": "control", "c": "pruned"}
+
+
+def test_a_unit_counts_once_in_every_epoch_it_comes_in(store: Store) -> None:
+    """Else an arm that was away and came back would seem to have more new units than the others."""
+    first = [exposure("a", epoch="1"), exposure("a", epoch="1", time=101), exposure("b", epoch="1")]
+    assert store.add_exposures(first) == 2
+    second = [exposure("a", epoch="2", time=300), exposure("c", "pruned", epoch="2", time=200)]
+    assert store.add_exposures([*second, exposure("d", epoch="1", time=150), exposure("d", epoch="2")]) == 2
+    assert store.add_exposures([*first, *second]) == 0
+    assert store.epoch_counts(["prune20", "other"]) == {
+        "prune20": {"1": {"control": 3}, "2": {"control": 2, "pruned": 1}},
+        "other": {},
+    }
+    assert store.exposure_counts(["prune20"]) == {"prune20": {"control": 3, "pruned": 1}}
 
 
 def test_replicas_that_see_the_same_units_count_each_once(url: str) -> None:
