@@ -210,6 +210,9 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
     assert (await score(service, "user-1"))["assignment"] is None
     assert (await act("ramp"))["traffic"] == 1.0
     assert (await act("ship", 422, arm="nobody"))["error"]["param"] == "arm"
+    too_little = (await act("ramp", 422, traffic=0.0001))["error"]
+    assert too_little["param"] == "traffic"
+    assert "the least is 0.0002" in too_little["message"]
     assert (await act("ramp", 422, traffic=0.5, reinstate=["pruned"]))["error"]["param"] == "reinstate[0]"
     shipped = await act("ship", arm="pruned", reason="as good, 18 % cheaper")
     assert (shipped["status"], shipped["shipped"]) == ("shipped", "pruned")
@@ -324,10 +327,17 @@ async def test_a_config_that_would_move_units_is_refused_while_the_experiment_ru
 
 async def test_what_the_routes_answer_is_what_the_document_says(service: Service) -> None:
     await score(service, "user-1")
+    await asyncio.to_thread(service.pipeline._live._writer.flush, 5)
     document = (await service.http.get("/openapi.json")).json()
     for path in ("/v1/outcomes", "/v1/experiments", "/v1/experiments/{name}", "/v1/experiments/{name}/ramp"):
         assert path in document["paths"]
     detail = (await service.http.get("/v1/experiments/prune20")).json()
     assert detail.keys() == document["components"]["schemas"]["ExperimentDetail"]["properties"].keys()
+    schemas = document["components"]["schemas"]
+    ratio = detail["report"]["sample_ratio"]
+    assert ratio.keys() == schemas["SampleRatio"]["properties"].keys()
+    assert schemas["EpochRatio"]["properties"].keys() == ratio["epochs"][0].keys()
+    assert {"cap", "value", "control_value", "relative"} <= schemas["Uncapped"]["properties"].keys()
+    assert "uncapped" in schemas["MetricReport"]["properties"]
     properties = document["components"]["schemas"]["ScoreRequest"]["properties"]
     assert {"unit", "attributes", "grades"} <= properties.keys()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import text
 
 from service.experiments import aggregates
 from service.experiments.config import ExperimentConfig
@@ -38,9 +39,11 @@ def spec(store: Store, config: ExperimentConfig, now: float) -> ReportSpec:
 
 
 def record(store: Store, outcomes: list[Outcome]) -> None:
-    """In batches, as they come over HTTP."""
+    """In batches, as they come over HTTP; and statistics for the planner, as PostgreSQL gathers by itself."""
     for start in range(0, len(outcomes), 500):
         store.record_outcomes(outcomes[start : start + 500], ["e"])
+    with store._write() as db:
+        db.execute(text("ANALYZE"))
 
 
 def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
