@@ -115,6 +115,27 @@ def test_a_database_of_a_later_release_is_left_alone(store: Store, url: str) -> 
         older.close()
 
 
+def test_units_of_the_release_before_epochs_count_in_the_first_epoch_they_come_in(
+    store: Store, url: str
+) -> None:
+    store.add_exposures([exposure("a"), exposure("b", "pruned")])
+    with store._write() as db:
+        for statement in (
+            "DROP TABLE returns",
+            "DROP TABLE epoch_counts",
+            "ALTER TABLE exposures DROP COLUMN epoch",
+            "UPDATE alembic_version SET version_num = '0001'",
+        ):
+            db.execute(text(statement))
+    upgraded = Store(url)
+    try:
+        assert upgraded.add_exposures([exposure("a", epoch="7"), exposure("c", epoch="7")]) == 1
+        assert upgraded.epoch_counts(["prune20"]) == {"prune20": {"7": {"control": 2}}}
+        assert upgraded.exposure_counts(["prune20"]) == {"prune20": {"control": 2, "pruned": 1}}
+    finally:
+        upgraded.close()
+
+
 def test_outcomes_are_counted_once_and_told_apart(store: Store) -> None:
     store.add_exposures([exposure("a"), exposure("b", experiment="gone")])
     batch = [outcome(1, "a"), outcome(1, "a"), outcome(2, "stranger"), outcome(3, "b", experiment="gone")]
