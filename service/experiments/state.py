@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from service.experiments.config import ExperimentConfig, seconds
@@ -117,7 +117,7 @@ def runs(config: ExperimentConfig, actions: Sequence[Action], now: float) -> lis
     steps = list(accumulate((seconds(hold) for _, hold in config.ramp), initial=started))[1:]
     found: list[Run] = []
     times = sorted({*logged_at, *(step for step in steps if step <= now)})
-    for start, end in zip(times, [*times[1:], math.inf], strict=True):
+    for start, end in pairwise([*times, math.inf]):
         logged = _read(config, actions[: bisect_right(logged_at, start)])
         if logged.started is None or logged.status(config) != "running":
             continue
