@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Self
 
@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, core_schema
 
+from service.experiments.buckets import BUCKETS, exposed_buckets, least_traffic, ranges
 from service.experiments.metric import Metric
 
 LAYER_SALT = "layer"
@@ -208,6 +209,40 @@ class ExperimentConfig(_Config):
         """The names of the outcomes that its metrics are computed from; empty where it declares none."""
         return frozenset(name for metric in self.metrics for name in metric.sources)
 
+    @property
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """The range [a, b) of buckets of each arm."""
+        names = [arm.name for arm in self.arms]
+        return dict(zip(names, ranges([arm.weight for arm in self.arms]), strict=True))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Each arm's share of the buckets."""
+        return {arm: (end - start) / BUCKETS for arm, (start, end) in self.spans.items()}
+
+    def exposed(self, traffic: float, rolled_back: Collection[str] = ()) -> dict[str, int]:
+        """How many buckets of each arm a share of traffic exposes; arms that are rolled back are left out."""
+        return {
+            arm: exposed_buckets(end - start, traffic)
+            for arm, (start, end) in self.spans.items()
+            if arm not in rolled_back
+        }
+
+    def unexposed(self, traffic: float, rolled_back: Collection[str] = ()) -> str | None:
+        """Why a share of traffic is too small, as the end of a sentence; None where all arms get units."""
+        if traffic == 0:
+            return None  # nobody is in the experiment: shadow only
+        empty = [arm for arm, buckets in self.exposed(traffic, rolled_back).items() if not buckets]
+        if not empty:
+            return None
+        spans = self.spans
+        least = max(least_traffic(spans[arm][1] - spans[arm][0]) for arm in empty)
+        arms = ", ".join(map(repr, empty))
+        return (
+            f"a traffic of {traffic:g} exposes none of the {BUCKETS:,} buckets of the arm {arms}; "
+            f"the least is {least:g}, or give the arm more weight"
+        )
+
     def variant_of(self, arm: str) -> str:
         """The variant of an arm. Raises KeyError where there is no such arm."""
         for candidate in self.arms:
@@ -221,6 +256,9 @@ class ExperimentConfig(_Config):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"arms: two are called {name!r}")
+        for name, (start, end) in self.spans.items():
+            if start == end:
+                raise ValueError(f"arms: {name!r} gets none of the {BUCKETS:,} buckets; give it more weight")
         start, end = self.slots
         if start >= end:
             raise ValueError(f"slots: [{start}, {end}) is empty; give [x, y) with 0 <= x < y <= 10000")
@@ -236,6 +274,10 @@ class ExperimentConfig(_Config):
             raise ValueError(
                 f"ramp: the shares must rise, and end at traffic: {', '.join(f'{step:g}' for step in steps)}"
             )
+        places = [*(f"ramp[{number}]" for number in range(len(self.ramp))), "traffic"]
+        for place, step in zip(places, steps, strict=True):
+            if (why := self.unexposed(step)) is not None:
+                raise ValueError(f"{place}: {why}")
         return self
 
 

@@ -20,7 +20,10 @@ ActionKind = Literal["start", "ramp", "stop", "ship", "rollback", "reinstate"]
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A unit met its arm. The first of a unit counts; a forced arm (QA) is no exposure."""
+    """A unit met its arm. The first of a unit in an epoch counts; a forced arm (QA) is no exposure.
+
+    epoch: the label of what was exposed then (epochs.py).
+    """
 
     experiment: str
     unit: str
@@ -28,6 +31,7 @@ class Exposure:
     bucket: int
     time: float
     config_version: str
+    epoch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,24 @@ from service.experiments.verdicts import Decision
 
 
 @dataclass(frozen=True, slots=True)
+class EpochRatio:
+    """Units that came in one epoch: between two actions on the experiment, or changes of its traffic."""
+
+    traffic: Annotated[float, Field(description="The share of traffic in this epoch.")]
+    units: Annotated[Mapping[str, int], Field(description="Units that came, by arm.")]
+    expected: Annotated[
+        Mapping[str, float], Field(description="Each arm's part of the buckets that were exposed.")
+    ]
+    chi_square_p: Annotated[float, Field(description="Of a chi-square test, for one look.")]
+    sequential_p: Annotated[float, Field(description="Valid however often one looks.")]
+
+
+@dataclass(frozen=True, slots=True)
 class SampleRatio:
-    """Whether the arms have the shares of units that they should have."""
+    """Whether the arms have the shares of units that they should have.
+
+    The figures are those of the epoch that raises the alarm, else of the last one.
+    """
 
     chi_square_p: Annotated[float, Field(description="Of a chi-square test, for one look.")]
     sequential_p: Annotated[float, Field(description="Valid however often one looks.")]
@@ -21,6 +37,26 @@ class SampleRatio:
         bool, Field(description="Whether `sequential_p` is so small that no result can be trusted.")
     ]
     text: Annotated[str, Field(description="The same as a sentence.")]
+    epochs: Annotated[
+        Sequence[EpochRatio],
+        Field(description="All epochs in their order, with the arms that are not rolled back now."),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Uncapped:
+    """A metric with `winsorize` as it is without the cap: raw means, and the change between them."""
+
+    cap: Annotated[float, Field(description="A unit's sum above it counts as the cap.")]
+    value: Annotated[float | None, Field(description="The arm's raw value.")]
+    control_value: Annotated[float | None, Field(description="Control's raw value.")]
+    difference: Annotated[float | None, Field(description="The arm's raw value minus control's.")]
+    relative: Annotated[float | None, Field(description="The difference as a share of control's raw value.")]
+    relative_low: Annotated[
+        float | None,
+        Field(description="Lower end of the confidence sequence; one huge basket makes it wide."),
+    ]
+    relative_high: Annotated[float | None, Field(description="Upper end of the confidence sequence.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +65,8 @@ class MetricReport:
 
     metric: Annotated[str, Field(description="Its name in the config.")]
     kind: Annotated[str, Field(description="`mean`, `proportion` or `ratio`.")]
-    units: Annotated[int, Field(description="Units of the arm that count.")]
-    control_units: Annotated[int, Field(description="Units of control that count.")]
+    units: Annotated[int, Field(description="Units of the arm that were exposed while it ran.")]
+    control_units: Annotated[int, Field(description="Units of control that were exposed while the arm ran.")]
     value: Annotated[float | None, Field(description="The arm's value.")]
     control_value: Annotated[float | None, Field(description="Control's value.")]
     difference: Annotated[
@@ -54,6 +90,9 @@ class MetricReport:
     ]
     decision: Annotated[Decision, Field(description="What the interval says about the margin.")]
     text: Annotated[str, Field(description="The same as a sentence.")]
+    uncapped: Annotated[
+        Uncapped | None, Field(description="The same without the cap, of a metric with `winsorize`.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,7 @@ class Experiments:
         self._tasks: list[asyncio.Task[None]] = []
         self.standings: Mapping[str, Standing] = {}
         self.exposures: Mapping[str, Mapping[str, int]] = {}
+        self._epoch_counts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
         self.state_version = 0
 
     @property
@@ -242,13 +243,14 @@ class Experiments:
             bucket=assigned.bucket,
             time=self.clock(),
             config_version=self._config_version,
+            epoch=assigned.epoch,
         )
 
     def _expose(self, route: Route) -> None:
         exposure = route.exposure
         if exposure is None:
             return
-        member = (exposure.experiment, exposure.unit)
+        member = (exposure.experiment, exposure.epoch, exposure.unit)
         if not self._seen.add(member):
             return
         self.observer.exposed(exposure.experiment, exposure.arm)
@@ -287,9 +289,12 @@ class Experiments:
         with self._lock:
             return self._actions(name)
 
-    def shares(self, name: str) -> dict[str, float]:
-        """The share of the exposed units that each arm is to have."""
-        return self._assigner.shares(name)
+    def sample_ratio(self, config: ExperimentConfig) -> tuple[dict[str, int], dict[str, int]]:
+        """Units that came in the present epoch, and the buckets that are exposed, both by arm."""
+        standing = self.standings.get(config.name, IDLE)
+        buckets = config.exposed(standing.traffic, standing.rolled_back)
+        counted = self._epoch_counts.get(config.name, {}).get(standing.epoch, {})
+        return {arm: counted.get(arm, 0) for arm in buckets}, buckets
 
     def window(self, experiment: str, arm: str) -> Counts:
         """What this replica's guardrails look at now."""
@@ -327,6 +332,7 @@ class Experiments:
         self._read(names)
         if self._refreshes % COUNTS_EVERY == 0:
             self.exposures = self.store.exposure_counts(names)
+            self._epoch_counts = self.store.epoch_counts(names)
         self._refreshes += 1
         for name, config in configs.items():
             if not any(action.kind == "start" for action in self._log[name]):
@@ -349,7 +355,7 @@ class Experiments:
             if arm not in standing.rolled_back:
                 found = breach(arm, self.window(config.name, arm), control, config.guardrails)
                 broken += [] if found is None else [found]
-        broken = broken or self._sample_ratio(config, standing)
+        broken = broken or self._sample_ratio(config)
         if broken:
             self.roll_back(config.name, broken)
 
@@ -378,22 +384,18 @@ class Experiments:
         self._fold()
         self._to_record.set()
 
-    def _sample_ratio(self, config: ExperimentConfig, standing: Standing) -> list[Breach]:
-        counts = {
-            arm: count
-            for arm, count in self.exposures.get(config.name, {}).items()
-            if arm not in standing.rolled_back
-        }
-        if not counts:
+    def _sample_ratio(self, config: ExperimentConfig) -> list[Breach]:
+        counts, buckets = self.sample_ratio(config)
+        if not any(counts.values()):
             return []
-        shares = self.shares(config.name)
-        counts = {arm: counts.get(arm, 0) for arm in shares if arm not in standing.rolled_back}
-        p = sequential_p(counts, {arm: shares[arm] for arm in counts})
+        p = sequential_p(counts, buckets)
         self.observer.sample_ratio(config.name, p)
         limit = config.guardrails.srm
         if limit is None or p >= limit:
             return []
-        detail = f"exposures {counts} do not fit the arms' shares (p = {p:.2g}; the limit is {limit:g})"
+        detail = (
+            f"units {counts} do not fit the exposed buckets {buckets} (p = {p:.2g}; the limit is {limit:g})"
+        )
         return [Breach(arm, "srm", detail) for arm in counts if arm != config.control]
 
     def _start_of(self, config: ExperimentConfig) -> Action:

@@ -78,7 +78,11 @@ class ExperimentView:
     rolled_back: Annotated[list[str], Field(description="Arms that are back at control.")]
     shipped: Annotated[str | None, Field(description="The arm that everybody gets.")]
     sample_ratio_p: Annotated[
-        float | None, Field(description="Anytime-valid p of the sample-ratio check; None: no exposure yet.")
+        float | None,
+        Field(
+            description="Anytime-valid p of the sample-ratio check since the last start, ramp, rollback or "
+            "reinstatement; None: no exposure since."
+        ),
     ]
     guardrails: Annotated[
         list[GuardrailView], Field(description="What the answering replica sees, one entry for each arm.")

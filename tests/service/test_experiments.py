@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.experiments.epochs import Epoch
 from service.experiments.events import Action
 from service.experiments.store import Store
 from service.settings import InvalidConfig, LiveConfig
@@ -182,10 +183,10 @@ async def test_a_rollback_on_one_replica_reaches_the_others(tiny_checkpoint: Pat
 async def test_units_of_one_arm_that_get_lost_end_the_experiment(tiny_checkpoint: Path, url: str) -> None:
     """The sample ratio: the database has 300 units of control for 100 of the other arm."""
     store = Store(url)
-    rows = [exposure(f"c{number}") for number in range(300)]
-    await asyncio.to_thread(
-        store.add_exposures, rows + [exposure(f"p{number}", "pruned") for number in range(100)]
-    )
+    epoch = Epoch(actions=1, traffic=1.0).label  # that of the start
+    rows = [exposure(f"c{number}", epoch=epoch) for number in range(300)]
+    rows += [exposure(f"p{number}", "pruned", epoch=epoch) for number in range(100)]
+    await asyncio.to_thread(store.add_exposures, rows)
     store.close()
     async with serve(tiny_checkpoint, config(), database_url=url) as service:
         series = 'headroom_experiment_rollbacks_total{experiment="prune20",guardrail="srm"}'
@@ -209,6 +210,9 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
     assert (await score(service, "user-1"))["assignment"] is None
     assert (await act("ramp"))["traffic"] == 1.0
     assert (await act("ship", 422, arm="nobody"))["error"]["param"] == "arm"
+    too_little = (await act("ramp", 422, traffic=0.0001))["error"]
+    assert too_little["param"] == "traffic"
+    assert "the least is 0.0002" in too_little["message"]
     assert (await act("ramp", 422, traffic=0.5, reinstate=["pruned"]))["error"]["param"] == "reinstate[0]"
     shipped = await act("ship", arm="pruned", reason="as good, 18 % cheaper")
     assert (shipped["status"], shipped["shipped"]) == ("shipped", "pruned")
@@ -404,10 +408,17 @@ async def test_a_config_that_would_move_units_is_refused_while_the_experiment_ru
 
 async def test_what_the_routes_answer_is_what_the_document_says(service: Service) -> None:
     await score(service, "user-1")
+    await asyncio.to_thread(service.pipeline._live._writer.flush, 5)
     document = (await service.http.get("/openapi.json")).json()
     for path in ("/v1/outcomes", "/v1/experiments", "/v1/experiments/{name}", "/v1/experiments/{name}/ramp"):
         assert path in document["paths"]
     detail = (await service.http.get("/v1/experiments/prune20")).json()
     assert detail.keys() == document["components"]["schemas"]["ExperimentDetail"]["properties"].keys()
+    schemas = document["components"]["schemas"]
+    ratio = detail["report"]["sample_ratio"]
+    assert ratio.keys() == schemas["SampleRatio"]["properties"].keys()
+    assert schemas["EpochRatio"]["properties"].keys() == ratio["epochs"][0].keys()
+    assert {"cap", "value", "control_value", "relative"} <= schemas["Uncapped"]["properties"].keys()
+    assert "uncapped" in schemas["MetricReport"]["properties"]
     properties = document["components"]["schemas"]["ScoreRequest"]["properties"]
     assert {"unit", "attributes", "grades"} <= properties.keys()

@@ -24,9 +24,9 @@ from tests.service.experiments.postgres import Cluster
 
 
 def exposure(
-    unit: str, arm: str = "control", *, experiment: str = "prune20", time: float = 100.0
+    unit: str, arm: str = "control", *, experiment: str = "prune20", time: float = 100.0, epoch: str = ""
 ) -> Exposure:
-    return Exposure(experiment=experiment, unit=unit, arm=arm, bucket=7, time=time, config_version="abc")
+    return Exposure(experiment, unit, arm, bucket=7, time=time, config_version="abc", epoch=epoch)
 
 
 def outcome(
@@ -69,6 +69,20 @@ def test_the_first_exposure_of_a_unit_stays(store: Store) -> None:
     assert arms == {"a": "control", "b": "control", "c": "pruned"}
 
 
+def test_a_unit_counts_once_in_every_epoch_it_comes_in(store: Store) -> None:
+    """Else an arm that was away and came back would seem to have more new units than the others."""
+    first = [exposure("a", epoch="1"), exposure("a", epoch="1", time=101), exposure("b", epoch="1")]
+    assert store.add_exposures(first) == 2
+    second = [exposure("a", epoch="2", time=300), exposure("c", "pruned", epoch="2", time=200)]
+    assert store.add_exposures([*second, exposure("d", epoch="1", time=150), exposure("d", epoch="2")]) == 2
+    assert store.add_exposures([*first, *second]) == 0
+    assert store.epoch_counts(["prune20", "other"]) == {
+        "prune20": {"1": {"control": 3}, "2": {"control": 2, "pruned": 1}},
+        "other": {},
+    }
+    assert store.exposure_counts(["prune20"]) == {"prune20": {"control": 3, "pruned": 1}}
+
+
 def test_replicas_that_see_the_same_units_count_each_once(url: str) -> None:
     stores = [Store(url) for _ in range(4)]
     try:
@@ -88,7 +102,7 @@ def test_replicas_that_start_at_once_make_the_schema_once(url: str) -> None:
         at_once(*(store.migrate for store in stores))
         with stores[0].read() as db:
             context = MigrationContext.configure(db)
-            assert context.get_current_heads() == ("0001",)
+            assert context.get_current_heads() == ("0002",)
             assert compare_metadata(context, metadata) == []
     finally:
         for store in stores:
@@ -105,6 +119,27 @@ def test_a_database_of_a_later_release_is_left_alone(store: Store, url: str) -> 
             older.add_exposures([exposure("b")])
     finally:
         older.close()
+
+
+def test_units_of_the_release_before_epochs_count_in_the_first_epoch_they_come_in(
+    store: Store, url: str
+) -> None:
+    store.add_exposures([exposure("a"), exposure("b", "pruned")])
+    with store._write() as db:
+        for statement in (
+            "DROP TABLE returns",
+            "DROP TABLE epoch_counts",
+            "ALTER TABLE exposures DROP COLUMN epoch",
+            "UPDATE alembic_version SET version_num = '0001'",
+        ):
+            db.execute(text(statement))
+    upgraded = Store(url)
+    try:
+        assert upgraded.add_exposures([exposure("a", epoch="7"), exposure("c", epoch="7")]) == 1
+        assert upgraded.epoch_counts(["prune20"]) == {"prune20": {"7": {"control": 2}}}
+        assert upgraded.exposure_counts(["prune20"]) == {"prune20": {"control": 2, "pruned": 1}}
+    finally:
+        upgraded.close()
 
 
 def test_outcomes_are_counted_once_and_told_apart(store: Store) -> None:
@@ -204,7 +239,7 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
         store.record_outcomes([outcome(i, f"u{i}") for i in range(5)], known=["prune20"])
         store.delete_older_than(5.0)
         for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
-            aggregates.metric_moments(store, "prune20", metric, 1e6)
+            aggregates.measure(store, "prune20", metric, 1e6)
     finally:
         store.close()
     plain = [s for s in statements if s[0].startswith(("SELECT", "DELETE", "UPDATE"))]
