@@ -35,7 +35,7 @@ def command(
 
     Each with its 95 % interval by cluster bootstrap over queries; with --mask, the change is paired.
 
-    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask '0-5.*'
+    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60
     """
     import orjson
 

@@ -29,7 +29,7 @@ def command(
     """Remove heads for good: the new checkpoint scores as the old one does under the mask, or with the
     scales.
 
-    Example: headroom prune --mask random:0.2@7 --out ./smaller && headroom serve --model ./smaller
+    Example: headroom prune --mask @pruned60 --out ./smaller && headroom serve --model ./smaller
 
     Example: headroom prune --scales study/scales.json --out ./smaller
     """

@@ -20,7 +20,7 @@ CHUNK = 1024
 def command(
     query: Annotated[str, typer.Argument(help="The query, or - for tab-separated pairs on standard input.")],
     titles: Annotated[list[str] | None, typer.Argument(help="The titles to judge.")] = None,
-    mask: Annotated[str | None, typer.Option(help="Head mask, such as 2.3,7.* or @name.")] = None,
+    mask: Annotated[str | None, typer.Option(help="Head mask, such as 6-11.* or @pruned60.")] = None,
     variant: Annotated[str | None, typer.Option(help="A variant of the config file.")] = None,
     model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
     config: Annotated[Path | None, typer.Option(help="Where variants and stored masks are declared.")] = None,
@@ -30,7 +30,7 @@ def command(
 ) -> None:
     """Score how relevant each title is to the query; one line per title, in the order given.
 
-    Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask '0-5.*'
+    Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned60
     """
     from_stdin = query == "-"
     if from_stdin and titles:

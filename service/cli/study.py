@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from models.study.runner import Map
 
-NEEDED = ("matplotlib", "scipy", "sklearn")
+NEEDED = ("matplotlib",)
 """What the extra [study] installs."""
 
 
