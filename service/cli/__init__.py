@@ -30,7 +30,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def program(
-    version: Annotated[  # noqa: ARG001 - its callback prints it
+    version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
