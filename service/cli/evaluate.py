@@ -41,7 +41,7 @@ def command(
 
     from models import Classifier, HeadMask, ModelError
     from models.evaluation import as_json as plain
-    from models.evaluation import differences, intervals
+    from models.evaluation import differences, intervals, within_range
     from models.labelled import read_labelled
 
     clf = Classifier.load(model, device, dtype)
@@ -52,11 +52,12 @@ def command(
         head_mask = HeadMask.parse(mask, layers=clf.num_layers, heads=clf.num_heads, stored=clf.stored_masks)
     pairs = read_labelled(data, grades=len(clf.grades))
     whole = evaluate(clf, pairs, None)
-    columns = {"none": intervals(whole, resamples=resamples, seed=seed)}
+    columns = {"none": within_range(intervals(whole, resamples=resamples, seed=seed))}
     if head_mask is not None:
         masked = evaluate(clf, pairs, head_mask)
-        columns[head_mask.spec] = intervals(masked, resamples=resamples, seed=seed)
-        columns["change"] = differences(whole, masked, resamples=resamples, seed=seed)
+        columns[head_mask.spec] = within_range(intervals(masked, resamples=resamples, seed=seed))
+        change = differences(whole, masked, resamples=resamples, seed=seed)
+        columns["change"] = within_range(change, change=True)
     if as_json:
         report = {
             "schema": 1,
@@ -71,6 +72,8 @@ def command(
     else:
         print(f"{clf.name} on {data}: {len(pairs)} pairs, {whole.queries} queries")
         print(table(columns))
+        if any(found.low != found.low for metrics in columns.values() for found in metrics.values()):
+            print(f"no interval: {whole.queries} queries are too few for one that stays within the possible")
         print(f"a random order has NDCG@10 {whole.random_order_ndcg10():.3f}")
 
 
@@ -100,7 +103,8 @@ def table(columns: dict[str, dict[str, Interval]]) -> str:
         for heading, metrics in columns.items():
             sign = "+" if heading == "change" else ""
             found = metrics[name]
-            row.append(f"{found.value:{sign}.3f} ({found.low:{sign}.3f} to {found.high:{sign}.3f})")
+            interval = f"({found.low:{sign}.3f} to {found.high:{sign}.3f})"
+            row.append(f"{found.value:{sign}.3f} {interval if found.low == found.low else '(no interval)'}")
         cells.append(row)
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return "\n".join(

@@ -13,12 +13,16 @@ import typer
 if TYPE_CHECKING:
     from models import Classifier, HeadMask, Scores
 
+EXPECTED = "a query, a tab and a title"
+
 CHUNK = 1024
 """Pairs held in memory at a time when they come from standard input."""
 
 
 def command(
-    query: Annotated[str, typer.Argument(help="The query, or - for tab-separated pairs on standard input.")],
+    query: Annotated[
+        str, typer.Argument(help="The query, or - to read lines of query, tab, title from standard input.")
+    ],
     titles: Annotated[list[str] | None, typer.Argument(help="The titles to judge.")] = None,
     mask: Annotated[str | None, typer.Option(help="Head mask, such as 6-11.* or @pruned60.")] = None,
     variant: Annotated[str | None, typer.Option(help="A variant of the config file.")] = None,
@@ -39,6 +43,8 @@ def command(
         raise typer.BadParameter("give at least one title", param_hint="TITLES")
     if not from_stdin and not query.strip():
         raise typer.BadParameter("must not be blank", param_hint="QUERY")
+    if from_stdin and sys.stdin.isatty():
+        print(f"headroom: type lines of {EXPECTED}; Ctrl-D ends", file=sys.stderr)
     pairs = read_pairs(sys.stdin.buffer) if from_stdin else iter([(query, title) for title in titles or ()])
     clf, head_mask = resolve(model, config, variant, mask, device, dtype)
     while chunk := list(islice(pairs, CHUNK)):
@@ -50,19 +56,31 @@ def command(
 def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
     """(query, title) of each line `query<TAB>title` of UTF-8 text; empty lines are skipped.
 
+    A first line with the names `query` and `title` says which columns these are; others are left out.
     Raises ValueError naming the line that is not such a pair.
     """
+    columns: tuple[int, int] | None = None
     for number, raw in enumerate(stream, start=1):
         try:
-            line = raw.decode("utf-8").rstrip("\r\n")
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError:
             raise ValueError(f"standard input, line {number}: not UTF-8 text") from None
         if not line:
             continue
-        query, tab, title = line.partition("\t")
-        if not tab or not query.strip():
-            raise ValueError(f"standard input, line {number}: expected query<TAB>title")
-        yield query, title
+        if number == 1:
+            names = [name.strip().lower() for name in line.split("\t")]
+            if "query" in names and "title" in names:
+                columns = names.index("query"), names.index("title")
+                continue
+        # Without a header the title is all that follows the first tab.
+        cells = line.split("\t") if columns else line.split("\t", 1)
+        query_at, title_at = columns or (0, 1)
+        if len(cells) <= max(query_at, title_at) or not cells[query_at].strip():
+            raise ValueError(
+                f"standard input, line {number}: expected {EXPECTED}; found {line[:40]!r}, "
+                + ("which has too few columns" if cells[0].strip() else "which has no query")
+            )
+        yield cells[query_at], cells[title_at]
 
 
 def resolve(
