@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from models.checks import check_empty
 from models.config import ModelConfig, read_config
 from models.device import check_device_name
 from models.errors import ModelError, UnsupportedCheckpoint
@@ -85,8 +86,7 @@ def prepare(options: Options) -> Job:
     Raises ModelError for wrong data or options, UnsupportedCheckpoint for a start that cannot be trained.
     """
     check_device_name(options.device)
-    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
-        raise ModelError(f"{options.out} is not empty; name a new directory")
+    check_empty(options.out)
     training, validation = read_split(options)
     _refuse_another_run(options)
     base = None if isinstance(options.base, Scratch) else _trainable(locate(options.base))

@@ -37,20 +37,31 @@ def command(
 
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60
     """
-    import orjson
-
-    from models import Classifier, HeadMask, ModelError
-    from models.evaluation import as_json as plain
-    from models.evaluation import differences, intervals, within_range
+    from models import HeadMask, ModelError
+    from models.config import read_config, read_stored_masks
+    from models.device import check_device_name, check_dtype_name
+    from models.hub import locate
     from models.labelled import read_labelled
 
-    clf = Classifier.load(model, device, dtype)
-    if not clf.grades:
-        raise ModelError(f"{clf.name} gives one score and no grades; evaluate needs a graded classifier")
+    check_device_name(device)
+    check_dtype_name(dtype)
+    directory = locate(model)
+    own = read_config(directory)
+    if not own.is_graded:
+        raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
     head_mask = None
     if mask is not None:
-        head_mask = HeadMask.parse(mask, layers=clf.num_layers, heads=clf.num_heads, stored=clf.stored_masks)
-    pairs = read_labelled(data, grades=len(clf.grades))
+        stored = read_stored_masks(directory, own)
+        head_mask = HeadMask.parse(mask, layers=own.num_layers, heads=own.num_heads, stored=stored)
+    pairs = read_labelled(data, grades=len(own.labels))
+
+    import orjson
+
+    from models import Classifier  # torch, after all that can be wrong without it
+    from models.evaluation import as_json as plain
+    from models.evaluation import differences, intervals, within_range
+
+    clf = Classifier.load(model, device, dtype)
     whole = evaluate(clf, pairs, None)
     columns = {"none": within_range(intervals(whole, resamples=resamples, seed=seed))}
     if head_mask is not None:

@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from models import Classifier, HeadMask, Scores
+    from service.settings import LiveConfig
 
 EXPECTED = "a query, a tab and a title"
 
@@ -92,15 +93,13 @@ def resolve(
     dtype: str,
 ) -> tuple[Classifier, HeadMask]:
     """The classifier and mask that the options name, as the service would resolve them."""
-    from models import Classifier
+    from models.device import check_device_name, check_dtype_name
     from service.cli.serve import DEFAULT_CONFIG
     from service.deployment import config_file
     from service.settings import LiveConfig
-    from service.variants import BASE, build_catalog
 
-    def load(path: str | None) -> Classifier:
-        return Classifier.load(path, device, dtype)
-
+    check_device_name(device)
+    check_dtype_name(dtype)
     path = DEFAULT_CONFIG if config is None and model is None else config
     live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
     if variant is not None:
@@ -111,8 +110,35 @@ def resolve(
             raise ValueError(f"--variant: there is no variant {variant!r} in {path or 'the default config'}")
     else:
         live = LiveConfig(masks=live.masks)
+    check_masks(live, live.variants[0].checkpoint or model, mask)
+
+    from models import Classifier  # torch, after all that can be wrong without it
+    from service.variants import BASE, build_catalog
+
+    def load(path: str | None) -> Classifier:
+        return Classifier.load(path, device, dtype)
+
     choice = build_catalog(live, {BASE: load(model)}, load).choose(None, mask)
     return choice.variant.classifier, choice.mask
+
+
+def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> None:
+    """Raises what a wrong checkpoint or mask would raise after torch was imported.
+
+    live: with the one variant that is scored with. checkpoint: that variant's.
+    """
+    from models import HeadMask
+    from models.config import read_config, read_stored_masks
+    from models.hub import locate
+    from service.settings import resolve_masks, resolve_variant
+
+    directory = locate(checkpoint)
+    own = read_config(directory)
+    shape = {"layers": own.num_layers, "heads": own.num_heads}
+    masks = resolve_masks(live, **shape, stored=read_stored_masks(directory, own))
+    resolve_variant(live, live.variants[0].name, **shape, masks=masks)
+    if mask is not None:
+        HeadMask.parse(mask, **shape, stored=masks)
 
 
 def lines(
