@@ -40,7 +40,7 @@ def attend_packed(projected: Tensor, layout: AttentionLayout, head_weights: Tens
     """Self-attention of each sequence and head of a pack: softmax(q kᵀ/√d)·v, times the head's weight.
 
     projected: (T, 3·h·d), queries, keys and values of h heads; layout: of the pack for h heads;
-    head_weights: (B, h), or (1, h) for all sequences, of projected's dtype.
+    head_weights: (B, h), or (1, h) for all sequences, float32 whatever projected is.
     Returns (T, h, d). Rows of d numbers are gathered into one buffer and scattered back, which costs a third
     of what strided views cost the products.
     """
@@ -183,7 +183,7 @@ class MultiHeadAttention:
     ) -> Tensor:
         """Concat(head_1 … head_h) of encoder self-attention over a packed batch, what W^O is then applied to.
 
-        x: (T, d_model); head_weights: (B, h), or (1, h) for all sequences, of x's dtype, or None.
+        x: (T, d_model); head_weights: (B, h), or (1, h) for all sequences, float32, or None.
         Of an exact batch, every sequence's result is the same bits in any other.
         Returns (T, h·d_head), or with `first_only` (B, h·d_head) for each sequence's first token.
         """

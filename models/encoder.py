@@ -293,7 +293,7 @@ class Encoder:
         layers = plan(weights, self.config.kept_heads, step=step)
         if weights is None:
             return [_Live(layer.attention, None, None) for layer in self.layers]
-        stacked = torch.tensor(weights, device=self.device, dtype=self.dtype)
+        stacked = torch.tensor(weights, device=self.device, dtype=torch.float32)
         if stacked.ndim == 2:
             stacked = stacked[None]
         elif self.recordings is not None:  # a recording is of as many rows as the pack was filled up to

@@ -101,8 +101,13 @@ class Int8Linear(Linear):
     def __call__(self, x: Tensor, residual: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
         """x: (T, in) numbers, or uint8 steps where `given` is TensorSteps → (T, out); `residual` (T, out) is
         added after the activation, and with `overwrite` may become the result."""
-        steps = x if isinstance(self.given, TensorSteps) else self.quantize(x)
-        return self.from_steps(steps, residual, overwrite=overwrite)
+        if isinstance(self.given, TensorSteps):
+            return self.from_steps(x, residual, overwrite=overwrite)
+        steps, broken = self.quantize(x)
+        y = self.from_steps(steps, residual, overwrite=overwrite)
+        if broken is not None and self.gives is None:  # where it gives steps, the residual tells
+            y.masked_fill_(broken[:, None], torch.nan)
+        return y
 
     def from_steps(self, steps: Tensor, residual: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
         """The same from an input that is already rounded. steps: (T, in) uint8."""
@@ -127,18 +132,20 @@ class Int8Linear(Linear):
         )
         return y if residual is None else y.add_(residual)
 
-    def quantize(self, x: Tensor) -> Tensor:
-        """The steps of an input. x: (T, in) → (T, in) uint8."""
+    def quantize(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The steps of an input, (T, in) → (T, in) uint8, and which rows hold what no step can: NaN or an
+        infinity. (T,) bool; None where none is known to."""
         ours = kernels.usable(x, x.shape[1])
         if ours is not None:
             return ours.quantize(x, self._multiplier, self._shift, MIDDLE + 0.5)
+        broken = ~(x.float() * 0).sum(1).isfinite()  # a number times 0 is 0, and what is not finite is NaN
         y = x.float()
         if self._multiplier is None or self._shift is None:
             y = torch.add(y, MIDDLE + 0.5, out=None if y is x else y)
         else:
             y = torch.addcmul(self._shift, y, self._multiplier, out=None if y is x else y)
         y.clamp_(0, 255)  # cutting off decimals, which the conversion does, then rounds
-        return y.to(torch.int8).view(torch.uint8) if _wraps() else y.to(torch.uint8)
+        return y.to(torch.int8).view(torch.uint8) if _wraps() else y.to(torch.uint8), broken
 
     @property
     def weight(self) -> Tensor:

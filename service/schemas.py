@@ -50,8 +50,8 @@ def _one_key(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 MASK_SCHEMA: dict[str, Any] = {
     "description": (
-        "Which attention heads to switch off: `none`, `2.3`, `2.3,4.0-5,7.*`, `0-5.*`, `keep:2.3,4.*`, "
-        "`random:0.2@7`, `random:0.2@7/0-5.*`, `@name`; or an object with `off`, `keep` (lists of "
+        "Which attention heads to switch off: `none`, `2.3`, `2.3,4.0-5,7.*`, `6-11.*`, `keep:2.3,4.*`, "
+        "`random:0.2@7`, `random:0.2@7/6-11.*`, `@name`; or an object with `off`, `keep` (lists of "
         "[layer, head]) or `weights` (layers × heads numbers in [0, 1])."
     ),
     "oneOf": [
@@ -201,7 +201,7 @@ class CompareRequest(PairsRequest):
                 {
                     "query": "angle bracket",
                     "titles": ["Simpson Strong-Tie 12-Gauge Angle"],
-                    "masks": ["none", "0-5.*"],
+                    "masks": ["none", "6-11.*"],
                     "variants": ["full"],
                 }
             ],

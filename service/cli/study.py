@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from models.study.runner import Map
 
-NEEDED = ("matplotlib", "scipy", "sklearn")
+NEEDED = ("matplotlib",)
 """What the extra [study] installs."""
 
 
@@ -71,8 +71,20 @@ def command(
         raise ModuleNotFoundError(f"headroom study needs {', '.join(missing)}; pip install 'headroom[study]'")
     import json
 
-    from models import Classifier, ModelError
+    from models import ModelError
+    from models.config import read_config
+    from models.device import check_device_name, check_dtype_name
     from models.hub import locate
+    from models.labelled import iter_labelled
+
+    check_device_name(device)
+    check_dtype_name(dtype)
+    own = read_config(locate(model))
+    for file in (data, holdout):  # a missing file or column is told before torch is imported
+        if own.is_graded and file is not None:
+            next(iter_labelled(file, grades=len(own.labels)))
+
+    from models import Classifier
     from models.study import inputs, kinds, report
     from models.study.base import Study
     from models.study.runner import Runner, identity_of

@@ -172,8 +172,8 @@ def test_steps_are_torchs(ours: Kernels, dtype: torch.dtype) -> None:
     multiplier, shift = torch.rand(2, 48, generator=generator)
     shift += 100
 
-    scaled = ours.quantize(x, multiplier, shift, 128.5)
-    plain = ours.quantize(x, None, None, 128.5)
+    scaled, broken = ours.quantize(x, multiplier, shift, 128.5)
+    plain, _ = ours.quantize(x, None, None, 128.5)
 
     exact = x.double() * multiplier.double() + shift.double()
     expected = exact.clamp(0, 255).floor()
@@ -182,6 +182,18 @@ def test_steps_are_torchs(ours: Kernels, dtype: torch.dtype) -> None:
     assert torch.equal(plain, (x.float() + 128.5).clamp(0, 255).to(torch.uint8))
     assert plain.min() == 0
     assert plain.max() == 255
+    assert broken is None
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_rows_that_no_step_can_hold_are_named(ours: Kernels, dtype: torch.dtype, value: float) -> None:
+    x = torch.full((37, 48), 3e38).to(dtype)  # large, but finite
+    x[5, 0] = x[36, 47] = value
+    for factors in ((torch.ones(48), torch.zeros(48)), (None, None)):
+        _, broken = ours.quantize(x, *factors, 128.5)
+        assert broken is not None
+        assert broken.nonzero().flatten().tolist() == [5, 36]
 
 
 def test_encoders_give_the_same_scores_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 import torch
 from fastapi import FastAPI
+from safetensors.torch import load_file, save_file
 
 from models import Classifier, HeadMask
 from models.live_heads import module_bytes
+from models.quantization import quantize
 from service import pipeline as pipeline_module
 from service.api import create_app
 from service.errors import DeviceFailed, OutOfMemory
@@ -403,6 +405,22 @@ async def test_a_row_without_a_finite_score_fails_its_own_request_only(
     )
     assert len(good["results"]) == 4
     assert "finite" in bad["message"]
+
+
+async def test_an_int8_model_that_overflows_fails_its_items_rather_than_guess(
+    tiny_checkpoint: Path, clf: Classifier, tmp_path: Path
+) -> None:
+    quantize(tiny_checkpoint, tmp_path / "int8", clf.tokenizer.encode(pairs()))
+    tensors = load_file(tmp_path / "int8" / "model.safetensors")
+    for part in ("query", "key"):
+        tensors[f"bert.encoder.layer.2.attention.self.{part}.weight_scale"] *= 1e30
+    save_file(tensors, tmp_path / "int8" / "model.safetensors", {"format": "pt"})
+
+    async with serve(tmp_path / "int8") as service:
+        error = await service.refused("/v1/score", 500, query=QUERY, titles=TITLES)
+        assert "finite" in error["message"]
+        whole = await service.post("/v1/score", query=QUERY, titles=TITLES, head_mask="2.*")
+        assert len(whole["results"]) == len(TITLES)
 
 
 async def test_a_failed_device_is_503_counted_and_no_longer_ready(
