@@ -53,7 +53,6 @@ def _place(name: str) -> int:
 
 
 def _text(report: Mapping[str, Any], plots: list[str], directory: str) -> str:
-    words = {True: "yes", False: "**no**", None: "cannot tell"}
     data, baseline = report["data"], report["baseline"]
     held = report["holdout"]
     lines = [
@@ -72,11 +71,11 @@ def _text(report: Mapping[str, Any], plots: list[str], directory: str) -> str:
         "",
         report["conclusion"],
         "",
-        "| published claim | published | here, with 95 % interval | replicates | why |",
+        "| published claim | published | here, with 95 % interval | verdict | why |",
         "| --- | --- | --- | --- | --- |",
     ]
     lines += [
-        "| " + " | ".join([f["claim"], f["published"], f["ours"], words[f["replicates"]], f["reason"]]) + " |"
+        "| " + " | ".join([f["claim"], f["published"], f["ours"], f["verdict"], f["reason"]]) + " |"
         for f in report["findings"]
     ]
     lines += ["", "## What each study found", ""]

@@ -12,6 +12,7 @@ from typing import Any
 from models import evaluation
 from models.study import page, plots
 from models.study.base import Figure, Judged, Result, Section, Study, Table
+from models.study.effort import FULL, left_out
 from models.study.wording import NAMES
 
 PLOTS = "plots"
@@ -27,6 +28,8 @@ def write(study: Study, result: Result, sections: tuple[Section, ...]) -> dict[s
     (study.out / PLOTS).mkdir(exist_ok=True)
     content = report_json(study, result)
     sections = (_setting(study, content), *sections)
+    if study.effort != FULL:
+        sections = (Section("A rough answer", (left_out(result.kind, study.effort),)), *sections)
     drawings = {}
     for section in sections:
         for figure in section.figures:
@@ -56,7 +59,12 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
             "random_order_ndcg10": whole.random_order_ndcg10(),
             "data": _source(study.data),
             "holdout": None if study.holdout is None else _source(study.holdout),
-            "settings": {"seed": study.seed, "resamples": study.resamples, "margin": study.margin},
+            "settings": {
+                "seed": study.seed,
+                "resamples": study.resamples,
+                "margin": study.margin,
+                "quick": study.effort != FULL,
+            },
             "conclusion": result.conclusion,
             "findings": [
                 {
@@ -64,6 +72,8 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
                     "published": finding.published,
                     "ours": finding.ours,
                     "replicates": finding.replicates,
+                    "fact": finding.fact,
+                    "verdict": finding.verdict,
                     "reason": finding.reason,
                 }
                 for finding in result.findings

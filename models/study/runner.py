@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from models.classifier import Classifier, batches_by_length
@@ -23,8 +25,8 @@ from models.study.base import Judged, Matrix, Progress, Silent
 from models.study.prefixes import logits_under
 from models.tokenizer import EncodedPair
 
-BATCH_TOKENS = 4096
-BLOCK = 128
+BATCH_TOKENS = 2048
+BLOCK = 64
 """Masks of a part: enough that neighbours in the order share layers, few enough that a kill loses seconds."""
 
 
@@ -144,8 +146,25 @@ class Runner:
             yield missing[index], logits
 
     def _here(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        for number, part in enumerate(parts):
-            yield number, compute(self.classifier, part)
+        """On a CPU parts run side by side, a core each: threads that share one part wait for each other at
+        every product, and beside other work nearly always."""
+        cores = torch.get_num_threads()
+        if len(parts) < 2 or cores < 2 or self.classifier.encoder.device.type != "cpu":
+            for number, part in enumerate(parts):
+                yield number, compute(self.classifier, part)
+            return
+        pool = ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,))
+        try:
+            numbers = {
+                pool.submit(compute, self.classifier, part): number for number, part in enumerate(parts)
+            }
+            for done in as_completed(numbers):
+                yield numbers[done], done.result()
+        finally:
+            pool.shutdown(
+                wait=False, cancel_futures=True
+            )  # a part takes seconds, and whoever stops us is in a hurry
+            torch.set_num_threads(cores)  # a thread's own number is also that of threads to come
 
     def _file(self, part: Part) -> Path | None:
         if self.cache is None:
