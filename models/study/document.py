@@ -65,7 +65,8 @@ def _text(report: Mapping[str, Any], plots: list[str], directory: str) -> str:
         f"{data['pairs']:,} pairs of {data['queries']} queries"
         + (f", {held['pairs']:,} of {held['queries']} other queries held out" if held else "")
         + f". The whole model: accuracy {baseline['accuracy']:.3f}, QWK {baseline['qwk']:.3f}, NDCG@10 "
-        f"{baseline['ndcg10']:.3f} (a random order: {report['random_order_ndcg10']:.3f}).",
+        f"{baseline['ndcg10']:.3f} (a random order: {report['random_order_ndcg10']:.3f}). All figures are of "
+        f"{report['number_format']} on {report['device']}.",
         "",
         "## Beside the published findings",
         "",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from models import evaluation
+from models.device import describe
 from models.study import page, plots
 from models.study.base import Figure, Judged, Result, Section, Study, Table
 from models.study.effort import FULL, left_out
@@ -54,6 +55,8 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
             "schema": 1,
             "kind": result.kind,
             "model": study.classifier.name,
+            "number_format": study.classifier.encoder.number_format,
+            "device": describe(study.classifier.encoder.device),
             "baseline": {name: baseline[name].value for name in NAMES},
             "baseline_interval": {name: [baseline[name].low, baseline[name].high] for name in NAMES},
             "random_order_ndcg10": whole.random_order_ndcg10(),
@@ -116,7 +119,9 @@ def _setting(study: Study, content: Mapping[str, Any]) -> Section:
             + (f" ({study.holdout.note})." if study.holdout.note else ".")
         )
         + f" Intervals are 95 %, by symmetric bootstrap-t with whole queries drawn ({study.resamples:,} "
-        f"resamples, seed {study.seed}).",
+        f"resamples, seed {study.seed}). All figures are of {content['number_format']} on "
+        f"{content['device']}; another number format moves them a little, and counts of heads that barely pass a "
+        "test by more.",
     ]
     if len(data.queries) < 50:
         paragraphs.append(

@@ -6,6 +6,7 @@ own as soon as they are there, so that a run that was killed computes only what 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -145,6 +146,23 @@ class Runner:
             _write(files[missing[index]], logits)
             yield missing[index], logits
 
+    def keep(
+        self, name: str, inputs: Sequence[object], compute: Callable[[], NDArray[np.float64]]
+    ) -> NDArray[np.float64]:
+        """What `compute` gives, kept like a part: a run that was stopped does not compute it again.
+
+        name, inputs: what it is computed from beside the model and the number format; repr tells them apart.
+        """
+        digest = hashlib.sha256(f"{self.identity}\0{name}\0{list(inputs)!r}".encode()).hexdigest()
+        file = None if self.cache is None else self.cache / f"{digest[:32]}.npy"
+        if file is not None and file.exists():
+            with contextlib.suppress(OSError, ValueError, EOFError):
+                found: NDArray[np.float64] = np.load(file)
+                return found
+        found = compute()
+        _write(file, found)
+        return found
+
     def _here(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """On a CPU parts run side by side, a core each: threads that share one part wait for each other at
         every product, and beside other work nearly always."""
@@ -187,14 +205,14 @@ def _read(file: Path | None, part: Part, grades: int) -> NDArray[np.float32] | N
     return logits if logits.shape == (len(part.masks), len(part.pairs), grades) else None
 
 
-def _write(file: Path | None, logits: NDArray[np.float32]) -> None:
+def _write(file: Path | None, array: NDArray[np.floating]) -> None:
     """Atomically: a part is there whole or not at all."""
     if file is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(f".{os.getpid()}.tmp")
     with draft.open("wb") as stream:
-        np.save(stream, logits)
+        np.save(stream, array)
         stream.flush()
         os.fsync(stream.fileno())
     draft.replace(file)

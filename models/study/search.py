@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ from models.study.tuning import tuned_scales
 BASELINE_KEPT = (0.8, 0.6, 0.4, 0.3, 0.2)
 RANDOM_KEPT = (0.8, 0.6, 0.4, 0.2)
 TUNING_PAIRS = 128
+GRADIENT_PAIRS = 256
+"""Pairs whose gradients are kept in one file: a stopped run loses at most so many."""
 
 COMPARED = 0.4
 """Share of heads at which masks are compared where none passed the test."""
@@ -125,18 +128,30 @@ def gate_gradients(study: Study) -> NDArray[np.float64]:
     """∂loss/∂gate of each pair of the study's data at the intact model: (n, layers, heads)."""
     encoded = study.classifier.tokenizer.encode(study.data.pairs)
     study.progress.start("gradients of the mask", len(encoded))
-    return OpenNetwork(study.classifier).gate_gradients(
-        encoded, study.data.grade, done=study.progress.advance
-    )
+    network = OpenNetwork(study.classifier)
+    found = []
+    for start in range(0, len(encoded), GRADIENT_PAIRS):
+        rows = slice(start, start + GRADIENT_PAIRS)
+        pairs, grades = encoded[rows], study.data.grade[rows]
+        compute = partial(network.gate_gradients, pairs, grades)
+        inputs = (study.data.pairs[rows], grades.tolist())
+        found.append(study.runner.keep("gate gradients", inputs, compute))
+        study.progress.advance(len(pairs))
+    return np.concatenate(found)
 
 
 def _tuned(study: Study, masks: Sequence[Matrix]) -> list[Matrix]:
     rng = np.random.default_rng(study.seed)
     rows = rng.permutation(len(study.data))[:TUNING_PAIRS]
     encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in rows])
-    network = OpenNetwork(study.classifier)
     study.progress.start("tuned scales", len(masks) * study.classifier.num_layers)
-    return tuned_scales(network, encoded, masks, done=study.progress.advance)
+
+    def compute() -> NDArray[np.float64]:
+        network = OpenNetwork(study.classifier)
+        return np.array(tuned_scales(network, encoded, masks, done=study.progress.advance), np.float64)
+
+    inputs = ([study.data.pairs[i] for i in rows], np.array(masks).tobytes())
+    return list(study.runner.keep("tuned scales", inputs, compute).astype(np.float32))
 
 
 def _baselines(
