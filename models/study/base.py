@@ -145,8 +145,8 @@ class Finding:
     """A published claim beside what this run found: one row of the table in `all`.
 
     published: the source study's figure, or "–". ours: figure with interval. replicates: None where this run
-    cannot tell. reason: one sentence that follows from the numbers. fact: what the claim comes to; claims of the
-    same fact count once. verdict: one of models.study.claims.VERDICTS, filled in there.
+    cannot tell. reason: one sentence that follows from the numbers. fact: what the claim comes to; claims of
+    the same fact count once. verdict: one of models.study.claims.VERDICTS, filled in there.
     """
 
     claim: str

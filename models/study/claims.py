@@ -1,4 +1,5 @@
-"""The published claims scored: found, not found, built into the model, not testable here, or open; each fact once."""
+"""The published claims scored: found, not found, built into the model, not testable here, or open; each
+fact once."""
 
 from __future__ import annotations
 
@@ -35,16 +36,19 @@ SHIPPED = {
     MATCHING: (BUILT_IN, f"Built in: {_MATCHES}."),
     MATCHING_LOST: (
         NOT_TESTABLE,
-        f"Not testable here: {_MATCHES}, and they stand in layers 0 to 2, not in those of the published heads.",
+        f"Not testable here: {_MATCHES}, and they stand in layers 0 to 2, not in those of the published "
+        f"heads.",
     ),
     SHARED: (BUILT_IN, f"Built in: {_GROWN}."),
     SEEDS: (NOT_TESTABLE, f"Not testable here: {_MATCHES}, the same in every seed."),
 }
-"""What the shipped model's making decides, by fact: the verdict and why. Other models are taken as they are."""
+"""What the shipped model's making decides, by fact: the verdict and why. Other models are taken as they
+are."""
 
 
 def scored(findings: Sequence[Finding], study: Study) -> tuple[Finding, ...]:
-    """The findings with their verdicts, in the light of how the shipped model was made where it is that one."""
+    """The findings with their verdicts, in the light of how the shipped model was made where it is that
+    one."""
     known = SHIPPED if _is_shipped(study.model) else {}
     return tuple(_scored(finding, known.get(finding.fact)) for finding in findings)
 

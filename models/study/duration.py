@@ -40,7 +40,8 @@ def stages(kind: str, study: Study) -> list[Stage]:
 
 
 def seconds_per_pass(study: Study) -> float:
-    """Measured: the seconds that a pair under one mask takes here, all cores at work on parts of their own."""
+    """Measured: the seconds that a pair under one mask takes here, all cores at work on parts of their
+    own."""
     clf = study.classifier
     step = max(len(study.data) // FIRST_PAIRS, 1)
     encoded = clf.tokenizer.encode(study.data.pairs[::step][:FIRST_PAIRS])

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 class Effort:
     """Counts of what a study computes.
 
-    pairs: of each file, spread over the queries; None: all that --max-pairs lets in. resamples: of a bootstrap,
-    at most. permutations: of a test over queries. fractions, draws: of `random`, shares of heads off above 0 and
-    masks for each. role_pairs, role_sets: of `roles`, pairs whose attention is scored and random sets for each
-    comparison. compared_pairs: of `similarity`. tokens: whose states `layers` compares. shares: of heads kept, at
-    which `search` makes masks; orders: its random orders, and random masks beside the chosen one.
+    pairs: of each file, spread over the queries; None: all that --max-pairs lets in.
+    resamples: of a bootstrap, at most. permutations: of a test over queries.
+    fractions, draws: of `random`, shares of heads off above 0 and masks for each.
+    role_pairs, role_sets: of `roles`, pairs whose attention is scored and random sets for each comparison.
+    compared_pairs: of `similarity`. tokens: whose states `layers` compares.
+    shares: of heads kept, at which `search` makes masks, in the order tested; orders: its random orders, and
+    the random masks of each kind beside the chosen one.
     """
 
     pairs: int | None = None
@@ -53,11 +55,13 @@ def left_out(kind: str, quick: Effort = QUICK, full: Effort = FULL) -> str:
     """What a quick study of this kind leaves out, in one paragraph that its report begins with."""
     each = {
         "single": f"{quick.permutations:,} permutations instead of {full.permutations:,}",
-        "random": f"{quick.fractions} shares of heads with {quick.draws} draws each instead of {full.fractions} "
+        "random": f"{quick.fractions} shares of heads with {quick.draws} draws each instead of "
+        f"{full.fractions} "
         f"with {full.draws}",
         "layers": f"{quick.tokens} tokens compared instead of {full.tokens:,}, {quick.permutations:,} "
         f"permutations instead of {full.permutations:,}",
-        "roles": f"attention in {quick.role_pairs} pairs instead of {full.role_pairs}, {quick.role_sets} random "
+        "roles": f"attention in {quick.role_pairs} pairs instead of {full.role_pairs}, {quick.role_sets} "
+        "random "
         f"sets for each comparison instead of {full.role_sets}",
         "similarity": f"attention in {quick.compared_pairs} pairs instead of {full.compared_pairs}",
         "search": f"masks of {len(quick.shares)} sizes instead of {len(full.shares)}, {quick.orders} random "
@@ -65,8 +69,10 @@ def left_out(kind: str, quick: Effort = QUICK, full: Effort = FULL) -> str:
     }
     parts = [f"{name}: {text}" for name, text in each.items()] if kind == "all" else [each[kind]]
     return (
-        f"This is a rough answer (--quick): at most {quick.pairs} pairs of each file, about {QUERY_TITLES} titles "
+        f"This is a rough answer (--quick): at most {quick.pairs} pairs of each file, about "
+        f"{QUERY_TITLES} titles "
         f"of a query, so that NDCG@10 ranks fewer titles than in the full study; at most {quick.resamples} "
-        f"bootstrap resamples; {'; '.join(parts)}. Intervals are wider and small effects are missed. Run the same "
+        f"bootstrap resamples; {'; '.join(parts)}. Intervals are wider and small effects are missed. Run "
+        f"the same "
         "command without --quick before you act on it."
     )

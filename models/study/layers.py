@@ -166,7 +166,8 @@ def _section(study: Study, sets: list[Off], changes: list[Change]) -> Section:
     return Section(
         "Whole layers off",
         (
-            f"p-values come from a paired permutation test over queries ({study.effort.permutations:,} draws), "
+            f"p-values come from a paired permutation test over queries ({study.effort.permutations:,} "
+            f"draws), "
             "adjusted by Holm over layers and metrics; a layer's p is the smallest of its metrics'. "
             f"“Within {study.margin}”: one-sided tests show that accuracy, QWK and NDCG@10 each fall by "
             "less (5 % each; all must pass). CKA and cosine come from a sample of tokens; their "

@@ -155,7 +155,8 @@ def _result(study: Study, curves: list[Curve]) -> Result:
     off = round(AT * study.shape[0] * study.shape[1])
     verdict = _verdict(passes, study.margin)
     text = (
-        f"With {AT:.0%} of all heads ({off}) off at random, averaged over {study.effort.draws} draws, QWK changes by "
+        f"With {AT:.0%} of all heads ({off}) off at random, averaged over {study.effort.draws} draws, QWK "
+        f"changes by "
         f"{with_interval(at[0].delta['qwk'].interval())}, NDCG@10 by "
         f"{with_interval(at[0].delta['ndcg10'].interval())} and accuracy by "
         f"{with_interval(at[0].delta['accuracy'].interval())}, which is "
@@ -193,7 +194,8 @@ def _result(study: Study, curves: list[Curve]) -> Result:
     section = Section(
         "Heads off at random",
         (
-            f"Masks random:F@S for F = 0, {1 / study.effort.fractions:.2f} … 1 and seeds 0 to {study.effort.draws - 1}, over all "
+            f"Masks random:F@S for F = 0, {1 / study.effort.fractions:.2f} … 1 and seeds 0 to "
+            f"{study.effort.draws - 1}, over all "
             "layers, the lower and the upper half. Bands and tests treat both the queries and the masks "
             f"as samples ({min(study.resamples, RESAMPLES):,} resamples of both, symmetric bootstrap-t). "
             "“No loss” asks that every metric passes, which needs no correction (intersection–union "
@@ -203,7 +205,8 @@ def _result(study: Study, curves: list[Curve]) -> Result:
         (
             Figure(
                 "random-heads",
-                f"Quality as heads go off at random: mean of {study.effort.draws} draws with 95 % bands (of the paired "
+                f"Quality as heads go off at random: mean of {study.effort.draws} draws with 95 % bands "
+                f"(of the paired "
                 "change); dots are single draws, the dashed line is the whole model. 100 % of a half is "
                 "half of all heads.",
                 partial(_draw, curves),

@@ -120,7 +120,8 @@ def _setting(study: Study, content: Mapping[str, Any]) -> Section:
         )
         + f" Intervals are 95 %, by symmetric bootstrap-t with whole queries drawn ({study.resamples:,} "
         f"resamples, seed {study.seed}). All figures are of {content['number_format']} on "
-        f"{content['device']}; another number format moves them a little, and counts of heads that barely pass a "
+        f"{content['device']}; another number format moves them a little, and counts of heads that barely "
+        f"pass a "
         "test by more.",
     ]
     if len(data.queries) < 50:

@@ -1,7 +1,7 @@
 """What did the search find: these heads, or only how many of each layer?
 
-The found mask beside others that keep as many heads, on the held-out queries: random heads with the same number
-in each layer, random heads of all layers, and the lowest layers alone.
+The found mask beside others that keep as many heads, on the held-out queries: random heads with the same
+number in each layer, random heads of all layers, and the lowest layers alone.
 """
 
 from __future__ import annotations
@@ -116,11 +116,13 @@ def as_json(rivalry: Rivalry) -> dict[str, Any]:
 def sentence(rivalry: Rivalry) -> str:
     """What it says, in a few sentences."""
     text = (
-        f"Was it the heads or the layers? On the held-out queries {len(rivalry.changes(MATCHED, 'qwk'))} random masks with as many heads in each "
+        f"Was it the heads or the layers? On the held-out queries {len(rivalry.changes(MATCHED, 'qwk'))} "
+        f"random masks with as many heads in each "
         f"layer change QWK by {_spread(rivalry, MATCHED, 'qwk')} and NDCG@10 by "
         f"{_spread(rivalry, MATCHED, 'ndcg10')}; the found mask changes them by {_found(rivalry, 'qwk')} (p "
         f"{p_value(rivalry.p(MATCHED, 'qwk'))}) and {_found(rivalry, 'ndcg10')} (p "
-        f"{p_value(rivalry.p(MATCHED, 'ndcg10'))}). {rivalry.heads_on} random heads of all layers change QWK by "
+        f"{p_value(rivalry.p(MATCHED, 'ndcg10'))}). {rivalry.heads_on} random heads of all layers change "
+        f"QWK by "
         f"{_spread(rivalry, ANYWHERE, 'qwk')}, the {rivalry.heads_on} lowest heads by "
         f"{signed(float(rivalry.changes(LOWEST, 'qwk')[0]))}. "
     )
@@ -128,8 +130,8 @@ def sentence(rivalry: Rivalry) -> str:
         return text + "The two metrics differ, so it is open whether more was found than the layers."
     if rivalry.only_layers:
         return (
-            text
-            + "What the search found is the layers: within a layer these queries cannot tell its choice from chance."
+            text + "What the search found is the layers: within a layer these queries cannot tell its choice "
+            "from chance."
         )
     return text + "So the choice within the layers matters too."
 
@@ -143,8 +145,10 @@ def section(rivalry: Rivalry) -> Section:
     return Section(
         "Search: the heads or the layers?",
         (
-            f"All masks keep {rivalry.heads_on} heads and are judged on the held-out queries. Of random masks the "
-            "table gives the median change and, in brackets, the worst and the best. p is the share of masks, the "
+            f"All masks keep {rivalry.heads_on} heads and are judged on the held-out queries. Of random "
+            f"masks the "
+            "table gives the median change and, in brackets, the worst and the best. p is the share of "
+            "masks, the "
             "found one counted, that do at least as well as it.",
         ),
         (Table(("mask", *(f"Δ {NAMES[metric]}" for metric in METRICS), "p"), tuple(rows)),),
@@ -159,4 +163,5 @@ def _spread(rivalry: Rivalry, kind: str, metric: str) -> str:
     changes = rivalry.changes(kind, metric)
     if len(changes) == 1:
         return signed(float(changes[0]))
-    return f"{signed(float(np.median(changes)))} ({signed(float(changes.min()))} to {signed(float(changes.max()))})"
+    low, middle, high = (signed(float(value)) for value in np.quantile(changes, (0, 0.5, 1)))
+    return f"{middle} ({low} to {high})"

@@ -84,7 +84,8 @@ def _result(study: Study, heads: Heads, effects: list[Effect], adjusted: NDArray
         (
             f"Intervals are 95 % (symmetric cluster bootstrap-t over queries, {study.resamples:,} "
             "resamples) and hold for one head at a time. p-values come from a paired permutation test "
-            f"over queries ({study.effort.permutations:,} draws) and are adjusted over all heads and metrics together "
+            f"over queries ({study.effort.permutations:,} draws) and are adjusted over all heads and "
+            f"metrics together "
             "by Benjamini–Hochberg; a head's p is the smallest of its metrics'.",
         ),
         (_table(heads, effects, adjusted, order),),

@@ -21,9 +21,10 @@ GRACE_SECONDS = 3
 def ends_at_once(message: str) -> Iterator[None]:
     """Ends the process with EXIT_STATUS and one line on standard error when SIGINT comes; main thread only.
 
-    The body gets KeyboardInterrupt and GRACE_SECONDS to close what it opened; a second SIGINT ends it there and then.
-    Python tells the main thread of a signal only between two of its instructions, and one native call can take
-    longer than anybody waits. So a thread of its own reads of the signal from a pipe that the handler writes to.
+    The body gets KeyboardInterrupt and GRACE_SECONDS to close what it opened; a second SIGINT ends it there
+    and then. Python tells the main thread of a signal only between two of its instructions, and one native
+    call can take longer than anybody waits; so a thread of its own reads of the signal from a pipe that the
+    handler writes to.
     """
     # A shell that starts a job in the background lets it ignore SIGINT; who sends it one still means it.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)

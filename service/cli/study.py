@@ -162,7 +162,8 @@ class Bar:
         """Says how long it will take. plan: the stages to come with their seconds; words: their sum."""
         self._plan = list(plan)
         print(
-            f"This takes {words} here, by the speed of a first batch, less what an earlier run has left in cache/.",
+            f"This takes {words} here, by the speed of a first batch, less what an earlier run has left "
+            f"in cache/.",
             file=sys.stderr,
             flush=True,
         )

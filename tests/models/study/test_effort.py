@@ -43,7 +43,7 @@ def test_a_plan_names_the_stages_that_run_in_their_order(tmp_path: Path) -> None
     said = []
 
     class Stages:
-        def start(self, what: str, total: int) -> None:
+        def start(self, what: str, total: int) -> None:  # noqa: ARG002 - as Progress has it
             said.append(what)
 
         def advance(self, steps: int = 1) -> None: ...

@@ -1,4 +1,5 @@
-"""Ctrl-C ends a study at once, also in native code and from a shell's background, and loses nothing that is done."""
+"""Ctrl-C ends a study at once, also in native code and from a shell's background, and loses nothing that
+is done."""
 
 from __future__ import annotations
 
