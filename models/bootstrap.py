@@ -102,7 +102,7 @@ def with_data(counts: Floats) -> Floats:
 def standard_errors(influences: Floats, counts: Floats) -> Floats:
     """(resamples,) from influences and counts (resamples, queries), clusters being queries."""
     queries = counts.shape[1]
-    return np.asarray(np.sqrt(np.einsum("rq,rq,rq->r", counts, influences, influences) * queries / max(queries - 1, 1)))
+    return np.asarray(np.sqrt((counts * influences**2).sum(1) * queries / max(queries - 1, 1)))
 
 
 def estimate(values: Floats, errors: Floats) -> Estimate:
