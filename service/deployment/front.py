@@ -68,11 +68,10 @@ class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
                 continue
             async with self._reload_lock:
                 if self._is_restarting():
-                    await self._start_again(self._haproxy._proc.returncode)
+                    await self._start_again()
 
-    async def _start_again(self, status: int) -> None:
-        reason = f"signal {-status}" if status < 0 else f"exit status {status}"
-        _tell(f"HAProxy ended ({reason}); starting it again")
+    async def _start_again(self) -> None:
+        _tell("HAProxy ended; starting it again")
         has_failed = False
         while self._is_restarting():
             try:

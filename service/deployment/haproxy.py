@@ -53,10 +53,11 @@ ERRORS: tuple[tuple[int, int, str, str], ...] = (
 SILENT = (408,)
 # What HAProxy 2.8 answers to what it cannot parse, whatever the error file says (only an empty one counts).
 _PAGE_400 = re.compile(rb"HTTP/1\.1 400 Bad request\r\n[^\0]*</html>\n\0")
-METHODS = "GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT"
+METHODS = "GET HEAD POST PUT PATCH DELETE OPTIONS TRACE"
 # Answers of the replica's HTTP parser, below our application: the only plain-text errors that get this far.
 _FRONTEND_RULES = (
     f"http-request deny deny_status 405 unless {{ method {METHODS} }}",
+    "http-request deny deny_status 400 unless { path_beg / }",  # `OPTIONS *`
     "http-response deny deny_status 400 if { status 400 } { res.hdr(content-type) -m beg text/plain }",
 )
 

@@ -188,14 +188,14 @@ async def test_what_is_not_http_gets_our_error_shape(server: Server) -> None:
         b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket": 400,
         b"BREW / HTTP/1.1\r\nhost: a": 405,
         b"TRACE / HTTP/1.1\r\nhost: a": 405,
-        b"OPTIONS * HTTP/1.1\r\nhost: a": None,
-        b"CONNECT a:80 HTTP/1.1\r\nhost: a": None,
+        b"OPTIONS * HTTP/1.1\r\nhost: a": 400,
+        b"CONNECT a:80 HTTP/1.1\r\nhost: a": 405,
         b"GET /nowhere HTTP/1.0": 404,
-        b"GET /-/nowhere HTTP/1.1\r\nhost: a": None,
+        b"GET /-/nowhere HTTP/1.1\r\nhost: a": 404,
     }
     for line, status in lines.items():
         answer = await send_raw(server.port, line + b"\r\n\r\n")
-        assert answer.status in ({status} if status else range(400, 500)), (line[:70], answer)
+        assert answer.status == status, (line[:70], answer)
         assert answer.headers["content-type"] == "application/json", line[:70]
         assert set(answer.json["error"]) == {"type", "message", "param"}
 
@@ -209,7 +209,7 @@ async def test_haproxy_that_is_killed_is_back_within_two_seconds_and_the_operato
     while (await send_raw(server.port, request("GET", "/health/ready"))).status != 200:
         assert time.monotonic() < killed + 2
         await asyncio.sleep(0.02)
-    assert server.wait_for_line("HAProxy") == "headroom: HAProxy ended (signal 9); starting it again"
+    assert server.wait_for_line("HAProxy") == "headroom: HAProxy ended; starting it again"
 
 
 async def test_an_edit_of_the_config_applies_without_a_restart(server: Server) -> None:
