@@ -20,16 +20,17 @@ Stage = tuple[str, float]
 FIRST_PAIRS = 64
 FIRST_MASKS = 3
 
-# What other work takes, in forward passes of one pair; measured with the shipped model in float32.
+# What work on one core takes, in forward passes of one pair on two cores; measured with the shipped model in
+# float32. Other models and more cores move it, so a forecast is rough.
 GRADIENT = 4.0
 """Of a pair: in float32, forward and backward."""
 TUNING = 4.0
 """Of a pair and a mask."""
-ROLES = 60.0
+ROLES = 25.0
 """Of a pair: all heads' attention and its 999 permutations."""
-DISTANCES = 60.0
+DISTANCES = 40.0
 """Of a pair: every two heads."""
-STATISTICS = 10.0
+STATISTICS = 3.0
 """Of a mask: its metrics and their bootstrap."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ QUICK = Effort(
     shares=(0.8, 0.6, 0.4, 0.3, 0.2),
     orders=5,
 )
+
+QUICK_ALL = replace(QUICK, pairs=120)
+"""All kinds in the time of one or two."""
 
 QUERY_TITLES = 4
 """Titles of each query in a quick study: with fewer there is hardly an order to judge."""

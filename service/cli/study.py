@@ -95,7 +95,7 @@ def command(
     from models import Classifier
     from models.study import duration, inputs, kinds, report
     from models.study.base import Study
-    from models.study.effort import FULL, QUERY_TITLES, QUICK
+    from models.study.effort import FULL, QUERY_TITLES, QUICK, QUICK_ALL
     from models.study.runner import Runner, identity_of
 
     clf = Classifier.load(model, device, dtype)
@@ -106,7 +106,7 @@ def command(
     if holdout is not None:
         kept = inputs.read_judged(holdout, grades=len(clf.grades), most_pairs=max_pairs, seed=seed)
         inputs.check_apart(judged, kept)
-    effort = QUICK if quick else FULL
+    effort = FULL if not quick else QUICK_ALL if kind is Kind.all else QUICK
     if effort.pairs is not None:
         judged = inputs.roughly(judged, effort.pairs, QUERY_TITLES, seed)
         kept = None if kept is None else inputs.roughly(kept, effort.pairs, QUERY_TITLES, seed)
