@@ -63,10 +63,10 @@ referees:
 
 .venv/installed: .venv/bin/pip pyproject.toml constraints.txt
 	$(PIP) --editable .
-	$(BIN)/python -m models.kernels
+	$(BIN)/python -m models.ops.kernels
 	@touch $@
 
 .venv/installed-%: .venv/bin/pip pyproject.toml constraints.txt
 	$(PIP) --editable '.[$*]'
-	$(BIN)/python -m models.kernels
+	$(BIN)/python -m models.ops.kernels
 	@touch $@ .venv/installed

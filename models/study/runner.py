@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from models.batch import pack
 from models.classifier import Classifier, batches_by_length
 from models.evaluation import Evaluation
-from models.packing import pack
 from models.study.base import Judged, Matrix, Progress, Silent
 from models.study.prefixes import logits_under
 from models.tokenizer import EncodedPair
@@ -53,10 +53,10 @@ def logits_of(
     classifier: Classifier, encoded: Sequence[EncodedPair], masks: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Logits (masks, pairs, grades) float32 of encoded pairs in one batch under each mask."""
-    encoder = classifier.encoder
-    batch = pack(encoded, device=encoder.device, deterministic=encoder.deterministic)
+    network = classifier.network
+    batch = pack(encoded, device=network.device, deterministic=network.deterministic)
     ordered: NDArray[np.float32] = np.take(
-        logits_under(encoder, batch, masks), classifier.config.label_order, axis=2
+        logits_under(network, batch, masks), classifier.config.label_order, axis=2
     )
     return ordered
 
@@ -190,5 +190,5 @@ def identity_of(directory: Path, classifier: Classifier) -> str:
             with file.open("rb") as stream:
                 while block := stream.read(1 << 22):
                     digest.update(block)
-    encoder = classifier.encoder
-    return f"1 {digest.hexdigest()} {encoder.device.type} {encoder.dtype} {encoder.deterministic}"
+    network = classifier.network
+    return f"1 {digest.hexdigest()} {network.device.type} {network.dtype} {network.deterministic}"
