@@ -21,6 +21,8 @@ _PART_OF = {
     "aten::embedding": "embeddings",
     "aten::layer_norm": "LayerNorm",
     "aten::mul_": "mask",
+    "aten::bmm": "attention core",
+    "aten::softmax": "attention core",
     "aten::scaled_dot_product_attention": "attention core",
     "Kernels.attention": "attention core",
     "Kernels.layer_norm": "LayerNorm",
