@@ -3,7 +3,12 @@ PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
 BIN := .venv/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SHELL := bash
+
+# pip says hundreds of lines, or with --quiet none for minutes: show the large files.
+pip-install = @echo "Installing into .venv; this may take some minutes."; set -o pipefail; \
+  $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
+  | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
 .PHONY: help install dev referees serve test check bench load soak model clean
 
@@ -18,7 +23,7 @@ serve: install
 	@exec $(BIN)/headroom serve --host $(HOST) --port $(PORT) $(if $(MODEL),--model $(MODEL))
 
 ## make test      install what the tests need and run all of them
-test: dev referees
+test: referees dev
 	$(BIN)/python -m pytest
 
 ## make check     formatting, lint, types and the import-layer contract
@@ -52,21 +57,20 @@ clean:
 
 dev: .venv/installed-dev
 
-# Load generators that ours is compared with in the tests, the database that a cluster uses, and a compiler.
-referees:
-	@command -v hey >/dev/null && command -v wrk >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
-	  && command -v g++ >/dev/null || (apt-get update -qq && apt-get install -y -qq hey wrk procps postgresql g++ >/dev/null)
+# Programs that pip does not install, such as a database and a browser: before the long part, which may be in vain.
+referees: .venv/bin/pip
+	@$(BIN)/python -m tests.referees
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headroom needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/pip pyproject.toml constraints.txt
-	$(PIP) --editable .
+	$(call pip-install,.)
 	$(BIN)/python -m models.ops.kernels
 	@touch $@
 
 .venv/installed-%: .venv/bin/pip pyproject.toml constraints.txt
-	$(PIP) --editable '.[$*]'
+	$(call pip-install,.[$*])
 	$(BIN)/python -m models.ops.kernels
 	@touch $@ .venv/installed

@@ -32,15 +32,22 @@ IN_A_ROW = 30  # answers; replicas take turns
 
 
 class Requests:
-    """Requests of `titles` titles each, made of the load tester's own pairs."""
+    """Requests of `titles` titles each, made of the load tester's own pairs.
 
-    def __init__(self, titles: int) -> None:
+    words: so many words in each title, drawn from those titles; None: the titles as they are.
+    """
+
+    def __init__(self, titles: int, words: int | None = None) -> None:
         pairs = made_up_pairs(seed=1)
         rng = np.random.default_rng(0)
-        self.texts = [
-            (pairs[rng.integers(len(pairs))][0], [pairs[i][1] for i in rng.integers(len(pairs), size=titles)])
-            for _ in range(max(2, POOL // titles))
-        ]
+        vocabulary = np.array(" ".join(title for _, title in pairs).split())
+
+        def some() -> list[str]:
+            if words is None:
+                return [pairs[i][1] for i in rng.integers(len(pairs), size=titles)]
+            return [" ".join(rng.choice(vocabulary, words)) for _ in range(titles)]
+
+        self.texts = [(pairs[rng.integers(len(pairs))][0], some()) for _ in range(max(2, POOL // titles))]
         self._next = 0
 
     def body(self) -> bytes:

@@ -74,7 +74,7 @@ async def _schedule(rows: Sequence[Sequence[Row]]) -> float:
         return [item.payload for item in batch.items]
 
     scheduler: Scheduler[Row, Row] = Scheduler(
-        run, max_batch_tokens=1024, max_queue_tokens=65_536, max_age_s=0.5
+        run, max_batch_tokens=1024, max_queue_tokens=65_536, max_request_tokens=128_000, max_age_s=0.5
     )
     running = asyncio.create_task(scheduler.run())
     taken = []

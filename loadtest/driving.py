@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -26,20 +27,37 @@ def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) ->
     """
     slo = objective.parse(plan.slo) if plan.slo else None
     directory = out or Path("runs") / datetime.now().strftime("load-%Y%m%d-%H%M%S")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PlanError(f"--out: {directory} cannot be made: {error.strerror}") from None
     server = nullcontext(None) if start is None else beside.started_server(start, plan.url)
-    with server as process:
+    with _made(directory), server as process:
         if find_max:
             assert slo is not None
             result = _search(plan, slo)
         else:
             result = _run(_resolved(plan), slo, process)
-    (directory / "report.json").write_bytes(orjson.dumps(result))
-    (directory / "report.html").write_text(html.render(result), "utf-8")
+        (directory / "report.json").write_bytes(orjson.dumps(result))
+        (directory / "report.html").write_text(html.render(result), "utf-8")
     return result, directory
+
+
+@contextmanager
+def _made(directory: Path) -> Iterator[None]:
+    """Make the directory before the test is made. If the test fails, what was made and is empty goes again.
+
+    Raises:
+        PlanError: it cannot be made.
+    """
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanError(f"--out: {directory} cannot be made: {error.strerror}") from None
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # something is in it
+            for path in made:
+                path.rmdir()
+        raise
 
 
 def check_searchable(plan: Plan) -> None:

@@ -2,7 +2,7 @@
 
 >>> from models import Classifier, HeadMask
 >>> clf = Classifier.load()
->>> mask = HeadMask.parse("0-5.*", layers=clf.num_layers, heads=clf.num_heads)
+>>> mask = HeadMask.parse("6-11.*", layers=clf.num_layers, heads=clf.num_heads)
 >>> clf.score([("angle bracket", "Simpson 12-Gauge Angle")], head_mask=mask).expected_grade
 """
 

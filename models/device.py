@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-import torch
+import re
+from typing import TYPE_CHECKING
 
 from models.cores import cores
 from models.errors import ModelError
 
-DTYPES = {
-    "float32": torch.float32,
-    "fp32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "bf16": torch.bfloat16,
-}
+if TYPE_CHECKING:  # torch is imported when a device is asked for: names are checked without it
+    import torch
+
+DEVICES = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
+DTYPES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
+"""The names that a user may give, and torch's."""
+
+
+def check_device_name(name: str) -> None:
+    """Raises ModelError for what is not `auto`, `cpu`, `cuda` or `cuda:N`; does not need torch."""
+    if not DEVICES.fullmatch(name):
+        raise ModelError(f"device {name!r} is not supported; give auto, cpu, cuda or cuda:N")
+
+
+def check_dtype_name(name: str) -> None:
+    """Raises ModelError for what is neither `auto` nor among DTYPES; does not need torch."""
+    if name != "auto" and name not in DTYPES:
+        raise ModelError(f"dtype {name!r} is not known; give auto, {', '.join(DTYPES)}")
 
 
 def resolve_device(name: str) -> torch.device:
     """`auto` (CUDA where there is one, else the CPU), `cpu`, `cuda` or `cuda:N`. Raises ModelError."""
+    check_device_name(name)
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ModelError(f"device {name!r} is not known; give auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ModelError(f"device {name!r} is not supported; give auto, cpu, cuda or cuda:N")
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ModelError(f"device {name!r} is not here: torch sees no CUDA device")
     return device
@@ -35,11 +46,12 @@ def resolve_dtype(name: str, device: torch.device, *, deterministic: bool) -> to
 
     deterministic: only float32 can be; `auto` then means float32. Raises ModelError.
     """
+    check_dtype_name(name)
+    import torch
+
     if name == "auto":
         return torch.bfloat16 if not deterministic and has_native_bfloat16(device) else torch.float32
-    dtype = DTYPES.get(name)
-    if dtype is None:
-        raise ModelError(f"dtype {name!r} is not known; give auto, {', '.join(DTYPES)}")
+    dtype: torch.dtype = getattr(torch, DTYPES[name])
     if deterministic and dtype != torch.float32:
         raise ModelError(f"deterministic scores need dtype float32, not {name}")
     return dtype
@@ -47,13 +59,25 @@ def resolve_dtype(name: str, device: torch.device, *, deterministic: bool) -> to
 
 def has_native_bfloat16(device: torch.device) -> bool:
     """avx512_bf16 or amx on a CPU, compute capability 8 or newer on CUDA."""
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
+def autocast(device: torch.device) -> torch.autocast:
+    """Products in bfloat16 where the device computes in it natively, else in float32: elsewhere bfloat16 is
+    emulated, and training in it takes several times as long."""
+    import torch
+
+    return torch.autocast(device.type, torch.bfloat16, enabled=has_native_bfloat16(device))
+
+
 def describe(device: torch.device) -> str:
     """The device in words, for logs and GET /v1/models."""
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"cpu ({cores()} cores)"
@@ -61,6 +85,8 @@ def describe(device: torch.device) -> str:
 
 def processor_features() -> list[str]:
     """The vector features of this CPU that decide which code paths compute."""
+    import torch
+
     return [
         name
         for name, present in (

@@ -10,8 +10,8 @@ class ModelError(Exception):
     """Any error that models/ raises on purpose."""
 
 
-class InvalidMask(ModelError):
-    """A head mask that is not in the grammar, or does not fit the model."""
+class InvalidMask(ModelError, ValueError):
+    """A head mask that is not in the grammar, or does not fit the model; a ValueError, too."""
 
 
 class UnsupportedCheckpoint(ModelError):

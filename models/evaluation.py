@@ -24,6 +24,9 @@ CALIBRATION_BINS = 15
 CUTOFF = 10
 """NDCG looks at this many titles of a query."""
 
+RANGES = {"qwk": (-1.0, 1.0), "spearman": (-1.0, 1.0)}
+"""What a metric may be; those that are not named here, 0 to 1."""
+
 _CHUNK = 256  # resamples at a time: spearman holds (chunk, pairs)
 
 
@@ -164,6 +167,22 @@ def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -
     """Each metric with its 95 % interval."""
     counts = with_data(resample(evaluation.queries, resamples, seed))
     return {name: symmetric_t(draws, counts) for name, draws in evaluation.draws(counts).items()}
+
+
+def within_range(metrics: Mapping[str, Interval], *, change: bool = False) -> dict[str, Interval]:
+    """The same without the intervals that leave what the metric can be: their ends are nan.
+
+    The intervals are symmetric, and reach beyond the possible where the queries are too few to tell.
+    change: these are differences of two metrics.
+    """
+    kept = {}
+    for name, found in metrics.items():
+        low, high = RANGES.get(name, (0.0, 1.0))
+        if change:
+            low, high = low - high, high - low
+        fits = low <= found.low and found.high <= high
+        kept[name] = found if fits else Interval(found.value, float("nan"), float("nan"))
+    return kept
 
 
 def differences(

@@ -184,7 +184,7 @@ def _listed(text: str, shape: tuple[int, int]) -> _Heads:
         if not match:
             wrong = _shown(item) if item else f"item {number}, which is empty,"
             raise InvalidMask(
-                f"{wrong} is not layer.head (such as 2.3, 0-5.* or *.0); this model has "
+                f"{wrong} is not layer.head (such as 2.3, 6-11.* or *.0); this model has "
                 f"{_range('layer', shape)} and {_range('head', shape)}"
             )
         where = f" (item {number}, {_shown(item)})" if len(items) > 1 else ""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from models.errors import ModelError
 
@@ -30,17 +31,17 @@ def read_labelled(path: Path, *, grades: int) -> list[LabelledPair]:
     """The pairs of a file with the columns (or keys) query, title and grade; others are ignored.
 
     grades: how many there are; a grade is a whole number from 0 to grades − 1.
-    Raises ModelError naming the file, the row (counted from 1, after a header) and what is wrong with it.
+    Raises ModelError naming the file, the line (of parquet, the row, counted from 1) and what is wrong there.
     """
     return list(iter_labelled(path, grades=grades))
 
 
 def iter_labelled(path: Path, *, grades: int) -> Iterator[LabelledPair]:
     """The same, one at a time: the file may be larger than memory."""
-    number = 0
-    for number, row in enumerate(_rows(path), start=1):
-        yield _pair(row, f"{path}, row {number}", grades)
-    if not number:
+    row = None
+    for row in _rows(path):
+        yield _pair(row, grades)
+    if row is None:
         raise ModelError(f"{path} holds no pairs")
 
 
@@ -49,29 +50,44 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
     Raises ModelError as `read_labelled` does.
     """
-    pairs = [_texts(row, f"{path}, row {number}", COLUMNS[:2]) for number, row in enumerate(_rows(path), 1)]
+    pairs = [_texts(row, COLUMNS[:2]) for row in _rows(path)]
     if not pairs:
         raise ModelError(f"{path} holds no pairs")
     return pairs
 
 
-def _pair(row: Mapping[str, Any], place: str, grades: int) -> LabelledPair:
-    query, title = _texts(row, place, COLUMNS)
-    number = _grade(row["grade"])
+class _Row(NamedTuple):
+    """values: by column. place: where it stands, for errors."""
+
+    values: Mapping[Any, Any]
+    place: str
+
+
+def _pair(row: _Row, grades: int) -> LabelledPair:
+    query, title = _texts(row, COLUMNS)
+    grade = row.values["grade"]
+    number = _grade(grade)
     if number is None or not 0 <= number < grades:
-        raise ModelError(f"{place}: grade {row['grade']!r} is not a whole number from 0 to {grades - 1}")
+        raise ModelError(f"{row.place}: grade {grade!r} is not a whole number from 0 to {grades - 1}")
     return LabelledPair(query, title, number)
 
 
-def _texts(row: Mapping[str, Any], place: str, columns: Sequence[str]) -> tuple[str, str]:
+def _texts(row: _Row, columns: Sequence[str]) -> tuple[str, str]:
     for column in columns:
-        if row.get(column) is None:
+        if row.values.get(column) is None:
             needed = " and ".join((", ".join(columns[:-1]), columns[-1]))
-            raise ModelError(f"{place}: there is no {column}; each row needs {needed}")
-    query, title = row["query"], row["title"]
+            found = _listed([name for name, value in row.values.items() if name and value is not None])
+            raise ModelError(f"{row.place}: there is no {column}; found {found}; each row needs {needed}")
+    query, title = row.values["query"], row.values["title"]
     if not isinstance(query, str) or not isinstance(title, str) or not query.strip():
-        raise ModelError(f"{place}: query and title must be text, and the query not blank")
+        raise ModelError(f"{row.place}: query and title must be text, and the query not blank")
     return query, title
+
+
+def _listed(names: Sequence[object]) -> str:
+    """Column names as an error quotes them, cut short: a file without a header has a text as its name."""
+    shown = [repr(name) if len(str(name)) <= 40 else repr(str(name)[:39] + "…") for name in names[:10]]
+    return (", ".join(shown) + (" …" if len(names) > 10 else "")) or "nothing"
 
 
 def _grade(value: object) -> int | None:
@@ -85,7 +101,7 @@ def _grade(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def _rows(path: Path) -> Iterator[_Row]:
     suffixes = path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
     kind = suffixes[0] if suffixes else ""
     if not path.is_file():
@@ -98,7 +114,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
                 if kind == ".jsonl":
                     yield from _jsonl(path, stream)
                 else:
-                    yield from csv.DictReader(stream, delimiter="," if kind == ".csv" else "\t", strict=True)
+                    yield from _csv(path, stream, "," if kind == ".csv" else "\t")
         except (UnicodeDecodeError, OSError, EOFError, csv.Error) as error:
             raise ModelError(f"{path} cannot be read: {error}") from None
     else:
@@ -111,7 +127,22 @@ def _open(path: Path) -> IO[str]:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _jsonl(path: Path, stream: IO[str]) -> Iterator[Mapping[str, Any]]:
+def _csv(path: Path, stream: IO[str], delimiter: str) -> Iterator[_Row]:
+    reader = csv.DictReader(stream, delimiter=delimiter, strict=True)
+    names = list(reader.fieldnames or ())
+    if names and not {"query", "title"} <= set(names):
+        gone = " and ".join(name for name in COLUMNS[:2] if name not in names)
+        raise ModelError(
+            f"{path}, line {reader.line_num}: there is no column {gone}; found {_listed(names)}; the first "
+            "line names the columns: query, title and, where grades are wanted, grade"
+        )
+    before = reader.line_num
+    for values in reader:
+        yield _Row(values, f"{path}, line {before + 1}")  # quoted texts may go over several
+        before = reader.line_num
+
+
+def _jsonl(path: Path, stream: IO[str]) -> Iterator[_Row]:
     for number, line in enumerate(stream, start=1):
         if line.strip():
             try:
@@ -120,18 +151,22 @@ def _jsonl(path: Path, stream: IO[str]) -> Iterator[Mapping[str, Any]]:
                 raise ModelError(f"{path}, line {number}: not JSON ({error})") from None
             if not isinstance(row, dict):
                 raise ModelError(f"{path}, line {number}: not a JSON object")
-            yield row
+            yield _Row(row, f"{path}, line {number}")
 
 
-def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+def _parquet(path: Path) -> Iterator[_Row]:
     try:
         import pyarrow.parquet as parquet
     except ImportError:
         raise ModelError(f"{path}: parquet needs pyarrow; pip install 'headroom[bulk]'") from None
     try:
         file = parquet.ParquetFile(path)
-        present = set(file.schema_arrow.names)
-        for batch in file.iter_batches(columns=[name for name in COLUMNS if name in present]):
-            yield from batch.to_pylist()
+        names = file.schema_arrow.names
+        if not {"query", "title"} <= set(names):
+            raise ModelError(f"{path}: there are no columns query and title; found {_listed(names)}")
+        numbers = itertools.count(1)
+        for batch in file.iter_batches(columns=[name for name in COLUMNS if name in names]):
+            for values in batch.to_pylist():
+                yield _Row(values, f"{path}, row {next(numbers)}")
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
         raise ModelError(f"{path} cannot be read: {error}") from None

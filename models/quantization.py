@@ -32,6 +32,7 @@ from torch import Tensor
 from models.batch import PackedBatch, pack
 from models.bert import Bert
 from models.checkpoint import TOKENIZER_FILES, layer_prefix, read_tensors
+from models.checks import check_can_be_quantized, check_empty
 from models.config import INT8_FORMAT, QUANTIZATION_CONFIG, ModelConfig, parse_config, read_config
 from models.errors import ModelError
 from models.live_heads import Live
@@ -68,10 +69,8 @@ def quantize(
     Raises ModelError where `target` already holds something or `source` is quantized already.
     """
     config = read_config(source)
-    if config.int8:
-        raise ModelError(f"{source} is quantized already; name the float checkpoint it was made from")
-    if target.exists() and any(target.iterdir()):
-        raise ModelError(f"{target} is not empty; name a new directory")
+    check_can_be_quantized(source, config)
+    check_empty(target)
     if not pairs:
         raise ModelError("calibration needs at least one pair")
     tensors = {name: tensor.clone() for name, tensor in read_tensors(source, config).items()}

@@ -6,7 +6,7 @@ import json
 import re
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -50,7 +50,7 @@ class EncodedPair:
         return len(self.ids)
 
 
-class _Text(NamedTuple):
+class EncodedText(NamedTuple):
     """One encoded text, without special tokens."""
 
     ids: bytes  # int32s, at most as many as the window has room for
@@ -108,9 +108,12 @@ class PairTokenizer:
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """One EncodedPair for each (query, title), in order. Raises ModelError for a lone surrogate."""
-        texts = self._encode_texts({text for pair in pairs for text in pair})
+        return self.join(pairs, self.encode_texts({text for pair in pairs for text in pair}))
+
+    def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
+        """One EncodedPair for each (query, title), in order, from what `encode_texts` made of their texts."""
         pieces: list[bytes] = []
-        parts: list[tuple[_Text, _Text, bool]] = []
+        parts: list[tuple[EncodedText, EncodedText, bool]] = []
         for query_text, title_text in pairs:
             query, title = texts[query_text], texts[title_text]
             truncated = query.tokens + title.tokens > self._budget
@@ -131,17 +134,18 @@ class PairTokenizer:
         """The word pieces of a pair, special tokens included."""
         return [str(self._tokenizer.id_to_token(id_)) for id_ in pair.ids.tolist()]
 
-    def _kept(self, query: _Text, title: _Text) -> tuple[_Text, _Text]:
+    def _kept(self, query: EncodedText, title: EncodedText) -> tuple[EncodedText, EncodedText]:
         """What is kept of two texts that do not fit the window together."""
         kept = []
         lengths = kept_tokens(query.tokens, title.tokens, self._budget)
         for text, tokens in zip((query, title), lengths, strict=True):
             ids = text.ids[: tokens * _ID_BYTES]
             unknown = int(np.count_nonzero(np.frombuffer(ids, np.int32) == self._unknown))
-            kept.append(_Text(ids, tokens, unknown))
+            kept.append(EncodedText(ids, tokens, unknown))
         return kept[0], kept[1]
 
-    def _encode_texts(self, texts: Iterable[str]) -> dict[str, _Text]:
+    def encode_texts(self, texts: Iterable[str]) -> dict[str, EncodedText]:
+        """The texts by themselves, for `join`. Raises ModelError for a lone surrogate."""
         encoded, missing = self._cache.get(texts)
         if not missing:
             return encoded
@@ -167,11 +171,11 @@ class PairTokenizer:
                 break
         return ids
 
-    def _text(self, ids: list[int]) -> _Text:
+    def _text(self, ids: list[int]) -> EncodedText:
         if not self._forbidden.isdisjoint(ids):
             ids = [self._unknown if id_ in self._forbidden else id_ for id_ in ids]
         kept = ids[: self._budget]
-        return _Text(_as_bytes(kept), tokens=len(ids), unknown=kept.count(self._unknown))
+        return EncodedText(_as_bytes(kept), tokens=len(ids), unknown=kept.count(self._unknown))
 
 
 def kept_tokens(query: int, title: int, budget: int) -> tuple[int, int]:
@@ -206,12 +210,12 @@ class _Cache:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._texts: OrderedDict[str, _Text] = OrderedDict()
+        self._texts: OrderedDict[str, EncodedText] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, texts: Iterable[str]) -> tuple[dict[str, _Text], list[str]]:
+    def get(self, texts: Iterable[str]) -> tuple[dict[str, EncodedText], list[str]]:
         """Those that are here, and those that are not."""
-        found: dict[str, _Text] = {}
+        found: dict[str, EncodedText] = {}
         missing: list[str] = []
         with self._lock:
             for text in texts:
@@ -222,7 +226,7 @@ class _Cache:
                     found[text] = encoded
         return found, missing
 
-    def put(self, texts: dict[str, _Text]) -> None:
+    def put(self, texts: dict[str, EncodedText]) -> None:
         short = {text: encoded for text, encoded in texts.items() if len(text) <= _CACHED_CHARACTERS}
         with self._lock:
             self._texts.update(short)

@@ -1,8 +1,8 @@
 """API keys: how they are written, how one is recognised, and how often each may call.
 
 `HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50]`; `rate`, requests per second,
-counts in each replica on its own. Keys are kept as SHA-256 digests only, so no repr, log, pickle or error
-message can show one.
+counts in each replica on its own. `sha256:` and the SHA-256 digest of a key, in hex, may stand in its place.
+Keys are kept as digests only, so no repr, log, pickle or error message can show one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from service.errors import RateLimited, Unauthorized
 Role = Literal["user", "admin"]
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # what RFC 6750 lets a bearer token be
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +37,32 @@ class ApiKey:
         """What a log may say of it: the start of the digest, as in `printf %s KEY | sha256sum`."""
         return f"key {self.digest.hex()[:8]}"
 
+    @property
+    def entry(self) -> str:
+        """The entry of this key by its digest, from which `parse_api_keys` makes the same key."""
+        rate = "" if self.rate is None else f";rate={self.rate!r}"
+        return f"sha256:{self.digest.hex()};role={self.role}{rate}"
+
     def __repr__(self) -> str:
         return f"ApiKey(role={self.role!r}, rate={self.rate})"
 
 
-def parse_api_keys(text: str) -> tuple[ApiKey, ...]:
-    """The keys of `HEADROOM_API_KEYS`; none where the text is blank.
+def parse_api_keys(value: object) -> tuple[ApiKey, ...]:
+    """The keys of `HEADROOM_API_KEYS`, or of a list with an entry each; none if there is no entry.
 
     Raises:
         ValueError: says which entry is wrong and how, without repeating it.
     """
-    if not text.strip():
-        return ()
+    if isinstance(value, str):
+        entries: Sequence[object] = value.split(",") if value.strip() else ()
+    elif isinstance(value, list | tuple):
+        entries = value
+    else:
+        raise ValueError("write KEY[;role=admin][;rate=50] in quotes, or a list of such entries; '' for none")
     keys: list[ApiKey] = []
-    for number, entry in enumerate(text.split(","), 1):
+    for number, entry in enumerate(entries, 1):
         try:
-            key = _parse_entry(entry)
+            key = entry if isinstance(entry, ApiKey) else _parse_entry(entry)
         except ValueError as error:
             raise ValueError(f"entry {number}: {error}") from None
         if key.digest in {other.digest for other in keys}:
@@ -60,9 +71,14 @@ def parse_api_keys(text: str) -> tuple[ApiKey, ...]:
     return tuple(keys)
 
 
-def _parse_entry(entry: str) -> ApiKey:
+def _parse_entry(entry: object) -> ApiKey:
+    if not isinstance(entry, str):
+        raise ValueError("a key is text; put it in quotes")
     token, *options = (part.strip() for part in entry.split(";"))
-    if not _TOKEN.fullmatch(token):
+    digest = _DIGEST.fullmatch(token)
+    if token.startswith("sha256:") and digest is None:
+        raise ValueError("after sha256: come the 64 hex digits of the key's SHA-256, in lower case")
+    if digest is None and not _TOKEN.fullmatch(token):
         raise ValueError("a key is one or more of A-Z a-z 0-9 . _ ~ + / - and may end in =")
     role: Role = "user"
     rate: float | None = None
@@ -77,7 +93,7 @@ def _parse_entry(entry: str) -> ApiKey:
             rate = _parse_rate(value)
         else:
             raise ValueError("the options are role=user, role=admin and rate=REQUESTS_PER_SECOND")
-    return ApiKey(_digest(token.encode()), role, rate)
+    return ApiKey(bytes.fromhex(digest[1]) if digest else _digest(token.encode()), role, rate)
 
 
 def _parse_rate(value: str) -> float:

@@ -124,9 +124,15 @@ class RequestTimeout(ServiceError):
 
 
 class BodyTooLarge(ServiceError):
+    """`unread`: the rest of the body is still to come."""
+
     status = 413
     type = "body_too_large"
     default = "The body is too large."
+
+    def __init__(self, message: str | None = None, *, unread: bool = False) -> None:
+        super().__init__(message)
+        self.unread = unread
 
 
 class UnsupportedMediaType(ServiceError):

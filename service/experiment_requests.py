@@ -9,8 +9,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from service.experiments.config import STORABLE, Unit
 from service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome, unstorable_value
-from service.schemas import Request, Unit
+from service.schemas import Request
 
 MAX_OUTCOMES = 1_000
 MAX_REASON_CHARS = 500
@@ -44,7 +45,7 @@ def _value(value: float) -> float:
     return value
 
 
-Id = Annotated[Unit, Field(max_length=MAX_TEXT)]
+Id = Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE]
 Time = Annotated[
     float,
     PlainValidator(_time),
@@ -57,17 +58,32 @@ Time = Annotated[
         }
     ),
 ]
-Reason = Annotated[str, Field(max_length=MAX_REASON_CHARS, description="Kept in the experiment's log.")]
+Name = Annotated[str, Field(min_length=1, max_length=64), STORABLE]
+Reason = Annotated[
+    str, Field(max_length=MAX_REASON_CHARS, description="Kept in the experiment's log."), STORABLE
+]
 
 
 class OutcomeItem(Request):
     """Something that a unit did."""
 
-    experiment: Annotated[str, Field(min_length=1, max_length=64)]
-    unit: Unit
-    metric: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,64}$", examples=["click"])]
+    experiment: Name = Field(description="The experiment's name in the config.")
+    unit: Unit = Field(description="Who did it: the `unit` of the scoring request.")
+    metric: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
+            examples=["click"],
+            description="One of the experiment's metrics in the config.",
+        ),
+    ]
     value: Annotated[
-        float, Field(json_schema_extra={"minimum": -MAX_VALUE, "maximum": MAX_VALUE}), AfterValidator(_value)
+        float,
+        Field(
+            json_schema_extra={"minimum": -MAX_VALUE, "maximum": MAX_VALUE},
+            description="1 or 0 where it happened or not, else how much.",
+        ),
+        AfterValidator(_value),
     ]
     time: Time = Field(description="When: Unix seconds, or an ISO 8601 time (UTC where it names no zone).")
     id: Id = Field(description="Yours, one per outcome of the experiment: a repeated one is a duplicate.")
@@ -87,7 +103,15 @@ class OutcomeItem(Request):
 class OutcomesRequest(Request):
     """Outcomes of exposed units, in any order; late ones and repeated ones are welcome."""
 
-    outcomes: Annotated[list[OutcomeItem], Field(min_length=1, max_length=MAX_OUTCOMES, fail_fast=True)]
+    outcomes: Annotated[
+        list[OutcomeItem],
+        Field(
+            min_length=1,
+            max_length=MAX_OUTCOMES,
+            fail_fast=True,
+            description="In any order, of any experiment.",
+        ),
+    ]
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -115,10 +139,14 @@ class RampRequest(Request):
     traffic: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description="A share; none: the next step of the config's ramp."
     )
-    reinstate: Annotated[list[str], Field(max_length=10)] = Field(
+    reinstate: Annotated[list[Name], Field(max_length=10)] = Field(
         default_factory=list, description="Rolled back arms to take in again."
     )
     reason: Reason = ""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"traffic": 0.5, "reason": "no harm in the first week"}]}
+    )
 
 
 class StopRequest(Request):
@@ -126,9 +154,15 @@ class StopRequest(Request):
 
     reason: Reason = ""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "a bug in the page"}]})
+
 
 class ShipRequest(Request):
     """Everybody gets this arm's variant from now on."""
 
-    arm: Annotated[str, Field(min_length=1, max_length=64)]
+    arm: Name = Field(description="One of the experiment's arms; control, too.")
     reason: Reason = ""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"arm": "pruned", "reason": "good enough, and faster"}]}
+    )

@@ -115,7 +115,8 @@ class FairQueue(Generic[P, T]):
     Args:
         max_age_s: once something has waited longer, a quarter of each batch of its lane goes to what has,
             first come, first served, and so does every fourth choice of a lane: what shorter requests pass
-            over and over again still gets a quarter of the device.
+            over and over again still gets a quarter of the device. Batches that are not to be filled owe it
+            that much as well, and no more where it got its part of the batches before.
     """
 
     def __init__(self, *, max_age_s: float) -> None:
@@ -125,6 +126,7 @@ class FairQueue(Generic[P, T]):
         self._max_age_s = max_age_s
         self._arrivals = 0
         self._batches = 0
+        self._owed = 0.0  # tokens that the oldest, past its age, is behind its part; negative: ahead of it
         self._lanes: dict[Hashable, _Lane[P, T]] = {}
 
     def push(
@@ -191,17 +193,23 @@ class FairQueue(Generic[P, T]):
             return [], late
         batch: list[Entry[P, T]] = []
         left = budget
-        if aged:
+        if aged and (fill or self._owed > 0):
             left -= self._take_aged(lane, budget // AGED_PART, now, batch, late)
+        by_age = budget - left
+        oldest = lane.oldest() if lane.strands else None
         some_are_done = False
         while (place := self._head(lane, now, late)) is not None:
             strand = place[2]
             if some_are_done and not fill and strand.ends[-1] - strand.ends[strand.next] > left:
                 break
-            left -= self._take_from(strand, left, batch)
+            taken = self._take_from(strand, left, batch)
+            left -= taken
+            by_age += taken if strand is oldest else 0
             if strand.items:
                 break
             some_are_done = True
+        owed = self._owed + (budget - left) / AGED_PART - by_age if aged else 0.0
+        self._owed = max(-float(budget), min(float(budget), owed))
         self._batches += 1
         self.sharing.advance(budget - left)
         self._settle()
@@ -225,7 +233,9 @@ class FairQueue(Generic[P, T]):
             for _, lane in heads:
                 while self._is_late(lane.oldest(), now, late):  # it may stand behind the lane's head
                     pass
-            return min((lane for _, lane in heads), key=lambda lane: lane.oldest().arrival)
+            longest = min((lane for _, lane in heads), key=lambda lane: lane.oldest().arrival)
+            if now - longest.oldest().flow.since > self._max_age_s:  # not only what was too late
+                return longest
         return min(heads, key=itemgetter(0))[1]
 
     def _head(self, lane: _Lane[P, T], now: float, late: list[Dropped[T]]) -> _Place[P, T] | None:

@@ -2,17 +2,19 @@
 
 With `PROMETHEUS_MULTIPROC_DIR` in the environment when the process starts, all replicas of a node share that
 directory and any of them answers a scrape for all: counters and histograms are summed over processes dead and
-alive; gauges are of live processes only, and files of processes that were killed are removed at the scrape.
+alive; gauges are of live processes only. `service.node_metrics` keeps that directory small.
 
 Label values come from the config and from fixed words, never from a request.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from prometheus_client import (
@@ -24,10 +26,10 @@ from prometheus_client import (
     generate_latest,
     values,
 )
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from service.errors import ShedReason
 from service.experiment_metrics import ExperimentMetrics
+from service.node_metrics import NodeMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -58,7 +60,8 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per counter and histogram that nobody graphs
         own = CollectorRegistry() if registry is None else registry
         self._registry = own
-        self._directory = _shared_directory()
+        self._node = _node()
+        self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._variants: set[str] = set()
         self.experiments = ExperimentMetrics(own)
 
@@ -220,42 +223,24 @@ class Metrics:
         """What this replica runs."""
         self._build_info.labels(version, torch, model, device, dtype).set(1)
 
+    async def scrape(self) -> bytes:
+        """`render`, off the event loop and one at a time: it takes longer the more replicas there are."""
+        return await asyncio.get_running_loop().run_in_executor(self._scrapes, self.render)
+
     def render(self) -> bytes:
         """The scrape: of this process, or of every replica that shares the multi-process directory."""
-        if self._directory is None:
+        if self._node is None:
             return generate_latest(self._registry)
-        _reap(self._directory)
         registry = CollectorRegistry()
-        MultiProcessCollector(registry, str(self._directory))  # type: ignore[no-untyped-call]
+        registry.register(self._node)
         return generate_latest(registry)
 
 
-def _shared_directory() -> Path | None:
+def _node() -> NodeMetrics | None:
     # prometheus-client chose its kind of value when it was imported; a variable set since then has no effect.
     if values.ValueClass is values.MutexValue:
         return None
-    return Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
-
-
-def _reap(directory: Path) -> None:
-    """Remove the live gauges of processes that are gone: after a kill -9 nobody else does."""
-    for file in directory.glob("gauge_live*_*.db"):
-        pid = file.stem.rpartition("_")[2]
-        if pid.isdigit() and not _is_alive(int(pid)):
-            try:
-                mark_process_dead(int(pid), str(directory))  # type: ignore[no-untyped-call]
-            except FileNotFoundError:
-                continue  # another replica is answering a scrape as well and was faster
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return NodeMetrics(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
 
 
 def _observe(histogram: Histogram, value: float, *, times: int) -> None:

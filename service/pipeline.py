@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,7 +19,7 @@ from models.classifier import Classifier
 from models.device import describe
 from models.errors import InvalidMask
 from models.head_mask import HeadMask
-from models.tokenizer import EncodedPair
+from models.tokenizer import EncodedPair, EncodedText
 from service import listings
 from service.engine import AttentionRow, Engine, Lane, Outcome, Row, RowScore, Work
 from service.errors import (
@@ -31,6 +31,7 @@ from service.errors import (
     as_service_error,
 )
 from service.experiments.assignment import Assigned
+from service.experiments.connection import reason_of
 from service.experiments.desk import Desk
 from service.experiments.live import Experiments, Route
 from service.experiments.store import Store
@@ -59,13 +60,16 @@ from service.variants import BASE, Catalog, Choice, build_catalog
 INLINE_CHARS = 4_000
 """Texts up to this long together are tokenised at once; more would hold up the event loop."""
 
+PORTION_CHARS = 65_536
+"""Longer ones are tokenised in portions of this size on a thread, where requests take turns."""
+
 EXPOSURES_SECONDS = 5.0
 """How long the end waits for exposures to reach the database."""
 
 GAUGE_SECONDS = 0.5
 """How often the queue's gauges are brought up to date between batches."""
 
-# No arm's doing, and another attempt would make it worse.
+# Errors that no arm causes and that another attempt would make worse; such a request exposes nobody.
 _EVERY_ARMS_FAULT = (QueueFull, Draining, DeviceFailed)
 
 T = TypeVar("T", Row, AttentionRow)
@@ -114,7 +118,7 @@ class Pipeline:
         )
         pipeline = cls(settings, engine, catalog, metrics)
         pipeline._warm_up(catalog)
-        pipeline._live.apply(config.assigner, config.version)
+        pipeline._apply_experiments(config)
         pipeline._publish()
         metrics.build_info(
             version=version("headroom"),
@@ -136,17 +140,27 @@ class Pipeline:
     def apply(self, config: LiveConfig) -> None:
         """Puts another live config in force; requests under way finish under the old one.
 
-        May load checkpoints: call it off the event loop. Raises InvalidConfig and leaves all as it was.
+        May load checkpoints: call it off the event loop. Raises InvalidConfig, or what the device has against
+        it, and leaves all as it was.
         """
         if config.version == self._catalog.config.version:
+            self._checked = None
             return
-        self.check(config)
-        catalog = self._build(config)
-        # Rows of the config before may still be queued, so its checkpoints stay until the next change.
-        self._engine.classifiers = {BASE: self._base} | self._catalog.classifiers | catalog.classifiers
-        self._warm_up(catalog, warm=self._catalog)
-        self._catalog, self._checked = catalog, None
-        self._live.apply(config.assigner, config.version)
+        before = self._engine.classifiers
+        try:
+            self.check(config)
+            catalog = self._build(config)
+            # Rows of the config before may still be queued, so its checkpoints stay until the next change.
+            self._engine.classifiers = {BASE: self._base} | self._catalog.classifiers | catalog.classifiers
+            self._warm_up(catalog, warm=self._catalog)
+            self._apply_experiments(config)
+        except BaseException:
+            self._engine.classifiers = before
+            self._make_room(self._catalog)
+            raise
+        finally:
+            self._checked = None
+        self._catalog = catalog
         self._publish()
 
     async def start(self) -> None:
@@ -155,6 +169,7 @@ class Pipeline:
             self._engine.run,
             max_batch_tokens=self._budget,
             max_queue_tokens=self._settings.queue_tokens(self._device),
+            max_request_tokens=self._settings.request_tokens(self._base.max_tokens),
             max_age_s=self._settings.max_age_s,
             max_wait_s=self._settings.max_queue_s,
             tokens_per_second=self._engine.tokens_per_second,
@@ -196,7 +211,7 @@ class Pipeline:
             return "draining"
         if self._engine.failure:
             return "the device failed"
-        return "the scheduler stopped" if any(task.done() for task in self._tasks) else None
+        return "the scheduler stopped" if any(task.done() for task in self._tasks) else self._live.failure
 
     async def score(self, request: ScoreRequest) -> ScoreResponse:
         """POST /v1/score. Where an experiment's arm fails a request, the control's variant answers it."""
@@ -223,29 +238,39 @@ class Pipeline:
             raise
         except (DeadlineExceeded, asyncio.CancelledError):
             late = request.deadline_ms is not None and _since(started) * 1000 > 0.95 * request.deadline_ms
-            self._live.abandoned(assigned, _since(started), late=late)
+            self._live.abandoned(route, _since(started), late=late)
             raise
         except Exception as error:
-            if assigned.fallback is None:
-                if as_service_error(error).status >= 500:
-                    self._live.failed(assigned, _since(started))
-                raise
-            answer = await self._score(request, catalog.choose(assigned.fallback, None), started, assigned)
-            self._live.fell_back(assigned, _since(started), error)
+            answer = await self._fall_back(request, catalog, route, started, error)
+            self._live.fell_back(route, _since(started), error)
             return answer
         self._live.succeeded(
-            assigned,
+            route,
             _since(started),
             lambda: np.array([result.score for result in answer.results], dtype=np.float32),
         )
         return answer
+
+    async def _fall_back(
+        self, request: ScoreRequest, catalog: Catalog, route: Route, started: float, error: Exception
+    ) -> ScoreResponse:
+        """The control's answer to a request that the arm's variant failed; raises where there is none."""
+        assigned = route.assigned
+        try:
+            if assigned is None or assigned.fallback is None:
+                raise error
+            return await self._score(request, catalog.choose(assigned.fallback, None), started, assigned)
+        except BaseException:
+            if as_service_error(error).status >= 500:  # else a refusal, and the control's as well
+                self._live.failed(route, _since(started))
+            raise
 
     async def _score(
         self, request: ScoreRequest, choice: Choice, started: float, assigned: Assigned | None = None
     ) -> ScoreResponse:
         encoded, tokenize_s = await self._encode(choice.variant.classifier, request.texts(), request)
         rows = [(choice.lane, Row(pair, choice.mask)) for pair in encoded]
-        answered = await self._run(rows, started, request.deadline_ms)
+        answered = await self._run(rows, started, request)
         arm = "" if assigned is None else assigned.arm
         return ScoreResponse(
             model=choice.variant.classifier.name,
@@ -278,7 +303,7 @@ class Pipeline:
             for i in range(len(columns[0]))
             for choice, column in zip(choices, columns, strict=True)
         ]
-        answered = await self._run(rows, started, request.deadline_ms)
+        answered = await self._run(rows, started, request)
         return CompareResponse(
             model=self._base.name,
             columns=[
@@ -302,9 +327,7 @@ class Pipeline:
         pair = encoded[0]
         heads = self._wanted_heads(request.heads, classifier, len(pair))
         lane = Lane(choice.variant.checkpoint, kind="attention")
-        answered = await self._run(
-            [(lane, AttentionRow(pair, choice.mask, heads))], started, request.deadline_ms
-        )
+        answered = await self._run([(lane, AttentionRow(pair, choice.mask, heads))], started, request)
         maps = answered.outcomes[0]
         assert isinstance(maps, np.ndarray)
         return AttentionResponse(
@@ -354,12 +377,15 @@ class Pipeline:
     ) -> tuple[list[EncodedPair], float]:
         """Tokens of the pairs, and the seconds it took. Raises InvalidRequest for a query without tokens."""
         started = time.monotonic()
-        encode = classifier.tokenizer.encode
+        tokenizer = classifier.tokenizer
         if sum(len(query) + len(title) for query, title in texts) <= INLINE_CHARS:
-            encoded = encode(texts)
+            encoded = tokenizer.encode(texts)
         else:
             loop = asyncio.get_running_loop()
-            encoded = await loop.run_in_executor(self._tokenize_thread, encode, texts)
+            known: dict[str, EncodedText] = {}
+            for portion in _portions(text for pair in texts for text in pair):
+                known |= await loop.run_in_executor(self._tokenize_thread, tokenizer.encode_texts, portion)
+            encoded = await loop.run_in_executor(self._tokenize_thread, tokenizer.join, texts, known)
         for number, pair in enumerate(encoded):
             if not pair.query_tokens:
                 in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None
@@ -368,11 +394,20 @@ class Pipeline:
         return encoded, time.monotonic() - started
 
     async def _run(
-        self, rows: Sequence[tuple[Lane, T]], started: float, deadline_ms: float | None
+        self,
+        rows: Sequence[tuple[Lane, T]],
+        started: float,
+        request: ScoreRequest | CompareRequest | AttentionRequest,
     ) -> _Answered:
-        """Queues the rows of one request and waits for all. Raises the first error among them."""
-        deadline = None if deadline_ms is None else started + deadline_ms / 1000
+        """Queues the rows of one request and waits for all. Raises the first error among them, InvalidRequest
+        where they hold more tokens than one request may."""
+        deadline = None if request.deadline_ms is None else started + request.deadline_ms / 1000
         items: list[Item[Work]] = [Item(len(row.pair), lane, row) for lane, row in rows]
+        tokens, limit = sum(item.tokens for item in items), self._settings.max_request_tokens
+        if limit is not None and tokens > limit:
+            raise InvalidRequest(
+                f"{tokens} tokens are more than the {limit} of one request", param=_texts_field(request)
+            )
         ticket: Ticket[Outcome] = self._scheduler.submit(items, deadline=deadline)
         outcomes = []
         for outcome in await ticket.result():
@@ -424,18 +459,29 @@ class Pipeline:
             )
         return self._checked
 
+    def _apply_experiments(self, config: LiveConfig) -> None:
+        try:
+            self._live.apply(config.assigner, config.version)
+        except Exception as error:
+            raise InvalidConfig(
+                f"experiments: the database cannot start or read them: {reason_of(error)}"
+            ) from error
+
     def _warm_up(self, catalog: Catalog, warm: Catalog | None = None) -> None:
         """Room for every sliced lane; then each mask of each checkpoint once, but what `warm` has already:
         traffic goes on beside it."""
-        lanes = {variant.lane for variant in catalog.variants.values()}
-        sliced = Counter(lane.checkpoint for lane in lanes if lane.sliced)
-        for checkpoint, classifier in self._engine.classifiers.items():
-            classifier.network.live_heads.make_room(sliced=sliced[checkpoint])
+        self._make_room(catalog)
         seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
         for variant in catalog.variants.values():
             if (variant.lane, variant.mask) not in seen:
                 seen.add((variant.lane, variant.mask))
                 self._engine.warm_up(variant.lane, self._budget, variant.mask)
+
+    def _make_room(self, catalog: Catalog) -> None:
+        lanes = {variant.lane for variant in catalog.variants.values()}
+        sliced = Counter(lane.checkpoint for lane in lanes if lane.sliced)
+        for checkpoint, classifier in self._engine.classifiers.items():
+            classifier.network.live_heads.make_room(sliced=sliced[checkpoint])
 
     def _publish(self) -> None:
         catalog = self._catalog
@@ -491,6 +537,27 @@ def _named(place: str, catalog: Catalog, name: str | None, form: MaskForm | None
         return catalog.choose(name, form)
     except (InvalidRequest, InvalidMask) as error:
         raise InvalidRequest(str(error), param=place) from None
+
+
+def _portions(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The distinct ones among the texts, in lists of about PORTION_CHARS characters."""
+    portion: list[str] = []
+    chars = 0
+    for text in dict.fromkeys(texts):
+        portion.append(text)
+        chars += len(text)
+        if chars >= PORTION_CHARS:
+            yield portion
+            portion, chars = [], 0
+    if portion:
+        yield portion
+
+
+def _texts_field(request: ScoreRequest | CompareRequest | AttentionRequest) -> str:
+    """The field that holds most of a request's text."""
+    if isinstance(request, AttentionRequest):
+        return "title"
+    return "titles" if request.pairs is None else "pairs"
 
 
 def _since(started: float) -> float:

@@ -25,6 +25,9 @@ else:
     Row = list[float]
     Matrix = list[list[float]]
 
+Model = Annotated[str, Field(description="The checkpoint that scores.")]
+VariantName = Annotated[str, Field(description="The variant that scores.")]
+
 
 def to_json(value: Any) -> bytes:
     """The bytes of an answer. numpy float32 are written with as many digits as float32 has."""
@@ -45,9 +48,9 @@ class HeadMaskInfo:
 class Assignment:
     """The experiment's arm that a unit was assigned to."""
 
-    experiment: str
-    arm: str
-    bucket: int
+    experiment: Annotated[str, Field(description="The experiment's name in the config.")]
+    arm: Annotated[str, Field(description="The arm, whose variant scored.")]
+    bucket: Annotated[int, Field(description="The unit's bucket, from 0 to 9,999.")]
     forced: Annotated[
         bool, Field(description="Whether the config lists the unit for this arm: no exposure.")
     ] = False
@@ -73,6 +76,8 @@ class ScoreResult:
 
 @dataclass(slots=True)
 class Usage:
+    """How much was scored; under several masks, each pair counts once for each of them."""
+
     pairs: Annotated[int, Field(description="Pairs scored.")]
     tokens: Annotated[int, Field(description="Tokens scored.")]
 
@@ -81,10 +86,10 @@ class Usage:
 class Timing:
     """Milliseconds spent in each stage; also sent as the `Server-Timing` header."""
 
-    tokenize: float
-    queue: float
-    inference: float
-    total: float
+    tokenize: Annotated[float, Field(description="Reading the texts into tokens.")]
+    queue: Annotated[float, Field(description="Waiting for a place in a batch.")]
+    inference: Annotated[float, Field(description="In the model.")]
+    total: Annotated[float, Field(description="From the arrival of the body to the answer.")]
 
     def server_timing(self) -> str:
         """The value of the `Server-Timing` header."""
@@ -99,12 +104,16 @@ class Timing:
 
 @dataclass(slots=True)
 class ScoreResponse:
-    model: Annotated[str, Field(description="The checkpoint that scored.")]
-    variant: str
+    """The relevance of each pair, and what judged it."""
+
+    model: Model
+    variant: VariantName
     head_mask: Annotated[
         HeadMaskInfo, Field(description="The mask that was applied, the variant's included.")
     ]
-    assignment: Assignment | None
+    assignment: Annotated[
+        Assignment | None, Field(description="Null where no experiment decided the variant.")
+    ]
     degraded: Annotated[
         bool, Field(description="Whether load made the service fall back to another variant.")
     ]
@@ -118,13 +127,15 @@ class Column:
     """One mask's or variant's scores."""
 
     head_mask: HeadMaskInfo
-    variant: str
-    results: list[ScoreResult]
+    variant: VariantName
+    results: Annotated[list[ScoreResult], Field(description="In the request's order.")]
 
 
 @dataclass(slots=True)
 class CompareResponse:
-    model: str
+    """The same pairs' relevance under each mask and variant."""
+
+    model: Model
     columns: Annotated[list[Column], Field(description="In the order asked, masks first.")]
     usage: Usage
     timing_ms: Timing
@@ -132,19 +143,23 @@ class CompareResponse:
 
 @dataclass(slots=True)
 class HeadAttention:
-    layer: int
-    head: int
+    """Where one head looks."""
+
+    layer: Annotated[int, Field(description="From 0.")]
+    head: Annotated[int, Field(description="Within the layer, from 0.")]
     probabilities: Annotated[Matrix, Field(description="n × n: row i says where token i looks.")]
 
 
 @dataclass(slots=True)
 class AttentionResponse:
-    model: str
-    variant: str
+    """The attention probabilities of the chosen heads over one pair."""
+
+    model: Model
+    variant: VariantName
     head_mask: HeadMaskInfo
     tokens: Annotated[list[str], Field(description="The n tokens, special ones included.")]
     segments: Annotated[list[int], Field(description="0 for the query's tokens, 1 for the title's.")]
-    heads: list[HeadAttention]
+    heads: Annotated[list[HeadAttention], Field(description="The chosen heads, by layer and number.")]
     timing_ms: Timing
 
 
@@ -152,20 +167,22 @@ class AttentionResponse:
 class ModelInfo:
     """A loaded checkpoint."""
 
-    name: str
-    layers: int
+    name: Annotated[str, Field(description="As answers name it in `model`.")]
+    layers: Annotated[int, Field(description="Layers of the encoder.")]
     heads: Annotated[int, Field(description="Heads per layer.")]
-    hidden_size: int
-    intermediate_size: int
-    vocab_size: int
+    hidden_size: Annotated[int, Field(description="Numbers that describe a token between layers.")]
+    intermediate_size: Annotated[int, Field(description="Width of the feed-forward part.")]
+    vocab_size: Annotated[int, Field(description="Tokens that the vocabulary knows.")]
     max_tokens: Annotated[int, Field(description="The window: longer pairs are truncated.")]
     grades: Annotated[list[str] | None, Field(description="From least to most relevant; null: one score.")]
-    parameters: int
+    parameters: Annotated[int, Field(description="Weights, counted.")]
     bytes: Annotated[int, Field(description="Weights in memory.")]
     sliced_bytes: Annotated[int, Field(description="Weights with dead heads cut out, cached beside them.")]
-    device: str
-    dtype: str
-    deterministic: bool
+    device: Annotated[str, Field(description="What computes.")]
+    dtype: Annotated[str, Field(description="The number format that it computes in.")]
+    deterministic: Annotated[
+        bool, Field(description="Whether a pair scores bitwise the same alone and in any batch.")
+    ]
     processor: Annotated[list[str], Field(description="Features of the processor that are made use of.")]
     kernels: Annotated[
         str | None,
@@ -176,48 +193,58 @@ class ModelInfo:
 
 @dataclass(slots=True)
 class ModelsResponse:
-    models: list[ModelInfo]
+    """What is loaded."""
+
+    models: Annotated[list[ModelInfo], Field(description="The service's own checkpoint first.")]
 
 
 @dataclass(slots=True)
 class VariantInfo:
     """A servable: a checkpoint with a mask."""
 
-    name: str
-    model: str
+    name: Annotated[str, Field(description="As requests name it in `variant`.")]
+    model: Model
     head_mask: HeadMaskInfo
     sliced: Annotated[bool, Field(description="Whether dead heads' weights are cut out.")]
-    parameters: int
+    parameters: Annotated[int, Field(description="Weights, counted, without those cut out.")]
     default: Annotated[bool, Field(description="Whether requests that name no variant get it.")]
 
 
 @dataclass(slots=True)
 class VariantsResponse:
+    """The variants of the live config."""
+
     config_version: Annotated[str, Field(description="Changes with the live config.")]
-    variants: list[VariantInfo]
+    variants: Annotated[list[VariantInfo], Field(description="In the config's order.")]
 
 
 @dataclass(slots=True)
 class MaskInfo:
     """A stored mask: `@name` in a spec."""
 
-    name: str
+    name: Annotated[str, Field(description="Without the @.")]
     source: Annotated[Literal["model", "config"], Field(description="Where it is stored.")]
     head_mask: HeadMaskInfo
 
 
 @dataclass(slots=True)
 class MasksResponse:
-    masks: list[MaskInfo]
+    """The masks that requests can name."""
+
+    masks: Annotated[list[MaskInfo], Field(description="By name.")]
 
 
 @dataclass(slots=True)
 class Health:
-    status: Literal["live", "ready"]
+    """All is well; the status code says the same."""
+
+    status: Annotated[Literal["live", "ready"], Field(description="What was asked.")]
 
 
 @dataclass(slots=True)
 class ErrorDetail:
+    """What went wrong."""
+
     type: Annotated[str, Field(description="Stable; for programs.")]
     message: Annotated[str, Field(description="One sentence; for people.")]
     param: Annotated[str | None, Field(description="The field at fault.", examples=["titles[3]"])]

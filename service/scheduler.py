@@ -3,7 +3,9 @@
 Everything here runs on one event loop. A free slot takes the next batch from the fair queue as soon as there
 is one and never waits for it to fill up; what arrives while every slot is busy is what makes batches large.
 
-    scheduler = Scheduler(engine.run, max_batch_tokens=16384, max_queue_tokens=262144, max_age_s=0.2)
+    scheduler = Scheduler(
+        engine.run, max_batch_tokens=16384, max_queue_tokens=262144, max_request_tokens=512000, max_age_s=0.2
+    )
     running = asyncio.create_task(scheduler.run())
     ticket = scheduler.submit(items, deadline=time.monotonic() + 0.2)
     results = await ticket.result()
@@ -112,7 +114,11 @@ class Scheduler(Generic[P, R]):
             the budget is halved and the batch tried again in halves; DeviceFailed goes to every item; any
             other error is narrowed down, half by half, to the items that cause it.
         max_batch_tokens: the token budget of a batch. A single longer item goes alone.
-        max_queue_tokens: admission limit on what waits; an idle queue takes any one request.
+        max_queue_tokens: admission limit on what would be served before a request; an empty queue takes any
+            one request.
+        max_request_tokens: what the largest request holds; submit none that is larger. It bounds the memory:
+            no more waits than this and twice `max_queue_tokens`, of which long requests alone can fill no
+            more than this and once `max_queue_tokens`.
         max_wait_s: admission limit on what a request would wait for, at the measured token rate. So is the
             request's own deadline: one that could not be met is refused at once.
         max_age_s: what has waited longer gets a part of the device whatever else comes (`FairQueue`).
@@ -132,6 +138,7 @@ class Scheduler(Generic[P, R]):
         *,
         max_batch_tokens: int,
         max_queue_tokens: int,
+        max_request_tokens: int,
         max_age_s: float,
         max_wait_s: float = inf,
         tokens_per_second: float | None = None,
@@ -143,6 +150,7 @@ class Scheduler(Generic[P, R]):
     ) -> None:
         self._run = run
         self._max_queue_tokens = max_queue_tokens
+        self._max_waiting_tokens = 2 * max_queue_tokens + max_request_tokens
         self._max_wait_s = max_wait_s
         self._slots = slots
         self._split_tokens = split_tokens
@@ -217,9 +225,13 @@ class Scheduler(Generic[P, R]):
         """Raises QueueFull where a request of so many tokens finds no room, or not enough time."""
         queued = self._queue.tokens
         if not queued:
-            return  # an idle queue takes any one request
-        ahead = self._in_flight_tokens + self._queue.ahead_of(tokens)
-        limits: list[tuple[float, str | None]] = [(queued + tokens - self._max_queue_tokens, None)]
+            return  # an empty queue takes any one request
+        queued_ahead = self._queue.ahead_of(tokens)
+        ahead = self._in_flight_tokens + queued_ahead
+        limits: list[tuple[float, str | None]] = [
+            (queued_ahead - self._max_queue_tokens, None),
+            (queued + tokens - self._max_waiting_tokens, None),
+        ]
         if (rate := self._rate.per_second) is not None:
             limits.append((ahead - self._max_wait_s * rate, None))
             if deadline is not None and deadline > now:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -22,8 +21,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from service.errors import InvalidRequest
-from service.experiments.config import MAX_ATTRIBUTES, MAX_UNIT_CHARS, Attribute, AttributeName
-from service.experiments.events import unstorable
+from service.experiments.config import MAX_ATTRIBUTES, Attribute, AttributeName, Unit
 from service.settings import Settings
 
 MAX_GRADE = 30
@@ -52,8 +50,8 @@ def _one_key(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 MASK_SCHEMA: dict[str, Any] = {
     "description": (
-        "Which attention heads to switch off: `none`, `2.3`, `2.3,4.0-5,7.*`, `0-5.*`, `keep:2.3,4.*`, "
-        "`random:0.2@7`, `random:0.2@7/0-5.*`, `@name`; or an object with `off`, `keep` (lists of "
+        "Which attention heads to switch off: `none`, `2.3`, `2.3,4.0-5,7.*`, `6-11.*`, `keep:2.3,4.*`, "
+        "`random:0.2@7`, `random:0.2@7/6-11.*`, `@name`; or an object with `off`, `keep` (lists of "
         "[layer, head]) or `weights` (layers × heads numbers in [0, 1])."
     ),
     "oneOf": [
@@ -63,12 +61,6 @@ MASK_SCHEMA: dict[str, Any] = {
         _one_key("weights", _WEIGHTS_SCHEMA),
     ],
 }
-
-
-def _storable(text: str) -> str:
-    if (reason := unstorable(text)) is not None:
-        raise PydanticCustomError("unstorable", "{reason}", {"reason": reason})
-    return text
 
 
 def _mask_form(value: Any) -> str | dict[str, Any]:
@@ -89,17 +81,10 @@ Text = Annotated[
 Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
 Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
-Unit = Annotated[
-    str,
-    Field(min_length=1, max_length=MAX_UNIT_CHARS, json_schema_extra={"pattern": r"^[^\x00]*$"}),
-    AfterValidator(_storable),
-]
 DeadlineMs = Annotated[
-    float,
+    Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
     Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Milliseconds from the arrival of the request. Work not begun by then is dropped: 504.",
+        description="Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."
     ),
 ]
 
@@ -173,7 +158,7 @@ class ScoreRequest(PairsRequest):
         description="How relevant each title is known to be, from 0, where it is: changes no score; an "
         "experiment's shadow comparison then knows the NDCG of each arm.",
     )
-    deadline_ms: DeadlineMs | None = None
+    deadline_ms: DeadlineMs = None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -199,7 +184,7 @@ class CompareRequest(PairsRequest):
     variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(
         default_factory=list, description="One column each, after the masks."
     )
-    deadline_ms: DeadlineMs | None = None
+    deadline_ms: DeadlineMs = None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -216,7 +201,7 @@ class CompareRequest(PairsRequest):
                 {
                     "query": "angle bracket",
                     "titles": ["Simpson Strong-Tie 12-Gauge Angle"],
-                    "masks": ["none", "0-5.*"],
+                    "masks": ["none", "6-11.*"],
                     "variants": ["full"],
                 }
             ],
@@ -234,7 +219,7 @@ class AttentionRequest(Request):
     )
     variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
     head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
-    deadline_ms: DeadlineMs | None = None
+    deadline_ms: DeadlineMs = None
 
     model_config = ConfigDict(
         json_schema_extra={

@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -23,72 +24,120 @@ from models.errors import InvalidMask
 from models.head_mask import HeadMask
 from service.api_keys import ApiKey, parse_api_keys
 from service.experiments.assignment import Assigner
-from service.experiments.config import ExperimentConfig, HoldoutConfig, check_together
+from service.experiments.config import STORABLE, ExperimentConfig, HoldoutConfig, check_together
 
 CUSTOM = "custom"
 """The variant name under which ad hoc masks are counted; no variant may be called so."""
 
 
-def _keys_of_text(value: Any) -> Any:
-    return parse_api_keys(value) if isinstance(value, str) else value
+ENVIRONMENT_PREFIX = "HEADROOM_"
+
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_ApiKeys = Annotated[
+    tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_api_keys), WithJsonSchema({"type": "string"})
+]
 
 
 class Settings(BaseSettings):
     """Everything fixed while the process lives; each field is the environment variable `HEADROOM_<NAME>`.
 
-    The limits and their defaults are those of the HTTP contract.
+    The limits and their defaults are those of the HTTP contract. The descriptions become docs/settings.md.
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="HEADROOM_", frozen=True, extra="forbid", hide_input_in_errors=True
+        env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    model: str | None = Field(None, description="checkpoint directory or hub id; none: the shipped model")
-    device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    deterministic: bool = Field(False, description="fp32 scores bitwise the same alone and in any batch")
-    tokenizer_cache_size: int = Field(65_536, ge=0, description="texts whose tokens are kept")
+    model: str | None = Field(None, description="Checkpoint directory or hub id. Unset: the shipped model.")
+    device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
+        "auto",
+        description="`cpu`, `cuda`, or `auto`: CUDA if there is any, else the CPU. A replica's one GPU is "
+        "`cuda`; `cuda:N` is for replicas with several (`num_gpus`).",
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="Number format of the weights. `auto`: bfloat16 if the device has it, else float32.",
+    )
+    deterministic: bool = Field(
+        False, description="Give a pair the same float32 score, bit by bit, alone and in any batch; slower."
+    )
+    tokenizer_cache_size: int = Field(
+        65_536, ge=0, description="Number of texts whose tokens a replica keeps."
+    )
 
-    max_pairs: int = Field(1000, ge=1, description="titles or pairs of one request")
-    max_columns: int = Field(64, ge=1, description="masks and variants of one compare")
-    max_compare_rows: int = Field(4096, ge=1, description="pairs times columns of one compare")
+    max_pairs: int = Field(1000, ge=1, description="Most titles or pairs of one request.")
+    max_columns: int = Field(64, ge=1, description="Most masks and variants of one `/v1/compare`.")
+    max_compare_rows: int = Field(4096, ge=1, description="Most pairs times columns of one `/v1/compare`.")
+    max_request_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Most tokens of one request, every column of a compare counted; more gets 422. Unset: "
+        "what the limits on pairs and rows allow.",
+    )
     max_attention_values: int = Field(
-        4_000_000, ge=1, description="probabilities of one attention answer: heads times tokens squared"
+        4_000_000, ge=1, description="Most values of one `/v1/attention`: heads times tokens squared."
     )
-    max_body_bytes: int = Field(4_000_000, ge=1)
-    max_json_depth: int = Field(32, ge=1, le=512)
-    body_timeout_s: float = Field(15.0, gt=0, allow_inf_nan=False, description="for the whole body to arrive")
-    request_timeout_s: float = Field(60.0, gt=0, allow_inf_nan=False, description="from request to answer")
+    max_body_bytes: int = Field(4_000_000, ge=1, description="Largest request body in bytes; more gets 413.")
+    max_json_depth: int = Field(32, ge=1, le=512, description="Deepest nesting of a request's JSON.")
+    body_timeout_s: _Positive = Field(15.0, description="Seconds in which a whole request body must arrive.")
+    request_timeout_s: _Positive = Field(
+        60.0, description="Seconds from a request to its answer; later it gets 504."
+    )
 
-    max_batch_tokens: int | None = Field(None, ge=1, description="none: 1,024 on a CPU, 16,384 on CUDA")
-    max_queue_tokens: int | None = Field(None, ge=1, description="none: 64 full batches")
-    max_queue_s: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="longest wait to admit, at the measured token rate"
+    max_batch_tokens: int | None = Field(
+        None, ge=1, description="Most tokens of one batch. Unset: 1,024 on a CPU, 16,384 on CUDA."
     )
-    max_age_s: float = Field(
-        0.5, gt=0, allow_inf_nan=False, description="what is older gets a quarter of the device in any case"
+    max_queue_tokens: int | None = Field(
+        None, ge=1, description="Queued tokens from which a replica answers 429. Unset: 64 full batches."
     )
-    drain_timeout_s: float = Field(30.0, ge=0, allow_inf_nan=False, description="to answer what was accepted")
+    max_queue_s: _Positive = Field(
+        1.0,
+        description="Longest wait that is admitted, in seconds at the measured token rate; longer gets 429.",
+    )
+    max_age_s: _Positive = Field(
+        0.5,
+        description="Seconds after which a request is old; old ones get a quarter of the device in any case.",
+    )
+    drain_timeout_s: float = Field(
+        30.0, ge=0, allow_inf_nan=False, description="Seconds to answer what was accepted, at a stop."
+    )
 
     database_url: str | None = Field(
         None,
         repr=False,
-        description="of the experiments' database; none: a SQLite file in the user's state directory",
+        description="The experiments' database: `sqlite:////path/file.db` or `postgresql://user:password@host/"
+        "name`. Unset: a SQLite file in `~/.local/state/headroom` (or in `$XDG_STATE_HOME`).",
     )
-    retention_days: float | None = Field(
-        180.0, gt=0, allow_inf_nan=False, description="exposures and outcomes that are older are deleted"
+    retention_days: _Positive | None = Field(
+        180.0,
+        description="Days after which exposures and outcomes are deleted; `null` in the config file: never.",
     )
 
-    api_keys: Annotated[tuple[ApiKey, ...], NoDecode, BeforeValidator(_keys_of_text)] = Field(
-        (), repr=False, exclude=True, description="KEY[;role=admin][;rate=50], comma-separated; none: open"
+    api_keys: _ApiKeys = Field(
+        (),
+        repr=False,
+        exclude=True,
+        description="`KEY[;role=admin][;rate=50]`, comma-separated; in the config file also a list. "
+        "`sha256:HEX` may stand for a key. None: open to everybody.",
     )
+
+    @model_validator(mode="after")
+    def _check_number_format(self) -> Self:
+        if self.deterministic and self.dtype == "bfloat16":
+            raise ValueError("dtype: deterministic scores need float32 (or auto), not bfloat16")
+        return self
 
     def batch_tokens(self, device_type: str) -> int:
         """The scheduler's token budget of one batch on this type of device (`cpu`, `cuda`)."""
         return self.max_batch_tokens or (16_384 if device_type == "cuda" else 1_024)
 
+    def request_tokens(self, window: int) -> int:
+        """The most tokens of one request, for a model that reads `window` tokens of a pair."""
+        return self.max_request_tokens or max(self.max_pairs, self.max_compare_rows) * window
+
     def queue_tokens(self, device_type: str) -> int:
-        """The number of queued tokens from which new requests get 429."""
+        """The number of queued tokens ahead of a request from which it gets 429."""
         return self.max_queue_tokens or 64 * self.batch_tokens(device_type)
 
 
@@ -102,17 +151,21 @@ class _Config(BaseModel):
 
 
 class VariantConfig(_Config):
-    """A servable: a checkpoint (none: the service's own) with a mask; `sliced` cuts its dead heads out.
+    """A servable: a checkpoint with a mask."""
 
-    optional: left out, with a warning, where the model served has no mask of that name stored with it. For
-    configs that serve several models; a variant that an experiment or `default` names must not be.
-    """
-
-    name: Name
-    head_mask: MaskForm | None = None
-    sliced: bool = False
-    optional: bool = False
-    checkpoint: Annotated[str, StringConstraints(min_length=1)] | None = None
+    name: Name = Field(description="What requests, experiments and metrics call it; not `custom`.")
+    head_mask: MaskForm | None = Field(None, description="Its head mask. Unset: all heads on.")
+    sliced: bool = Field(
+        False, description="Cut the heads that are off out of the weights, which saves time."
+    )
+    optional: bool = Field(
+        False,
+        description="Leave it out, with a warning, if the model has no mask of that name; refused where "
+        "`default` or an experiment needs it.",
+    )
+    checkpoint: Annotated[str, StringConstraints(min_length=1), STORABLE] | None = Field(
+        None, description="Checkpoint directory or hub id. Unset: the service's own model."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -134,13 +187,19 @@ class LiveConfig(_Config):
     handed to a replica, because a replica that refuses a config takes the service down.
     """
 
-    masks: dict[Name, MaskForm] = Field(default_factory=dict, description="stored masks, by name")
-    variants: tuple[VariantConfig, ...] = Field(
-        (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False
+    masks: dict[Name, MaskForm] = Field(
+        default_factory=dict, description="Stored masks by name, for `@name` in requests and variants."
     )
-    default: Name | None = Field(None, description="the variant of requests that name none; none: the first")
-    experiments: tuple[ExperimentConfig, ...] = Field((), max_length=64, strict=False)
-    holdout: HoldoutConfig | None = Field(None, description="a share of units that no experiment touches")
+    variants: tuple[VariantConfig, ...] = Field(
+        (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False, description="Servables."
+    )
+    default: Name | None = Field(
+        None, description="The variant of requests that name none. Unset: the first."
+    )
+    experiments: tuple[ExperimentConfig, ...] = Field(
+        (), max_length=64, strict=False, description="A/B tests of variants."
+    )
+    holdout: HoldoutConfig | None = Field(None, description="A share of units that no experiment touches.")
 
     @model_validator(mode="before")
     @classmethod
@@ -168,17 +227,6 @@ class LiveConfig(_Config):
         return self
 
     @model_validator(mode="after")
-    def _nothing_rests_on_an_optional_variant(self) -> Self:
-        needed = {self.default_variant, *(arm.variant for test in self.experiments for arm in test.arms)}
-        for variant in self.variants:
-            if variant.optional and variant.name in needed:
-                raise ValueError(
-                    f"variants.{variant.name}: it may be left out (optional: true), so neither requests that "
-                    "name no variant nor an experiment's arm can get it"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _experiments_fit(self) -> Self:
         check_together(self.experiments, self.holdout, [variant.name for variant in self.variants])
         return self
@@ -186,6 +234,16 @@ class LiveConfig(_Config):
     @property
     def default_variant(self) -> str:
         return self.default or self.variants[0].name
+
+    def user_of(self, variant: str) -> str | None:
+        """The place in this config that cannot do without the variant; None if there is none."""
+        if variant == self.default_variant:
+            return "default"
+        for number, experiment in enumerate(self.experiments):
+            for index, arm in enumerate(experiment.arms):
+                if arm.variant == variant:
+                    return f"experiments[{number}].arms[{index}].variant"
+        return None
 
     @cached_property
     def assigner(self) -> Assigner:
@@ -229,12 +287,14 @@ def resolve_variant(
     None for an optional variant whose mask is not among `masks`.
 
     Raises:
-        InvalidConfig: the mask does not parse for this shape.
+        InvalidConfig: the mask does not parse for this shape, or is missing where the variant is needed.
         KeyError: there is no such variant.
     """
     for number, variant in enumerate(config.variants):
         if variant.name == name:
             if variant.optional and str(variant.head_mask).removeprefix("@") not in masks:
+                if (user := config.user_of(name)) is not None:
+                    raise InvalidConfig(f"{user} is {name}, but the model has no mask {variant.head_mask}")
                 return None
             form = "none" if variant.head_mask is None else variant.head_mask
             return _parse(form, f"variants[{number}].head_mask", layers, heads, masks)

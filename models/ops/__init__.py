@@ -6,7 +6,6 @@ import torch
 
 from models.config import ModelConfig
 from models.ops.cpu import CpuOps
-from models.ops.cuda import CudaOps
 from models.ops.int8 import Int8Ops
 from models.ops.torch import TorchOps
 
@@ -24,6 +23,8 @@ def choose(
     if device.type == "cpu":
         ops = CpuOps(dtype, head_size=config.head_size, hidden_size=config.hidden_size)
     elif device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not deterministic:
+        from models.ops.cuda import CudaOps  # its kernel takes as long to import as torch itself
+
         ops = CudaOps(device, dtype)
     else:
         ops = TorchOps(device, dtype)

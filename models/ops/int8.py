@@ -27,7 +27,8 @@ from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
 ZERO_POINT = 128
 """The quantized value that stands for the midpoint of a channel."""
 
-Quantize = Callable[[Tensor, Tensor | None, Tensor | None, float], Tensor]
+Quantize = Callable[[Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor | None]]
+"""`Kernels.quantize`, or the same by torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,20 @@ class Int8Linear(Linear):
 
     def __call__(self, x: Tensor, residual: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
         """As `Linear`. x: (T, in) numbers, or uint8 if `source` is TensorScale."""
-        quantized = x if isinstance(self.source, TensorScale) else self.quantize(x)
-        scale, zero_point = self._input
+        if isinstance(self.source, TensorScale):
+            return self._multiply(x, residual, overwrite=overwrite)
+        quantized, not_finite = self.quantize(x)
+        y = self._multiply(quantized, residual, overwrite=overwrite)
+        if (
+            not_finite is not None and self.target is None
+        ):  # a quantized output cannot say it; its residual can
+            y.masked_fill_(not_finite[:, None], torch.nan)
+        return y
+
+    def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool) -> Tensor:
         if not self._packed:
             return self._by_torch(quantized, residual)
+        scale, zero_point = self._input
         arguments = (quantized, scale, zero_point, self._weight, self._scale, self._weight_zero_points)
         if residual is not None and self.activation == "none":
             # "sum" writes into its argument; copying first is still cheaper than "add", which does not.
@@ -120,8 +131,11 @@ class Int8Linear(Linear):
         y = _operator()(*arguments, self._bias, out_scale, out_zero_point, dtype, name, [], algorithm)
         return y if residual is None else y.add_(residual)
 
-    def quantize(self, x: Tensor) -> Tensor:
-        """Quantize an input. x: (T, in) → (T, in) uint8."""
+    def quantize(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Quantize an input, (T, in) → (T, in) uint8, and say which rows hold NaN or an infinity.
+
+        The second value is (T,) bool; None if there is no such row.
+        """
         return self._quantize(x, self._multiplier, self._shift, ZERO_POINT + 0.5)
 
     @property
@@ -235,18 +249,20 @@ class Int8Ops(TorchOps):
 
 def quantize_by_torch(
     x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Return x·multiplier + shift (or x + zero_point without them), clamped to 0 … 255 and truncated.
 
-    x: (T, D); multiplier, shift: (D,) float32, both or neither. Returns (T, D) uint8.
+    x: (T, D); multiplier, shift: (D,) float32, both or neither.
+    Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool.
     """
     y = x.float()
+    not_finite = ~(y * 0).sum(1).isfinite()
     if multiplier is None or shift is None:
         y = torch.add(y, zero_point, out=None if y is x else y)
     else:
         y = torch.addcmul(shift, y, multiplier, out=None if y is x else y)
     y.clamp_(0, 255)  # truncation, which the conversion does, then rounds
-    return y.to(torch.int8).view(torch.uint8) if _wraps() else y.to(torch.uint8)
+    return (y.to(torch.int8).view(torch.uint8) if _wraps() else y.to(torch.uint8)), not_finite
 
 
 @functools.cache

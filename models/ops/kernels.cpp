@@ -517,13 +517,17 @@ void normalise(const T* x, long rows, long width, const T* weight, const T* bias
 // ---- 8-bit steps ----------------------------------------------------------------------------------------
 
 // out = x·multiplier + shift, between 0 and 255, without its decimals. Without a multiplier, x + middle.
+// Returns how many rows hold NaN or an infinity, which 8 bits cannot; broken[row] is 1 for these, else 0.
 template <class T>
-void quantize(const T* x, long rows, long width, const float* multiplier, const float* shift, float middle,
-              uint8_t* out, int threads) {
-#pragma omp parallel for num_threads(threads)
-  for (long row = 0; row < rows; ++row)
+long quantize(const T* x, long rows, long width, const float* multiplier, const float* shift, float middle,
+              uint8_t* out, uint8_t* broken, int threads) {
+  long count = 0;
+#pragma omp parallel for num_threads(threads) reduction(+ : count)
+  for (long row = 0; row < rows; ++row) {
+    Floats zeros = {};  // a number times 0 is 0, but NaN times 0 and an infinity times 0 are NaN
     for (long at = 0; at < width; at += kLanes) {
       Floats values = widen(x + row * width + at);
+      zeros += values * 0.f;
       if (multiplier)
         values = values * load<Floats>(multiplier + at) + load<Floats>(shift + at);
       else
@@ -532,6 +536,11 @@ void quantize(const T* x, long rows, long width, const float* multiplier, const 
       values = values < 255.f ? values : all(255.f);
       store(out + row * width + at, __builtin_convertvector(__builtin_convertvector(values, Ints), Bytes));
     }
+    const float sum = total(zeros);
+    broken[row] = sum != sum;
+    count += broken[row];
+  }
+  return count;
 }
 
 }  // namespace
@@ -570,13 +579,13 @@ void headroom_normalise_bfloat16(const bfloat16* x, long rows, long width, const
   normalise(x, rows, width, weight, bias, epsilon, out, threads);
 }
 
-void headroom_quantize_float32(const float* x, long rows, long width, const float* multiplier, const float* shift,
-                               float middle, uint8_t* out, int threads) {
-  quantize(x, rows, width, multiplier, shift, middle, out, threads);
+long headroom_quantize_float32(const float* x, long rows, long width, const float* multiplier, const float* shift,
+                               float middle, uint8_t* out, uint8_t* broken, int threads) {
+  return quantize(x, rows, width, multiplier, shift, middle, out, broken, threads);
 }
 
-void headroom_quantize_bfloat16(const bfloat16* x, long rows, long width, const float* multiplier,
-                                const float* shift, float middle, uint8_t* out, int threads) {
-  quantize(x, rows, width, multiplier, shift, middle, out, threads);
+long headroom_quantize_bfloat16(const bfloat16* x, long rows, long width, const float* multiplier,
+                                const float* shift, float middle, uint8_t* out, uint8_t* broken, int threads) {
+  return quantize(x, rows, width, multiplier, shift, middle, out, broken, threads);
 }
 }

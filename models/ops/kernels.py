@@ -87,9 +87,9 @@ class Kernels:
             normalise, quantize = (
                 getattr(loaded, f"headroom_{name}_{suffix}") for name in ("normalise", "quantize")
             )
-            for of_rows in (normalise, quantize):
-                of_rows.argtypes = [pointer, number, number, pointer, pointer, ctypes.c_float, pointer, flag]
-                of_rows.restype = None
+            of_rows = [pointer, number, number, pointer, pointer, ctypes.c_float, pointer]
+            normalise.argtypes, normalise.restype = [*of_rows, flag], None
+            quantize.argtypes, quantize.restype = [*of_rows, pointer, flag], number
             self._attend[dtype], self._normalise[dtype], self._quantize[dtype] = attend, normalise, quantize
         if loaded.headroom_prepare():
             raise RuntimeError("the operating system does not let this process use the processor's tiles")
@@ -145,19 +145,23 @@ class Kernels:
         self._normalise[x.dtype](x.data_ptr(), *x.shape, *parameters, out.data_ptr(), torch.get_num_threads())
         return out
 
-    def quantize(self, x: Tensor, multiplier: Tensor | None, shift: Tensor | None, middle: float) -> Tensor:
+    def quantize(
+        self, x: Tensor, multiplier: Tensor | None, shift: Tensor | None, middle: float
+    ) -> tuple[Tensor, Tensor | None]:
         """x·multiplier + shift, or x + middle without them, cut to 0 … 255 and to an integer.
 
         x: (T, D) float32 or bfloat16; multiplier, shift: (D,) float32, both or neither.
-        Returns (T, D) uint8.
+        Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool; None where none does.
         """
         out = torch.empty(x.shape, dtype=torch.uint8)
+        broken = torch.empty(x.shape[0], dtype=torch.bool)
         x = x.contiguous()
         factors = [None if factor is None else factor.data_ptr() for factor in (multiplier, shift)]
-        self._quantize[x.dtype](
-            x.data_ptr(), *x.shape, *factors, middle, out.data_ptr(), torch.get_num_threads()
+        count = self._quantize[x.dtype](
+            *(x.data_ptr(), *x.shape, *factors, middle, out.data_ptr()),
+            *(broken.data_ptr(), torch.get_num_threads()),
         )
-        return out
+        return out, broken if count else None
 
     def _try(self, dtype: torch.dtype) -> None:
         """Raises RuntimeError where the results are not torch's."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from models.classifier import Classifier
 from models.labelled import LabelledPair
+from models.study.effort import FULL, Effort
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -82,7 +83,7 @@ class Study:
     out: the directory of the report; masks and plots go there too. seed: of everything drawn at random.
     resamples: of each bootstrap. margin: how much worse (absolute, in accuracy, QWK and NDCG@10) still
     counts as "no loss". model: the checkpoint as the user named it, None for the shipped one.
-    peer: a second classifier, trained from another seed, for `similarity`.
+    peer: a second classifier, trained from another seed, for `similarity`. effort: how much is computed.
     """
 
     classifier: Classifier
@@ -97,6 +98,7 @@ class Study:
     model: str | None = None
     peer: Classifier | None = None
     progress: Progress = field(default_factory=Silent)
+    effort: Effort = FULL
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -143,7 +145,8 @@ class Finding:
     """A published claim beside what this run found: one row of the table in `all`.
 
     published: the source study's figure, or "–". ours: figure with interval. replicates: None where this run
-    cannot tell. reason: one sentence that follows from the numbers.
+    cannot tell. reason: one sentence that follows from the numbers. fact: what the claim comes to; claims of
+    the same fact count once. verdict: one of models.study.claims.VERDICTS, filled in there.
     """
 
     claim: str
@@ -151,6 +154,8 @@ class Finding:
     ours: str
     replicates: bool | None
     reason: str
+    fact: str = ""
+    verdict: str = ""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ def _place(name: str) -> int:
 
 
 def _text(report: Mapping[str, Any], plots: list[str], directory: str) -> str:
-    words = {True: "yes", False: "**no**", None: "cannot tell"}
     data, baseline = report["data"], report["baseline"]
     held = report["holdout"]
     lines = [
@@ -66,17 +65,18 @@ def _text(report: Mapping[str, Any], plots: list[str], directory: str) -> str:
         f"{data['pairs']:,} pairs of {data['queries']} queries"
         + (f", {held['pairs']:,} of {held['queries']} other queries held out" if held else "")
         + f". The whole model: accuracy {baseline['accuracy']:.3f}, QWK {baseline['qwk']:.3f}, NDCG@10 "
-        f"{baseline['ndcg10']:.3f} (a random order: {report['random_order_ndcg10']:.3f}).",
+        f"{baseline['ndcg10']:.3f} (a random order: {report['random_order_ndcg10']:.3f}). All figures are of "
+        f"{report['number_format']} on {report['device']}.",
         "",
         "## Beside the published findings",
         "",
         report["conclusion"],
         "",
-        "| published claim | published | here, with 95 % interval | replicates | why |",
+        "| published claim | published | here, with 95 % interval | verdict | why |",
         "| --- | --- | --- | --- | --- |",
     ]
     lines += [
-        "| " + " | ".join([f["claim"], f["published"], f["ours"], words[f["replicates"]], f["reason"]]) + " |"
+        "| " + " | ".join([f["claim"], f["published"], f["ours"], f["verdict"], f["reason"]]) + " |"
         for f in report["findings"]
     ]
     lines += ["", "## What each study found", ""]

@@ -1,5 +1,5 @@
 """In which order heads should go: by full and diagonal Fisher information, by Michel et al., by magnitude,
-at random.
+by layer, at random.
 
 Every function returns the heads that the checkpoint holds, (layer, head), first to go first.
 """
@@ -82,6 +82,11 @@ def by_magnitude(classifier: Classifier, held: Sequence[Head]) -> Order:
             rows = head_rows([place], size)
             norms[number, head] = float((output[:, rows] @ value[rows]).norm())
     return _ascending(norms, held)
+
+
+def from_the_top(held: Sequence[Head]) -> Order:
+    """The last layer's heads first: what stays is the lower layers, whatever their heads do."""
+    return tuple(sorted(held, reverse=True))
 
 
 def at_random(held: Sequence[Head], seed: int) -> Order:

@@ -85,6 +85,21 @@ def spread_over_queries(query_of: np.ndarray, most: int, seed: int) -> list[int]
     return sorted(int(i) for i in sorted(shuffled, key=lambda i: turn[i])[:most])
 
 
+def roughly(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
+    """At most `pairs` pairs: some `titles` of each query, of all queries or as many as that allows."""
+    if len(data) <= pairs:
+        return data
+    rng = np.random.default_rng([seed, 11])
+    drawn = rng.permutation(len(data.queries))[: max(pairs // titles, LEAST_QUERIES)]
+    rows = np.flatnonzero(np.isin(data.query_of, drawn))
+    kept = rows[spread_over_queries(data.query_of[rows], pairs, seed)]
+    labelled = [
+        LabelledPair(query, title, int(grade))
+        for (query, title), grade in ((data.pairs[i], data.grade[i]) for i in kept.tolist())
+    ]
+    return Judged.of(labelled, data.source, f"{len(data):,} pairs cut to {len(kept)} for --quick")
+
+
 def check_apart(data: Judged, holdout: Judged) -> None:
     """Raises ModelError where a held-out query is also among those that the study searches by."""
     shared = sorted(set(data.queries) & set(holdout.queries))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib import import_module
 
+from models.study import claims
 from models.study.base import Result, Section, Study, Table
-from models.study.wording import listed
 
 KINDS = {
     "single": "single",
@@ -24,7 +24,7 @@ def run(kind: str, study: Study) -> Result:
     if kind == "all":
         return everything(study)
     result: Result = import_module(f"models.study.{KINDS[kind]}").run(study)
-    return result
+    return replace(result, findings=claims.scored(result.findings, study))
 
 
 def everything(study: Study) -> Result:
@@ -42,25 +42,14 @@ def everything(study: Study) -> Result:
         first, *others = result.sections
         sections += [replace(first, paragraphs=(result.conclusion, *first.paragraphs)), *others]
     findings = tuple(finding for result in results for finding in result.findings)
-    found, missed, open_ = (
-        [finding.claim for finding in findings if finding.replicates is told] for told in (True, False, None)
-    )
-    conclusion = (
-        f"Of {len(findings)} published claims, {len(found)} are found again in this model on these data, "
-        f"{len(missed)} are not, and {len(open_)} cannot be told."
-        + (f" Found again: {listed(found)}." if found else "")
-        + (f" Not found: {listed(missed)}." if missed else "")
-        + (f" Open: {listed(open_)}." if open_ else "")
-    )
-    return Result("all", merged, conclusion, tuple(sections), findings, files)
+    return Result("all", merged, claims.conclusion(findings), tuple(sections), findings, files)
 
 
 def beside_published(result: Result) -> Section:
     """The table of our numbers beside the published ones."""
-    words = {True: "yes", False: "no", None: "cannot tell"}
     rows = tuple(
-        (finding.claim, finding.published, finding.ours, words[finding.replicates], finding.reason)
+        (finding.claim, finding.published, finding.ours, finding.verdict, finding.reason)
         for finding in result.findings
     )
-    header = ("published claim", "published", "here, with 95 % interval", "replicates", "why")
+    header = ("published claim", "published", "here, with 95 % interval", "verdict", "why")
     return Section("Our numbers beside the published ones", (), (Table(header, rows),))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.bootstrap import Interval
-from models.study import plots
+from models.study import claims, plots
 from models.study.base import Figure, Finding, Result, Section, Study, Table
 from models.study.representations import Change, layer_changes
 from models.study.statistics import METRICS, Effect, Resamples, effect, holm, swap_p
@@ -19,7 +19,6 @@ from models.study.wording import NAMES, layer_range, p_value, percent, signed, w
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-PERMUTATIONS = 19_999
 LEVEL = 0.05
 PUBLISHED_LOSS = -0.86
 """Relative accuracy with all heads of layers 0–5 off, in the source study."""
@@ -49,7 +48,7 @@ def run(study: Study) -> Result:
     whole, *masked = study.runner.evaluate(masks, "whole layers")
     resamples = Resamples(study.data, study.resamples, study.seed)
     base = resamples.draws(whole)
-    p = swap_p(resamples, whole, masked, draws=PERMUTATIONS, seed=study.seed)
+    p = swap_p(resamples, whole, masked, draws=study.effort.permutations, seed=study.seed)
     # Three questions, three families: each layer, from below, from above.
     adjusted = np.concatenate([holm(p[start : start + depth]) for start in range(0, len(sets), depth)])
     found = [
@@ -91,6 +90,7 @@ def _result(study: Study, sets: list[Off], changes: list[Change], accuracy: floa
                 gone and noticed if gone == noticed else None,
                 "Counted as replicated where both hold for more than half of the layers"
                 + ("." if gone == noticed else "; here one does and the other does not."),
+                claims.DEPTH,
             )
         )
     halves = [
@@ -119,11 +119,12 @@ def _half(lower: Off, upper: Off, accuracy: float, majority: float) -> tuple[str
     return sentence, Finding(
         f"All heads of layers {names[0]} off destroy the classifier",
         f"{signed(PUBLISHED_LOSS * 100, 0)} % relative accuracy",
-        f"{percent(losses[0])} (QWK {lower.effect.value['qwk']:.3f} left)",
+        f"{percent(losses[0])} (QWK {signed(lower.effect.value['qwk'])} left)",
         replicates,
         "Counted as replicated where at least half of the published loss is shown. Always answering the "
         f"commonest grade would change accuracy by {signed(floor * 100, 0)} % here, so accuracy has "
         "little further to fall; QWK, 0 for such answers, says more.",
+        claims.DEPTH,
     )
 
 
@@ -165,7 +166,8 @@ def _section(study: Study, sets: list[Off], changes: list[Change]) -> Section:
     return Section(
         "Whole layers off",
         (
-            f"p-values come from a paired permutation test over queries ({PERMUTATIONS:,} draws), "
+            f"p-values come from a paired permutation test over queries ({study.effort.permutations:,} "
+            f"draws), "
             "adjusted by Holm over layers and metrics; a layer's p is the smallest of its metrics'. "
             f"“Within {study.margin}”: one-sided tests show that accuracy, QWK and NDCG@10 each fall by "
             "less (5 % each; all must pass). CKA and cosine come from a sample of tokens; their "

@@ -11,7 +11,7 @@ import numpy as np
 
 from models.bootstrap import Draws, Estimate, Floats, estimate, standard_errors
 from models.head_mask import HeadMask
-from models.study import plots
+from models.study import claims, plots
 from models.study.base import Figure, Finding, Result, Section, Study, Table
 from models.study.statistics import METRICS, Resamples, equivalence_p, holm
 from models.study.wording import NAMES, layer_range, listed, p_value, percent, signed, with_interval
@@ -19,13 +19,10 @@ from models.study.wording import NAMES, layer_range, listed, p_value, percent, s
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-STEPS = 20
-"""Fractions are k/STEPS, k = 0 … STEPS."""
-SEEDS = 20
 AT = 0.2
 """The fraction that the source study found removable at no loss."""
 RESAMPLES = 1000
-"""Enough for bands; each needs the draws of 20 masks."""
+"""Enough for bands; each needs the draws of all masks of a fraction."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,8 @@ def run(study: Study) -> Result:
         ranges += [range(layers // 2), range(layers // 2, layers)]
     resamples = Resamples(study.data, min(study.resamples, RESAMPLES), study.seed)
     rng = np.random.default_rng([study.seed, 2])
-    weights = rng.multinomial(SEEDS, np.full(SEEDS, 1 / SEEDS), size=len(resamples.counts)).astype(np.float64)
+    draws = study.effort.draws
+    weights = rng.multinomial(draws, np.full(draws, 1 / draws), size=len(resamples.counts)).astype(np.float64)
     weights[0] = 1
     curves = [_curve(study, resamples, weights, layers_) for layers_ in ranges]
     return _result(study, curves)
@@ -106,8 +104,9 @@ def run(study: Study) -> Result:
 
 def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -> Curve:
     depth, width = study.shape
+    steps, draws = study.effort.fractions, study.effort.draws
     among = "" if len(layers) == depth else f"/{layer_range(layers)}.*"
-    grid = [(k / STEPS, seed) for k in range(STEPS + 1) for seed in range(SEEDS)]
+    grid = [(k / steps, seed) for k in range(steps + 1) for seed in range(draws)]
     specs = [f"random:{fraction}@{seed}{among}" for fraction, seed in grid]
     masks = [HeadMask.parse(spec, layers=depth, heads=width) for spec in specs]
     name = layer_range(layers)
@@ -116,22 +115,22 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
     rows, points = [], []
     area = {metric: MeanOfMasks(resamples, weights) for metric in METRICS}
     study.progress.start(f"bands of layers {name}", len(grid))
-    for k in range(STEPS + 1):
+    for k in range(steps + 1):
         means = {metric: MeanOfMasks(resamples, weights) for metric in METRICS}
         relative = {metric: MeanOfMasks(resamples, weights) for metric in METRICS}
-        for seed in range(SEEDS):
-            place = k * SEEDS + seed
+        for seed in range(draws):
+            place = k * draws + seed
             after = resamples.draws(study.runner.evaluation(logits[place]))
             for metric in METRICS:
                 change = after[metric] - base[metric]
                 means[metric].add(seed, change)
                 relative[metric].add(seed, after[metric].relative_to(base[metric]))
                 if k:
-                    area[metric].add(seed, change, 1 / STEPS)
+                    area[metric].add(seed, change, 1 / steps)
             rows.append(
                 {
                     "layers": name,
-                    "fraction": k / STEPS,
+                    "fraction": k / steps,
                     "seed": seed,
                     "heads_on": masks[place].heads_on,
                     **{metric: float(after[metric].values[0]) for metric in METRICS},
@@ -140,7 +139,7 @@ def _curve(study: Study, resamples: Resamples, weights: Floats, layers: range) -
             study.progress.advance()
         points.append(
             Point(
-                k / STEPS,
+                k / steps,
                 {metric: mean.estimate() for metric, mean in means.items()},
                 {metric: mean.estimate() for metric, mean in relative.items()},
             )
@@ -156,7 +155,8 @@ def _result(study: Study, curves: list[Curve]) -> Result:
     off = round(AT * study.shape[0] * study.shape[1])
     verdict = _verdict(passes, study.margin)
     text = (
-        f"With {AT:.0%} of all heads ({off}) off at random, averaged over {SEEDS} draws, QWK changes by "
+        f"With {AT:.0%} of all heads ({off}) off at random, averaged over {study.effort.draws} draws, QWK "
+        f"changes by "
         f"{with_interval(at[0].delta['qwk'].interval())}, NDCG@10 by "
         f"{with_interval(at[0].delta['ndcg10'].interval())} and accuracy by "
         f"{with_interval(at[0].delta['accuracy'].interval())}, which is "
@@ -188,13 +188,14 @@ def _result(study: Study, curves: list[Curve]) -> Result:
                 "margin that passes",
             ),
             tuple(row for rows in tests for row in rows[0]),
-            f"At exactly {AT:.0%} off, mean of {SEEDS} draws, margin ± {study.margin}.",
+            f"At exactly {AT:.0%} off, mean of {study.effort.draws} draws, margin ± {study.margin}.",
         )
     ]
     section = Section(
         "Heads off at random",
         (
-            f"Masks random:F@S for F = 0, {1 / STEPS:.2f} … 1 and seeds 0 to {SEEDS - 1}, over all "
+            f"Masks random:F@S for F = 0, {1 / study.effort.fractions:.2f} … 1 and seeds 0 to "
+            f"{study.effort.draws - 1}, over all "
             "layers, the lower and the upper half. Bands and tests treat both the queries and the masks "
             f"as samples ({min(study.resamples, RESAMPLES):,} resamples of both, symmetric bootstrap-t). "
             "“No loss” asks that every metric passes, which needs no correction (intersection–union "
@@ -204,7 +205,8 @@ def _result(study: Study, curves: list[Curve]) -> Result:
         (
             Figure(
                 "random-heads",
-                "Quality as heads go off at random: mean of 20 draws with 95 % bands (of the paired "
+                f"Quality as heads go off at random: mean of {study.effort.draws} draws with 95 % bands "
+                f"(of the paired "
                 "change); dots are single draws, the dashed line is the whole model. 100 % of a half is "
                 "half of all heads.",
                 partial(_draw, curves),
@@ -286,6 +288,7 @@ def _halves(lower: Curve, upper: Curve) -> tuple[str, Finding, dict[str, Any]]:
         f"QWK lower − upper, mean over fractions: {with_interval(found)}",
         None if not clear else found.value < 0,
         f"Holm-adjusted p {p_value(adjusted['qwk'])} for QWK.",
+        claims.DEPTH,
     )
     entry = {
         name: {

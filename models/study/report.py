@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from models import evaluation
+from models.device import describe
 from models.study import page, plots
 from models.study.base import Figure, Judged, Result, Section, Study, Table
+from models.study.effort import FULL, left_out
 from models.study.wording import NAMES
 
 PLOTS = "plots"
@@ -27,6 +29,8 @@ def write(study: Study, result: Result, sections: tuple[Section, ...]) -> dict[s
     (study.out / PLOTS).mkdir(exist_ok=True)
     content = report_json(study, result)
     sections = (_setting(study, content), *sections)
+    if study.effort != FULL:
+        sections = (Section("A rough answer", (left_out(result.kind, study.effort),)), *sections)
     drawings = {}
     for section in sections:
         for figure in section.figures:
@@ -51,12 +55,19 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
             "schema": 1,
             "kind": result.kind,
             "model": study.classifier.name,
+            "number_format": study.classifier.network.number_format,
+            "device": describe(study.classifier.network.device),
             "baseline": {name: baseline[name].value for name in NAMES},
             "baseline_interval": {name: [baseline[name].low, baseline[name].high] for name in NAMES},
             "random_order_ndcg10": whole.random_order_ndcg10(),
             "data": _source(study.data),
             "holdout": None if study.holdout is None else _source(study.holdout),
-            "settings": {"seed": study.seed, "resamples": study.resamples, "margin": study.margin},
+            "settings": {
+                "seed": study.seed,
+                "resamples": study.resamples,
+                "margin": study.margin,
+                "quick": study.effort != FULL,
+            },
             "conclusion": result.conclusion,
             "findings": [
                 {
@@ -64,6 +75,8 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
                     "published": finding.published,
                     "ours": finding.ours,
                     "replicates": finding.replicates,
+                    "fact": finding.fact,
+                    "verdict": finding.verdict,
                     "reason": finding.reason,
                 }
                 for finding in result.findings
@@ -106,7 +119,10 @@ def _setting(study: Study, content: Mapping[str, Any]) -> Section:
             + (f" ({study.holdout.note})." if study.holdout.note else ".")
         )
         + f" Intervals are 95 %, by symmetric bootstrap-t with whole queries drawn ({study.resamples:,} "
-        f"resamples, seed {study.seed}).",
+        f"resamples, seed {study.seed}). All figures are of {content['number_format']} on "
+        f"{content['device']}; another number format moves them a little, and counts of heads that barely "
+        f"pass a "
+        "test by more.",
     ]
     if len(data.queries) < 50:
         paragraphs.append(

@@ -14,8 +14,6 @@ from models.classifier import Classifier, batches_by_length
 from models.study.base import Study
 from models.study.statistics import Resamples
 
-TOKENS = 1200
-"""Tokens compared: the products are TOKENS × TOKENS."""
 PAIRS = 400
 """Pairs whose tokens are drawn."""
 RESAMPLES = 300
@@ -42,7 +40,7 @@ def layer_changes(study: Study) -> list[Change]:
     chosen = np.sort(rng.permutation(len(study.data))[:PAIRS])
     pairs = [study.data.pairs[i] for i in chosen]
     study.progress.start("outputs of later layers", depth + 1)
-    states, pair_of_token = outputs(study.classifier, pairs, None, TOKENS, study.seed)
+    states, pair_of_token = outputs(study.classifier, pairs, None, study.effort.tokens, study.seed)
     study.progress.advance()
     resamples = Resamples(study.data, RESAMPLES, study.seed)
     cluster = resamples.cluster_of_query[study.data.query_of[chosen[pair_of_token]]]
@@ -52,7 +50,7 @@ def layer_changes(study: Study) -> list[Change]:
     for off in range(depth):
         mask = np.ones(study.shape, np.float32)
         mask[off] = 0
-        masked, _ = outputs(study.classifier, pairs, mask, TOKENS, study.seed)
+        masked, _ = outputs(study.classifier, pairs, mask, study.effort.tokens, study.seed)
         for later in range(off, depth):
             kernel = _kernel(masked[later])
             cross = _alignment(kernels[later], kernel, cluster, resamples.counts)

@@ -19,9 +19,6 @@ from models.study.role_scores import RoleScores
 from models.study.runner import Runner
 from models.study.statistics import Resamples, effect
 
-SETS = 100
-"""Random sets of each comparison; with fewer possible, all of them."""
-
 PAIRS = 600
 """Pairs, spread over the queries, on which hundreds of masks are tried: queries are the sample."""
 
@@ -82,7 +79,7 @@ def effects(
     sets = {role: heads for role, heads in leading.items() if heads}
     named = {f"published: {name}": heads for name, heads in _published(term_match, held).items() if heads}
     plans = [
-        (name, heads, layer_matched(heads, held, rng) if "whole" not in name else [])
+        (name, heads, layer_matched(heads, held, rng, study.effort.role_sets) if "whole" not in name else [])
         for name, heads in (*sets.items(), *named.items())
     ]
     masks = [np.ones(study.shape, np.float32)]
@@ -110,9 +107,9 @@ def effects(
 
 
 def layer_matched(
-    heads: Sequence[Head], held: Sequence[Head], rng: np.random.Generator
+    heads: Sequence[Head], held: Sequence[Head], rng: np.random.Generator, sets: int
 ) -> list[tuple[Head, ...]]:
-    """Up to SETS different sets with as many heads of each layer as `heads`, but none of `heads`.
+    """Up to `sets` different sets with as many heads of each layer as `heads`, but none of `heads`.
 
     Where a layer has too few other heads, the set takes all of them and fills up from its own.
     """
@@ -126,14 +123,14 @@ def layer_matched(
         else:
             pools.append((others, count))
     possible = math.prod(math.comb(len(pool), count) for pool, count in pools)
-    if possible <= 2 * SETS:
+    if possible <= 2 * sets:
         every = [
             tuple(sorted([*fixed, *(head for part in parts for head in part)]))
             for parts in product(*(combinations(pool, count) for pool, count in pools))
         ]
-        return [every[i] for i in rng.permutation(len(every))[:SETS]]
+        return [every[i] for i in rng.permutation(len(every))[:sets]]
     drawn: dict[tuple[Head, ...], None] = {}
-    while len(drawn) < SETS:
+    while len(drawn) < sets:
         parts = [pool[i] for pool, count in pools for i in rng.permutation(len(pool))[:count]]
         drawn[tuple(sorted([*fixed, *parts]))] = None
     return list(drawn)

@@ -14,9 +14,6 @@ from models.study.inputs import spread_over_queries
 from models.study.role_effects import effects
 from models.study.role_scores import ROLES, RoleScores, role_scores
 
-PAIRS = 400
-"""Pairs whose attention is looked at, spread over the queries: a head's habits show in far fewer."""
-
 HOLDS = 0.1
 """A head holds a role when a tenth of its attention more than chance goes where the role says,
 significantly: with hundreds of pairs, far smaller habits differ from chance and mean nothing."""
@@ -28,7 +25,7 @@ TOP = 5
 def run(study: Study) -> Result:
     """Scores every head for every role, then switches the leading heads of each role off."""
     heads = held_heads(study.classifier)
-    rows = spread_over_queries(study.data.query_of, PAIRS, study.seed)
+    rows = spread_over_queries(study.data.query_of, study.effort.role_pairs, study.seed)
     encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in rows])
     study.progress.start("attention of every head", len(encoded))
     scores = role_scores(

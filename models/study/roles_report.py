@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models.study import claims
 from models.study.base import Figure, Finding, Section, Study, Table
 from models.study.plots import BLUE, GREY, ORANGE, figure, heat_map
 from models.study.role_effects import METRICS, Comparison, Effects
@@ -182,6 +183,7 @@ def findings(scores: Scores, found: Effects, least: float) -> tuple[Finding, ...
                 count > 0 if tested else None,
                 f"A head must put at least {least:g} of its attention there beyond chance, adjusted p < "
                 "0.05.",
+                claims.MATCHING if "term_match" in roles else "",
             )
         )
     for anchor in found.anchors:
@@ -197,6 +199,7 @@ def findings(scores: Scores, found: Effects, least: float) -> tuple[Finding, ...
                 bool(change.high < 0 and anchor.p["accuracy"] < 0.05),
                 f"They lose more than {1 - anchor.p['accuracy']:.0%} of layer-matched random sets"
                 f" (p = {p_value(anchor.p['accuracy'])}).",
+                claims.MATCHING_LOST,
             )
         )
     return tuple(rows)

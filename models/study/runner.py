@@ -6,14 +6,17 @@ own as soon as they are there, so that a run that was killed computes only what 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from models.batch import pack
@@ -23,8 +26,8 @@ from models.study.base import Judged, Matrix, Progress, Silent
 from models.study.prefixes import logits_under
 from models.tokenizer import EncodedPair
 
-BATCH_TOKENS = 4096
-BLOCK = 128
+BATCH_TOKENS = 2048
+BLOCK = 64
 """Masks of a part: enough that neighbours in the order share layers, few enough that a kill loses seconds."""
 
 
@@ -143,9 +146,43 @@ class Runner:
             _write(files[missing[index]], logits)
             yield missing[index], logits
 
+    def keep(
+        self, name: str, inputs: Sequence[object], compute: Callable[[], NDArray[np.float64]]
+    ) -> NDArray[np.float64]:
+        """What `compute` gives, kept like a part: a run that was stopped does not compute it again.
+
+        name, inputs: what it is computed from beside the model and the number format; repr tells them apart.
+        """
+        digest = hashlib.sha256(f"{self.identity}\0{name}\0{list(inputs)!r}".encode()).hexdigest()
+        file = None if self.cache is None else self.cache / f"{digest[:32]}.npy"
+        if file is not None and file.exists():
+            with contextlib.suppress(OSError, ValueError, EOFError):
+                found: NDArray[np.float64] = np.load(file)
+                return found
+        found = compute()
+        _write(file, found)
+        return found
+
     def _here(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        for number, part in enumerate(parts):
-            yield number, compute(self.classifier, part)
+        """On a CPU parts run side by side, a core each: threads that share one part wait for each other at
+        every product, and beside other work nearly always."""
+        cores = torch.get_num_threads()
+        if len(parts) < 2 or cores < 2 or self.classifier.network.device.type != "cpu":
+            for number, part in enumerate(parts):
+                yield number, compute(self.classifier, part)
+            return
+        pool = ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,))
+        try:
+            numbers = {
+                pool.submit(compute, self.classifier, part): number for number, part in enumerate(parts)
+            }
+            for done in as_completed(numbers):
+                yield numbers[done], done.result()
+        finally:
+            pool.shutdown(
+                wait=False, cancel_futures=True
+            )  # a part takes seconds, and whoever stops us is in a hurry
+            torch.set_num_threads(cores)  # a thread's own number is also that of threads to come
 
     def _file(self, part: Part) -> Path | None:
         if self.cache is None:
@@ -168,14 +205,14 @@ def _read(file: Path | None, part: Part, grades: int) -> NDArray[np.float32] | N
     return logits if logits.shape == (len(part.masks), len(part.pairs), grades) else None
 
 
-def _write(file: Path | None, logits: NDArray[np.float32]) -> None:
+def _write(file: Path | None, array: NDArray[np.floating]) -> None:
     """Atomically: a part is there whole or not at all."""
     if file is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(f".{os.getpid()}.tmp")
     with draft.open("wb") as stream:
-        np.save(stream, logits)
+        np.save(stream, array)
         stream.flush()
         os.fsync(stream.fileno())
     draft.replace(file)

@@ -6,28 +6,31 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.evaluation import Evaluation
 from models.head_mask import HeadMask
-from models.study import importance, search_report
+from models.study import importance, rivals, search_report
 from models.study.base import Matrix, Result, Study
 from models.study.gradients import OpenNetwork
 from models.study.inputs import check_apart
 from models.study.noninferiority import Verdict, compare, fixed_sequence
+from models.study.rivals import Rivalry
 from models.study.speed import Speed, measure
 from models.study.statistics import Resamples
 from models.study.tuning import tuned_scales
 
-KEPT = tuple(round(1 - 0.05 * step, 2) for step in range(1, 20))
-"""Shares of heads kept at which masks are made, evaluated and, in this order, tested: 95 % down to 5 %."""
-
 BASELINE_KEPT = (0.8, 0.6, 0.4, 0.3, 0.2)
 RANDOM_KEPT = (0.8, 0.6, 0.4, 0.2)
-RANDOM_SEEDS = 20
 TUNING_PAIRS = 128
+GRADIENT_PAIRS = 256
+"""Pairs whose gradients are kept in one file: a stopped run loses at most so many."""
+
+COMPARED = 0.4
+"""Share of heads at which masks are compared where none passed the test."""
 
 ERROR_RATE = 0.05
 """Chance that a mask worse than the margin is chosen, over both sequences (plain and tuned get half each)."""
@@ -48,7 +51,7 @@ class Candidate:
 @dataclass(frozen=True)
 class Search:
     """All that was found. heads: that the checkpoint holds; plain, tuned: the path from many to few, with
-    verdicts."""
+    verdicts; rivalry: the chosen mask beside others of its size."""
 
     heads: int
     intact: Evaluation
@@ -58,6 +61,7 @@ class Search:
     baselines: list[Candidate]
     plain_verdicts: list[Verdict]
     tuned_verdicts: list[Verdict]
+    rivalry: Rivalry | None = None
     speed: Speed | None = None
 
     @property
@@ -78,7 +82,7 @@ def run(study: Study) -> Result:
     gradients = gate_gradients(study)
     held = importance.held_heads(study.classifier)
     order = importance.by_full_fisher(gradients, held)
-    sizes = sorted({round(share * len(held)) for share in KEPT} - {0, len(held)}, reverse=True)
+    sizes = sorted({round(share * len(held)) for share in study.effort.shares} - {0, len(held)}, reverse=True)
     plain = [importance.weights_without(order[: len(held) - size], study.shape) for size in sizes]
     tuned = _tuned(study, plain)
     baselines = _baselines(study, gradients, held)
@@ -108,6 +112,7 @@ def run(study: Study) -> Result:
         len(held), found[0], intact, plain_path, tuned_path, others,
         _verdicts(study, intact, plain_path), _verdicts(study, intact, tuned_path),
     )  # fmt: skip
+    search = replace(search, rivalry=_rivalry(study, search))
     search = replace(search, speed=_speed(study, search))
     return Result(
         "search",
@@ -123,18 +128,30 @@ def gate_gradients(study: Study) -> NDArray[np.float64]:
     """∂loss/∂gate of each pair of the study's data at the intact model: (n, layers, heads)."""
     encoded = study.classifier.tokenizer.encode(study.data.pairs)
     study.progress.start("gradients of the mask", len(encoded))
-    return OpenNetwork(study.classifier).gate_gradients(
-        encoded, study.data.grade, done=study.progress.advance
-    )
+    network = OpenNetwork(study.classifier)
+    found = []
+    for start in range(0, len(encoded), GRADIENT_PAIRS):
+        rows = slice(start, start + GRADIENT_PAIRS)
+        pairs, grades = encoded[rows], study.data.grade[rows]
+        compute = partial(network.gate_gradients, pairs, grades)
+        inputs = (study.data.pairs[rows], grades.tolist())
+        found.append(study.runner.keep("gate gradients", inputs, compute))
+        study.progress.advance(len(pairs))
+    return np.concatenate(found)
 
 
 def _tuned(study: Study, masks: Sequence[Matrix]) -> list[Matrix]:
     rng = np.random.default_rng(study.seed)
     rows = rng.permutation(len(study.data))[:TUNING_PAIRS]
     encoded = study.classifier.tokenizer.encode([study.data.pairs[i] for i in rows])
-    network = OpenNetwork(study.classifier)
     study.progress.start("tuned scales", len(masks) * study.classifier.num_layers)
-    return tuned_scales(network, encoded, masks, done=study.progress.advance)
+
+    def compute() -> NDArray[np.float64]:
+        network = OpenNetwork(study.classifier)
+        return np.array(tuned_scales(network, encoded, masks, done=study.progress.advance), np.float64)
+
+    inputs = ([study.data.pairs[i] for i in rows], np.array(masks).tobytes())
+    return list(study.runner.keep("tuned scales", inputs, compute).astype(np.float32))
 
 
 def _baselines(
@@ -145,13 +162,14 @@ def _baselines(
         "diagonal Fisher": importance.by_diagonal_fisher(gradients, held),
         "Michel et al. 2019": importance.by_michel(gradients, held),
         "magnitude": importance.by_magnitude(study.classifier, held),
+        rivals.LOWEST: importance.from_the_top(held),
     }
     plans: list[tuple[str, importance.Order, tuple[float, ...]]] = [
         (name, order, BASELINE_KEPT) for name, order in orders.items()
     ]
     plans += [
         ("random", importance.at_random(held, study.seed + number), RANDOM_KEPT)
-        for number in range(RANDOM_SEEDS)
+        for number in range(study.effort.orders)
     ]
     masks = []
     for name, order, shares in plans:
@@ -181,6 +199,17 @@ def _verdicts(study: Study, intact: Evaluation | None, path: Sequence[Candidate]
         if candidate.held_out is not None
     ]
     return fixed_sequence(losses, study.margin)
+
+
+def _rivalry(study: Study, search: Search) -> Rivalry | None:
+    """The chosen mask beside others; where none passed, the one of COMPARED heads."""
+    if search.intact_held_out is None:
+        return None
+    wanted = round(COMPARED * search.heads)
+    nearest = min(range(len(search.plain)), key=lambda i: abs(search.plain[i].heads_on - wanted))
+    mask = search.plain[nearest if search.chosen is None else search.chosen]
+    assert mask.held_out is not None
+    return rivals.compete(study, search.intact_held_out, mask.weights, mask.held_out)
 
 
 def _speed(study: Study, search: Search) -> Speed | None:

@@ -24,6 +24,7 @@ STYLES = {
     "diagonal Fisher": (GREEN, "^", "--"),
     "Michel et al. 2019": (PINK, "v", ":"),
     "magnitude": ("#E69F00", "D", "-."),
+    "lower layers only": ("#56B4E9", "P", "--"),
     "random": ("#999999", "", "-"),
 }
 LABELS = {"qwk": "quadratic weighted kappa", "ndcg10": "NDCG@10"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.head_mask import HeadMask
-from models.study import search_plots
+from models.study import claims, rivals, search_plots
 from models.study.base import Figure, Finding, Section, Study, Table
 from models.study.noninferiority import METRICS, POWER, Loss, Verdict
 from models.study.statistics import Resamples
@@ -26,6 +26,7 @@ def as_json(search: Search, study: Study) -> dict[str, Any]:
         "other_orders": [_point_json(candidate) for candidate in search.baselines],
         "chosen": _chosen_json(search.plain, search.plain_verdicts, search.chosen, "mask.json"),
         "chosen_tuned": _chosen_json(search.tuned, search.tuned_verdicts, search.chosen_tuned, "scales.json"),
+        "rivals": None if search.rivalry is None else rivals.as_json(search.rivalry),
         "non_inferiority": {
             "margin": study.margin,
             "metrics": list(METRICS),
@@ -72,6 +73,8 @@ def conclusion(search: Search, study: Study) -> str:
         text.append(f"With scales tuned by least squares and folded into W^O, {tuned} heads suffice.")
     elif search.tuned_verdicts:
         text.append("With tuned scales no set of heads passed the same test.")
+    if search.rivalry is not None:
+        text.append(rivals.sentence(search.rivalry))
     if search.speed is not None:
         text.append(_speed_sentence(search))
     return " ".join(text)
@@ -124,7 +127,8 @@ def sections(search: Search, study: Study) -> tuple[Section, ...]:
             *_mask_figures(search),
         ),
     )
-    return (path, test, *_speed_sections(search))
+    assert search.rivalry is not None
+    return (path, test, rivals.section(search.rivalry), *_speed_sections(search))
 
 
 def findings(search: Search, study: Study) -> tuple[Finding, ...]:
@@ -133,10 +137,14 @@ def findings(search: Search, study: Study) -> tuple[Finding, ...]:
     total = search.heads
     place = search.chosen
     if study.holdout is None:
-        return (Finding(claim, published, "–", None, "There were no held-out queries to test a mask on."),)
+        return (
+            Finding(
+                claim, published, "–", None, "There were no held-out queries to test a mask on.", claims.DEPTH
+            ),
+        )
     if place is None:
         reason = _nothing_passed(search, study)
-        return (Finding(claim, published, "not shown", None, reason),)
+        return (Finding(claim, published, "not shown", None, reason, claims.DEPTH),)
     gone = 1 - search.plain[place].heads_on / total
     loss = search.plain_verdicts[place].losses["qwk"]
     ours = f"{gone:.0%} ({_loss_text('qwk', loss)})"
@@ -146,7 +154,7 @@ def findings(search: Search, study: Study) -> tuple[Finding, ...]:
         if enough
         else f"Only {gone:.0%} could be shown; whether more can go these queries do not tell."
     )
-    return (Finding(claim, published, ours, True if enough else None, reason),)
+    return (Finding(claim, published, ours, True if enough else None, reason, claims.DEPTH),)
 
 
 def _path_json(path: Sequence[Candidate], verdicts: Sequence[Verdict], study: Study) -> list[dict[str, Any]]:
@@ -253,8 +261,13 @@ def _why_stopped(search: Search, study: Study, place: int) -> str:
     text = f"At {failed.heads_on} heads the test stopped ({_loss_text(name, loss)})"
     if loss.delta > -study.margin:
         return (
-            f"{text}: the estimate is within the margin but its bound is not, so these queries cannot tell; "
-            f"about {loss.queries_needed:,} queries would give a harmless mask a power of {POWER:.0%}."
+            f"{text}: the estimate is within the margin but its bound is not, so these queries cannot tell. "
+            f"A mask that changes nothing would have passed with a power of {loss.power:.0%}, so "
+            + (
+                "the queries are not too few for a harmless mask: this one may cost something."
+                if loss.power >= POWER
+                else f"they are too few: about {loss.queries_needed:,} are needed for {POWER:.0%}."
+            )
         )
     return f"{text}: the estimate itself is beyond the margin."
 

@@ -19,9 +19,6 @@ from models.study.probes import curves
 from models.study.role_scores import mean_intervals
 from models.study.statistics import permutation_p
 
-PAIRS = 100
-"""Pairs whose attention is compared: every two heads on every word of each."""
-
 MOST_CLUSTERS = 20
 PERMUTATIONS = 999
 Floats = NDArray[np.float64]
@@ -60,7 +57,7 @@ class Alike:
 
 def run(study: Study) -> Result:
     """Distances and clusters, probes, and, with a peer, the comparison of training seeds."""
-    rows = spread_over_queries(study.data.query_of, PAIRS, study.seed)
+    rows = spread_over_queries(study.data.query_of, study.effort.compared_pairs, study.seed)
     heads = held_heads(study.classifier)
     study.progress.start("attention of every two heads", len(rows))
     own = between_heads(study.classifier, None, study.data, rows, study.progress)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models.study import claims
 from models.study.base import Figure, Finding, Section, Study, Table
 from models.study.plots import LINES, figure
 from models.study.probes import Curve
@@ -87,7 +88,7 @@ def conclusion(found: Alike, probes: Curves, other: Seeds | None, study: Study) 
         )
     if other is None:
         text.append(
-            "There was no second model to compare with (--other), so nothing is said about training seeds."
+            "There was no second model to compare with (--peer), so nothing is said about training seeds."
             if study.peer is None
             else "Too few queries are cut into the same words by both models to compare their heads."
         )
@@ -136,10 +137,15 @@ def findings(found: Alike, probes: Curves, other: Seeds | None) -> tuple[Finding
             f"{found.sharing:.0%}",
             found.sharing > 0.5,
             "Share of heads whose nearest other head is at less than half the mean distance of two heads.",
+            claims.SHARED,
         )
     ]
     if other is None:
-        rows.append(Finding(_INITIAL, "yes", "–", None, "Needs a second model from another seed (--other)."))
+        rows.append(
+            Finding(
+                _INITIAL, "yes", "–", None, "Needs a second model from another seed (--peer).", claims.SEEDS
+            )
+        )
     else:
         again = other.matched[0] < other.chance and other.p < 0.05
         moved = other.same_place_p is None or other.same_place_p >= 0.05
@@ -154,6 +160,7 @@ def findings(found: Alike, probes: Curves, other: Seeds | None) -> tuple[Finding
                 else "Heads at the same place in both models are alike beyond chance."
                 if again
                 else "The other seed's heads do not repeat this model's patterns beyond chance.",
+                claims.SEEDS,
             )
         )
     if "word_end" in probes and "grade" in probes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from models.study import plots
+from models.study import claims, plots
 from models.study.base import Figure, Finding, Result, Section, Study, Table
 from models.study.statistics import METRICS, Effect, Resamples, benjamini_hochberg, effect, swap_p
 from models.study.wording import NAMES, p_value, percent, with_interval
@@ -17,7 +17,6 @@ from models.study.wording import NAMES, p_value, percent, with_interval
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-PERMUTATIONS = 19_999
 LEVEL = 0.05
 JUDGED = ("accuracy", "qwk", "ndcg10")
 """A head is harmless where none of these falls by the margin."""
@@ -42,7 +41,9 @@ def run(study: Study) -> Result:
     for evaluation in masked:
         effects.append(effect(resamples, base, evaluation))
         study.progress.advance()
-    adjusted = benjamini_hochberg(swap_p(resamples, whole, masked, draws=PERMUTATIONS, seed=study.seed))
+    adjusted = benjamini_hochberg(
+        swap_p(resamples, whole, masked, draws=study.effort.permutations, seed=study.seed)
+    )
     return _result(study, heads, effects, adjusted)
 
 
@@ -75,6 +76,7 @@ def _result(study: Study, heads: Heads, effects: list[Effect], adjusted: NDArray
         True if len(harmless) > half else False if len(harmful) > half else None,
         "Replicated where more than half of the heads are shown to cost less than the margin in "
         "accuracy, QWK and NDCG@10; not, where more than half lower QWK detectably.",
+        claims.DEPTH,
     )
     shape = study.shape
     section = Section(
@@ -82,7 +84,8 @@ def _result(study: Study, heads: Heads, effects: list[Effect], adjusted: NDArray
         (
             f"Intervals are 95 % (symmetric cluster bootstrap-t over queries, {study.resamples:,} "
             "resamples) and hold for one head at a time. p-values come from a paired permutation test "
-            f"over queries ({PERMUTATIONS:,} draws) and are adjusted over all heads and metrics together "
+            f"over queries ({study.effort.permutations:,} draws) and are adjusted over all heads and "
+            f"metrics together "
             "by Benjamini–Hochberg; a head's p is the smallest of its metrics'.",
         ),
         (_table(heads, effects, adjusted, order),),

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from models.device import autocast
 from models.evaluation import Evaluation
 from models.training.batches import fitted, grouped, padded, tokenized
 from models.training.data import GRADES, Judged, source_family, source_groups
@@ -26,7 +28,7 @@ def logits_of(
     batch_tokens: int = 8192,
     bf16: bool = True,
 ) -> Floats:
-    """The model's logits, (pairs, grades) float64, in the pairs' order."""
+    """The model's logits, (pairs, grades) float64, in the pairs' order. bf16: where the processor has it."""
     max_tokens = model.config.max_position_embeddings
     queries = tokenized(tokenizer, [query for query, _ in pairs])
     titles = tokenized(tokenizer, [title for _, title in pairs])
@@ -34,7 +36,7 @@ def logits_of(
     result = np.zeros((len(pairs), len(GRADES)))
     was_training = model.training
     model.eval()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+    with torch.no_grad(), autocast(torch.device("cpu")) if bf16 else nullcontext():
         for places in grouped(
             [len(query) + len(title) + 3 for query, title in sequences], batch_tokens=batch_tokens
         ):

@@ -1,4 +1,4 @@
-"""The training loop of every stage: bf16 autocast, a rate schedule, checkpoints, exact resume."""
+"""The training loop of every stage: bf16 where it is native, a rate schedule, checkpoints, exact resume."""
 
 import logging
 import time
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.device import autocast
 from models.training.batches import Batch
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def train(
         if progress.step >= schedule.steps:
             break
         torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout depends on the step alone
-        with torch.autocast(parameters[0].device.type, torch.bfloat16):
+        with autocast(parameters[0].device):
             loss = loss_of(batch.to(parameters[0].device))
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(parameters, 1.0)

@@ -4,8 +4,6 @@ Starts from a BERT checkpoint (a classifier or a plain encoder) or from nothing,
 the validation queries best, calibrates its temperature there, and writes a checkpoint with metrics.json.
 """
 
-import hashlib
-import json
 import logging
 import shutil
 from collections import Counter
@@ -15,102 +13,94 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import torch
 from torch import nn
 from transformers import BertForSequenceClassification
 
 from models.checkpoint import TOKENIZER_FILES
 from models.classifier import Classifier
-from models.config import ModelConfig, read_config
-from models.device import resolve_device
-from models.errors import ModelError, UnsupportedCheckpoint
-from models.evaluation import Evaluation, as_json, intervals
-from models.hub import locate
-from models.labelled import LabelledPair, read_labelled
+from models.device import autocast, resolve_device
+from models.evaluation import Evaluation, as_json, intervals, within_range
+from models.labelled import LabelledPair
 from models.tokenizer import EncodedPair, PairTokenizer
 from models.training.batches import Batch, grouped, tokenized
-from models.training.data import GRADES, graded_target
+from models.training.data import graded_target
 from models.training.embeddings import cooccurrence_vectors
 from models.training.evaluate import fitted_temperature, probabilities_of
 from models.training.finetune import ordinal_loss
+from models.training.job import Job, Options, Scratch, mark_run, prepare
 from models.training.loop import Progress, Schedule, train
 from models.training.network import Model, new_model
+from models.training.plan import Plan, plan_for
 from models.training.vocabulary import alphabet, save_tokenizer, train_tokenizer
 
 log = logging.getLogger(__name__)
 
-MARK = "options.json"
-
-VALIDATION_SHARE = 10
-"""One query in so many is kept for validation where no validation file is given."""
+LOSS_PAIRS = 2_000
+"""Training pairs, the first ones of the file, whose loss is told before and after."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scratch:
-    """The network that is made where there is no checkpoint to start from."""
+class _Standing:
+    """How good the network is at one time.
 
-    layers: int = 12
-    heads: int = 12
-    hidden: int = 192
-    vocabulary: int = 16_000
-    max_tokens: int = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What to train on, from what, and how.
-
-    base: a checkpoint directory or hub id, None for the shipped model, or the shape of a new network.
-    labels: names of the grades, least relevant first; data holds their numbers, from 0.
-    distance_weight: of the squared error of the expected grade beside the cross-entropy.
+    loss: what is trained, on the validation pairs. metrics: of models.evaluation, on the same.
     """
 
-    data: Path
-    out: Path
-    validation: Path | None = None
-    base: str | Scratch | None = None
-    labels: tuple[str, ...] = GRADES
-    epochs: int = 3
-    rate: float = 5e-5
-    batch_tokens: int = 4096
-    max_tokens: int = 128
-    distance_weight: float = 0.3
-    seed: int = 0
-    device: str = "auto"
+    loss: float
+    metrics: dict[str, float]
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """Better is larger: how well it ranks (Spearman and NDCG@10), where the pairs tell; then the loss."""
+        ranking = [self.metrics[name] for name in ("spearman", "ndcg10") if np.isfinite(self.metrics[name])]
+        return float(np.mean(ranking)) if ranking else -1.0, -self.loss
 
 
 @dataclass(slots=True)
 class _Best:
-    """The weights of the epoch that did best on the validation pairs."""
+    """The weights of the epoch that did best on the validation pairs, and how good they are."""
 
     path: Path
-    score: float = -1.0
+    standing: _Standing | None = None
     epoch: int = 0
 
 
-def tune(options: Options) -> dict[str, Any]:
+def tune(job: Job | Options) -> dict[str, Any]:
     """Trains and writes the checkpoint; returns what metrics.json holds.
 
     A run that was killed goes on, to the same weights, when it is started again with the same options; its
     state is in `<out>.training/` until it is done. Raises ModelError for wrong data, options or checkpoints.
     """
-    if options.out.exists() and any(options.out.iterdir()):
-        raise ModelError(f"{options.out} is not empty; name a new directory")
-    training, validation = read_split(options)
-    work = options.out.with_name(f"{options.out.name}.training")
-    _refuse_another_run(options, work)
-    model, tokenizer_files = start(options, training, work)
+    job = job if isinstance(job, Job) else prepare(job)
+    options, training, validation = job.options, job.training, job.validation
+    model, tokenizer_files = start(job)
     model.to(resolve_device(options.device))
     window = min(options.max_tokens, model.config.max_position_embeddings)
     tokenizer = PairTokenizer.load(tokenizer_files, max_tokens=window, vocab_size=model.config.vocab_size)
-    _mark_run(options, work)
+    mark_run(options)
     encoded = tokenizer.encode([(pair.query, pair.title) for pair in training])
-    batches = grouped([len(pair) for pair in encoded], batch_tokens=options.batch_tokens)
-    best = _Best(work / "best.pt")
+    plan = plan_for(
+        [len(pair) for pair in encoded],
+        width=model.config.hidden_size,
+        from_scratch=job.base is None,
+        epochs=options.epochs,
+        rate=options.rate,
+        batch_tokens=options.batch_tokens,
+    )
+    log.info(
+        "%d steps: %d epochs of %d batches of up to %d tokens; learning rate up to %.2g",
+        *(plan.steps, plan.epochs, plan.batches, plan.batch_tokens, plan.rate),
+    )
+    best = _Best(options.work / "best.pt")
+    seen = training[:LOSS_PAIRS]
+    before = standing(model, tokenizer, validation, options), loss_on(model, tokenizer, seen, options)
+    _report("start", before[0])
 
     def after_step(progress: Progress) -> None:
-        if progress.step % len(batches) == 0:
-            keep_if_best(model, tokenizer, validation, best, progress.step // len(batches))
+        if progress.step % plan.batches == 0:
+            keep_if_best(model, tokenizer, validation, options, best, progress.step // plan.batches)
 
     progress = train(
         model,
@@ -120,54 +110,47 @@ def tune(options: Options) -> dict[str, Any]:
             batch.weights,
             distance_weight=options.distance_weight,
         ),
-        lambda epoch: epoch_of(encoded, training, options, epoch),
-        Schedule(steps=len(batches) * options.epochs, rate=options.rate, decay=0.9),
-        work / "progress.pt",
+        lambda epoch: epoch_of(encoded, training, options, plan, epoch),
+        plan.schedule,
+        options.work / "progress.pt",
         seed=options.seed,
         optimizers_of=adamw,
         after_step=after_step,
     )
-    return finish(options, model, tokenizer, tokenizer_files, validation, best, progress, work)
+    saved = torch.load(best.path, weights_only=True)
+    model.load_state_dict(saved["model"])
+    after = _Standing(saved["loss"], saved["metrics"]), loss_on(model, tokenizer, seen, options)
+    learnt = {
+        "steps": progress.step,
+        "epochs": plan.epochs,
+        "best_epoch": saved["epoch"],
+        "batch_tokens": plan.batch_tokens,
+        "rate": plan.rate,
+        "loss": {
+            "training": {"before": before[1], "after": after[1]},
+            "validation": {"before": before[0].loss, "after": after[0].loss},
+        },
+        "validation_before": before[0].metrics,
+        "better": after[0].order > before[0].order,
+        "tokens": progress.tokens,
+        "seconds": progress.seconds,
+    }
+    return finish(job, model, tokenizer, tokenizer_files, learnt)
 
 
-def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:
-    """Training and validation pairs; no query is in both.
+def start(job: Job) -> tuple[Model, Path]:
+    """The model before training, float32, and the directory of its tokenizer's files.
 
-    Without a validation file, a tenth of the queries by hash are for validation, the same ones in every run.
+    A temperature that the checkpoint has is folded into its last layer: the training goes on from the
+    probabilities that it serves.
     """
-    grades = len(options.labels)
-    if grades < 2 or len(set(options.labels)) < grades:
-        raise ModelError("labels must be at least two different names, least relevant first")
-    pairs = read_labelled(options.data, grades=grades)
-    if options.validation is not None:
-        validation = read_labelled(options.validation, grades=grades)
-        held_out = {pair.query for pair in validation}
-        training = [pair for pair in pairs if pair.query not in held_out]
-        if len(training) < len(pairs):
-            log.info("left out %d pairs whose queries are in the validation file", len(pairs) - len(training))
-    else:
-        validation = [pair for pair in pairs if _held_out(pair.query)]
-        training = [pair for pair in pairs if not _held_out(pair.query)]
-    if not training or not validation:
-        raise ModelError(
-            f"{options.data}: {len(training)} training and {len(validation)} validation pairs; "
-            "give more queries, or a validation file with others"
-        )
-    return training, validation
-
-
-def start(options: Options, training: Sequence[LabelledPair], work: Path) -> tuple[Model, Path]:
-    """The model before training, float32, and the directory of its tokenizer's files."""
+    options = job.options
     labels = dict(enumerate(options.labels))
     torch.manual_seed(options.seed)
-    if isinstance(options.base, Scratch):
-        return _from_scratch(options, options.base, training, work / "tokenizer")
-    directory = locate(options.base)
-    config = read_config(directory)
-    if _is_pruned(config):
-        raise UnsupportedCheckpoint(
-            f"{directory} is pruned, and transformers 5 cannot train what it cannot load"
-        )
+    if job.base is None:
+        assert isinstance(options.base, Scratch)
+        return _from_scratch(options, options.base, job.training, options.work / "tokenizer")
+    directory, config = job.base
     model = BertForSequenceClassification.from_pretrained(
         directory,
         id2label=labels,
@@ -176,28 +159,34 @@ def start(options: Options, training: Sequence[LabelledPair], work: Path) -> tup
         dtype=torch.float32,
         attn_implementation="eager",  # on a CPU under bf16 autocast, twice as fast to train as sdpa
     )
+    if len(config.labels) == len(labels):
+        with torch.no_grad():
+            for part in model.classifier.parameters():
+                part.div_(config.temperature)
     return model, directory
 
 
 def epoch_of(
-    encoded: Sequence[EncodedPair], training: Sequence[LabelledPair], options: Options, epoch: int
+    encoded: Sequence[EncodedPair], training: Sequence[LabelledPair], options: Options, plan: Plan, epoch: int
 ) -> list[Batch]:
     """One pass over the training pairs, in batches of like length; depends on seed and epoch alone."""
     rng = np.random.default_rng([options.seed, epoch])
     shuffled = rng.permutation(len(training)).tolist()  # other neighbours among equal lengths each time
-    weights = grade_weights([pair.grade for pair in training], len(options.labels))
+    targets, weights = _targets(training, options)
     batches = []
-    for places in grouped([len(encoded[i]) for i in shuffled], batch_tokens=options.batch_tokens):
+    for places in grouped([len(encoded[i]) for i in shuffled], batch_tokens=plan.batch_tokens):
         rows = [shuffled[place] for place in places]
-        grades = [training[i].grade for i in rows]
-        batches.append(
-            padded_batch(
-                [encoded[i] for i in rows],
-                torch.tensor([graded_target(grade, grades=len(options.labels)) for grade in grades]),
-                torch.tensor([weights[grade] for grade in grades]),
-            )
-        )
+        batches.append(padded_batch([encoded[i] for i in rows], targets[rows], weights[rows]))
     return [batches[place] for place in rng.permutation(len(batches))]
+
+
+def _targets(pairs: Sequence[LabelledPair], options: Options) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is to be predicted for each pair, (n, grades) float32, and what it weighs, (n,) float32."""
+    grades = [pair.grade for pair in pairs]
+    count = len(options.labels)
+    weights = torch.tensor(grade_weights(grades, count))
+    by_grade = torch.tensor([graded_target(grade, grades=count) for grade in range(count)])
+    return by_grade[grades], weights[grades]
 
 
 def grade_weights(grades: Sequence[int], count: int) -> list[float]:
@@ -239,7 +228,7 @@ def logits_of(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPa
     logits = np.zeros((len(pairs), model.config.num_labels))
     device = next(model.parameters()).device
     model.eval()
-    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16):
+    with torch.no_grad(), autocast(device):
         for places in grouped([len(pair) for pair in encoded], batch_tokens=8192):
             empty = torch.empty(0)
             batch = padded_batch([encoded[i] for i in places], empty, empty).to(device)
@@ -249,39 +238,60 @@ def logits_of(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPa
     return logits
 
 
+def loss_on(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPair], options: Options) -> float:
+    """The loss that is trained, on these pairs, without dropout."""
+    return _loss(logits_of(model, tokenizer, pairs), pairs, options)
+
+
+def _loss(logits: np.ndarray, pairs: Sequence[LabelledPair], options: Options) -> float:
+    targets, weights = _targets(pairs, options)
+    loss = ordinal_loss(torch.from_numpy(logits), targets, weights, distance_weight=options.distance_weight)
+    return float(loss)
+
+
+def standing(
+    model: Model, tokenizer: PairTokenizer, validation: Sequence[LabelledPair], options: Options
+) -> _Standing:
+    """How good the model is on the validation pairs."""
+    logits = logits_of(model, tokenizer, validation)
+    metrics = _evaluation(validation, probabilities_of(logits, 1.0)).metrics()
+    return _Standing(_loss(logits, validation, options), metrics)
+
+
 def keep_if_best(
-    model: Model, tokenizer: PairTokenizer, validation: Sequence[LabelledPair], best: _Best, epoch: int
+    model: Model,
+    tokenizer: PairTokenizer,
+    validation: Sequence[LabelledPair],
+    options: Options,
+    best: _Best,
+    epoch: int,
 ) -> None:
-    """Measures an epoch on the validation pairs; keeps its weights where none before ranked better."""
-    probabilities = probabilities_of(logits_of(model, tokenizer, validation), 1.0)
-    metrics = _evaluation(validation, probabilities).metrics()
-    score = float(np.nanmean([metrics["spearman"], metrics["ndcg10"]]))
-    log.info(
-        "epoch %d: qwk %.4f  spearman %.4f  ndcg10 %.4f",
-        epoch,
-        *(metrics[m] for m in ("qwk", "spearman", "ndcg10")),
-    )
-    if best.path.exists() and best.epoch == 0:  # a resumed run
+    """Measures an epoch on the validation pairs; keeps its weights where none before was better."""
+    now = standing(model, tokenizer, validation, options)
+    _report(f"epoch {epoch}", now)
+    if best.standing is None and best.path.exists():  # a resumed run
         saved = torch.load(best.path, weights_only=True)
-        best.score, best.epoch = saved["score"], saved["epoch"]
-    if score > best.score:
-        best.score, best.epoch = score, epoch
-        torch.save({"model": model.state_dict(), "score": score, "epoch": epoch}, best.path)
+        best.standing, best.epoch = _Standing(saved["loss"], saved["metrics"]), saved["epoch"]
+    if best.standing is None or now.order > best.standing.order:
+        best.standing, best.epoch = now, epoch
+        torch.save({"model": model.state_dict(), "epoch": epoch, **asdict(now)}, best.path)
+
+
+def _report(when: str, now: _Standing) -> None:
+    log.info(
+        "%s: validation loss %.4f  qwk %.4f  spearman %.4f  ndcg10 %.4f",
+        *(when, now.loss, *(now.metrics[name] for name in ("qwk", "spearman", "ndcg10"))),
+    )
 
 
 def finish(
-    options: Options,
-    model: Model,
-    tokenizer: PairTokenizer,
-    tokenizer_files: Path,
-    validation: Sequence[LabelledPair],
-    best: _Best,
-    progress: Progress,
-    work: Path,
+    job: Job, model: Model, tokenizer: PairTokenizer, tokenizer_files: Path, learnt: dict[str, Any]
 ) -> dict[str, Any]:
-    """Calibrates the best epoch, writes the checkpoint, and measures what was written."""
-    saved = torch.load(best.path, weights_only=True)
-    model.load_state_dict(saved["model"])
+    """Calibrates the model, writes the checkpoint, and measures what was written.
+
+    learnt: what metrics.json says beyond that.
+    """
+    options, validation = job.options, job.validation
     truth = np.array([pair.grade for pair in validation])
     temperature = fitted_temperature(truth, logits_of(model, tokenizer, validation), np.ones(len(truth)))
     model.config.headroom = {"temperature": temperature}
@@ -296,18 +306,18 @@ def finish(
     metrics = {
         "schema": 1,
         "validation": evaluation.metrics(),
-        "validation_intervals": as_json(intervals(evaluation, seed=options.seed)),
+        "validation_intervals": as_json(within_range(intervals(evaluation, seed=options.seed))),
+        "validation_queries": evaluation.queries,
         "ndcg10_random_order": evaluation.random_order_ndcg10(),
         "temperature": temperature,
-        "best_epoch": saved["epoch"],
-        "steps": progress.step,
-        "tokens": progress.tokens,
-        "seconds": progress.seconds,
+        **learnt,
         "options": {name: str(value) for name, value in asdict(options).items()},
     }
-    (options.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(work)
-    return metrics
+    written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # what is not defined is null
+    (options.out / "metrics.json").write_bytes(written + b"\n")
+    shutil.rmtree(options.work)
+    plain: dict[str, Any] = orjson.loads(written)
+    return plain
 
 
 def _evaluation(pairs: Sequence[LabelledPair], probabilities: np.ndarray) -> Evaluation:
@@ -340,28 +350,3 @@ def _from_scratch(
         labels=options.labels,
     )
     return model, directory
-
-
-def _held_out(query: str) -> bool:
-    return int.from_bytes(hashlib.sha256(query.encode()).digest()[:8]) % VALIDATION_SHARE == 0
-
-
-def _is_pruned(config: ModelConfig) -> bool:
-    return any(len(kept) < config.num_heads for kept in config.kept_heads)
-
-
-def _refuse_another_run(options: Options, work: Path) -> None:
-    """Refuses to go on with the state of a run that had other options."""
-    mark = work / MARK
-    if mark.exists() and mark.read_text(encoding="utf-8") != _said(options):
-        raise ModelError(f"{work} holds an unfinished run with other options; finish or remove it")
-
-
-def _mark_run(options: Options, work: Path) -> None:
-    """Once nothing can be refused any more: a wrong option must not stand in the way of the right one."""
-    work.mkdir(parents=True, exist_ok=True)
-    (work / MARK).write_text(_said(options), encoding="utf-8")
-
-
-def _said(options: Options) -> str:
-    return json.dumps({name: str(value) for name, value in asdict(options).items()}, indent=1)

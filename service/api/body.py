@@ -1,19 +1,25 @@
-"""Reading a request's body: bounded in bytes and time, strict JSON, before FastAPI sees it."""
+"""Reading a request's body: bounded in bytes and time, strict JSON, before FastAPI sees it; and what is done
+with a body that is too large."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
-from starlette.types import Receive
+from starlette.types import Message, Receive, Scope, Send
 
 from service.api import strict_json
 from service.errors import BodyTooLarge, ClientDisconnected, RequestTimeout, UnsupportedMediaType
 from service.settings import Settings
+
+DRAIN_BYTES = 64_000_000
+DRAIN_SECONDS = 10.0
+"""How much of a body that was refused is still read and thrown away, and for how long."""
 
 
 class JSONRequest(Request):
@@ -85,7 +91,7 @@ async def read(receive: Receive, headers: Headers, *, max_bytes: int, timeout_s:
     """
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:
-        raise _too_large(max_bytes)
+        raise _too_large(max_bytes, unread=True)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -95,16 +101,47 @@ async def read(receive: Receive, headers: Headers, *, max_bytes: int, timeout_s:
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnected
                 chunk: bytes = message.get("body", b"")
+                more: bool = message.get("more_body", False)
                 size += len(chunk)
                 if size > max_bytes:
-                    raise _too_large(max_bytes)
+                    raise _too_large(max_bytes, unread=more)
                 if chunk:
                     chunks.append(chunk)
-                if not message.get("more_body", False):
+                if not more:
                     return b"".join(chunks)
     except TimeoutError:
         raise RequestTimeout(f"The body was not received within {timeout_s:g} seconds.") from None
 
 
-def _too_large(max_bytes: int) -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than the {max_bytes} bytes of one request.")
+async def send_and_drain(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send an answer while the request's body still arrives, then read on for a while before the end.
+
+    The server closes the connection at the end of the answer. A client that is still writing then gets a
+    reset, and most HTTP libraries report a broken pipe in place of the answer. So the answer goes out whole
+    at once, and its end waits until the client has finished its body, or hung up, or `DRAIN_BYTES` or
+    `DRAIN_SECONDS` are used up.
+    """
+
+    async def send_open(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "more_body": True}
+        await send(message)
+
+    await response(scope, receive, send_open)
+    await _drain(receive)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _drain(receive: Receive) -> None:
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while size < DRAIN_BYTES:
+                message = await receive()
+                if not message.get("more_body", False):  # the end of the body, or a disconnect
+                    return
+                size += len(message.get("body", b""))
+
+
+def _too_large(max_bytes: int, *, unread: bool) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than the {max_bytes} bytes of one request.", unread=unread)

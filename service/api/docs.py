@@ -1,40 +1,51 @@
-"""`/docs` without a content delivery network: Swagger UI from the files of an installed package."""
+"""`/docs`: Swagger UI without a content delivery network, on a page that asks for an API key where needed.
+
+The page and its files are open to everybody, so that a browser can load them; the OpenAPI document that the
+page then fetches is not.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
 from pathlib import Path
 
 from fastapi import FastAPI
-from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse
 
+_OURS = Path(__file__).parent / "page"
+_SWAGGER = Path(str(files("fastapi_swagger") / "resources"))
+
+# The page's addresses are relative: it works behind a path prefix too.
 _FILES = {
-    "swagger-ui-bundle.js": "text/javascript",
-    "swagger-ui.css": "text/css",
-    "favicon-32x32.png": "image/png",
+    "/docs": (_OURS / "docs.html", "text/html"),
+    "/docs/docs.js": (_OURS / "docs.js", "text/javascript"),
+    "/docs/swagger-ui-bundle.js": (_SWAGGER / "swagger-ui-bundle.js", "text/javascript"),
+    "/docs/swagger-ui.css": (_SWAGGER / "swagger-ui.css", "text/css"),
+    "/docs/favicon-32x32.png": (_SWAGGER / "favicon-32x32.png", "image/png"),
+}
+PATHS = frozenset(_FILES)
+"""What needs no API key."""
+
+# A key is typed into this page: it runs its own scripts only, talks to its own server only, and no other page
+# can show it in a frame. (Swagger UI has styles and pictures in its markup.)
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cache-control": "no-cache",  # kept, and checked by its etag: a new version shows at once
 }
 
 
 def add_docs(app: FastAPI) -> None:
     """Add `/docs` and the files its page loads."""
-    folder = Path(str(files("fastapi_swagger") / "resources"))
+    for path, (file, media_type) in _FILES.items():
+        app.add_api_route(path, _serving(file, media_type), include_in_schema=False)
 
-    async def page() -> HTMLResponse:
-        return get_swagger_ui_html(
-            openapi_url="openapi.json",  # relative, as the files are: it works behind a path prefix too
-            title=f"{app.title}: API",
-            swagger_js_url="docs/swagger-ui-bundle.js",
-            swagger_css_url="docs/swagger-ui.css",
-            swagger_favicon_url="docs/favicon-32x32.png",
-        )
 
-    def file(name: str, media_type: str) -> None:
-        async def serve() -> FileResponse:
-            return FileResponse(folder / name, media_type=media_type)
+def _serving(file: Path, media_type: str) -> Callable[[], Awaitable[FileResponse]]:
+    async def serve() -> FileResponse:
+        return FileResponse(file, media_type=media_type, headers=_HEADERS)
 
-        app.add_api_route(f"/docs/{name}", serve, include_in_schema=False)
-
-    app.add_api_route("/docs", page, include_in_schema=False)
-    for name, media_type in _FILES.items():
-        file(name, media_type)
+    return serve

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Body, FastAPI, Path, Request, Response
 
-from service.api.openapi import errors
+from service.api.openapi import GET_ERRORS, errors
 from service.api.pipeline import Experiments, Pipeline
 from service.api.replies import json_response
 from service.api_keys import ApiKey
@@ -18,7 +18,6 @@ from service.experiments.views import ExperimentDetail, ExperimentsView
 
 Name = Annotated[str, Path(max_length=64, description="The experiment's name in the config.")]
 
-_READ = errors(401, 404, 429, 500, 503)
 _WRITE = errors(400, 401, 408, 413, 415, 422, 429, 500, 503)
 _SWITCH = errors(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503)
 
@@ -69,10 +68,14 @@ def add_experiment_routes(app: FastAPI) -> None:
         "/v1/outcomes", outcomes, methods=["POST"], response_model=OutcomeReceipt, responses=_WRITE, tags=tags
     )
     app.add_api_route(
-        "/v1/experiments", experiments, response_model=ExperimentsView, responses=_READ, tags=tags
+        "/v1/experiments", experiments, response_model=ExperimentsView, responses=GET_ERRORS, tags=tags
     )
     app.add_api_route(
-        "/v1/experiments/{name}", experiment, response_model=ExperimentDetail, responses=_READ, tags=tags
+        "/v1/experiments/{name}",
+        experiment,
+        response_model=ExperimentDetail,
+        responses=GET_ERRORS | errors(404, 422),
+        tags=tags,
     )
     for verb in (ramp, stop, ship):
         app.add_api_route(

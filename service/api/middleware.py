@@ -11,10 +11,12 @@ from typing import Any
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api import docs
+from service.api.body import send_and_drain
 from service.api.replies import error_response
 from service.api_keys import KeyRing
 from service.edge import SAFE_REQUEST_ID
-from service.errors import InternalError, as_service_error
+from service.errors import BodyTooLarge, InternalError, as_service_error
 from service.metrics import Metrics
 
 logger = logging.getLogger("headroom.api")
@@ -22,7 +24,7 @@ logger = logging.getLogger("headroom.api")
 UNMATCHED = "unmatched"
 """The route label of paths that no route has."""
 
-_OPEN_PATHS = ("/", "/health/live", "/health/ready")
+_OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready"}) | docs.PATHS
 _OPEN_PREFIX = "/playground/"  # the page's own files
 
 
@@ -49,7 +51,11 @@ class RequestMiddleware:
                 if exchange.status:
                     raise  # half an answer is out; the server has to cut the connection
                 self._count(error, exchange.request_id)
-                await error_response(error)(exchange.scope, receive, exchange.send)
+                response = error_response(error)
+                if isinstance(error, BodyTooLarge) and error.unread:
+                    await send_and_drain(response, exchange.scope, receive, exchange.send)
+                else:
+                    await response(exchange.scope, receive, exchange.send)
         except asyncio.CancelledError:
             # The proxy in front gave up on this request, as it does when its client hangs up.
             if not exchange.status:
@@ -119,7 +125,7 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 class KeyMiddleware:
     """Lets through who carries an API key with rate left; everybody where the ring is empty.
 
-    `/health/*`, `/` and the page's own files are open to all.
+    `/health/*`, and the pages `/` and `/docs` with their own files, are open to all.
     """
 
     def __init__(self, app: ASGIApp, *, keys: KeyRing) -> None:

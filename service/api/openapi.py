@@ -4,6 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from service.api.examples import ANSWERS
+from service.errors import (
+    BodyTooLarge,
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    InternalError,
+    InvalidJSON,
+    InvalidRequest,
+    NotFound,
+    QueueFull,
+    RequestTimeout,
+    ServiceError,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMediaType,
+    to_response,
+)
 from service.responses import Error
 from service.settings import Settings
 
@@ -18,42 +36,50 @@ carries `X-Request-ID` (yours, if you send a plain one) and `Server-Timing`.
 
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}}
 
-_ERRORS: dict[int, dict[str, Any]] = {
-    400: {"description": "The body is not strict JSON, or nested too deeply."},
-    401: {
-        "description": "No valid API key.",
-        "headers": {"WWW-Authenticate": {"schema": {"type": "string"}}},
-    },
-    403: {"description": "The API key is not of the admin role."},
-    404: {"description": "There is nothing of this name."},
-    408: {"description": "The body did not arrive in time."},
-    409: {"description": "It does not go with the present state."},
-    413: {"description": "The body is over the size limit."},
-    415: {"description": "The body is said to be something other than JSON, or compressed."},
-    422: {"description": "A field is wrong; `param` names it."},
-    429: {
-        "description": "The queue is over its token limit, or the key's rate is used up.",
-        "headers": _RETRY_AFTER,
-    },
-    500: {"description": "A defect of the server."},
-    503: {
-        "description": "Starting, draining, or the device or replica failed.",
-        "headers": _RETRY_AFTER,
-    },
-    504: {"description": "The deadline or the request timeout passed; work not begun was dropped."},
+_ERRORS: dict[int, tuple[str, ServiceError, dict[str, Any]]] = {
+    400: ("The body is not strict JSON, or nested too deeply.", InvalidJSON(), {}),
+    401: ("No valid API key.", Unauthorized(), {"WWW-Authenticate": {"schema": {"type": "string"}}}),
+    403: ("The API key is not of the admin role.", Forbidden(), {}),
+    404: ("There is nothing of this name.", NotFound(), {}),
+    408: ("The body did not arrive in time.", RequestTimeout(), {}),
+    409: ("It does not go with the present state.", Conflict(), {}),
+    413: ("The body is over the size limit.", BodyTooLarge(), {}),
+    415: ("The body is said to be something other than JSON, or compressed.", UnsupportedMediaType(), {}),
+    422: (
+        "A field is wrong; `param` names it.",
+        InvalidRequest("should be a string", param="titles[3]"),
+        {},
+    ),
+    429: (
+        "The queue is over its token limit, or the key's rate is used up.",
+        QueueFull(),
+        _RETRY_AFTER,
+    ),
+    500: ("A defect of the server.", InternalError(), {}),
+    503: ("Starting, draining, or the device or replica failed.", Unavailable(), _RETRY_AFTER),
+    504: (
+        "The deadline or the request timeout passed; work not begun was dropped.",
+        DeadlineExceeded(),
+        {},
+    ),
 }
 
-_GET = (401, 429, 500, 503)
-_POST = (400, 401, 408, 413, 415, 422, 429, 500, 503, 504)
+_ERROR = "#/components/schemas/Error"
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route that may answer with these errors."""
-    return {status: {"model": Error, **_ERRORS[status]} for status in statuses}
+    described: dict[int | str, dict[str, Any]] = {}
+    for status in statuses:
+        description, _, headers = _ERRORS[status]
+        described[status] = {"model": Error, "description": description}
+        if headers:
+            described[status]["headers"] = headers
+    return described
 
 
-GET_ERRORS = errors(*_GET)
-POST_ERRORS = errors(*_POST)
+GET_ERRORS = errors(401, 429, 500, 503)
+POST_ERRORS = errors(400, 401, 408, 413, 415, 422, 429, 500, 503, 504)
 
 
 def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
@@ -77,9 +103,16 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
         f"a request takes up to {settings.request_timeout_s:g} s."
     )
     if settings.api_keys:
-        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["components"]["securitySchemes"] = {
+            "key": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "An API key of this service. To change an experiment it needs the admin role.",
+            }
+        }
     for path, operations in document["paths"].items():
         for operation in operations.values():
+            _show_answers(operation)
             if path.startswith("/health/"):
                 operation["security"] = []
             elif settings.api_keys:
@@ -87,6 +120,18 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
             else:
                 operation["responses"].pop("401", None)
     return document
+
+
+def _show_answers(operation: dict[str, Any]) -> None:
+    """Add an example to each answer. (FastAPI, given them with the routes, would drop their nulls.)"""
+    for status, response in operation["responses"].items():
+        if status == "200":
+            (content,) = response["content"].values()
+            content["example"] = ANSWERS[operation["operationId"]]
+        else:
+            _, error, _ = _ERRORS[int(status)]
+            shown = {"schema": {"$ref": _ERROR}, "example": to_response(error).body}
+            response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too
 
 
 def _of_type(schema: dict[str, Any], kind: str) -> dict[str, Any]:

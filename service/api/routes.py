@@ -87,7 +87,7 @@ async def ready(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """All replicas of this node, in the Prometheus text format."""
-    return Response(_metrics(request).render(), media_type=CONTENT_TYPE)
+    return Response(await _metrics(request).scrape(), media_type=CONTENT_TYPE)
 
 
 async def root() -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -11,13 +12,31 @@ from service.cli import evaluate, experiment, prune, quantize, score, serve, stu
 
 app = typer.Typer(
     name="headroom",
-    help="A BERT relevance server whose attention heads are run-time switches.",
     epilog="Any command takes --debug: a traceback instead of one line when it fails.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain lines: a box would break a reason over several
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"headroom {version('headroom')}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A BERT relevance server whose attention heads are run-time switches."""
+
+
 app.command("serve")(serve.command)
 app.command("score")(score.command)
 app.command("train")(train.command)

@@ -35,28 +35,40 @@ def command(
 
     Each with its 95 % interval by cluster bootstrap over queries; with --mask, the change is paired.
 
-    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask '0-5.*'
+    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60
     """
-    import orjson
-
-    from models import Classifier, HeadMask, ModelError
-    from models.evaluation import as_json as plain
-    from models.evaluation import differences, intervals
+    from models import HeadMask, ModelError
+    from models.config import read_config, read_stored_masks
+    from models.device import check_device_name, check_dtype_name
+    from models.hub import locate
     from models.labelled import read_labelled
 
-    clf = Classifier.load(model, device, dtype)
-    if not clf.grades:
-        raise ModelError(f"{clf.name} gives one score and no grades; evaluate needs a graded classifier")
+    check_device_name(device)
+    check_dtype_name(dtype)
+    directory = locate(model)
+    own = read_config(directory)
+    if not own.is_graded:
+        raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
     head_mask = None
     if mask is not None:
-        head_mask = HeadMask.parse(mask, layers=clf.num_layers, heads=clf.num_heads, stored=clf.stored_masks)
-    pairs = read_labelled(data, grades=len(clf.grades))
+        stored = read_stored_masks(directory, own)
+        head_mask = HeadMask.parse(mask, layers=own.num_layers, heads=own.num_heads, stored=stored)
+    pairs = read_labelled(data, grades=len(own.labels))
+
+    import orjson
+
+    from models import Classifier  # torch, after all that can be wrong without it
+    from models.evaluation import as_json as plain
+    from models.evaluation import differences, intervals, within_range
+
+    clf = Classifier.load(model, device, dtype)
     whole = evaluate(clf, pairs, None)
-    columns = {"none": intervals(whole, resamples=resamples, seed=seed)}
+    columns = {"none": within_range(intervals(whole, resamples=resamples, seed=seed))}
     if head_mask is not None:
         masked = evaluate(clf, pairs, head_mask)
-        columns[head_mask.spec] = intervals(masked, resamples=resamples, seed=seed)
-        columns["change"] = differences(whole, masked, resamples=resamples, seed=seed)
+        columns[head_mask.spec] = within_range(intervals(masked, resamples=resamples, seed=seed))
+        change = differences(whole, masked, resamples=resamples, seed=seed)
+        columns["change"] = within_range(change, change=True)
     if as_json:
         report = {
             "schema": 1,
@@ -71,6 +83,8 @@ def command(
     else:
         print(f"{clf.name} on {data}: {len(pairs)} pairs, {whole.queries} queries")
         print(table(columns))
+        if any(found.low != found.low for metrics in columns.values() for found in metrics.values()):
+            print(f"no interval: {whole.queries} queries are too few for one that stays within the possible")
         print(f"a random order has NDCG@10 {whole.random_order_ndcg10():.3f}")
 
 
@@ -100,7 +114,8 @@ def table(columns: dict[str, dict[str, Interval]]) -> str:
         for heading, metrics in columns.items():
             sign = "+" if heading == "change" else ""
             found = metrics[name]
-            row.append(f"{found.value:{sign}.3f} ({found.low:{sign}.3f} to {found.high:{sign}.3f})")
+            interval = f"({found.low:{sign}.3f} to {found.high:{sign}.3f})"
+            row.append(f"{found.value:{sign}.3f} {interval if found.low == found.low else '(no interval)'}")
         cells.append(row)
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return "\n".join(

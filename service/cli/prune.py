@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -29,23 +30,25 @@ def command(
     """Remove heads for good: the new checkpoint scores as the old one does under the mask, or with the
     scales.
 
-    Example: headroom prune --mask random:0.2@7 --out ./smaller && headroom serve --model ./smaller
+    Example: headroom prune --mask @pruned60 --out ./smaller && headroom serve --model ./smaller
 
     Example: headroom prune --scales study/scales.json --out ./smaller
     """
     import json
 
-    from models.config import read_config
+    from models.checks import check_empty
+    from models.config import read_config, read_stored_masks
     from models.hub import locate
     from models.pruning import prune, read_scales
 
     if (mask is None) == (scales is None):
         raise typer.BadParameter("give either --mask or --scales", param_hint="'--mask' / '--scales'")
+    check_empty(out)
     source = locate(model)
     config = read_config(source)
     weights = read_mask(mask, source, config) if mask is not None else None
     removed = weights if weights is not None else read_scales(cast(Path, scales))
-    pruned = prune(source, out, removed)
+    pruned, dropped = prune(source, out, removed)
     before, after = (sum(map(len, c.kept_heads)) for c in (config, pruned))
     old_bytes, new_bytes = ((d / "model.safetensors").stat().st_size for d in (source, out))
     if as_json:
@@ -57,10 +60,13 @@ def command(
                     "scales": None if scales is None else str(scales),
                     "heads": {"before": before, "after": after},
                     "bytes": {"before": old_bytes, "after": new_bytes},
+                    "masks": {"kept": sorted(read_stored_masks(out, pruned)), "dropped": dropped},
                 }
             )
         )
     else:
+        for name, reason in dropped.items():
+            print(f"headroom: the stored mask {name} is left out: {reason}", file=sys.stderr)
         print(f"{out}: {after} of {before} heads, {new_bytes / 1e6:.1f} MB of {old_bytes / 1e6:.1f} MB")
 
 

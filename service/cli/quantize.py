@@ -41,25 +41,31 @@ def command(
 
     Example: headroom quantize --model ./mine --data traffic.csv --test judged.csv --out ./mine-int8
     """
+    from models.checks import check_can_be_quantized, check_empty
+    from models.config import read_config
+    from models.hub import locate
+    from models.labelled import read_labelled, read_pairs
+
+    check_empty(out)
+    source = locate(model)
+    config = read_config(source)
+    check_can_be_quantized(source, config)
+    calibration = read_pairs(data or SAMPLE / "calibration.jsonl.gz")
+    if test is None and len(config.labels) == 5:
+        test = SAMPLE / "test.jsonl.gz"
+    labelled = None if test is None else read_labelled(test, grades=len(config.labels))
+    pairs = calibration if labelled is None else [(pair.query, pair.title) for pair in labelled]
+
     from dataclasses import asdict
 
     import numpy as np
     import orjson
 
-    from models import Classifier
+    from models import Classifier  # torch, after all that can be wrong without it
     from models.agreement import agreement
-    from models.hub import locate
-    from models.labelled import read_labelled, read_pairs
     from models.quantization import quantize
 
-    source = locate(model)
     before = Classifier.load(model, "cpu", "float32")
-    calibration = read_pairs(data or SAMPLE / "calibration.jsonl.gz")
-    if test is None and len(before.grades) == 5:
-        test = SAMPLE / "test.jsonl.gz"
-    labelled = None if test is None else read_labelled(test, grades=len(before.grades))
-    pairs = calibration if labelled is None else [(pair.query, pair.title) for pair in labelled]
-
     order = np.random.default_rng(0).permutation(len(calibration))
     quantize(source, out, before.tokenizer.encode([calibration[i] for i in order]), _progress)
     after = Classifier.load(out, "cpu")

@@ -12,15 +12,20 @@ import typer
 
 if TYPE_CHECKING:
     from models import Classifier, HeadMask, Scores
+    from service.settings import LiveConfig
+
+EXPECTED = "a query, a tab and a title"
 
 CHUNK = 1024
 """Pairs held in memory at a time when they come from standard input."""
 
 
 def command(
-    query: Annotated[str, typer.Argument(help="The query, or - for tab-separated pairs on standard input.")],
+    query: Annotated[
+        str, typer.Argument(help="The query, or - to read lines of query, tab, title from standard input.")
+    ],
     titles: Annotated[list[str] | None, typer.Argument(help="The titles to judge.")] = None,
-    mask: Annotated[str | None, typer.Option(help="Head mask, such as 2.3,7.* or @name.")] = None,
+    mask: Annotated[str | None, typer.Option(help="Head mask, such as 6-11.* or @pruned60.")] = None,
     variant: Annotated[str | None, typer.Option(help="A variant of the config file.")] = None,
     model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
     config: Annotated[Path | None, typer.Option(help="Where variants and stored masks are declared.")] = None,
@@ -30,7 +35,7 @@ def command(
 ) -> None:
     """Score how relevant each title is to the query; one line per title, in the order given.
 
-    Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask '0-5.*'
+    Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned60
     """
     from_stdin = query == "-"
     if from_stdin and titles:
@@ -39,6 +44,8 @@ def command(
         raise typer.BadParameter("give at least one title", param_hint="TITLES")
     if not from_stdin and not query.strip():
         raise typer.BadParameter("must not be blank", param_hint="QUERY")
+    if from_stdin and sys.stdin.isatty():
+        print(f"headroom: type lines of {EXPECTED}; Ctrl-D ends", file=sys.stderr)
     pairs = read_pairs(sys.stdin.buffer) if from_stdin else iter([(query, title) for title in titles or ()])
     clf, head_mask = resolve(model, config, variant, mask, device, dtype)
     while chunk := list(islice(pairs, CHUNK)):
@@ -50,19 +57,31 @@ def command(
 def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
     """(query, title) of each line `query<TAB>title` of UTF-8 text; empty lines are skipped.
 
+    A first line with the names `query` and `title` says which columns these are; others are left out.
     Raises ValueError naming the line that is not such a pair.
     """
+    columns: tuple[int, int] | None = None
     for number, raw in enumerate(stream, start=1):
         try:
-            line = raw.decode("utf-8").rstrip("\r\n")
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError:
             raise ValueError(f"standard input, line {number}: not UTF-8 text") from None
         if not line:
             continue
-        query, tab, title = line.partition("\t")
-        if not tab or not query.strip():
-            raise ValueError(f"standard input, line {number}: expected query<TAB>title")
-        yield query, title
+        if number == 1:
+            names = [name.strip().lower() for name in line.split("\t")]
+            if "query" in names and "title" in names:
+                columns = names.index("query"), names.index("title")
+                continue
+        # Without a header the title is all that follows the first tab.
+        cells = line.split("\t") if columns else line.split("\t", 1)
+        query_at, title_at = columns or (0, 1)
+        if len(cells) <= max(query_at, title_at) or not cells[query_at].strip():
+            raise ValueError(
+                f"standard input, line {number}: expected {EXPECTED}; found {line[:40]!r}, "
+                + ("which has too few columns" if cells[0].strip() else "which has no query")
+            )
+        yield cells[query_at], cells[title_at]
 
 
 def resolve(
@@ -74,15 +93,13 @@ def resolve(
     dtype: str,
 ) -> tuple[Classifier, HeadMask]:
     """The classifier and mask that the options name, as the service would resolve them."""
-    from models import Classifier
+    from models.device import check_device_name, check_dtype_name
     from service.cli.serve import DEFAULT_CONFIG
     from service.deployment import config_file
     from service.settings import LiveConfig
-    from service.variants import BASE, build_catalog
 
-    def load(path: str | None) -> Classifier:
-        return Classifier.load(path, device, dtype)
-
+    check_device_name(device)
+    check_dtype_name(dtype)
     path = DEFAULT_CONFIG if config is None and model is None else config
     live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
     if variant is not None:
@@ -93,8 +110,35 @@ def resolve(
             raise ValueError(f"--variant: there is no variant {variant!r} in {path or 'the default config'}")
     else:
         live = LiveConfig(masks=live.masks)
+    check_masks(live, live.variants[0].checkpoint or model, mask)
+
+    from models import Classifier  # torch, after all that can be wrong without it
+    from service.variants import BASE, build_catalog
+
+    def load(path: str | None) -> Classifier:
+        return Classifier.load(path, device, dtype)
+
     choice = build_catalog(live, {BASE: load(model)}, load).choose(None, mask)
     return choice.variant.classifier, choice.mask
+
+
+def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> None:
+    """Raises what a wrong checkpoint or mask would raise after torch was imported.
+
+    live: with the one variant that is scored with. checkpoint: that variant's.
+    """
+    from models import HeadMask
+    from models.config import read_config, read_stored_masks
+    from models.hub import locate
+    from service.settings import resolve_masks, resolve_variant
+
+    directory = locate(checkpoint)
+    own = read_config(directory)
+    shape = {"layers": own.num_layers, "heads": own.num_heads}
+    masks = resolve_masks(live, **shape, stored=read_stored_masks(directory, own))
+    resolve_variant(live, live.variants[0].name, **shape, masks=masks)
+    if mask is not None:
+        HeadMask.parse(mask, **shape, stored=masks)
 
 
 def lines(

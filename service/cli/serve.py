@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import re
 import signal
-import socket
 import sys
-import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from service.deployment import config_file, environment, last_good
-from service.deployment.processes import family, kill
+from service.deployment import config_file, environment, last_good, preflight
+from service.deployment.live_edits import LiveEdits, glance
+from service.deployment.processes import STOP_SIGNALS, family, kill
+from service.deployment.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from service.deployment.cluster import Cluster
     from service.deployment.config_file import ConfigFile, Overrides
+    from service.deployment.live_edits import Glance
 
 DEFAULT_CONFIG = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 WATCH_S = 0.5
+
+
+def _device(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise typer.BadParameter(f"{value!r} is not one of auto, cpu and cuda.")
+    return value
 
 
 def command(
@@ -35,8 +42,10 @@ def command(
     ] = None,
     config: Annotated[Path, typer.Option(help="Ray Serve config file; watched.")] = DEFAULT_CONFIG,
     replicas: Annotated[int | None, typer.Option(min=1, max=64, help="Number of replicas.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, mps, cuda or cuda:N.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    device: Annotated[str | None, typer.Option(callback=_device, help="auto, cpu or cuda.")] = None,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"] | None, typer.Option(help="Number format of the weights.")
+    ] = None,
 ) -> None:
     """Start the service; Ctrl-C or SIGTERM answers what was accepted, then stops it.
 
@@ -56,20 +65,28 @@ def run(path: Path, overrides: Overrides) -> None:
     Raises:
         ConfigFileError, OSError, DeployError: it did not start.
     """
-    content = _content(path)
+    seen = glance(path)
     config = _load(path, overrides)
-    _check_port(config.host, config.port)
+    preflight.check_port(config.host, config.port)
+    if preflight.is_open_to_others(config):
+        _say(
+            f"warning: everybody who can reach {_url(config)} may use it: no API keys are set "
+            "(HEADROOM_API_KEYS, see docs/operations.md)"
+        )
     stop = StopSignal()
     stop.install()
-    directory = Path(tempfile.mkdtemp(prefix="headroom-", dir="/tmp"))  # short: Unix sockets go into it
+    directory = RunDirectory()
     try:
-        _serve(path, content, overrides, config, directory, stop)
+        _serve(path, seen, overrides, config, directory.path, stop)
     except Exception:
-        _say(f"it failed; Ray's logs are in {directory}/ray/session_latest/logs")
+        logs = directory.path / "ray" / "session_latest" / "logs"
+        if logs.exists():
+            _say(f"it failed; Ray's logs are in {logs}")
+            directory.keep_logs()
+        else:
+            directory.remove()
         raise
-    except SystemExit:  # ray.init has a handler of its own for SIGTERM
-        pass
-    shutil.rmtree(directory, ignore_errors=True)
+    directory.remove()
 
 
 def _load(path: Path, overrides: Overrides) -> ConfigFile:
@@ -87,13 +104,13 @@ def _load(path: Path, overrides: Overrides) -> ConfigFile:
 
 def _checked(path: Path, overrides: Overrides) -> ConfigFile:
     config = config_file.load(path, overrides)
-    _check_model(path, config)
+    preflight.check(path, config, _say)
     return config
 
 
 def _serve(
     path: Path,
-    content: bytes | None,
+    seen: Glance,
     overrides: Overrides,
     config: ConfigFile,
     directory: Path,
@@ -105,15 +122,20 @@ def _serve(
     with (directory / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
         from service.deployment.cluster import Cluster
 
+        preflight.check_schema(path, config)
         cluster = Cluster(directory)
         try:
             cluster.start(config)
-            stop.install()  # over Ray's handlers
             _say("loading the model")
             cluster.deploy(config)
             if cluster.wait_until_running(stop.is_set):
                 print(f"headroom is ready at {_url(config)}", file=sys.__stdout__, flush=True)
-                _watch(path, content, overrides, config, cluster, stop)
+                apply = partial(cluster.apply, is_stopping=stop.is_set)
+                edits = LiveEdits(path, seen, overrides, config, apply=apply, say=_say)
+                while not stop.wait(WATCH_S):
+                    for line in cluster.notices():
+                        _say(line)
+                    edits.look()
             _say("stopping: answering what was accepted (again to stop at once)")
         finally:
             cluster.stop(config.settings.drain_timeout_s)
@@ -128,7 +150,7 @@ class StopSignal:
         self.wait = self._event.wait
 
     def install(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._handle)
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
@@ -136,82 +158,6 @@ class StopSignal:
             kill(family())
             os._exit(130)
         self._event.set()
-
-
-def _watch(
-    path: Path,
-    seen: bytes | None,
-    overrides: Overrides,
-    config: ConfigFile,
-    cluster: Cluster,
-    stop: StopSignal,
-) -> None:
-    """Applies good edits of the config file until the stop signal; refuses wrong ones in one line.
-
-    seen: the file's content when it was loaded.
-    """
-    running = config
-    last_good.keep(path, config.text)
-    while not stop.wait(WATCH_S):
-        content = _content(path)
-        if content == seen:
-            continue
-        seen = content
-        try:
-            edited = config_file.load(path, overrides)
-        except config_file.ConfigFileError as error:
-            _say(f"config refused, the last good one stays: {error}")
-            continue
-        wanted = running.with_live_of(edited)
-        if wanted.document != edited.document:
-            _say("config: what was changed outside user_config applies at the next start")
-        if wanted.live == running.live:
-            continue
-        reason = cluster.apply(wanted)
-        if reason is None:
-            running = wanted
-            last_good.keep(path, edited.text)
-            _say(f"config applied: version {wanted.live.version}")
-        else:
-            _say(f"config refused, the last good one stays: {path}: {reason}")
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
-
-
-def _check_port(host: str, port: int) -> None:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise OSError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
-            ) from None
-
-
-def _check_model(path: Path, config: ConfigFile) -> None:
-    """Finds out in a moment what a replica would say after Ray has started."""
-    from models.config import read_config, read_stored_masks
-    from models.hub import locate
-    from service.settings import InvalidConfig, resolve_masks, resolve_variant
-
-    directory = locate(config.settings.model)
-    own = read_config(directory)
-    shape = {"layers": own.num_layers, "heads": own.num_heads}
-    try:
-        masks = resolve_masks(config.live, **shape, stored=read_stored_masks(directory, own))
-        for variant in config.live.variants:
-            if variant.checkpoint is None:
-                mask = resolve_variant(config.live, variant.name, **shape, masks=masks)
-                if mask is None:
-                    _say(f"variant {variant.name} is left out: the model has no mask {variant.head_mask}")
-    except InvalidConfig as error:
-        raise config_file.ConfigFileError(f"{path}: user_config.{error}") from None
 
 
 def _url(config: ConfigFile) -> str:

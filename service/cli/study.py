@@ -6,16 +6,19 @@ import contextlib
 import importlib.util
 import sys
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.cli.interrupt import ends_at_once
+
 if TYPE_CHECKING:
     from models.study.runner import Map
 
-NEEDED = ("matplotlib", "scipy", "sklearn")
+NEEDED = ("matplotlib",)
 """What the extra [study] installs."""
 
 
@@ -31,6 +34,7 @@ class Kind(StrEnum):
     all = "all"
 
 
+@ends_at_once("headroom: stopped; the same command goes on from what is done")
 def command(
     kind: Annotated[Kind, typer.Argument(help="What to ask; all: everything, in one report.")],
     data: Annotated[
@@ -54,6 +58,10 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn at random.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A rough answer from few pairs and draws, in a minute or two a kind."),
+    ] = False,
     use_ray: Annotated[
         bool,
         typer.Option("--ray", help="Spread the masks over a Ray cluster (RAY_ADDRESS), or one started here."),
@@ -62,7 +70,7 @@ def command(
 ) -> None:
     """Find out which attention heads matter; every effect with its 95 % interval.
 
-    A study that was stopped goes on where it was when the same command is given again.
+    A study that was stopped (Ctrl-C) goes on where it was when the same command is given again.
 
     Example: headroom study single --data data/sample/calibration.jsonl.gz --out runs/single
     """
@@ -71,10 +79,23 @@ def command(
         raise ModuleNotFoundError(f"headroom study needs {', '.join(missing)}; pip install 'headroom[study]'")
     import json
 
-    from models import Classifier, ModelError
+    from models import ModelError
+    from models.config import read_config
+    from models.device import check_device_name, check_dtype_name
     from models.hub import locate
-    from models.study import inputs, kinds, report
+    from models.labelled import iter_labelled
+
+    check_device_name(device)
+    check_dtype_name(dtype)
+    own = read_config(locate(model))
+    for file in (data, holdout):  # a missing file or column is told before torch is imported
+        if own.is_graded and file is not None:
+            next(iter_labelled(file, grades=len(own.labels)))
+
+    from models import Classifier
+    from models.study import duration, inputs, kinds, report
     from models.study.base import Study
+    from models.study.effort import FULL, QUERY_TITLES, QUICK
     from models.study.runner import Runner, identity_of
 
     clf = Classifier.load(model, device, dtype)
@@ -85,6 +106,10 @@ def command(
     if holdout is not None:
         kept = inputs.read_judged(holdout, grades=len(clf.grades), most_pairs=max_pairs, seed=seed)
         inputs.check_apart(judged, kept)
+    effort = QUICK if quick else FULL
+    if effort.pairs is not None:
+        judged = inputs.roughly(judged, effort.pairs, QUERY_TITLES, seed)
+        kept = None if kept is None else inputs.roughly(kept, effort.pairs, QUERY_TITLES, seed)
     bar = Bar()
     common: dict[str, Any] = {
         "cache": out / "cache",
@@ -100,12 +125,17 @@ def command(
             holdout=kept,
             holdout_runner=None if kept is None else Runner(clf, kept, remote=remote, **common),
             seed=seed,
-            resamples=resamples,
+            resamples=min(resamples, effort.resamples),
             margin=margin,
             model=model,
             peer=None if peer is None else Classifier.load(peer, device, dtype),
             progress=bar,
+            effort=effort,
         )
+        if not use_ray:  # a cluster's speed is not this machine's
+            pace = duration.seconds_per_pass(study)
+            plan = [(what, work * pace) for what, work in duration.stages(kind.value, study)]
+            bar.expect(plan, duration.in_words(duration.total(plan)))
         result = kinds.run(kind.value, study)
         before = (kinds.beside_published(result),) if result.findings else ()
         content = report.write(study, result, (*before, *result.sections))
@@ -138,9 +168,23 @@ class Bar:
         self._moving = sys.stderr.isatty()
         self._what = ""
         self._open = False
+        self._plan: list[tuple[str, float]] = []
+
+    def expect(self, plan: Sequence[tuple[str, float]], words: str) -> None:
+        """Says how long it will take. plan: the stages to come with their seconds; words: their sum."""
+        self._plan = list(plan)
+        print(
+            f"This takes {words} here, by the speed of a first batch, less what an earlier run has left "
+            f"in cache/.",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def start(self, what: str, total: int) -> None:
         self.close()
+        names = [name for name, _ in self._plan]
+        if what in names:
+            self._plan = self._plan[names.index(what) + 1 :]
         self._what, self._total, self._done = what, max(total, 1), 0
         self._began = self._said = time.monotonic()
 
@@ -154,7 +198,10 @@ class Bar:
         self._said = now
         left = (now - self._began) * (self._total - self._done) / self._done
         width = 28 * self._done // self._total
+        later = sum(seconds for _, seconds in self._plan)
         line = f"{self._what}: {self._done / self._total:4.0%}, {_clock(left)} left"
+        if later:
+            line += f"; in all about {_clock(left + later)}"
         if self._moving:
             print(f"\r\x1b[K[{'#' * width:<28}] {line}", end="", file=sys.stderr, flush=True)
             self._open = True

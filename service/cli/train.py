@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,11 +29,23 @@ def command(
     labels: Annotated[
         str | None, typer.Option(help="Names of the grades, least relevant first, comma-separated.")
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, max=1000)] = 3,
-    rate: Annotated[float, typer.Option(min=1e-8, max=1.0, help="Peak learning rate.")] = 5e-5,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="[default: 3, of few pairs more: at least 150 steps]")
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-8, max=1.0, help="Peak learning rate.  [default: 5e-5 for a width of 768, 2e-4 for 192]"
+        ),
+    ] = None,
     batch_tokens: Annotated[
-        int, typer.Option(min=128, max=1_000_000, help="Padded tokens of a batch.")
-    ] = 4096,
+        int | None,
+        typer.Option(
+            min=128,
+            max=1_000_000,
+            help="Padded tokens of a batch.  [default: 4096, of few pairs fewer: at least 16 pairs]",
+        ),
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=8, max=512, help="Longest pair; the rest is cut.")] = 128,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
@@ -42,20 +57,13 @@ def command(
 
     Example: headroom train --data judgments.csv --model bert-base-uncased --out ./mine
     """
-    import json
-    import logging
-
-    import transformers
-
     from models.training.data import GRADES
-    from models.training.tuning import Options, Scratch, tune
+    from models.training.job import Options, Scratch, prepare
 
     if from_scratch and model is not None:
         raise typer.BadParameter("is not possible together with --model", param_hint="--from-scratch")
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    metrics = tune(
+    job = prepare(
         Options(
             data=data,
             out=out,
@@ -70,8 +78,50 @@ def command(
             device=device,
         )
     )
+    import transformers
+
+    from models.training.tuning import tune
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    metrics = tune(job)
     if as_json:
         print(json.dumps(metrics))
     else:
-        found = "  ".join(f"{name} {value:.3f}" for name, value in metrics["validation"].items())
-        print(f"{out}: epoch {metrics['best_epoch']} of {epochs}, validation {found}")
+        print(f"{out}: {summary(metrics)}")
+    if not metrics["better"]:
+        print(
+            "headroom: the result is not better than the start on the validation pairs; give more or other "
+            "pairs, another --rate, or a --validation file with more queries",
+            file=sys.stderr,
+        )
+
+
+def summary(metrics: dict[str, Any]) -> str:
+    """What was done and what came of it, in lines for people."""
+    loss, queries = metrics["loss"], metrics["validation_queries"]
+    lines = [
+        f"{metrics['steps']} steps in {metrics['epochs']} epochs, learning rate up to {metrics['rate']:.2g}; "
+        f"epoch {metrics['best_epoch']} was the best",
+        *(
+            f"loss on the {pairs} pairs: {loss[pairs]['before']:.3f} → {loss[pairs]['after']:.3f}"
+            for pairs in ("training", "validation")
+        ),
+        f"on the {queries} validation {'query' if queries == 1 else 'queries'}:",
+    ]
+    without = []
+    for name, value in metrics["validation"].items():
+        interval = metrics["validation_intervals"][name]
+        shown = f"  {name:<9} {_shown(metrics['validation_before'][name])} → {_shown(value)}"
+        if interval["low"] is None:
+            without.append(name)
+        else:
+            shown += f" ({interval['low']:.3f} to {interval['high']:.3f})"
+        lines.append(shown)
+    if without:
+        lines.append(f"  no 95 % interval for {', '.join(without)}: too few queries")
+    return "\n".join(lines)
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -8,26 +8,34 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray import serve
+from ray._private.node import Node
 from ray.serve._private.api import serve_start
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from models.cores import cores
-from service.deployment import machine
+from service.deployment import environment, machine
 from service.deployment.config_file import ConfigFile
-from service.deployment.processes import family, kill
+from service.deployment.processes import deaf_children, family, kill
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the least Ray accepts; requests do not pass through it
 POLL_S = 0.1
-CHECK_TIMEOUT_S = 30.0
-EXIT_GRACE_S = 3.0
+CHECK_TIMEOUT_S = 60.0
+APPLY_TIMEOUT_S = 60.0
+"""How long a rollout may go on without one more replica that has the config."""
+
+IDLE_SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
+"""Programs that `ray.init` starts for autoscaling, a driver's output and usage statistics, which are all off.
+It waits for the last before it starts anything else."""
 
 
 class DeployError(Exception):
@@ -45,18 +53,27 @@ class Cluster:
         self._run = run
         self._client: Any = None
         self._application = ""
+        self._handle: Any = None
+        self._deployed: ConfigFile | None = None
+        self._notices = Path(os.environ[environment.NOTICES])
+        self._notices.touch()
+        self._told = 0
 
     def start(self, config: ConfigFile) -> None:
-        """Starts Ray; it puts its own signal handlers in place. Raises what Ray raises where it cannot."""
-        ray.init(
-            address="local",
-            num_cpus=max(cores(), config.replicas or 1),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=str(self._run / "ray"),
-        )
+        """Starts Ray, in processes that hear no stop signal. Raises what Ray raises where it cannot."""
+        for idle in IDLE_SERVICES:
+            getattr(Node, idle)  # another Ray may call it otherwise
+            setattr(Node, idle, lambda *_, **__: None)
+        with deaf_children():
+            ray.init(
+                address="local",
+                num_cpus=max(cores(), config.replicas or 1),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _temp_dir=str(self._run / "ray"),
+            )
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
 
     def deploy(self, config: ConfigFile) -> None:
@@ -74,6 +91,7 @@ class Cluster:
                 global_logging_config=schema.logging_config,
             )
         self._client.deploy_apps(schema)
+        self._deployed = config
 
     def wait_until_running(self, is_stopping: Callable[[], bool]) -> bool:
         """True when the application runs and the front lets requests through; False if `is_stopping` first.
@@ -90,20 +108,78 @@ class Cluster:
             time.sleep(POLL_S)
         return False
 
-    def apply(self, config: ConfigFile) -> str | None:
-        """Applies a changed `user_config` to the running replicas.
+    def apply(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
+        """Applies a changed `user_config` to all running replicas, or to none.
 
-        Returns why a replica would refuse it (then nothing has changed), or None.
+        Returns why a replica refuses it, or None. If one finds out only while it applies it, the others go
+        back to the config before.
         """
-        replica = serve.get_app_handle(self._application)
-        live = config.live.model_dump(mode="json")
+        before = self._deployed
+        assert before is not None
+        reason = self._refusal(config)
+        if reason is not None:
+            return reason
+        self.deploy(config)
+        reason = self._wait_until_applied(config, is_stopping)
+        if reason is None or is_stopping():
+            return reason
+        self.deploy(before)
+        problem = self._wait_until_applied(before, is_stopping)
+        return reason if problem is None else f"{reason}; back to the config before: {problem}"
+
+    def _refusal(self, config: ConfigFile) -> str | None:
+        """Why some replica would refuse the config; asks them all, and changes nothing."""
         try:
-            reason = replica.refusal.remote(live).result(timeout_s=CHECK_TIMEOUT_S)
-        except Exception as error:  # no replica to ask, or it died meanwhile
-            reason = f"no replica could check it ({type(error).__name__})"
-        if reason is None:
-            self.deploy(config)
-        return None if reason is None else str(reason)
+            answers = self._ask_all("refusal", config.live.model_dump(mode="json"))
+        except Exception as error:  # no replica to ask, or one of them died meanwhile
+            return f"not every replica could check it ({type(error).__name__}); save it again"
+        return _refused_by([answer for answer in answers if answer is not None], len(answers))
+
+    def _wait_until_applied(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
+        """Waits until each replica has the config, or one has refused it. Returns why not all have it."""
+        best, deadline = -1, 0.0
+        while not is_stopping():
+            replicas, is_settled = self._replicas()
+            try:
+                verdicts = self._ask_all("verdict", config.live.version)
+            except Exception:  # one of them died: Serve starts another
+                verdicts = []
+            reasons = [reason for verdict, reason in verdicts if verdict == "refused"]
+            if reasons:
+                return _refused_by(reasons, replicas)
+            applied = [verdict for verdict, _ in verdicts].count("applied")
+            if is_settled and applied == len(verdicts) == replicas:
+                return None
+            if applied > best:
+                best, deadline = applied, time.monotonic() + APPLY_TIMEOUT_S
+            elif time.monotonic() > deadline:
+                return (
+                    f"{best} of {replicas} replicas have applied it, the others not in {APPLY_TIMEOUT_S:g} s"
+                )
+            time.sleep(POLL_S)
+        return "the service stops before every replica has it"
+
+    def _replicas(self) -> tuple[int, bool]:
+        """How many replicas there are that serve, and whether Serve is done with what it was told last."""
+        application = serve.status().applications.get(self._application)
+        if application is None:
+            return 0, False
+        states = [deployment.replica_states for deployment in application.deployments.values()]
+        count = sum(state.get(kind, 0) for state in states for kind in ("RUNNING", "UPDATING"))
+        return count, count > 0 and application.status == ApplicationStatus.RUNNING
+
+    def _ask_all(self, method: str, argument: Any) -> list[Any]:
+        """The answer of each running replica. Raises what any of them raises."""
+        if self._handle is None:
+            self._handle = serve.get_app_handle(self._application)
+        answers: list[Any] = self._handle.broadcast(method, argument).results(timeout_s=CHECK_TIMEOUT_S)
+        return answers
+
+    def notices(self) -> list[str]:
+        """What the processes of this run have told the operator since the last call."""
+        new = self._notices.read_bytes()[self._told :]
+        self._told += len(new)
+        return new.decode(errors="replace").splitlines()
 
     def stop(self, drain_timeout_s: float) -> None:
         """Answers what was accepted, within the timeout, then ends every process of this Ray."""
@@ -116,8 +192,11 @@ class Cluster:
             with contextlib.suppress(Exception):
                 serve.shutdown()
         processes = family()
+        # ray.shutdown() sends SIGTERM to each of its programs and waits a second, but they are deaf to it.
+        # The two that it speaks to meanwhile end last.
+        kill(process for process in processes if _name(process) not in ("raylet", "gcs_server"))
         ray.shutdown()
-        kill(processes, grace_s=EXIT_GRACE_S)
+        kill(processes)
 
     def _on_this_machine(self, config: ConfigFile) -> dict[str, Any]:
         """The document with what only this run knows: replicas, their threads and GPUs, and a fresh directory
@@ -138,6 +217,21 @@ class Cluster:
         if gpus:
             options.setdefault("num_gpus", min(1, gpus / replicas))
         return document
+
+
+def _refused_by(reasons: Sequence[str], replicas: int) -> str | None:
+    """One sentence for the reasons of those replicas that refuse a config; None where there are none."""
+    if not reasons:
+        return None
+    who = "" if len(reasons) == replicas else f"{len(reasons)} of {replicas} replicas refused it: "
+    return f"{who}{reasons[0]}"
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:  # it has ended
+        return ""
 
 
 def _last_word(application: Any) -> str:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
-from service.settings import LiveConfig, Settings
+from service.deployment import strict_yaml
+from service.settings import ENVIRONMENT_PREFIX, LiveConfig, Settings
 
 DEPLOYMENT = "Relevance"
 
@@ -37,12 +37,18 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A checked configuration. `document` is what Ray Serve gets; `text` is the file it was read from."""
+    """A checked configuration.
+
+    document: what Ray Serve gets; it logs and shows it, so API keys are in it as digests only.
+    text: the file it was read from, with the keys as they are written there.
+    has_live: whether the file has a `user_config`; where it has none, `live` is the default.
+    """
 
     document: dict[str, Any]
     live: LiveConfig
     settings: Settings
-    text: str = ""
+    text: str = field(repr=False)
+    has_live: bool
 
     @property
     def host(self) -> str:
@@ -61,7 +67,7 @@ class ConfigFile:
         """This configuration with the other's `user_config`, which is all that may change while it runs."""
         document = copy.deepcopy(self.document)
         _deployment(document)["user_config"] = other.deployment["user_config"]
-        return ConfigFile(document, other.live, self.settings, other.text)
+        return ConfigFile(document, other.live, self.settings, other.text, other.has_live)
 
     @property
     def replicas(self) -> int | None:
@@ -72,66 +78,102 @@ class ConfigFile:
 
 
 def load(path: Path, overrides: Overrides) -> ConfigFile:
-    """Reads the file and lays the command line over it.
-
-    Raises ConfigFileError: unreadable, not YAML, not the shape of a Serve config, or wrong live values.
-    """
-    text = _read(path)
-    document = _with_overrides(_parse(text, path), overrides)
+    """Read the file and lay the command line over it. Raises ConfigFileError."""
     try:
-        settings = Settings.model_validate(document["applications"][0]["args"])
-    except ValidationError as error:
-        raise ConfigFileError(f"{path}: args.{first_problem(error)}") from None
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigFileError(f"{path}: {error.strerror or error}") from None
+    return read(content, path, overrides)
+
+
+def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
+    """Check the content of the file at this path and lay the command line over it.
+
+    Raises ConfigFileError: not YAML, not the shape of a Serve config, or a wrong value.
+    """
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise ConfigFileError(f"{path}: not UTF-8 text") from None
+    parsed = _parse(text, path)
+    has_live = parsed["applications"][0]["deployments"][0].get("user_config") is not None
+    document = _with_overrides(parsed, overrides, path)
+    settings = _settings(document["applications"][0]["args"], path)
+    if "api_keys" in document["applications"][0]["args"]:
+        document["applications"][0]["args"]["api_keys"] = [key.entry for key in settings.api_keys]
     try:
         live = LiveConfig.model_validate(_deployment(document)["user_config"])
     except ValidationError as error:
-        raise ConfigFileError(f"{path}: user_config.{first_problem(error)}") from None
-    return ConfigFile(document, live, settings, text)
+        raise ConfigFileError(f"{path}: {first_problem(error, 'user_config')}") from None
+    return ConfigFile(document, live, settings, text, has_live)
 
 
-def _read(path: Path) -> str:
+def _settings(arguments: dict[str, Any], path: Path) -> Settings:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigFileError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ConfigFileError(f"{path}: not UTF-8 text") from None
+        return Settings.model_validate(arguments)
+    except ValidationError as error:
+        name = next(iter(error.errors(include_url=False, include_input=False)[0]["loc"]), None)
+        if name is None or name in arguments:
+            raise ConfigFileError(f"{path}: {first_problem(error, 'args')}") from None
+        problem = first_problem(error).removeprefix(f"{name}: ")
+        raise ConfigFileError(f"{ENVIRONMENT_PREFIX}{str(name).upper()}: {problem}") from None
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = "" if mark is None else f", line {mark.line + 1}"
-        problem = " ".join(str(getattr(error, "problem", error)).split())
-        raise ConfigFileError(f"{path}{where}: {problem}") from None
+        document = strict_yaml.parse(text)
+    except strict_yaml.InvalidYAML as error:
+        where = "" if error.line is None else f", line {error.line}"
+        raise ConfigFileError(f"{path}{where}: {error}") from None
     if not isinstance(document, Mapping):
         raise ConfigFileError(f"{path}: not a Ray Serve config (a mapping with `applications`)")
     applications = document.get("applications")
     if not isinstance(applications, list) or [type(entry) for entry in applications] != [dict]:
         raise ConfigFileError(f"{path}: applications must hold exactly one application")
     deployments = applications[0].get("deployments")
-    names = [entry.get("name") for entry in deployments or [] if isinstance(entry, Mapping)]
-    if names != [DEPLOYMENT]:
+    listed = deployments if isinstance(deployments, list) else []
+    if [entry.get("name") if isinstance(entry, Mapping) else None for entry in listed] != [DEPLOYMENT]:
         raise ConfigFileError(f"{path}: applications[0].deployments must hold {DEPLOYMENT}, and it alone")
     return dict(document)
 
 
-def _with_overrides(document: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Path) -> dict[str, Any]:
     merged = copy.deepcopy(dict(document))
-    http = merged["http_options"] = {"host": "127.0.0.1", "port": 8000} | (merged.get("http_options") or {})
+    http = merged["http_options"] = {"host": "127.0.0.1", "port": 8000} | _mapping(
+        merged, "http_options", path
+    )
     application = merged["applications"][0]
     application.setdefault("name", "headroom")
     application.setdefault("route_prefix", "/")
-    arguments = application["args"] = dict(application.get("args") or {})
+    arguments = application["args"] = _mapping(application, "args", path)
     deployment = _deployment(merged)
-    deployment["user_config"] = deployment.get("user_config") or {}
+    deployment["user_config"] = _mapping(deployment, "user_config", path)
+    place = deployment
+    for name in ("ray_actor_options", "runtime_env", "env_vars"):
+        if name in place:
+            place[name] = _mapping(place, name, path)
+            place = place[name]
     for target, names in ((http, ("host", "port")), (arguments, ("model", "device", "dtype"))):
         target.update({name: value for name in names if (value := getattr(overrides, name)) is not None})
     if overrides.replicas is not None:
         deployment["num_replicas"] = overrides.replicas
+    _check_address(http, path)
     return merged
+
+
+def _mapping(parent: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """The mapping of this name; an empty one where the name is missing or has no value."""
+    value = parent.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise ConfigFileError(f"{path}: {name} must be a mapping (name: value), not a {type(value).__name__}")
+    return value or {}
+
+
+def _check_address(http: Mapping[str, Any], path: Path) -> None:
+    if not isinstance(http["host"], str) or not http["host"]:
+        raise ConfigFileError(f"{path}: http_options.host must be an address in quotes, such as 127.0.0.1")
+    if type(http["port"]) is not int or not 1 <= http["port"] <= 65_535:
+        raise ConfigFileError(f"{path}: http_options.port must be a whole number from 1 to 65535")
 
 
 def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,8 +181,17 @@ def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
     return deployment
 
 
-def first_problem(error: ValidationError) -> str:
-    """One line about the first thing wrong, with its place."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-    return f"{place.removeprefix('.')}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+def first_problem(error: ValidationError, root: str = "") -> str:
+    """One line about the first thing wrong, with its place below `root`; no value is repeated."""
+    first = error.errors(include_url=False)[0]
+    message = first["msg"].removeprefix("Value error, ")
+    location = list(first["loc"])
+    if first["type"] == "string_type" and isinstance(first["input"], bool | int | float):
+        message += "; put it in quotes"
+    if location[-1:] == ["[key]"]:
+        location.pop()
+        message = f"as a name: {message}"
+    if location[1:] and location[-1] in ("str", "dict[str,any]"):  # a branch of a union, which nobody wrote
+        location.pop()
+    place = root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return f"{place.removeprefix('.')}: {message}".removeprefix(": ")

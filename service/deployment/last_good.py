@@ -1,4 +1,7 @@
-"""The last config file that was served, kept so that a wrong edit does not stop the next start."""
+"""The last config file that was served, kept so that a wrong edit does not stop the next start.
+
+It may hold API keys, so the copy is for its owner only.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +25,7 @@ def keep(path: Path, text: str) -> None:
     fresh = target.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
         target.parent.mkdir(parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        fresh.touch(mode=0o600)
         fresh.write_text(text, encoding="utf-8")
         fresh.replace(target)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import ray
 from pydantic import ValidationError
 from ray import serve
+from ray._common.network_utils import build_address
+from ray._common.tls_utils import add_port_to_grpc_server
+from ray.serve._private import replica as serve_replica
+from ray.serve._private.http_util import start_asgi_http_server
 
 from models.cores import cores
 from service.deployment.config_file import DEPLOYMENT, first_problem
@@ -28,11 +34,19 @@ COLLECT_AFTER = 50_000
 """Objects more than were freed, after which the youngest are searched for cycles. What a request makes, some
 hundreds, is freed by counting; Python's 700 sent a tenth of the event loop's time into searches in vain."""
 
+LONGEST_REASON = 300
+
+Verdict = Literal["applied", "refused", "pending"]
+
 
 def application(arguments: Mapping[str, Any]) -> Any:
     """The Serve application. arguments: fields of Settings; they win over the HEADROOM_* environment."""
     deployment: Any = Relevance
-    return deployment.bind(Settings.model_validate(dict(arguments)).model_dump(exclude_unset=True))
+    settings = Settings.model_validate(dict(arguments))
+    bound = settings.model_dump(exclude_unset=True)
+    if "api_keys" in settings.model_fields_set:  # a dump leaves them out
+        bound["api_keys"] = [key.entry for key in settings.api_keys]
+    return deployment.bind(bound)
 
 
 @serve.deployment(name=DEPLOYMENT, user_config={})
@@ -51,9 +65,11 @@ class Relevance:
             Path(shared).mkdir(parents=True, exist_ok=True)  # before prometheus-client is imported
         from service.metrics import Metrics
 
+        _listen_on_loopback_only()
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
         self._pipeline: Pipeline | None = None
+        self._refused: tuple[str, str] | None = None  # the last config's version ("": it has none), and why
         self._config_lock = asyncio.Lock()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -67,29 +83,41 @@ class Relevance:
 
         The first one builds the pipeline, and raises where it cannot: a replica without a config must not
         serve. Later ones never raise, because Serve would take a healthy replica down for it: a config that
-        cannot be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first.)
+        cannot be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and
+        afterwards `verdict`.)
         """
         async with self._config_lock:
             if self._pipeline is None:
                 await self._load(LiveConfig.model_validate(dict(user_config)))
                 return
+            version = ""
             try:
                 config = LiveConfig.model_validate(dict(user_config))
+                version = config.version
                 await asyncio.to_thread(self._pipeline.apply, config)
             except Exception as error:
-                logger.error("config refused, the last good one stays: %s", error)
+                self._refused = (version, _reason(error))
+                logger.error("config %s refused, the last good one stays: %s", version, _reason(error))
+            else:
+                self._refused = None
 
     async def refusal(self, user_config: Mapping[str, Any]) -> str | None:
         """Why `reconfigure` would refuse this config, or None. Changes nothing."""
-        if self._pipeline is None:
-            return "the replica is starting"
-        try:
-            await asyncio.to_thread(self._pipeline.check, LiveConfig.model_validate(dict(user_config)))
-        except ValidationError as error:
-            return first_problem(error)
-        except InvalidConfig as error:
-            return str(error)
-        return None
+        async with self._config_lock:
+            if self._pipeline is None:
+                return "the replica is starting"
+            try:
+                await asyncio.to_thread(self._pipeline.check, LiveConfig.model_validate(dict(user_config)))
+            except Exception as error:
+                return _reason(error)
+            return None
+
+    async def verdict(self, version: str) -> tuple[Verdict, str]:
+        """What became of the config of this version here, and why where it was refused."""
+        if self._refused is not None and self._refused[0] in (version, ""):
+            return "refused", self._refused[1]
+        is_in_force = self._pipeline is not None and self._pipeline.config_version == version
+        return ("applied" if is_in_force else "pending"), ""
 
     async def check_health(self) -> None:
         """Serve replaces a replica for which this raises: one whose device failed."""
@@ -122,9 +150,40 @@ class Relevance:
         return Pipeline.load(self._settings, config, self._metrics, threads=_threads())
 
 
+def _reason(error: Exception) -> str:
+    """Why a config is refused, in one line."""
+    if isinstance(error, ValidationError):
+        return first_problem(error)
+    if isinstance(error, InvalidConfig):
+        return str(error)
+    logger.warning("a config cannot be applied", exc_info=error)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
+
+
 def _threads() -> int:
     """What Ray set for this replica (its num_cpus, or what `headroom serve` worked out), else all cores."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
     return cores()
+
+
+def _listen_on_loopback_only() -> None:
+    """On a Ray of one machine, opens this replica's ports on the loopback interface: nobody else uses them.
+
+    Serve 2.60 binds its gRPC port to every interface, and the HTTP port behind HAProxy to the address of
+    HAProxy itself; it has no setting for either. Call it before Serve opens them, which is after `__init__`.
+    """
+    host = ray.util.get_node_ip_address()
+    if not ipaddress.ip_address(host).is_loopback:
+        return
+
+    async def start_http(app: Any, options: Any, **more: Any) -> Any:
+        return await start_asgi_http_server(app, options.model_copy(update={"host": host}), **more)
+
+    def add_grpc_port(server: Any, _: str) -> Any:
+        return add_port_to_grpc_server(server, build_address(host, 0))
+
+    for name, ours in (("add_port_to_grpc_server", add_grpc_port), ("start_asgi_http_server", start_http)):
+        getattr(serve_replica, name)  # with another Ray this fails here, not by an open port
+        setattr(serve_replica, name, ours)

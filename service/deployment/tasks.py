@@ -6,10 +6,7 @@ import contextlib
 import functools
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +14,7 @@ from numpy.typing import NDArray
 
 from models.cores import cores
 from service.deployment import environment
+from service.deployment.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -33,14 +31,14 @@ def spread(model: str, device: str, dtype: str) -> Iterator[Map]:
     model: a directory that every node sees. device: cpu, or cuda (one GPU a task). dtype: as torch names it.
     """
     address = os.environ.get("RAY_ADDRESS")
-    run = Path(tempfile.mkdtemp(prefix="headroom-", dir="/tmp"))  # short: Unix sockets go into it
+    run = RunDirectory()
     try:
         if address is None:
-            environment.prepare_tasks(run)
+            environment.prepare_tasks(run.path)
         import ray
 
         ray.init(
-            **({"address": address} if address else {"address": "local", "_temp_dir": str(run / "ray")}),
+            **({"address": address} if address else {"address": "local", "_temp_dir": str(run.path / "ray")}),
             **({} if address else {"include_dashboard": False, "num_cpus": cores()}),
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -50,7 +48,7 @@ def spread(model: str, device: str, dtype: str) -> Iterator[Map]:
         finally:
             ray.shutdown()
     finally:
-        shutil.rmtree(run, ignore_errors=True)
+        run.remove()
 
 
 def _map(

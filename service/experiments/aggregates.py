@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from service.experiments.metric import Metric
 from service.experiments.moments import VALUE, Moments
 from service.experiments.schema import exposures, outcomes, shadow_histograms, shadow_results
 from service.experiments.store import Store
+from service.experiments.treatment import Treatment
 
 SECONDS = 60
 """What one statement of an analysis may take (PostgreSQL)."""
@@ -25,17 +28,35 @@ SHADOW_MEASURES = (
 )
 
 
-def metric_moments(store: Store, experiment: str, metric: Metric, now: float) -> dict[str, Moments]:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The moments of a metric by arm. cap, uncapped: of one with winsorize, and the moments without it."""
+
+    moments: Mapping[str, Moments]
+    cap: float | None = None
+    uncapped: Mapping[str, Moments] | None = None
+
+
+def measure(
+    store: Store, experiment: str, metric: Metric, now: float, during: Treatment | None = None
+) -> Measured:
     """By arm: the moments of the units' values, denominators and covariates.
 
     A metric's outcomes count from the unit's exposure on, a covariate's before it; a unit without outcomes
     counts as 0. now: seconds since the epoch; units whose window is not over by then are left out.
+    during: the arms that are compared, and when they ran (treatment.py); None: all units, all outcomes.
     """
     with store.read(seconds=SECONDS) as db:
-        units = _units(experiment, metric, now)
-        if metric.winsorize is not None:
-            units = _capped(units, _quantile(db, units, metric.winsorize))
-        return _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
+        units = _units(experiment, metric, now, during)
+        plain = _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
+        if metric.winsorize is None:
+            return Measured(plain)
+        cap = _quantile(db, units, metric.winsorize)
+        if cap is None:
+            return Measured(plain, None, plain)
+        units = _capped(units, cap)
+        capped = _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
+        return Measured(capped, cap, plain)
 
 
 def shadow_moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
@@ -69,12 +90,15 @@ def shadow_histogram(store: Store, experiment: str) -> dict[str, dict[int, int]]
     return found
 
 
-def _units(experiment: str, metric: Metric, now: float) -> Subquery:
+def _units(experiment: str, metric: Metric, now: float, during: Treatment | None) -> Subquery:
     """A row per unit: arm, value, denominator, covariate."""
     window_s = None if metric.window_hours is None else metric.window_hours * 3600
-    counts = outcomes.c.time >= exposures.c.time
-    if window_s is not None:
-        counts = and_(counts, outcomes.c.time < exposures.c.time + window_s)
+    exposed = exposures if during is None else during.units(experiment)
+    counts = outcomes.c.time >= exposed.c.time
+    if window_s is not None:  # a unit whose treatment ended within its window is left out below
+        counts = and_(counts, outcomes.c.time < exposed.c.time + window_s)
+    elif during is not None:
+        counts = and_(counts, during.lasts(exposed, outcomes.c.time))
 
     def total(name: str | None, when: ColumnElement[bool]) -> ColumnElement[Any]:
         if name is None:
@@ -85,27 +109,29 @@ def _units(experiment: str, metric: Metric, now: float) -> Subquery:
     value = total(metric.name, counts)
     if metric.kind == "proportion":
         value = case((value > 0, 1.0), else_=0.0)
-    joined = exposures.outerjoin(
+    joined = exposed.outerjoin(
         outcomes,
         and_(
-            outcomes.c.experiment == exposures.c.experiment,
-            outcomes.c.unit == exposures.c.unit,
+            outcomes.c.experiment == exposed.c.experiment,
+            outcomes.c.unit == exposed.c.unit,
             outcomes.c.metric.in_(sorted(str(name) for name in names)),
         ),
     )
     query = (
         select(
-            exposures.c.arm,
+            exposed.c.arm,
             value.label("value"),
             total(metric.denominator, counts).label("denominator"),
-            total(metric.covariate, outcomes.c.time < exposures.c.time).label("covariate"),
+            total(metric.covariate, outcomes.c.time < exposed.c.time).label("covariate"),
         )
         .select_from(joined)
-        .where(exposures.c.experiment == experiment)
-        .group_by(exposures.c.unit, exposures.c.arm)
+        .where(exposed.c.experiment == experiment)
+        .group_by(exposed.c.unit, exposed.c.arm)
     )
     if window_s is not None:
-        query = query.where(exposures.c.time <= now - window_s)
+        query = query.where(exposed.c.time <= now - window_s)
+        if during is not None:
+            query = query.where(during.lasts_through(exposed, window_s))
     return query.subquery()
 
 
@@ -116,8 +142,8 @@ def _quantile(db: Connection, units: Subquery, fraction: float) -> float | None:
     return db.scalar(select(units.c.value).order_by(units.c.value).limit(1).offset(place))
 
 
-def _capped(units: Subquery, cap: float | None) -> Subquery:
-    value = case((units.c.value > cap, cap), else_=units.c.value) if cap is not None else units.c.value
+def _capped(units: Subquery, cap: float) -> Subquery:
+    value = case((units.c.value > cap, cap), else_=units.c.value)
     return select(units.c.arm, value.label("value"), units.c.denominator, units.c.covariate).subquery()
 
 

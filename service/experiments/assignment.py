@@ -1,9 +1,4 @@
-"""Who gets what: the hash to the byte, as the contract has it, so that any implementation assigns alike.
-
-A unit's bucket is the first 8 bytes (big-endian) of SHA-256(`"{salt}:{unit}"`) modulo 10,000. Arms own
-consecutive ranges of the buckets, sized by weight. `traffic` exposes the first part of every range, so
-raising it moves nobody from one arm to another. tests/cases/assignment*.json are worked cases.
-"""
+"""Who gets what: the holdout, slots, `where` and the arm, as the contract has it."""
 
 from __future__ import annotations
 
@@ -11,40 +6,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 
+from service.experiments.buckets import BUCKETS, bucket, is_exposed
 from service.experiments.config import LAYER_SALT, Attribute, ExperimentConfig, HoldoutConfig
 from service.experiments.state import IDLE, Standing
-
-BUCKETS = 10_000
-
-
-def bucket(salt: str, unit: str) -> int:
-    """The unit's bucket under a salt, 0 to 9,999."""
-    return int.from_bytes(sha256(f"{salt}:{unit}".encode()).digest()[:8], "big") % BUCKETS
-
-
-def ranges(weights: Sequence[int]) -> list[tuple[int, int]]:
-    """The range [a, b) of buckets of each arm, in order: largest remainder, ties to the earlier arm.
-
-    weights: whole numbers >= 0 that are not all 0.
-    """
-    total = sum(weights)
-    sizes = [weight * BUCKETS // total for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda arm: (-(weights[arm] * BUCKETS % total), arm))
-    for arm in by_remainder[: BUCKETS - sum(sizes)]:
-        sizes[arm] += 1
-    ends = [sum(sizes[: arm + 1]) for arm in range(len(sizes))]
-    return [(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-
-
-def is_exposed(position: int, span: tuple[int, int], traffic: float) -> bool:
-    """Whether a bucket that lies in the range `span` takes part at this share of traffic.
-
-    `int(traffic * width)` is the product of two IEEE doubles, rounded down.
-    """
-    start, end = span
-    return position - start < int(traffic * (end - start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +18,7 @@ class Assigned:
 
     forced: a listed unit, for a look at an arm; not an exposure.
     fallback: the control arm's variant, for when this arm fails; None where this is the control, or forced.
+    epoch: the standing's, under which the unit was assigned.
     """
 
     experiment: str
@@ -61,6 +27,7 @@ class Assigned:
     bucket: int
     forced: bool
     fallback: str | None
+    epoch: str = ""
 
 
 class Experiment:
@@ -69,15 +36,9 @@ class Experiment:
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
         self.name = config.name
-        self._spans = ranges([arm.weight for arm in config.arms])
+        self._spans = list(config.spans.values())
         self._ends = [end for _, end in self._spans]
         self._where = {key: _accepted(values) for key, values in config.where.items()}
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Each arm's share of the buckets."""
-        spans = zip(self.config.arms, self._spans, strict=True)
-        return {arm.name: (end - start) / BUCKETS for arm, (start, end) in spans}
 
     def concerns(self, attributes: Mapping[str, Attribute]) -> bool:
         """Whether a request with these attributes is one that `where` asks for."""
@@ -92,17 +53,17 @@ class Experiment:
         arm = self.config.arms[index]
         if arm.name in standing.rolled_back or not is_exposed(position, self._spans[index], standing.traffic):
             return None
-        return self._assigned(arm.name, position, forced=False)
+        return self._assigned(arm.name, position, forced=False, epoch=standing.epoch)
 
     def forced(self, unit: str) -> Assigned | None:
         """The arm that `force` lists the unit for."""
         arm = self.config.force.get(unit)
         return None if arm is None else self._assigned(arm, bucket(self.config.salt, unit), forced=True)
 
-    def _assigned(self, arm: str, position: int, *, forced: bool) -> Assigned:
+    def _assigned(self, arm: str, position: int, *, forced: bool, epoch: str = "") -> Assigned:
         config = self.config
         fallback = None if forced or arm == config.control else config.variant_of(config.control)
-        return Assigned(config.name, arm, config.variant_of(arm), position, forced, fallback)
+        return Assigned(config.name, arm, config.variant_of(arm), position, forced, fallback, epoch)
 
 
 @dataclass(frozen=True)
@@ -161,10 +122,6 @@ class Assigner:
             and standings.get(table.name, IDLE).is_running
             and table.concerns(attributes)
         ]
-
-    def shares(self, experiment: str) -> dict[str, float]:
-        """The share of the exposed units that each arm of an experiment is to have."""
-        return next((table.shares for table in self._tables if table.name == experiment), {})
 
     def holds_out(self, unit: str) -> bool:
         """Whether the unit is in the holdout: in no experiment, and given nothing that one shipped."""

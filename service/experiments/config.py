@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Self
 
@@ -14,13 +14,16 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetPydanticSchema,
     PlainValidator,
     Strict,
     StringConstraints,
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError, core_schema
 
+from service.experiments.buckets import BUCKETS, exposed_buckets, least_traffic, ranges
 from service.experiments.metric import Metric
 
 LAYER_SALT = "layer"
@@ -48,6 +51,23 @@ def _duration(text: str) -> str:
     return text
 
 
+def _storable(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("unstorable", "must not hold a NUL character: PostgreSQL cannot keep it")
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise PydanticCustomError("unstorable", "must not hold half of a surrogate pair: it is no character")
+    return text
+
+
+STORABLE_PATTERN = r"^[^\x00]*$"
+STORABLE = GetPydanticSchema(
+    lambda kind, handler: core_schema.no_info_after_validator_function(_storable, handler(kind)),
+    lambda core, handler: handler(core) | {"pattern": STORABLE_PATTERN},
+)
+"""Marks text that goes into the database, or is compared with what does: both databases must be able to
+keep it."""
+
+
 def _values(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else (value,)
 
@@ -56,25 +76,33 @@ def _attribute(value: Any) -> str | float | bool:
     if isinstance(value, str):
         if len(value) > MAX_ATTRIBUTE_CHARS:
             raise ValueError(f"is longer than {MAX_ATTRIBUTE_CHARS} characters")
-        return value
+        return _storable(value)
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return value
     raise ValueError("should be a string, a finite number or a bool")
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
-Salt = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS)]
+Salt = Annotated[str, StringConstraints(min_length=1, max_length=128), STORABLE]
+Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS), STORABLE]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Duration = Annotated[str, AfterValidator(_duration)]
-AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+AttributeName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=64),
+    STORABLE,
+    # `allOf`, because pydantic would turn a plain pattern of keys into one that the others need not keep to.
+    WithJsonSchema(
+        {"type": "string", "minLength": 1, "maxLength": 64, "allOf": [{"pattern": STORABLE_PATTERN}]}
+    ),
+]
 Attribute = Annotated[
     str | float | bool,
     PlainValidator(_attribute),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string", "maxLength": MAX_ATTRIBUTE_CHARS},
+                {"type": "string", "maxLength": MAX_ATTRIBUTE_CHARS, "pattern": STORABLE_PATTERN},
                 {"type": "number"},
                 {"type": "boolean"},
             ]
@@ -176,6 +204,45 @@ class ExperimentConfig(_Config):
         """The arms but the control."""
         return tuple(arm.name for arm in self.arms if arm.name != self.control)
 
+    @property
+    def outcome_metrics(self) -> frozenset[str]:
+        """The names of the outcomes that its metrics are computed from; empty where it declares none."""
+        return frozenset(name for metric in self.metrics for name in metric.sources)
+
+    @property
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """The range [a, b) of buckets of each arm."""
+        names = [arm.name for arm in self.arms]
+        return dict(zip(names, ranges([arm.weight for arm in self.arms]), strict=True))
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Each arm's share of the buckets."""
+        return {arm: (end - start) / BUCKETS for arm, (start, end) in self.spans.items()}
+
+    def exposed(self, traffic: float, rolled_back: Collection[str] = ()) -> dict[str, int]:
+        """How many buckets of each arm a share of traffic exposes; arms that are rolled back are left out."""
+        return {
+            arm: exposed_buckets(end - start, traffic)
+            for arm, (start, end) in self.spans.items()
+            if arm not in rolled_back
+        }
+
+    def unexposed(self, traffic: float, rolled_back: Collection[str] = ()) -> str | None:
+        """Why a share of traffic is too small, as the end of a sentence; None where all arms get units."""
+        if traffic == 0:
+            return None  # nobody is in the experiment: shadow only
+        empty = [arm for arm, buckets in self.exposed(traffic, rolled_back).items() if not buckets]
+        if not empty:
+            return None
+        spans = self.spans
+        least = max(least_traffic(spans[arm][1] - spans[arm][0]) for arm in empty)
+        arms = ", ".join(map(repr, empty))
+        return (
+            f"a traffic of {traffic:g} exposes none of the {BUCKETS:,} buckets of the arm {arms}; "
+            f"the least is {least:g}, or give the arm more weight"
+        )
+
     def variant_of(self, arm: str) -> str:
         """The variant of an arm. Raises KeyError where there is no such arm."""
         for candidate in self.arms:
@@ -189,6 +256,9 @@ class ExperimentConfig(_Config):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"arms: two are called {name!r}")
+        for name, (start, end) in self.spans.items():
+            if start == end:
+                raise ValueError(f"arms: {name!r} gets none of the {BUCKETS:,} buckets; give it more weight")
         start, end = self.slots
         if start >= end:
             raise ValueError(f"slots: [{start}, {end}) is empty; give [x, y) with 0 <= x < y <= 10000")
@@ -204,6 +274,10 @@ class ExperimentConfig(_Config):
             raise ValueError(
                 f"ramp: the shares must rise, and end at traffic: {', '.join(f'{step:g}' for step in steps)}"
             )
+        places = [*(f"ramp[{number}]" for number in range(len(self.ramp))), "traffic"]
+        for place, step in zip(places, steps, strict=True):
+            if (why := self.unexposed(step)) is not None:
+                raise ValueError(f"{place}: {why}")
         return self
 
 

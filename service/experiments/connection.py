@@ -29,7 +29,7 @@ def parse_url(url: str) -> URL:
     """The URL with the driver that is used. Raises ValueError with one sentence that shows no password."""
     try:
         parsed = make_url(url)
-    except exc.ArgumentError:
+    except (exc.ArgumentError, ValueError):  # such as a port that is no number
         raise ValueError(
             "database_url: not a URL such as sqlite:////path/file.db or postgresql://user@host/name"
         ) from None
@@ -65,6 +65,12 @@ def connect(url: URL) -> Engine:
         )
     except ImportError:
         raise ValueError("database_url: PostgreSQL needs psycopg; pip install 'headroom[postgres]'") from None
+
+
+def reason_of(error: Exception) -> str:
+    """One line; the database's own words where there are some."""
+    cause = getattr(error.__cause__, "orig", None) or error.__cause__ or error
+    return " ".join(str(cause).split())[:200]
 
 
 @contextmanager

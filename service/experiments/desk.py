@@ -46,8 +46,11 @@ class Desk:
 
     async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
         """Stores outcomes; those with an id that is there already are counted and left alone."""
-        known = {config.name for config in self._experiments.configs}
-        return await self._in_thread(lambda: self._experiments.store.record_outcomes(outcomes, known))
+        configs = self._experiments.configs
+        known = {config.name for config in configs}
+        metrics = {config.name: config.outcome_metrics for config in configs if config.metrics}
+        store = self._experiments.store
+        return await self._in_thread(lambda: store.record_outcomes(outcomes, known, metrics))
 
     def listing(self) -> ExperimentsView:
         """The experiments of the live config, as this replica knows them; asks no database."""
@@ -89,6 +92,8 @@ class Desk:
             )
         if traffic is None:
             traffic = next_traffic(config, standing.traffic)
+        if (why := config.unexposed(traffic, left)) is not None:
+            raise InvalidRequest(why, param="traffic")
         actions = [self._action(name, "reinstate", actor, reason, arm=arm) for arm in reinstate]
         actions.append(self._action(name, "ramp", actor, reason, traffic=traffic))
         return await self._act(name, actions)
@@ -147,15 +152,7 @@ class Desk:
             now = self._experiments.clock()
             made, report = self._reports.get(config.name, (0.0, None))
             if report is None or now - made >= REPORT_SECONDS:
-                spec = ReportSpec(
-                    experiment=config.name,
-                    control=config.control,
-                    arms=self._experiments.shares(config.name),
-                    metrics=config.metrics,
-                    alpha=config.alpha,
-                    planned_units=config.planned_units,
-                    rolled_back=self._experiments.standings.get(config.name, IDLE).rolled_back,
-                )
+                spec = ReportSpec.of(config, self._experiments.history(config.name), now)
                 report = await self._in_thread(lambda: analyse(self._experiments.store, spec, now))
                 self._reports[config.name] = (now, report)
             return report
@@ -164,12 +161,7 @@ class Desk:
         experiments = self._experiments
         standing = experiments.standings.get(config.name, IDLE)
         exposures = experiments.exposures.get(config.name, {})
-        shares = {
-            arm: share
-            for arm, share in experiments.shares(config.name).items()
-            if arm not in standing.rolled_back
-        }
-        counts = {arm: exposures.get(arm, 0) for arm in shares}
+        counts, buckets = experiments.sample_ratio(config)
         return ExperimentView(
             name=config.name,
             status=standing.status,
@@ -187,7 +179,9 @@ class Desk:
             ],
             rolled_back=sorted(standing.rolled_back),
             shipped=standing.shipped,
-            sample_ratio_p=sequential_p(counts, shares) if any(counts.values()) and len(counts) > 1 else None,
+            sample_ratio_p=sequential_p(counts, buckets)
+            if any(counts.values()) and len(counts) > 1
+            else None,
             guardrails=[self._guardrail_view(config, arm.name) for arm in config.arms],
         )
 

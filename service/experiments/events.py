@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 MAX_TEXT = 256
 """Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
@@ -17,7 +20,10 @@ ActionKind = Literal["start", "ramp", "stop", "ship", "rollback", "reinstate"]
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A unit met its arm. The first of a unit counts; a forced arm (QA) is no exposure."""
+    """A unit met its arm. The first of a unit in an epoch counts; a forced arm (QA) is no exposure.
+
+    epoch: the label of what was exposed then (epochs.py).
+    """
 
     experiment: str
     unit: str
@@ -25,6 +31,7 @@ class Exposure:
     bucket: int
     time: float
     config_version: str
+    epoch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +47,32 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownOutcome:
+    """An outcome that no analysis counts, at least not now."""
+
+    index: Annotated[int, Field(description="Position in the request.")]
+    id: Annotated[str, Field(description="The outcome's own.")]
+    reason: Annotated[
+        Literal["experiment", "metric", "unit"],
+        Field(
+            description="`experiment`: there is none of this name; `metric`: the experiment declares others. "
+            "Neither is kept: send it again once the config is right. `unit`: no exposure of this unit to "
+            "the experiment is stored so far; the outcome is kept for a day and counts if one comes."
+        ),
+    ]
+    message: Annotated[str, Field(description="One sentence; for people.")]
+
+
+@dataclass(frozen=True, slots=True)
 class OutcomeReceipt:
-    """What became of a batch of outcomes; the three add up to its length.
+    """What became of a batch of outcomes: accepted, duplicates and unknown add up to its length."""
 
-    unknown: no exposure of that unit to that experiment is stored. It may still be in some replica's buffer,
-    so such outcomes are kept for a day and count as soon as the exposure is there.
-    """
-
-    accepted: int
-    duplicates: int
-    unknown: int
+    accepted: Annotated[int, Field(description="Stored, and counted with their unit's arm.")]
+    duplicates: Annotated[int, Field(description="Left alone: this id of this experiment is stored already.")]
+    unknown: Annotated[int, Field(description="Not counted; `unknown_outcomes` says which and why.")]
+    unknown_outcomes: Annotated[
+        Sequence[UnknownOutcome], Field(description="In the request's order, one for each unknown outcome.")
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +116,6 @@ class Action:
     traffic: float | None = None
     reason: str = ""
     detail: str = ""
-
-
-def unstorable(text: str) -> str | None:
-    """Why a unit, an id or a metric's name cannot be kept, as the end of a sentence; None where it can."""
-    if not text:
-        return "must not be empty"
-    if len(text) > MAX_TEXT:
-        return f"has {len(text)} characters; at most {MAX_TEXT} are kept"
-    return "holds a NUL character, which PostgreSQL cannot keep" if "\0" in text else None
 
 
 def unstorable_value(value: float) -> str | None:

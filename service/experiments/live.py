@@ -4,6 +4,10 @@ A request reads two immutable things, the config's `Assigner` and the `standings
 database. A thread refreshes the standings from the log of actions every second. While the database is down
 the last standings stay in force, exposures wait in the writer's bounded buffer, and a roll-back counts at
 once and is recorded later.
+
+A unit is exposed by a request that its arm's variant answered, or failed: not by one that was refused for a
+reason that no arm causes (a full queue, a wrong field, draining). So an arm that fails keeps its units in the
+analysis, and a refusal adds nobody. `succeeded`, `failed`, `fell_back` and `abandoned` tell which it was.
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +40,7 @@ from service.experiments.writer import Writer
 logger = logging.getLogger("headroom.experiments")
 
 REFRESH_SECONDS = 1.0
+WATCH_SECONDS = 1.0
 COUNTS_EVERY = 5
 """Exposures are counted with every so many refreshes."""
 
@@ -43,6 +49,9 @@ SHADOW_DEPTH = 1_000
 
 WARNING_SECONDS = 10.0
 """How often a failing arm is logged."""
+
+ERROR_SECONDS = 600.0
+"""How often an error of one kind that comes every second is logged."""
 
 GUARDRAIL = "guardrail"
 SCHEDULE = "schedule"
@@ -53,10 +62,14 @@ Scores = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What experiments say about one request. variant: None leaves it to the config's default."""
+    """What experiments say about one request. variant: None leaves it to the config's default.
+
+    exposure: what is logged once it is clear that the request was not refused; None for a listed unit.
+    """
 
     variant: str | None = None
     assigned: Assigned | None = None
+    exposure: Exposure | None = None
 
 
 UNROUTED = Route()
@@ -100,10 +113,13 @@ class Experiments:
         self._next_warning: dict[tuple[str, str], float] = {}
         self._refreshes = 0
         self._database_failed = False
+        self._next_error: dict[tuple[str, type[Exception]], float] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="experiments")
-        self._task: asyncio.Task[None] | None = None
+        self._to_record = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
         self.standings: Mapping[str, Standing] = {}
         self.exposures: Mapping[str, Mapping[str, int]] = {}
+        self._epoch_counts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
         self.state_version = 0
 
     @property
@@ -130,24 +146,38 @@ class Experiments:
                 )
 
     def apply(self, assigner: Assigner, config_version: str) -> None:
-        """Puts a config in force; blocks while the database is asked where its experiments stand."""
-        if assigner.experiments and not self._writes:
-            self._writer.start()
-            self._writes = True
-        with self._lock:
-            self._assigner, self._config_version = assigner, config_version
-            self._windows = {}
-        self.refresh()
+        """Puts a config in force; blocks while the database is asked where its experiments stand.
+
+        Without a database they stand as far as is known. Raises what the database has against one of them,
+        and leaves all as it was.
+        """
+        with self._refreshing:
+            # Those of the config before, too: it is in force until all is known about the new one.
+            self._synchronise({config.name: config for config in (*self.configs, *assigner.experiments)})
+            if assigner.experiments and not self._writes:
+                self._writer.start()
+                self._writes = True
+            with self._lock:
+                self.standings = self._folded(assigner.experiments)
+                self._assigner, self._config_version = assigner, config_version
+                self._windows = {}
+            self.observer.state(self.state_version)
 
     def start(self) -> None:
         """Begins to follow the database and to watch the guardrails, on the running event loop."""
-        self._task = asyncio.create_task(self._follow())
+        # Two tasks: a database that hangs must not keep the guardrails from being watched.
+        self._tasks = [asyncio.create_task(work) for work in (self._follow(), self._guard())]
+
+    @property
+    def failure(self) -> str | None:
+        """Why the experiments cannot go on; None while they do."""
+        return "the experiments' guardrails stopped" if any(task.done() for task in self._tasks) else None
 
     async def close(self, timeout_s: float) -> None:
         """Stops, and writes what is still buffered within the timeout."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._unrecorded:  # or the next replica would know nothing of a roll-back made in the last second
             await asyncio.to_thread(self.refresh)
         if self._writes:
@@ -157,42 +187,46 @@ class Experiments:
         await asyncio.to_thread(self.store.close)
 
     def route(self, assigner: Assigner, unit: str | None, attributes: Mapping[str, Attribute]) -> Route:
-        """The variant for a request that names neither variant nor mask; logs the exposure. Never blocks."""
+        """The variant for a request that names neither variant nor mask. Never blocks."""
         if not assigner.experiments:
             return UNROUTED
         standings = self.standings
         if unit is not None and (found := assigner.assign(unit, attributes, standings)) is not None:
-            if not found.forced:
-                self._expose(found, unit)
-            return Route(found.variant, found)
+            return Route(found.variant, found, None if found.forced else self._exposure(found, unit))
         return Route(assigner.shipped(unit, attributes, standings))
 
-    def succeeded(self, assigned: Assigned, elapsed: float, scores: Callable[[], Scores]) -> None:
+    def succeeded(self, route: Route, elapsed: float, scores: Callable[[], Scores]) -> None:
         """A request was answered by its own arm's variant, `elapsed` seconds after it came."""
-        self._record(assigned, elapsed, scores=scores)
+        self._record(route, elapsed, scores=scores)
 
-    def failed(self, assigned: Assigned, elapsed: float) -> None:
+    def failed(self, route: Route, elapsed: float) -> None:
         """The arm's variant failed a request, and nothing answered in its place."""
-        self._record(assigned, elapsed, is_error=True)
+        self._record(route, elapsed, is_error=True)
 
-    def fell_back(self, assigned: Assigned, elapsed: float, error: Exception) -> None:
+    def fell_back(self, route: Route, elapsed: float, error: Exception) -> None:
         """The arm's variant failed a request, which the control's answered."""
-        self._record(assigned, elapsed, is_error=True)
+        self._record(route, elapsed, is_error=True)
+        assigned = route.assigned
+        assert assigned is not None
         self.observer.fell_back(assigned.experiment, assigned.arm)
         key, now = (assigned.experiment, assigned.arm), self._monotonic()
         if now >= self._next_warning.get(key, now):  # a broken arm fails all its requests
             self._next_warning[key] = now + WARNING_SECONDS
             logger.warning("experiment %s: arm %s failed a request: %r", *key, error)
 
-    def abandoned(self, assigned: Assigned, elapsed: float, *, late: bool) -> None:
+    def abandoned(self, route: Route, elapsed: float, *, late: bool) -> None:
         """Nobody waits for the answer any more; `late`: since its deadline passed, which is an error.
 
-        A client that hung up says something about the arm only where it had waited too long already.
+        A client that hung up says something about the arm only where it had waited too long already. It is
+        exposed in any case: a slow arm loses more of them.
         """
-        config = self.config(assigned.experiment)
+        assigned = route.assigned
+        config = None if assigned is None else self.config(assigned.experiment)
         limit_ms = None if config is None else config.guardrails.p99_ms
         if late or (limit_ms is not None and elapsed * 1000 > limit_ms):
-            self._record(assigned, elapsed, is_error=late)
+            self._record(route, elapsed, is_error=late)
+        else:
+            self._expose(route)
 
     def shadow_result(self, result: ShadowResult) -> None:
         """Hands a paired comparison to the writer, unless exposures need the room."""
@@ -201,32 +235,41 @@ class Experiments:
         else:
             self.observer.lost("shadow", 1)
 
-    def _expose(self, assigned: Assigned, unit: str) -> None:
-        member = (assigned.experiment, unit)
-        if not self._seen.add(member):
-            return
-        exposure = Exposure(
+    def _exposure(self, assigned: Assigned, unit: str) -> Exposure:
+        return Exposure(
             experiment=assigned.experiment,
             unit=unit,
             arm=assigned.arm,
             bucket=assigned.bucket,
             time=self.clock(),
             config_version=self._config_version,
+            epoch=assigned.epoch,
         )
-        self.observer.exposed(assigned.experiment, assigned.arm)
+
+    def _expose(self, route: Route) -> None:
+        exposure = route.exposure
+        if exposure is None:
+            return
+        member = (exposure.experiment, exposure.epoch, exposure.unit)
+        if not self._seen.add(member):
+            return
+        self.observer.exposed(exposure.experiment, exposure.arm)
         if not self._writer.put(exposure):
             self._seen.forget(member)  # its next request tries again
 
     def _record(
         self,
-        assigned: Assigned,
+        route: Route,
         elapsed: float,
         *,
         scores: Callable[[], Scores] | None = None,
         is_error: bool = False,
     ) -> None:
-        config = None if assigned.forced else self.config(assigned.experiment)
-        if config is None:
+        """Logs the exposure, and counts the request for the guardrails."""
+        self._expose(route)
+        assigned = route.assigned
+        config = None if assigned is None or assigned.forced else self.config(assigned.experiment)
+        if assigned is None or config is None:
             return
         limits = config.guardrails
         key = (assigned.experiment, assigned.arm)
@@ -246,9 +289,12 @@ class Experiments:
         with self._lock:
             return self._actions(name)
 
-    def shares(self, name: str) -> dict[str, float]:
-        """The share of the exposed units that each arm is to have."""
-        return self._assigner.shares(name)
+    def sample_ratio(self, config: ExperimentConfig) -> tuple[dict[str, int], dict[str, int]]:
+        """Units that came in the present epoch, and the buckets that are exposed, both by arm."""
+        standing = self.standings.get(config.name, IDLE)
+        buckets = config.exposed(standing.traffic, standing.rolled_back)
+        counted = self._epoch_counts.get(config.name, {}).get(standing.epoch, {})
+        return {arm: counted.get(arm, 0) for arm in buckets}, buckets
 
     def window(self, experiment: str, arm: str) -> Counts:
         """What this replica's guardrails look at now."""
@@ -258,54 +304,60 @@ class Experiments:
     def refresh(self) -> None:
         """Reads and writes what the database has to know; blocks. Without a database all stays as it is."""
         with self._refreshing:
-            self._refresh()
-
-    def _refresh(self) -> None:
-        configs = self._assigner.experiments
-        if configs or self._unrecorded:
             try:
-                self._synchronise([config.name for config in configs])
-                if self._database_failed:
-                    logger.warning("the experiments' database is back")
-                self._database_failed = False
-            except DatabaseUnavailable as error:
-                if not self._database_failed:
-                    logger.error(
-                        "the experiments' database is down, the last state stays in force: %s", error
-                    )
-                self._database_failed = True
-        self._fold()
+                self._synchronise({config.name: config for config in self.configs})
+            finally:
+                self._fold()  # time has passed, too
 
-    def _synchronise(self, names: Sequence[str]) -> None:
+    def _synchronise(self, configs: Mapping[str, ExperimentConfig]) -> None:
+        if not configs and not self._unrecorded:
+            return
+        try:
+            self._exchange(configs)
+            if self._database_failed:
+                logger.warning("the experiments' database is back")
+            self._database_failed = False
+        except DatabaseUnavailable as error:
+            if not self._database_failed:
+                logger.error("the experiments' database is down, the last state stays in force: %s", error)
+            self._database_failed = True
+
+    def _exchange(self, configs: Mapping[str, ExperimentConfig]) -> None:
+        names = list(configs)
         while self._unrecorded:
             self.store.record_action(self._unrecorded[0])
             self._read(names)  # first, so that the roll-back is never in neither list
             with self._lock:
                 del self._unrecorded[0]
         self._read(names)
-        for name in names:
-            if not any(action.kind == "start" for action in self._log[name]):
-                self.store.record_action(self._start_of(name))
-                self._read(names)
         if self._refreshes % COUNTS_EVERY == 0:
             self.exposures = self.store.exposure_counts(names)
+            self._epoch_counts = self.store.epoch_counts(names)
         self._refreshes += 1
+        for name, config in configs.items():
+            if not any(action.kind == "start" for action in self._log[name]):
+                self.store.record_action(self._start_of(config))
+                self._read(names)
 
     def watch(self) -> None:
         """Takes back to control what breaks a guardrail. On the event loop, as the windows are."""
         for config in self.configs:
-            standing = self.standings.get(config.name, IDLE)
-            if not standing.is_running:
-                continue
-            control = self.window(config.name, config.control)
-            broken: list[Breach] = []
-            for arm in config.treatments:
-                if arm not in standing.rolled_back:
-                    found = breach(arm, self.window(config.name, arm), control, config.guardrails)
-                    broken += [] if found is None else [found]
-            broken = broken or self._sample_ratio(config, standing)
-            if broken:
-                self.roll_back(config.name, broken)
+            with self._supervised(f"the guardrails of {config.name}"):
+                self._watch(config)
+
+    def _watch(self, config: ExperimentConfig) -> None:
+        standing = self.standings.get(config.name, IDLE)
+        if not standing.is_running:
+            return
+        control = self.window(config.name, config.control)
+        broken: list[Breach] = []
+        for arm in config.treatments:
+            if arm not in standing.rolled_back:
+                found = breach(arm, self.window(config.name, arm), control, config.guardrails)
+                broken += [] if found is None else [found]
+        broken = broken or self._sample_ratio(config)
+        if broken:
+            self.roll_back(config.name, broken)
 
     def roll_back(self, experiment: str, broken: Sequence[Breach]) -> None:
         """Takes arms back to control: here at once, everywhere with the next refresh of each replica."""
@@ -330,30 +382,25 @@ class Experiments:
                 self._unrecorded.append(action)
             self.observer.rolled_back(experiment, found.guardrail)
         self._fold()
+        self._to_record.set()
 
-    def _sample_ratio(self, config: ExperimentConfig, standing: Standing) -> list[Breach]:
-        counts = {
-            arm: count
-            for arm, count in self.exposures.get(config.name, {}).items()
-            if arm not in standing.rolled_back
-        }
-        if not counts:
+    def _sample_ratio(self, config: ExperimentConfig) -> list[Breach]:
+        counts, buckets = self.sample_ratio(config)
+        if not any(counts.values()):
             return []
-        shares = self.shares(config.name)
-        counts = {arm: counts.get(arm, 0) for arm in shares if arm not in standing.rolled_back}
-        p = sequential_p(counts, {arm: shares[arm] for arm in counts})
+        p = sequential_p(counts, buckets)
         self.observer.sample_ratio(config.name, p)
         limit = config.guardrails.srm
         if limit is None or p >= limit:
             return []
-        detail = f"exposures {counts} do not fit the arms' shares (p = {p:.2g}; the limit is {limit:g})"
+        detail = (
+            f"units {counts} do not fit the exposed buckets {buckets} (p = {p:.2g}; the limit is {limit:g})"
+        )
         return [Breach(arm, "srm", detail) for arm in counts if arm != config.control]
 
-    def _start_of(self, name: str) -> Action:
-        config = self.config(name)
-        assert config is not None
+    def _start_of(self, config: ExperimentConfig) -> Action:
         return Action(
-            experiment=name, kind="start", time=self.clock(), actor=SCHEDULE, detail=identity(config)
+            experiment=config.name, kind="start", time=self.clock(), actor=SCHEDULE, detail=identity(config)
         )
 
     def _read(self, names: Sequence[str]) -> None:
@@ -367,21 +414,41 @@ class Experiments:
 
     def _fold(self) -> None:
         with self._lock:
-            now = self.clock()
-            self.standings = {
-                config.name: fold(config, self._actions(config.name), now) for config in self.configs
-            }
+            self.standings = self._folded(self.configs)
         self.observer.state(self.state_version)
+
+    def _folded(self, configs: Sequence[ExperimentConfig]) -> dict[str, Standing]:
+        now = self.clock()
+        return {config.name: fold(config, self._actions(config.name), now) for config in configs}
 
     def _actions(self, name: str) -> list[Action]:
         return [*self._log.get(name, ()), *(a for a in self._unrecorded if a.experiment == name)]
 
     async def _follow(self) -> None:
+        """Refreshes every second, and at once where a roll-back is to be recorded."""
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(REFRESH_SECONDS)
-            await loop.run_in_executor(self._thread, self.refresh)
-            self.watch()
-            if self._unrecorded:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._to_record.wait()
+            self._to_record.clear()
+            with self._supervised("the state of the experiments"):
                 await loop.run_in_executor(self._thread, self.refresh)
-            self.observer.unwritten(self._writer.depth)
+
+    async def _guard(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            with self._supervised("the guardrails"):
+                self.watch()
+                self.observer.unwritten(self._writer.depth)
+
+    @contextmanager
+    def _supervised(self, what: str) -> Iterator[None]:
+        """Logs an error and goes on. One that comes every second is logged once in ERROR_SECONDS."""
+        try:
+            yield
+        except Exception as error:
+            kind, now = (what, type(error)), self._monotonic()
+            if now >= self._next_error.get(kind, now):
+                self._next_error[kind] = now + ERROR_SECONDS
+                logger.exception("%s cannot be kept up; tried again every second: %s", what, error)

@@ -47,6 +47,11 @@ class Metric(BaseModel):
         return self
 
     @property
+    def sources(self) -> set[str]:
+        """The names of the outcomes that it is computed from."""
+        return {name for name in (self.name, self.denominator, self.covariate) if name is not None}
+
+    @property
     def sign(self) -> int:
         """1 where more is better, -1 where less is."""
         return 1 if self.better == "higher" else -1

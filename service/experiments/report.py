@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.experiments import absolute_differences, aggregates, sample_ratio
+from service.experiments import absolute_differences, aggregates, ratio_report
+from service.experiments.config import ExperimentConfig
 from service.experiments.estimates import Estimate, estimate
+from service.experiments.events import Action
 from service.experiments.findings import (
     ArmReport,
     MetricReport,
@@ -17,11 +19,14 @@ from service.experiments.findings import (
     SampleRatio,
     ShadowMeasure,
     ShadowReport,
+    Uncapped,
 )
 from service.experiments.metric import Metric
 from service.experiments.moments import Moments, pool
-from service.experiments.sequences import Boundary, contrast, one_sample
+from service.experiments.sequences import Boundary, Contrast, contrast, one_sample
+from service.experiments.state import Run, fold, runs
 from service.experiments.store import Store
+from service.experiments.treatment import Treatment, treatments
 from service.experiments.verdicts import BAD, GOOD, Verdict, judge
 
 
@@ -32,6 +37,7 @@ class ReportSpec:
     arms: the share of the buckets of each; alpha: the chance that any interval of a metric is ever wrong,
     over all looks and arms; planned_units: of all arms together (`headroom experiment plan`).
     rolled_back: arms that get no more units, so that the sample ratio is no longer checked on them.
+    runs: when which buckets were exposed; None: unknown, all units and outcomes count.
     """
 
     experiment: str
@@ -41,6 +47,21 @@ class ReportSpec:
     alpha: float = 0.05
     planned_units: int = 10_000
     rolled_back: Collection[str] = ()
+    runs: Sequence[Run] | None = None
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, actions: Sequence[Action], now: float) -> ReportSpec:
+        """What the config and the log say at a time, in seconds since the epoch."""
+        return cls(
+            experiment=config.name,
+            control=config.control,
+            arms=config.shares,
+            metrics=config.metrics,
+            alpha=config.alpha,
+            planned_units=config.planned_units,
+            rolled_back=fold(config, actions, now).rolled_back,
+            runs=runs(config, actions, now),
+        )
 
 
 def analyse(store: Store, spec: ReportSpec, now: float) -> Report:
@@ -49,17 +70,19 @@ def analyse(store: Store, spec: ReportSpec, now: float) -> Report:
     now: seconds since the epoch.
     """
     counts = {arm: store.exposure_counts([spec.experiment])[spec.experiment].get(arm, 0) for arm in spec.arms}
-    ratio = check_sample_ratio(
-        {arm: count for arm, count in counts.items() if arm not in spec.rolled_back}, spec.arms
-    )
-    moments = {
-        metric.name: aggregates.metric_moments(store, spec.experiment, metric, now) for metric in spec.metrics
+    of_epochs = store.epoch_counts([spec.experiment])[spec.experiment]
+    ratio = ratio_report.check(of_epochs, spec.arms, spec.rolled_back)
+    treatment = _treatments(spec)
+    measured = {
+        (metric.name, during): aggregates.measure(store, spec.experiment, metric, now, during)
+        for metric in spec.metrics
+        for during in set(treatment.values())
     }
     shadow = shadow_reports(store, spec)
     arms = [
         ArmReport(
             arm,
-            [compare(metric, moments[metric.name], arm, spec) for metric in spec.metrics],
+            [compare(metric, measured[metric.name, treatment[arm]], arm, spec) for metric in spec.metrics],
             shadow.get(arm),
         )
         for arm in spec.arms
@@ -80,19 +103,11 @@ def analyse(store: Store, spec: ReportSpec, now: float) -> Report:
     )
 
 
-def check_sample_ratio(counts: Mapping[str, int], shares: Mapping[str, float]) -> SampleRatio:
-    """The units of the arms in `counts` beside their shares."""
-    expected = {arm: shares[arm] for arm in counts}
-    sequential = sample_ratio.sequential_p(counts, expected)
-    alarm = sequential < sample_ratio.ALARM
-    seen = ", ".join(f"{arm} {count}" for arm, count in counts.items())
-    if alarm:
-        text = (
-            f"The arms do not have the units they should ({seen}): find out why before trusting any result."
-        )
-    else:
-        text = f"The arms have the units they should ({seen})."
-    return SampleRatio(sample_ratio.chi_square_p(counts, expected), sequential, alarm, text)
+def _treatments(spec: ReportSpec) -> dict[str, Treatment | None]:
+    others = [arm for arm in spec.arms if arm != spec.control]
+    if spec.runs is None:
+        return dict.fromkeys(others)
+    return {**treatments(spec.control, others, spec.runs)}
 
 
 def boundary_for(spec: ReportSpec, arm: str) -> Boundary:
@@ -102,16 +117,9 @@ def boundary_for(spec: ReportSpec, arm: str) -> Boundary:
     return Boundary(spec.alpha / comparisons, spec.planned_units * share)
 
 
-def compare(metric: Metric, moments: Mapping[str, Moments], arm: str, spec: ReportSpec) -> MetricReport:
+def compare(metric: Metric, measured: aggregates.Measured, arm: str, spec: ReportSpec) -> MetricReport:
     """One metric of one arm against control."""
-    present = {name: moments.get(name, _NOBODY) for name in spec.arms}
-    pooled = pool(present.values())
-    ratio, adjusted = metric.kind == "ratio", metric.covariate is not None
-    control, treated = (
-        estimate(present[name], pooled, ratio=ratio, adjusted=adjusted) for name in (spec.control, arm)
-    )
-    overall = estimate(pooled, pooled, ratio=ratio, adjusted=adjusted)
-    found = contrast(control, treated, overall, boundary_for(spec, arm))
+    found, control, treated = _contrast(metric, measured.moments, arm, spec)
     relative = metric.relative and metric.margin is not None
     low, high = (found.relative_low, found.relative_high) if relative else (found.low, found.high)
     subject = f"{arm} on {metric.name}"
@@ -123,6 +131,7 @@ def compare(metric: Metric, moments: Mapping[str, Moments], arm: str, spec: Repo
             "undecided",
             f"{subject}: control's value is not clearly above 0, so a relative margin says nothing.",
         )
+    uncapped = _uncapped(metric, measured, arm, spec)
     return MetricReport(
         metric=metric.name,
         kind=metric.kind,
@@ -138,9 +147,55 @@ def compare(metric: Metric, moments: Mapping[str, Moments], arm: str, spec: Repo
         relative_high=_number(found.relative_high),
         p_value=float(found.p_value),
         margin=metric.margin,
-        variance_explained=_explained(present[spec.control], pooled, control, ratio) if adjusted else None,
+        variance_explained=_explained(metric, measured.moments, control, spec),
         decision=verdict.decision,
-        text=verdict.text,
+        text=verdict.text if uncapped is None else f"{verdict.text} {_beside(uncapped)}",
+        uncapped=uncapped,
+    )
+
+
+def _contrast(
+    metric: Metric, moments: Mapping[str, Moments], arm: str, spec: ReportSpec
+) -> tuple[Contrast, Estimate, Estimate]:
+    """The contrast, and control's and the arm's estimates."""
+    pooled = _pooled(moments, spec)
+    ratio, adjusted = metric.kind == "ratio", metric.covariate is not None
+    control, treated, overall = (
+        estimate(part, pooled, ratio=ratio, adjusted=adjusted)
+        for part in (moments.get(spec.control, _NOBODY), moments.get(arm, _NOBODY), pooled)
+    )
+    return contrast(control, treated, overall, boundary_for(spec, arm)), control, treated
+
+
+def _pooled(moments: Mapping[str, Moments], spec: ReportSpec) -> Moments:
+    return pool(moments.get(arm, _NOBODY) for arm in spec.arms)
+
+
+def _uncapped(metric: Metric, measured: aggregates.Measured, arm: str, spec: ReportSpec) -> Uncapped | None:
+    if measured.cap is None or measured.uncapped is None:
+        return None
+    found, control, treated = _contrast(metric, measured.uncapped, arm, spec)
+    return Uncapped(
+        cap=measured.cap,
+        value=_number(treated.value),
+        control_value=_number(control.value),
+        difference=_number(found.difference),
+        relative=_number(found.relative),
+        relative_low=_number(found.relative_low),
+        relative_high=_number(found.relative_high),
+    )
+
+
+def _beside(raw: Uncapped) -> str:
+    """The raw means as a sentence: the cap may hide what the arm does to the largest sums."""
+    if raw.value is None or raw.control_value is None or raw.difference is None:
+        return f"Sums above {raw.cap:.4g} count as {raw.cap:.4g}."
+    change = f"{raw.difference:+.3g}" if raw.relative is None else f"{100 * raw.relative:+.2g} %"
+    if raw.relative_low is not None and raw.relative_high is not None:
+        change += f", between {100 * raw.relative_low:+.2g} % and {100 * raw.relative_high:+.2g} %"
+    return (
+        f"Sums above {raw.cap:.4g} count as {raw.cap:.4g}; without this cap the mean is {raw.value:.4g} "
+        f"against {raw.control_value:.4g} ({change})."
     )
 
 
@@ -196,8 +251,14 @@ def _gain(report: MetricReport, metric: Metric) -> float:
     return metric.sign * (report.difference or 0.0)
 
 
-def _explained(arm: Moments, pooled: Moments, adjusted: Estimate, ratio: bool) -> float | None:
-    plain = float(estimate(arm, pooled, ratio=ratio).variance)
+def _explained(
+    metric: Metric, moments: Mapping[str, Moments], adjusted: Estimate, spec: ReportSpec
+) -> float | None:
+    """The share of control's variance that the covariate explains."""
+    if metric.covariate is None:
+        return None
+    control, ratio = moments.get(spec.control, _NOBODY), metric.kind == "ratio"
+    plain = float(estimate(control, _pooled(moments, spec), ratio=ratio).variance)
     return None if not plain > 0 else _number(1 - float(adjusted.variance) / plain)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, exists, select, tuple_, update
 
-from service.experiments.schema import exposures, outcomes, shadow_histograms, shadow_results
+from service.experiments.schema import exposures, outcomes, returns, shadow_histograms, shadow_results
 
 GRACE_S = 86_400
 """How long an outcome waits for its exposure, which may be in a replica's buffer."""
@@ -18,6 +18,7 @@ def delete_chunk(db: Connection, *, cutoff: float, now: float, limit: int) -> in
     old = (
         (outcomes, outcomes.c.time < cutoff),
         (exposures, exposures.c.time < cutoff),
+        (returns, returns.c.time < cutoff),
         (shadow_results, shadow_results.c.time < cutoff),
         (shadow_histograms, shadow_histograms.c.day < int(cutoff // 86_400)),
     )

@@ -34,9 +34,23 @@ exposures = Table(
     Column("bucket", Integer, nullable=False),
     Column("time", Double, nullable=False),
     Column("config_version", Text, nullable=False),
+    Column("epoch", Text, nullable=False, server_default=""),
     PrimaryKeyConstraint("experiment", "unit"),
     Index("exposures_time", "time"),
     sqlite_with_rowid=False,
+)
+
+returns = Table(
+    "returns",
+    metadata,
+    Column("experiment", Text, nullable=False),
+    Column("unit", Text, nullable=False),
+    Column("epoch", Text, nullable=False),
+    Column("time", Double, nullable=False),
+    PrimaryKeyConstraint("experiment", "unit", "epoch"),
+    Index("returns_time", "time"),
+    sqlite_with_rowid=False,
+    comment="The first exposure of a unit in each epoch (epochs.py) after that of its row in exposures.",
 )
 
 exposure_counts = Table(
@@ -48,6 +62,19 @@ exposure_counts = Table(
     PrimaryKeyConstraint("experiment", "arm"),
     sqlite_with_rowid=False,
     comment="Units ever exposed, so that a check of the sample ratio costs the same at any size.",
+)
+
+epoch_counts = Table(
+    "epoch_counts",
+    metadata,
+    Column("experiment", Text, nullable=False),
+    Column("epoch", Text, nullable=False),
+    Column("arm", Text, nullable=False),
+    Column("units", BigInteger, nullable=False),
+    Column("since", Double, nullable=False),
+    PrimaryKeyConstraint("experiment", "epoch", "arm"),
+    sqlite_with_rowid=False,
+    comment="Units exposed in an epoch, new or not, and when the first of them was.",
 )
 
 outcomes = Table(

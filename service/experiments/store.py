@@ -10,18 +10,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Table, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, RowMapping, insert, select
 
-from service.experiments import absolute_differences, connection, retention
-from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt, ShadowResult
+from service.experiments import absolute_differences, connection, exposed_units, retention, upserts
+from service.experiments.events import Action, Exposure, Outcome, OutcomeReceipt, ShadowResult, UnknownOutcome
 from service.experiments.migrate import migrate
 from service.experiments.schema import (
     actions,
+    epoch_counts,
     exposure_counts,
     exposures,
     outcomes,
@@ -29,13 +30,11 @@ from service.experiments.schema import (
     shadow_results,
 )
 
-_CHUNK = 500
-"""Rows of one statement: both databases limit its parameters."""
+MAX_LISTED = 10
+"""Names of metrics in a message."""
 
 _ACTIONS_LOCK = 0x6163746E
 _DAY_S = 86_400
-
-T = TypeVar("T")
 
 
 class Store:
@@ -68,21 +67,12 @@ class Store:
         self._engine.dispose()
 
     def add_exposures(self, rows: Sequence[Exposure]) -> int:
-        """Stores the exposures whose unit is not there yet; returns how many those were."""
-        # Sorted: two replicas that wait for each other's rows must do so in the same order.
-        values = sorted((_exposure(row) for row in rows), key=lambda v: (v["experiment"], v["unit"]))
-        new: Counter[tuple[str, str]] = Counter()
+        """Stores the exposures of units that are new, or new in their epoch.
+
+        Returns how many units were not there yet.
+        """
         with self._write() as db:
-            statement = self._insert_new(exposures).returning(exposures.c.experiment, exposures.c.arm)
-            for chunk in _chunks(values):
-                new.update((row.experiment, row.arm) for row in db.execute(statement, chunk))
-            self._add_counts(
-                db,
-                exposure_counts,
-                "units",
-                [{"experiment": e, "arm": a, "units": n} for (e, a), n in sorted(new.items())],
-            )
-        return new.total()
+            return exposed_units.add(db, [_exposure(row) for row in rows])
 
     def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
         """Stores shadow results."""
@@ -91,9 +81,9 @@ class Store:
             for number, count in absolute_differences.histogram(row.abs_deltas).items():
                 pairs[row.experiment, row.arm, int(row.time // _DAY_S), number] += count
         with self._write() as db:
-            for chunk in _chunks([_shadow(row) for row in rows]):
+            for chunk in upserts.chunks([_shadow(row) for row in rows]):
                 db.execute(insert(shadow_results), chunk)
-            self._add_counts(
+            upserts.add_counts(
                 db,
                 shadow_histograms,
                 "pairs",
@@ -103,24 +93,50 @@ class Store:
                 ],
             )
 
-    def record_outcomes(self, rows: Sequence[Outcome], known: Collection[str] = ()) -> OutcomeReceipt:
+    def record_outcomes(
+        self,
+        rows: Sequence[Outcome],
+        known: Collection[str] = (),
+        metrics: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> OutcomeReceipt:
         """Stores outcomes; the same id again is a duplicate, whatever else it says.
 
         known: experiments of the live config. An outcome of an experiment that is neither among them nor in
         the database is unknown and not kept.
+        metrics: those that an experiment has; an outcome of another one is unknown and not kept. An
+        experiment that is not there takes any.
         """
-        kept = [row for row in rows if row.experiment in self._experiments(rows, known)]
-        receipts = [self._record(chunk) for chunk in _chunks(kept)]
+        experiments = self._experiments(rows, known)
+        unknown: list[UnknownOutcome] = []
+        kept: list[tuple[int, Outcome]] = []
+        for index, row in enumerate(rows):
+            declared = metrics.get(row.experiment)
+            if row.experiment not in experiments:
+                message = f"there is no experiment {row.experiment!r}"
+                unknown.append(UnknownOutcome(index, row.id, "experiment", message))
+            elif declared is not None and row.metric not in declared:
+                message = f"{row.experiment!r} has no metric {row.metric!r}; it has {_listed(declared)}"
+                unknown.append(UnknownOutcome(index, row.id, "metric", message))
+            else:
+                kept.append((index, row))
+        stored = 0
+        for chunk in upserts.chunks(kept):
+            new, unmatched = self._record(chunk)
+            stored += new
+            unknown += unmatched
         return OutcomeReceipt(
-            accepted=sum(receipt.accepted for receipt in receipts),
-            duplicates=sum(receipt.duplicates for receipt in receipts),
-            unknown=len(rows) - len(kept) + sum(receipt.unknown for receipt in receipts),
+            accepted=stored - sum(outcome.reason == "unit" for outcome in unknown),
+            duplicates=len(kept) - stored,
+            unknown=len(unknown),
+            unknown_outcomes=sorted(unknown, key=lambda outcome: outcome.index),
         )
 
     def record_action(self, action: Action) -> int:
         """Appends to the log of actions and returns its number. A second start gives the first one's."""
         with self._write() as db:
-            if self._postgresql:  # so that the numbers' order is that in which actions become visible
+            if upserts.is_postgresql(
+                db
+            ):  # so that the numbers' order is that in which actions become visible
                 db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ACTIONS_LOCK})")
             if action.kind == "start":
                 started = select(actions.c.number).where(
@@ -146,7 +162,20 @@ class Store:
                 counts[row.experiment][row.arm] = int(row.units)
         return counts
 
-    def delete_older_than(self, cutoff: float, limit: int = _CHUNK) -> int:
+    def epoch_counts(self, experiments: Collection[str]) -> dict[str, dict[str, dict[str, int]]]:
+        """Units exposed in each epoch, by experiment, epoch (in order of time) and arm."""
+        counts: dict[str, dict[str, dict[str, int]]] = {experiment: {} for experiment in experiments}
+        query = (
+            select(epoch_counts)
+            .where(epoch_counts.c.experiment.in_(list(experiments)))
+            .order_by(epoch_counts.c.since)
+        )
+        with self.read() as db:
+            for row in db.execute(query):
+                counts[row.experiment].setdefault(row.epoch, {})[row.arm] = int(row.units)
+        return counts
+
+    def delete_older_than(self, cutoff: float, limit: int = upserts.CHUNK) -> int:
         """Removes up to `limit` rows of each table that are older; returns how many, so 0 when it is done.
 
         Outcomes for which no exposure came within a day go too. Actions and the counts by arm stay.
@@ -168,27 +197,8 @@ class Store:
         with connection.transaction(self._engine, write=write, seconds=seconds) as db:
             yield db
 
-    @property
-    def _postgresql(self) -> bool:
-        return self._engine.dialect.name == "postgresql"
-
-    def _upsert(self, table: Table) -> Any:
-        """INSERT with ON CONFLICT: the two dialects' constructs have the same methods but no common type."""
-        return postgresql.insert(table) if self._postgresql else sqlite.insert(table)
-
-    def _insert_new(self, table: Table) -> Any:
-        return self._upsert(table).on_conflict_do_nothing(index_elements=list(table.primary_key))
-
-    def _add_counts(self, db: Connection, table: Table, column: str, rows: list[dict[str, Any]]) -> None:
-        statement = self._upsert(table)
-        statement = statement.on_conflict_do_update(
-            index_elements=list(table.primary_key),
-            set_={column: table.c[column] + statement.excluded[column]},
-        )
-        for chunk in _chunks(rows):
-            db.execute(statement, chunk)
-
     def _experiments(self, rows: Sequence[Outcome], known: Collection[str]) -> set[str]:
+        """Those of the rows that there are: known ones, and those that had an exposure."""
         others = {row.experiment for row in rows}.difference(known)
         if not others:
             return set(known)
@@ -196,9 +206,10 @@ class Store:
         with self.read() as db:
             return set(known).union(db.scalars(query))
 
-    def _record(self, rows: Sequence[Outcome]) -> OutcomeReceipt:
+    def _record(self, rows: Sequence[tuple[int, Outcome]]) -> tuple[int, list[UnknownOutcome]]:
+        """Stores numbered outcomes; returns how many were new, and those of them without an exposure."""
         units: dict[str, set[str]] = {}
-        for row in rows:
+        for _, row in rows:
             units.setdefault(row.experiment, set()).add(row.unit)
         exposed: set[tuple[str, str]] = set()
         with self._write() as db:
@@ -215,19 +226,25 @@ class Store:
                 (
                     {name: getattr(row, name) for name in Outcome.__slots__}
                     | {"received": received, "unmatched": (row.experiment, row.unit) not in exposed}
-                    for row in rows
+                    for _, row in rows
                 ),
                 key=lambda v: (v["experiment"], v["id"]),
             )
-            statement = self._insert_new(outcomes).returning(outcomes.c.unmatched)
-            unmatched = list(db.scalars(statement, values))
-        unknown = sum(unmatched)
-        return OutcomeReceipt(len(unmatched) - unknown, len(rows) - len(unmatched), unknown)
+            statement = upserts.insert_new(db, outcomes).returning(
+                outcomes.c.experiment, outcomes.c.id, outcomes.c.unmatched
+            )
+            new = {(row.experiment, row.id): row.unmatched for row in db.execute(statement, values)}
+        stored, unmatched = len(new), []
+        for index, row in rows:
+            if new.pop((row.experiment, row.id), False):
+                message = f"no exposure of this unit to {row.experiment!r} is stored; kept for a day"
+                unmatched.append(UnknownOutcome(index, row.id, "unit", message))
+        return stored, unmatched
 
 
-def _chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(rows), _CHUNK):
-        yield rows[start : start + _CHUNK]
+def _listed(names: Collection[str]) -> str:
+    """The names, or where there are many the first of them: a message has no room for more."""
+    return ", ".join(sorted(names)[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
 
 
 def _exposure(row: Exposure) -> dict[str, Any]:

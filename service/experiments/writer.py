@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from service.errors import DatabaseUnavailable
+from service.experiments.connection import reason_of
 from service.experiments.events import Exposure, ShadowResult
 from service.experiments.store import Store
 
@@ -135,10 +136,12 @@ class Writer:
             try:
                 self._empty()
                 self._sweep()
-            except DatabaseUnavailable as error:
+            except (
+                Exception
+            ) as error:  # a database that is down, or whatever keeps old rows from being deleted
                 if self.failure is None:
-                    logger.warning("the experiments' database takes no writes: %s", _reason(error))
-                self.failure = _reason(error)
+                    logger.warning("the experiments' database takes no writes: %s", reason_of(error))
+                self.failure = reason_of(error)
                 self._given_up.wait(
                     retry_s * random.uniform(0.5, 1)
                 )  # replicas must not all come back at once
@@ -166,7 +169,7 @@ class Writer:
                 if len(rows) > 1:
                     self._size = len(rows) // 2
                     continue
-                logger.warning("a row for the experiments' database is dropped: %s", _reason(error))
+                logger.warning("a row for the experiments' database is dropped: %s", reason_of(error))
                 self._settle(rows, self._drop)
             else:
                 self._settle(rows, self._written)
@@ -200,9 +203,3 @@ class Writer:
 
 def _kind(row: Row) -> Kind:
     return "exposure" if isinstance(row, Exposure) else "shadow"
-
-
-def _reason(error: Exception) -> str:
-    """One line; the database's own words where there are some."""
-    cause = getattr(error.__cause__, "orig", None) or error.__cause__ or error
-    return " ".join(str(cause).split())[:200]

@@ -50,6 +50,16 @@ FINE: dict[str, Any] = {
         "long_requests": 9,
         "long_failed": 0,
     },
+    "long_crowd": {
+        "without_p50_ms": 6.0,
+        "without_p99_ms": 15.0,
+        "with_p50_ms": 25.0,
+        "with_p99_ms": 44.0,
+        "factor": 2.9,
+        "failed": 0,
+        "long_requests": 2,
+        "long_failed": 0,
+    },
     "memory": {"bytes": 600 * 2**20, "factor": 1.002},
     "base": {
         "requests_per_second": 18.0,
@@ -72,11 +82,12 @@ def test_a_short_run_has_every_row_and_stops_what_it_started(tiny_checkpoint: Pa
 
     assert result.keys() == FINE.keys()
     assert result["overload"]["ok"] > 0
-    assert result["crowd"]["failed"] == result["crowd"]["long_failed"] == 0
+    for crowd in (result["crowd"], result["long_crowd"]):
+        assert crowd["failed"] == crowd["long_failed"] == 0
     assert result["memory"]["bytes"] > 2**20
     numbers = [value for part in result.values() if isinstance(part, dict) for value in part.values()]
     assert all(math.isfinite(n) for n in numbers if isinstance(n, float))
-    assert service.as_markdown(result).count("\n|") == 2 + 9 + 2 + 7
+    assert service.as_markdown(result).count("\n|") == 2 + 10 + 2 + 7
     assert isinstance(service.missed(result), list)
     left = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
     assert not any("headroom serve" in line or "ray" in line for line in left)
@@ -94,6 +105,8 @@ def test_requests_are_as_long_as_asked_and_differ() -> None:
     requests = Requests(3)
     assert all(len(titles) == 3 for _, titles in requests.texts)
     assert len({requests.body() for _ in range(50)}) == 50
+    assert all(len(title.split()) == 650 for _, titles in Requests(3, 650).texts for title in titles)
+    assert len(Requests(service.MANY_TITLES, service.LONG_WORDS).body()) < 4_000_000
 
 
 def test_a_run_that_reaches_every_target_misses_none() -> None:
@@ -112,6 +125,9 @@ def test_a_run_that_reaches_every_target_misses_none() -> None:
         ("overload", "memory_growth", 1.1),
         ("crowd", "factor", 3.4),
         ("crowd", "with_p99_ms", 170.0),
+        ("crowd", "failed", 1),
+        ("long_crowd", "factor", 3.4),
+        ("long_crowd", "failed", 1),
         ("memory", "factor", 1.05),
     ],
 )

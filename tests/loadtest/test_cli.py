@@ -148,12 +148,14 @@ def test_wrong_usage_exits_2_with_its_reason(arguments, reason, tmp_path, monkey
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert reason in " ".join(result.output.split())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_server_that_is_not_there_exits_1_in_one_line(tmp_path):
-    run = load("run", "http://127.0.0.1:1", "--out", tmp_path)
+    run = load("run", "http://127.0.0.1:1", "--out", tmp_path / "new" / "out")
     assert run.returncode == 1
     assert run.stderr == "headroom load: nothing answers at http://127.0.0.1:1: Connection refused\n"
+    assert list(tmp_path.iterdir()) == [], "a failed run leaves no folder"
 
 
 def test_ctrl_c_reports_what_ran(tmp_path):
@@ -240,3 +242,4 @@ def test_the_server_can_be_started_for_the_run_and_faults_are_noted(tmp_path):
     lonely = load("run", report["plan"]["url"], "--scenario", scenario, "--out", tmp_path / "no")
     assert lonely.returncode == 2
     assert "let the run --start it" in lonely.stderr.replace("\n", " ")
+    assert not (tmp_path / "no").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import threading
 import time
@@ -14,6 +13,7 @@ import pytest
 from loadtest.alarm import clock
 from tests.loadtest.measuring import measure, percentiles, soon
 from tests.loadtest.servers import Reference, reference
+from tests.referees import need
 
 
 def test_percentiles_of_a_fixed_delay_are_that_delay():
@@ -125,5 +125,4 @@ def test_wrk_reports_the_same_percentiles():
 
 
 def _said(program: str, *arguments: str) -> str:
-    assert shutil.which(program), f"{program} is missing: run `make referees` (apt-get install hey wrk)"
-    return subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout
+    return subprocess.run([need(program), *arguments], capture_output=True, text=True, check=True).stdout

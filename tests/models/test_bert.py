@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models import Classifier
 from models.batch import pack
-from tests.checkpoints import random_model
+from models.live_heads import Live
+from tests.checkpoints import random_model, write_checkpoint
 from tests.models.reference import logits_of, network_of, random_pair, random_weights, reference_logits
 
 BFLOAT16_BOUND = 2e-2
@@ -287,3 +291,27 @@ def test_cuda_scores_as_the_cpu_does(dtype: torch.dtype) -> None:
         assert isinstance(network.ops, CudaOps)
         assert len(network.ops.graphs) > 0
         assert not network.ops.graphs.off
+
+
+@pytest.mark.parametrize("size", [8, 16])  # without and with our kernels
+def test_fractional_head_weights_are_as_exact_in_bfloat16_as_in_float32(tmp_path: Path, size: int) -> None:
+    checkpoint = write_checkpoint(tmp_path, hidden_size=4 * size)
+    rough, exact = (Classifier.load(checkpoint, "cpu", dtype) for dtype in ("bfloat16", "float32"))
+    pairs = rough.tokenizer.encode([("angle bracket", "Simpson Strong-Tie 12-Gauge Angle")] * 8)
+
+    def logits(weight: float) -> np.ndarray:
+        return rough.forward(pairs, np.full((3, 4), weight, np.float32))
+
+    assert (logits(0.75) != logits(0.7518)).any()  # one number in bfloat16
+
+    batch = pack(pairs, device=torch.device("cpu"))
+    x = rough.network.embed(batch)
+    weights = torch.tensor([[0.7518, 0.3333, 0.9, 0.0009]])
+    ours, reference = (clf.network.layers[0].attention for clf in (rough, exact))
+    with torch.inference_mode():
+        whole, weighted = (rough.network.context(x, batch, Live(ours, w)).float() for w in (None, weights))
+        truth = exact.network.context(x.float(), batch, Live(reference, weights))
+    # What single results are rounded by averages out; what a weight is rounded by does not.
+    found = (whole * weighted).view(-1, 4, size).sum((0, 2)) / (whole**2).view(-1, 4, size).sum((0, 2))
+    torch.testing.assert_close(found, weights[0], atol=0, rtol=1e-3)
+    assert (weighted - truth).abs().max() <= 0.02 * truth.abs().max()

@@ -242,3 +242,8 @@ def test_any_text_gives_a_mask_or_a_refusal(spec: str) -> None:
     except InvalidMask:
         return
     assert parse(mask.spec, 3, 4) == mask
+
+
+def test_a_wrong_mask_is_a_value_error_too() -> None:
+    with pytest.raises(ValueError, match="layer 12 does not exist"):
+        HeadMask.parse("12.0", layers=12, heads=12)

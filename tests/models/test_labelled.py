@@ -60,10 +60,14 @@ def test_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "query,title,grade\na,b,1\na,b,5\n", "row 2: grade '5' is not a whole number from 0 to 4"),
-        ("a.csv", "query,title,grade\na,b,-1\n", "row 1: grade '-1'"),
-        ("a.csv", "query,title,grade\na,b,1.5\n", "row 1: grade '1.5'"),
-        ("a.csv", "query,title\na,b\n", "row 1: there is no grade"),
+        ("a.csv", "query,title,grade\na,b,1\na,b,5\n", "line 3: grade '5' is not a whole number from 0 to 4"),
+        ("a.csv", "query,title,grade\na,b,-1\n", "line 2: grade '-1'"),
+        ("a.csv", "query,title,grade\na,b,1.5\n", "line 2: grade '1.5'"),
+        ("a.csv", "query,title\na,b\n", "line 2: there is no grade; found 'query', 'title'; each row needs"),
+        ("a.csv", "Query;Title;Grade\na;b;1\n", "line 1: .* query and title; found 'Query;Title;Grade';"),
+        ("a.tsv", "query\ttext\tgrade\na\tb\t1\n", "no column title; found 'query', 'text', 'grade'"),
+        ("a.csv", 'query,title,grade\n"a\nb",c,1\nd,"e\n\nf",9\n', "line 4: grade '9'"),
+        ("a.csv", "query,title,grade\n\na,b\n", "line [23]: there is no grade; found 'query', 'title'"),
         ("a.csv", "query,title,grade\n  ,b,1\n", "not blank"),
         ("a.csv", "query,title,grade\n", "holds no pairs"),
         ("a.csv", "", "holds no pairs"),

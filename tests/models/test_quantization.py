@@ -292,3 +292,13 @@ def test_transformers_says_that_it_cannot_read_it(int8_checkpoint: Path) -> None
         logging.remove_handler(handler)
 
     assert "Unknown quantization type, got headroom-w8a8" in said.getvalue()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_attention_that_overflows_gives_no_score(copied: Path, dtype: str) -> None:
+    """Weights so large that scores overflow, as a broken export leaves them: the file itself is finite."""
+    tensors = load_file(copied / "model.safetensors")
+    for part in ("query", "key"):
+        tensors[f"{PREFIX}attention.self.{part}.weight_scale"] *= 1e30
+    save_file(tensors, copied / "model.safetensors", {"format": "pt"})
+    assert not np.isfinite(load(copied, dtype).score(PAIRS).logits).any()

@@ -42,6 +42,7 @@ class Server:
         *,
         live: Mapping[str, Any] = LIVE,
         replicas: int | None = 1,
+        host: str | None = None,
         **arguments: Any,
     ) -> None:
         self.port = free_port()
@@ -53,6 +54,8 @@ class Server:
         command += ["--port", str(self.port), "--model", model, "--device", "cpu"]
         if replicas is not None:
             command += ["--replicas", str(replicas)]
+        if host is not None:
+            command += ["--host", host]
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 command,
@@ -97,6 +100,16 @@ class Server:
         """All processes of this run."""
         driver = psutil.Process(self.process.pid)
         return [driver, *driver.children(recursive=True)]
+
+    def run_directories(self) -> set[Path]:
+        """The directory of this run, once it has one."""
+        files = psutil.Process(self.process.pid).open_files()
+        return {Path(file.path).parent for file in files if file.path.endswith("/run.lock")}
+
+    def ports(self) -> set[tuple[str, int]]:
+        """Address and port of every socket that a process of this run listens on."""
+        connections = [found for process in self.family() for found in process.net_connections(kind="inet")]
+        return {tuple(found.laddr) for found in connections if found.status == psutil.CONN_LISTEN}
 
     def replicas(self) -> list[psutil.Process]:
         """The replicas that are there."""

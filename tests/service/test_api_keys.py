@@ -30,6 +30,19 @@ def test_a_line_end_that_a_file_left_behind_is_not_part_of_the_key() -> None:
     assert parse_api_keys("alpha\n") == parse_api_keys("alpha")
 
 
+def test_a_key_may_be_written_as_its_digest_and_the_digest_is_no_key() -> None:
+    """So that a config file may be shown: printf %s alpha | sha256sum."""
+    digest = "8ed3f6ad685b959ead7022518e1af76cd816f8e8ec7ccdda1ed4018e8f2223f8"
+    keys = parse_api_keys(["alpha;rate=0.5", "beta;role=admin"])
+    assert keys[0].entry == f"sha256:{digest};role=user;rate=0.5"
+    assert parse_api_keys([key.entry for key in keys]) == keys
+    ring = KeyRing(parse_api_keys(f"sha256:{digest}"))
+    assert ring.authenticate(b"Bearer alpha")
+    for wrong in (digest, f"sha256:{digest}"):
+        with pytest.raises(Unauthorized):
+            ring.authenticate(f"Bearer {wrong}".encode())
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -47,6 +60,8 @@ def test_a_line_end_that_a_file_left_behind_is_not_part_of_the_key() -> None:
         "s3cr3t key",
         ";rate=1",
         "schlüssel",
+        "sha256:s3cr3t",
+        "sha256:",
     ],
 )
 def test_a_wrong_entry_is_refused_without_repeating_the_key(text: str) -> None:

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 
 import grpc
-import psutil
 import pytest
 
 from tests.service.http import Answer, request, score, send_raw
@@ -122,6 +121,20 @@ async def test_a_client_that_hangs_up_leaves_no_work_behind(server: Server) -> N
     pytest.fail("the hung-up clients' work was still queued after 10 s")
 
 
+async def test_a_request_of_more_than_the_queues_limit_shuts_nobody_out(server: Server) -> None:
+    body = {"query": "angle bracket", "titles": ["steel bracket " * 40] * 1000, "masks": ["none"] * 2}
+    long = asyncio.create_task(
+        send_raw(server.port, request("POST", "/v1/compare", json.dumps(body).encode()))
+    )
+    beside: Counter[int] = Counter()
+    while not long.done():
+        beside[(await send_raw(server.port, score(1))).status] += 1
+    assert (await long).status == 200
+    assert (await long).json["usage"]["tokens"] > 64 * 1024
+    assert beside.keys() == {200}
+    assert beside[200] >= 5, "too short for the test to mean something"
+
+
 @pytest.mark.slow
 async def test_a_thousand_titles_do_not_delay_one(server: Server) -> None:
     alone = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(20)])[10]
@@ -141,21 +154,62 @@ async def test_a_thousand_titles_do_not_delay_one(server: Server) -> None:
     assert beside[30] < max(big[len(big) // 2] / 2, 5 * alone), (alone, beside[30], big)
 
 
-async def test_ports_are_closed_to_strangers(server: Server) -> None:
-    """Every port of the run is bound to the loopback interface, or refuses calls without this run's token."""
-    open_ports = []
-    for process in server.family():
-        for connection in process.net_connections(kind="inet"):
-            address = connection.laddr.ip.removeprefix("::ffff:")
-            if connection.status == psutil.CONN_LISTEN and address not in ("127.0.0.1", "::1"):
-                open_ports.append(connection.laddr.port)
-    for port in open_ports:
+def test_ports_are_closed_to_strangers(server: Server) -> None:
+    """Every port of the run is bound to the loopback interface."""
+    addresses = {address.removeprefix("::ffff:") for address, _ in server.ports()}
+    assert addresses <= {"127.0.0.1", "::1"}
+
+
+async def test_a_call_without_the_runs_token_is_refused(server: Server) -> None:
+    """Whoever may call Ray's ports runs code: other users of this machine may not."""
+    refused = 0
+    for _, port in server.ports():
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
+            with pytest.raises(grpc.aio.AioRpcError) as error:
                 await call(b"", timeout=5)
-        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
-    assert len(open_ports) <= 1  # the replica's gRPC port, which Serve binds everywhere
+        refused += error.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert refused, "no port asked for the token"
+
+
+async def test_what_is_not_http_gets_our_error_shape(server: Server) -> None:
+    """Whoever answers: HAProxy's parser, HAProxy's rules, the replica's parser, Serve, our application."""
+    lines = {
+        b"hello there": 400,
+        b"GET / HTTP/1.1\r\nhost: a\r\nhost: b": 400,
+        b"GET / HTTP/1.1\r\nhost: a\r\nb@d name: 1": 400,
+        b"GET /\xff HTTP/1.1\r\nhost: a": 400,
+        b"GET / HTTP/1.1\r\nhost: a\r\nlarge: " + b"x" * 20_000: 400,
+        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nhost: a": 400,
+        b"GET / HTTP/1.1\r\nhost: a\r\n" + b"\r\n".join(b"x%d: 1" % i for i in range(150)): 400,
+        b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip": 400,
+        b"POST /v1/score HTTP/1.1\r\nhost: a\r\ncontent-length: x": 400,
+        b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzzz": 400,
+        b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket": 400,
+        b"BREW / HTTP/1.1\r\nhost: a": 405,
+        b"TRACE / HTTP/1.1\r\nhost: a": 405,
+        b"OPTIONS * HTTP/1.1\r\nhost: a": None,
+        b"CONNECT a:80 HTTP/1.1\r\nhost: a": None,
+        b"GET /nowhere HTTP/1.0": 404,
+        b"GET /-/nowhere HTTP/1.1\r\nhost: a": None,
+    }
+    for line, status in lines.items():
+        answer = await send_raw(server.port, line + b"\r\n\r\n")
+        assert answer.status in ({status} if status else range(400, 500)), (line[:70], answer)
+        assert answer.headers["content-type"] == "application/json", line[:70]
+        assert set(answer.json["error"]) == {"type", "message", "param"}
+
+
+async def test_haproxy_that_is_killed_is_back_within_two_seconds_and_the_operator_told(
+    server: Server,
+) -> None:
+    (haproxy,) = [process for process in server.family() if process.name() == "haproxy"]
+    haproxy.kill()
+    killed = time.monotonic()
+    while (await send_raw(server.port, request("GET", "/health/ready"))).status != 200:
+        assert time.monotonic() < killed + 2
+        await asyncio.sleep(0.02)
+    assert server.wait_for_line("HAProxy") == "headroom: HAProxy ended (signal 9); starting it again"
 
 
 async def test_an_edit_of_the_config_applies_without_a_restart(server: Server) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.experiments.epochs import Epoch
 from service.experiments.events import Action
 from service.experiments.store import Store
 from service.settings import InvalidConfig, LiveConfig
@@ -182,10 +183,10 @@ async def test_a_rollback_on_one_replica_reaches_the_others(tiny_checkpoint: Pat
 async def test_units_of_one_arm_that_get_lost_end_the_experiment(tiny_checkpoint: Path, url: str) -> None:
     """The sample ratio: the database has 300 units of control for 100 of the other arm."""
     store = Store(url)
-    rows = [exposure(f"c{number}") for number in range(300)]
-    await asyncio.to_thread(
-        store.add_exposures, rows + [exposure(f"p{number}", "pruned") for number in range(100)]
-    )
+    epoch = Epoch(actions=1, traffic=1.0).label  # that of the start
+    rows = [exposure(f"c{number}", epoch=epoch) for number in range(300)]
+    rows += [exposure(f"p{number}", "pruned", epoch=epoch) for number in range(100)]
+    await asyncio.to_thread(store.add_exposures, rows)
     store.close()
     async with serve(tiny_checkpoint, config(), database_url=url) as service:
         series = 'headroom_experiment_rollbacks_total{experiment="prune20",guardrail="srm"}'
@@ -209,6 +210,9 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
     assert (await score(service, "user-1"))["assignment"] is None
     assert (await act("ramp"))["traffic"] == 1.0
     assert (await act("ship", 422, arm="nobody"))["error"]["param"] == "arm"
+    too_little = (await act("ramp", 422, traffic=0.0001))["error"]
+    assert too_little["param"] == "traffic"
+    assert "the least is 0.0002" in too_little["message"]
     assert (await act("ramp", 422, traffic=0.5, reinstate=["pruned"]))["error"]["param"] == "reinstate[0]"
     shipped = await act("ship", arm="pruned", reason="as good, 18 % cheaper")
     assert (shipped["status"], shipped["shipped"]) == ("shipped", "pruned")
@@ -266,16 +270,97 @@ async def test_outcomes_are_counted_once_and_by_what_became_of_them(service: Ser
         "accepted": 4,
         "duplicates": 0,
         "unknown": 0,
+        "unknown_outcomes": [],
     }
     late = outcome(9, unit="user-1", time="2026-11-20T14:00:00+01:00")
     again = [*batch[:2], late, outcome(5, unit="never"), outcome(6, experiment="other")]
-    assert await service.post("/v1/outcomes", outcomes=again) == {
-        "accepted": 1,
-        "duplicates": 2,
-        "unknown": 2,
-    }
+    receipt = await service.post("/v1/outcomes", outcomes=again)
+    assert (receipt["accepted"], receipt["duplicates"], receipt["unknown"]) == (1, 2, 2)
+    assert [(found["index"], found["id"], found["reason"]) for found in receipt["unknown_outcomes"]] == [
+        (3, "o5", "unit"),
+        (4, "o6", "experiment"),
+    ]
     shown = (await service.http.get("/v1/experiments/prune20")).json()
     assert shown["report"]["exposures"] == {arm: arms.count(arm) for arm in ("control", "pruned")}
+
+
+async def test_an_outcome_of_an_unknown_metric_is_not_accepted(tiny_checkpoint: Path, url: str) -> None:
+    metrics = [
+        {"name": "revenue", "covariate": "past_revenue"},
+        {"name": "clicks", "kind": "ratio", "denominator": "impressions"},
+    ]
+    async with serve(tiny_checkpoint, config(metrics=metrics), database_url=url) as service:
+        await score(service, "user-1")
+        await asyncio.to_thread(service.pipeline._live._writer.flush, 5)
+        names = ["revenue", "past_revenue", "clicks", "impressions", "click"]
+        batch = [
+            {"experiment": "prune20", "unit": "user-1", "metric": name, "value": 1, "time": 1.0, "id": name}
+            for name in names
+        ]
+        receipt = await service.post("/v1/outcomes", outcomes=batch)
+        assert (receipt["accepted"], receipt["duplicates"], receipt["unknown"]) == (4, 0, 1)
+        (unknown,) = receipt["unknown_outcomes"]
+        assert (unknown["index"], unknown["id"], unknown["reason"]) == (4, "click", "metric")
+        assert "no metric 'click'; it has clicks, impressions, past_revenue, revenue" in unknown["message"]
+        document = (await service.http.get("/openapi.json")).json()["components"]["schemas"]
+        assert receipt.keys() == document["OutcomeReceipt"]["properties"].keys()
+        assert unknown.keys() == document["UnknownOutcome"]["properties"].keys()
+
+
+async def test_a_nul_is_refused_before_the_database_sees_it(service: Service) -> None:
+    """PostgreSQL cannot keep one, which was a 500."""
+    outcome = {"experiment": "a\0b", "unit": "u", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
+    error = await service.refused("/v1/outcomes", 422, outcomes=[outcome])
+    assert error["param"] == "outcomes[0].experiment"
+    for verb, more in (("ramp", {"traffic": 0.5}), ("stop", {}), ("ship", {"arm": "pruned"})):
+        refused = await service.http.post(
+            f"/v1/experiments/prune20/{verb}", json={"reason": "a\0b", **more}, headers=BOSS
+        )
+        assert refused.status_code == 422, refused.text
+        assert refused.json()["error"]["param"] == "reason"
+
+
+async def test_a_refused_request_exposes_nobody(tiny_checkpoint: Path, url: str) -> None:
+    async with serve(tiny_checkpoint, config(), database_url=url, max_queue_tokens=1) as service:
+        # What the tokenizer cannot read is found out after the unit has its arm; so is a full queue.
+        await service.refused("/v1/score", 422, query="\ufffd", titles=TITLES, unit="unreadable")
+        requests = [{"query": QUERY, "titles": TITLES, "unit": f"user-{number}"} for number in range(60)]
+        answers = await asyncio.gather(*(service.http.post("/v1/score", json=body) for body in requests))
+        assert {answer.status_code for answer in answers} == {200, 429}
+        answered = {
+            body["unit"] for body, answer in zip(requests, answers, strict=True) if answer.status_code == 200
+        }
+        await asyncio.to_thread(service.pipeline._live._writer.flush, 5)
+        assert exposed(url).keys() == answered
+
+
+async def test_a_unit_whose_arm_fails_is_exposed_whatever_its_request_got(
+    tiny_checkpoint: Path, url: str, tmp_path: Path
+) -> None:
+    """Without them an arm that fails would lose the units that it harmed."""
+    broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path / "broken"))}
+    units = {f"user-{number}" for number in range(12)}
+    for variants, statuses in (
+        ([{"name": "full"}, broken], {200}),  # control answers in the arm's place
+        ([broken, {"name": "full"}], {200, 500}),  # nothing answers in control's
+    ):
+        database = f"{url}-{variants[0]['name']}"
+        async with serve(tiny_checkpoint, config(variants), database_url=database) as service:
+            seen = {
+                (
+                    await service.http.post(
+                        "/v1/score", json={"query": QUERY, "titles": TITLES, "unit": unit}
+                    )
+                ).status_code
+                for unit in units
+            }
+            assert seen == statuses
+            late = {"query": QUERY, "titles": TITLES, "unit": "late", "deadline_ms": 0.001}
+            assert (await service.http.post("/v1/score", json=late)).status_code == 504
+            await asyncio.to_thread(service.pipeline._live._writer.flush, 5)
+            found = exposed(database)
+            assert found.keys() == units | {"late"}
+            assert set(found.values()) == {"control", "pruned"}
 
 
 async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Path, url: str) -> None:
@@ -323,10 +408,17 @@ async def test_a_config_that_would_move_units_is_refused_while_the_experiment_ru
 
 async def test_what_the_routes_answer_is_what_the_document_says(service: Service) -> None:
     await score(service, "user-1")
+    await asyncio.to_thread(service.pipeline._live._writer.flush, 5)
     document = (await service.http.get("/openapi.json")).json()
     for path in ("/v1/outcomes", "/v1/experiments", "/v1/experiments/{name}", "/v1/experiments/{name}/ramp"):
         assert path in document["paths"]
     detail = (await service.http.get("/v1/experiments/prune20")).json()
     assert detail.keys() == document["components"]["schemas"]["ExperimentDetail"]["properties"].keys()
+    schemas = document["components"]["schemas"]
+    ratio = detail["report"]["sample_ratio"]
+    assert ratio.keys() == schemas["SampleRatio"]["properties"].keys()
+    assert schemas["EpochRatio"]["properties"].keys() == ratio["epochs"][0].keys()
+    assert {"cap", "value", "control_value", "relative"} <= schemas["Uncapped"]["properties"].keys()
+    assert "uncapped" in schemas["MetricReport"]["properties"]
     properties = document["components"]["schemas"]["ScoreRequest"]["properties"]
     assert {"unit", "attributes", "grades"} <= properties.keys()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -232,16 +233,26 @@ def test_equal_requests_are_served_first_come_first_served() -> None:
     assert [set(owners(queue)) for _ in range(4)] == [{0}, {1}, {2}, {3}]
 
 
-def test_a_long_request_ends_however_many_short_ones_keep_coming() -> None:
+@pytest.mark.parametrize("fill", [True, False])
+def test_a_long_request_ends_however_many_short_ones_keep_coming(fill: bool) -> None:
     """Every batch could be filled with newcomers alone; a quarter of it goes to what is past its age."""
     queue = queue_of([25] * 100, max_age_s=1.0)
     got = newcomers = 0
-    for turn in range(12):
+    for turn in range(12 if fill else 14):
         while queue.tokens - 25 * (100 - got) < 2 * BUDGET:
             newcomers += 1
             queue.push(newcomers, [Item(25, "lane", None)], now=float(turn))
-        got += owners(queue, now=float(turn)).count(0)
+        entries, _ = queue.take(BUDGET, now=float(turn), fill=fill)
+        got += [entry.owner for entry in entries].count(0)
     assert got == 100
+
+
+def test_who_is_done_with_a_batch_need_not_wait_for_part_of_an_old_request_that_got_its_part() -> None:
+    queue = queue_of([25] * 1000, max_age_s=1.0)
+    for turn in range(2, 6):
+        assert queue.take(BUDGET, now=float(turn), fill=False)[0][0].owner == 0
+        queue.push(turn, [Item(25, "lane", None)], now=float(turn))
+        assert [entry.owner for entry in queue.take(BUDGET, now=float(turn), fill=False)[0]] == [turn]
 
 
 def test_a_short_request_passes_each_time_the_long_one_before_it() -> None:
@@ -353,3 +364,13 @@ def test_ages_turn_goes_to_the_oldest_that_is_not_late() -> None:
     entries, dropped = queue.take(1, MAX_AGE_S + 1)
     assert [entry.item.payload for entry in entries] == ["b"]
     assert [late.owner for late in dropped] == ["late"]
+
+
+def test_age_has_no_turn_where_all_that_was_past_it_came_too_late() -> None:
+    queue: FairQueue[str, int] = FairQueue(max_age_s=1.0)
+    queue.push("late", [Item(1, "a", 0)], now=0.0, deadline=1.5)
+    queue.push("long", [Item(100, "a", 0)], now=1.5)
+    queue.push("short", [Item(1, "b", 0)], now=1.5)
+    entries, late = queue.take(BUDGET, now=2.0)
+    assert [entry.owner for entry in entries] == ["short"]
+    assert [dropped.owner for dropped in late] == ["late"]

@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 import torch
 from fastapi import FastAPI
+from safetensors.torch import load_file, save_file
 
 from models import Classifier, HeadMask
+from models.quantization import quantize
+from service import pipeline as pipeline_module
 from service.api import create_app
 from service.errors import DeviceFailed, OutOfMemory
 from service.metrics import Metrics
@@ -298,6 +301,63 @@ async def test_a_full_queue_is_429_with_retry_after(tiny_checkpoint: Path) -> No
         assert service.metric('headroom_shed_total{reason="queue_full"}') == shed
 
 
+async def test_a_long_request_shuts_nobody_out(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=256) as service:
+        long = asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 200))
+        scheduler = service.pipeline._scheduler
+        while not scheduler.queued_tokens:
+            await asyncio.sleep(0)
+        assert scheduler.queued_tokens > 256
+        for _ in range(5):
+            await service.post("/v1/score", query=QUERY, titles=TITLES[:1])
+        assert not long.done(), "too short for the test to mean something"
+        refused = await asyncio.gather(
+            *(
+                service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES * 100})
+                for _ in range(20)
+            )
+        )
+        assert {answer.status_code for answer in refused} == {429}
+        assert len((await long)["results"]) == len(TITLES) * 200
+
+
+async def test_a_request_of_more_tokens_than_one_may_have_is_refused_before_it_is_queued(
+    tiny_checkpoint: Path,
+) -> None:
+    async with serve(tiny_checkpoint, max_request_tokens=100) as service:
+        tokens = (await service.post("/v1/score", query=QUERY, titles=TITLES[:1]))["usage"]["tokens"]
+        fits, many = 100 // tokens, 100 // tokens + 1
+        await service.post("/v1/score", query=QUERY, titles=TITLES[:1] * fits)
+        error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES[:1] * many)
+        assert error["type"] == "invalid_request"
+        assert error["param"] == "titles"
+        assert error["message"] == f"titles: {many * tokens} tokens are more than the 100 of one request"
+        error = await service.refused("/v1/score", 422, pairs=[[QUERY, TITLES[0]]] * many)
+        assert error["param"] == "pairs"
+        # Each column of a compare is work of its own.
+        await service.post("/v1/compare", query=QUERY, titles=TITLES[:1], masks=["none"] * fits)
+        error = await service.refused(
+            "/v1/compare", 422, query=QUERY, titles=TITLES[:1], masks=["none"] * many
+        )
+        assert error["param"] == "titles"
+        assert service.metric("headroom_batch_pairs_sum") == 1 + fits + fits
+    async with serve(tiny_checkpoint, max_request_tokens=5) as service:
+        error = await service.refused("/v1/attention", 422, query=QUERY, title=TITLES[0], heads="0.0")
+        assert error["param"] == "title"
+
+
+async def test_texts_tokenised_in_turns_give_what_they_give_at_once(
+    service: Service, clf: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_module, "PORTION_CHARS", 300)
+    titles = [f"steel bracket {number} " + "of wood and steel " * (number % 40) for number in range(200)]
+    answer = await service.post("/v1/score", query=QUERY, titles=[*titles, *titles[:10]])
+    expected = clf.score([(QUERY, title) for title in [*titles, *titles[:10]]])
+    np.testing.assert_allclose(
+        [row["score"] for row in answer["results"]], [float(score) for score in expected.score], atol=1e-4
+    )
+
+
 async def test_a_deadline_that_passed_is_504_and_counted(tiny_checkpoint: Path) -> None:
     async with serve(tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=10**6) as service:
         crowd = [
@@ -344,6 +404,22 @@ async def test_a_row_without_a_finite_score_fails_its_own_request_only(
     )
     assert len(good["results"]) == 4
     assert "finite" in bad["message"]
+
+
+async def test_an_int8_model_that_overflows_fails_its_items_rather_than_guess(
+    tiny_checkpoint: Path, clf: Classifier, tmp_path: Path
+) -> None:
+    quantize(tiny_checkpoint, tmp_path / "int8", clf.tokenizer.encode(pairs()))
+    tensors = load_file(tmp_path / "int8" / "model.safetensors")
+    for part in ("query", "key"):
+        tensors[f"bert.encoder.layer.2.attention.self.{part}.weight_scale"] *= 1e30
+    save_file(tensors, tmp_path / "int8" / "model.safetensors", {"format": "pt"})
+
+    async with serve(tmp_path / "int8") as service:
+        error = await service.refused("/v1/score", 500, query=QUERY, titles=TITLES)
+        assert "finite" in error["message"]
+        whole = await service.post("/v1/score", query=QUERY, titles=TITLES, head_mask="2.*")
+        assert len(whole["results"]) == len(TITLES)
 
 
 async def test_a_failed_device_is_503_counted_and_no_longer_ready(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,14 +15,19 @@ from ray._private.services import JEMALLOC_SO
 
 from models.cores import cores
 from service.deployment import machine
+from service.experiments.store import Store
 from tests.service.experimenting import config
 from tests.service.http import Answer, request, score, send_raw
 from tests.service.running import LIVE, Server
 
+MOST_TOKENS = 200_000  # of one request
+
 
 @pytest.fixture(scope="module")
 def two(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("two"), tiny_checkpoint, replicas=2)
+    server = Server(
+        tmp_path_factory.mktemp("two"), tiny_checkpoint, replicas=2, max_request_tokens=MOST_TOKENS
+    )
     try:
         assert server.wait_until_ready(), server.stderr
         yield server
@@ -49,6 +57,15 @@ async def test_both_answer_alike_and_any_scrape_counts_both(two: Server) -> None
     assert {await counted(two) for _ in range(10)} == {before + 40}
 
 
+async def test_a_request_of_more_tokens_than_the_config_allows_is_refused(two: Server) -> None:
+    masks = ["none"] * 4
+    body = {"query": "angle bracket", "titles": ["steel bracket " * 40] * 1000, "masks": masks}
+    answer = await send_raw(two.port, request("POST", "/v1/compare", json.dumps(body).encode()))
+    assert answer.status == 422
+    assert answer.json["error"]["param"] == "titles"
+    assert f"more than the {MOST_TOKENS} of one request" in answer.json["error"]["message"]
+
+
 @pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
 def test_both_allocate_by_jemalloc_and_keep_few_products_compiled(two: Server) -> None:
     for replica in two.replicas():
@@ -65,8 +82,42 @@ async def test_an_edit_reaches_both(two: Server) -> None:
     deadline = time.monotonic() + 15
     while {answer.status for answer in await everywhere(two, score(1, variant="new"))} != {200}:
         assert time.monotonic() < deadline
-    versions = {answer.headers["x-config-version"] for answer in await everywhere(two, score(1))}
-    assert len(versions) == 1
+    assert len(await versions(two)) == 1
+
+
+async def versions(server: Server) -> set[str]:
+    """Of the config, from all replicas."""
+    return {answer.headers["x-config-version"] for answer in await everywhere(server, score(1))}
+
+
+async def test_an_edit_that_one_of_them_refuses_reaches_neither(two: Server, tiny_checkpoint: Path) -> None:
+    before = await versions(two)
+    # A path that is there for one process and for no other.
+    elsewhere = f"/proc/self/task/{two.replicas()[0].pid}/root{tiny_checkpoint}"
+    two.write_config({**LIVE, "variants": [*LIVE["variants"], {"name": "new", "checkpoint": elsewhere}]})
+    line = two.wait_for_line("1 of 2 replicas refused it", timeout_s=60)
+    assert "config refused, the last good one stays" in line
+    assert "does not exist" in line
+    assert await versions(two) == before
+
+
+async def test_an_edit_that_fails_as_it_is_applied_is_taken_back(two: Server) -> None:
+    before = await versions(two)
+    path = two.config.parent / "state/headroom/experiments.db"
+    store = Store(f"sqlite:///{path}")
+    store.migrate()
+    store.close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "CREATE TRIGGER no BEFORE INSERT ON actions BEGIN SELECT RAISE(ABORT, 'the salt is bad'); END"
+        )
+    two.write_config(config(salt="bad"))
+    line = two.wait_for_line("the salt is bad", timeout_s=60)
+    assert "config refused, the last good one stays" in line
+    assert "back to the config before" not in line  # which is what it says where that fails
+    assert await versions(two) == before
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DROP TRIGGER no")
 
 
 async def test_units_get_the_same_arm_from_both(two: Server) -> None:
@@ -100,6 +151,8 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     clients = [asyncio.create_task(client()) for _ in range(4)]
     await asyncio.sleep(1)
     victim = two.replicas()[0]
+    directory = Path(victim.environ()["PROMETHEUS_MULTIPROC_DIR"])
+    before = await counted(two)
     victim.kill()
     killed = time.monotonic()
     await asyncio.sleep(3)
@@ -108,6 +161,9 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
 
     after = [(at, answer) for at, answer in answers if at > killed]
     fine = [answer for _, answer in after if answer.status == 200]
+    assert await counted(two) >= before + len(fine) - len(clients)
+    assert not list(directory.glob(f"*_{victim.pid}.db"))
+    assert await counted(two) >= before + len(fine) - len(clients)  # now from what was added up
     assert {answer.status for _, answer in after} <= {0, 200, 503}
     # Lost is what the dead one had in hand, and refused what it was given before the front had noticed.
     assert all(answer.status == 200 for at, answer in after if at > killed + 1)

@@ -92,6 +92,11 @@ CONFIG: dict[str, Any] = {
 }
 
 
+def experiment(*variants: str) -> dict[str, Any]:
+    arms = [{"name": f"arm{i}", "variant": variant} for i, variant in enumerate(variants)]
+    return {"name": "e", "salt": "s", "arms": arms}
+
+
 def test_a_config_of_yaml_shape_is_taken_and_its_first_variant_is_the_default() -> None:
     config = LiveConfig.model_validate(CONFIG)
     assert config.default_variant == "full"
@@ -159,30 +164,27 @@ def test_an_optional_variant_is_for_models_that_store_its_mask() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "place"),
     [
-        {"default": "x"},
-        {"variants": [{"name": "x", "head_mask": "@tuned", "optional": True}]},
-        {"variants": [{"name": "full"}, {"name": "y", "head_mask": "0.1", "optional": True}]},
-        {
-            "experiments": [
-                {
-                    "name": "e",
-                    "salt": "s",
-                    "arms": [
-                        {"name": "a", "variant": "full", "weight": 1},
-                        {"name": "b", "variant": "x", "weight": 1},
-                    ],
-                }
-            ]
-        },
+        ({"default": "x"}, "default is x"),
+        ({"variants": [{"name": "x", "head_mask": "@tuned", "optional": True}]}, "default is x"),
+        ({"experiments": [experiment("full", "x")]}, r"experiments\[0\]\.arms\[1\]\.variant is x"),
     ],
 )
-def test_nothing_may_rest_on_an_optional_variant(change: dict[str, object]) -> None:
-    config = {"variants": [{"name": "full"}, {"name": "x", "head_mask": "@tuned", "optional": True}]}
-    LiveConfig.model_validate(config)
+def test_a_model_without_the_mask_is_refused_where_an_optional_variant_is_needed(
+    change: dict[str, object], place: str
+) -> None:
+    variants = [{"name": "full"}, {"name": "x", "head_mask": "@tuned", "optional": True}]
+    config = LiveConfig.model_validate({"variants": variants, **change})
+    stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
+    assert resolve_variant(config, "x", layers=12, heads=12, masks=stored) == stored["tuned"]
+    with pytest.raises(InvalidConfig, match=f"{place}, but the model has no mask @tuned"):
+        resolve_variant(config, "x", layers=12, heads=12, masks={})
+
+
+def test_optional_is_for_masks_that_are_stored_with_models() -> None:
     with pytest.raises(ValueError, match="optional"):
-        LiveConfig.model_validate({**config, **change})
+        LiveConfig.model_validate({"variants": [{"name": "y", "head_mask": "0.1", "optional": True}]})
 
 
 def test_a_mask_that_does_not_fit_the_model_is_refused_with_its_place() -> None:

@@ -127,7 +127,6 @@ def from_database(name: str, url: str, path: Path) -> dict[str, Any]:
     import time
 
     from service.deployment.config_file import Overrides, load
-    from service.experiments.assignment import Experiment
     from service.experiments.report import ReportSpec, analyse
     from service.experiments.store import Store
 
@@ -138,18 +137,13 @@ def from_database(name: str, url: str, path: Path) -> dict[str, Any]:
     config = declared[name]
     store = Store(url)
     try:
-        spec = ReportSpec(
-            experiment=name,
-            control=config.control,
-            arms=Experiment(config).shares,
-            metrics=config.metrics,
-            alpha=config.alpha,
-            planned_units=config.planned_units,
-        )
+        now = time.time()
+        actions = [action for _, action in store.actions([name])]
+        spec = ReportSpec.of(config, actions, now)
         return {
             "name": name,
-            "history": [dataclasses.asdict(action) for _, action in store.actions([name])],
-            "report": dataclasses.asdict(analyse(store, spec, time.time())),
+            "history": [dataclasses.asdict(action) for action in actions],
+            "report": dataclasses.asdict(analyse(store, spec, now)),
         }
     finally:
         store.close()

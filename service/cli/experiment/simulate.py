@@ -30,7 +30,7 @@ def command(
     data: Annotated[
         Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet of query,title,grade.")
     ],
-    mask: Annotated[str, typer.Option(help="The arm's head mask, such as 0-5.* or @name.")],
+    mask: Annotated[str, typer.Option(help="The arm's head mask, such as 6-11.* or @name.")],
     control_mask: Annotated[str, typer.Option(help="Control's head mask.")] = "none",
     model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
     click_model: Annotated[
@@ -62,7 +62,7 @@ def command(
 
     Both masks rank each query's titles; simulated users ask the queries and click by the titles' grades.
 
-    Example: headroom experiment simulate --data data/sample/test.jsonl.gz --mask '0-5.*' --margin 0.02
+    Example: headroom experiment simulate --data data/sample/test.jsonl.gz --mask @pruned60 --margin 0.02
     """
     import orjson
 

@@ -79,7 +79,23 @@ def _metrics(report: dict[str, Any]) -> str:
                     metric["decision"].replace("_", " "),
                 ]
             )
+            if (raw := metric.get("uncapped")) is not None:
+                rows.append(_uncapped(arm["arm"], raw))
     return table(rows) if len(rows) > 1 else ""
+
+
+def _uncapped(arm: str, raw: dict[str, Any]) -> list[str]:
+    """The row below a metric with `winsorize`: the same without the cap."""
+    change, low, high = (raw[key] for key in ("relative", "relative_low", "relative_high"))
+    return [
+        "  without cap",
+        arm,
+        _number(raw["control_value"]),
+        _number(raw["value"]),
+        "–" if change is None else f"{100 * change:+.3g} %",
+        "–" if low is None or high is None else f"{100 * low:+.3g} to {100 * high:+.3g} %",
+        f"cap {_number(raw['cap'])}",
+    ]
 
 
 def _entry(entry: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ def test_numbers_in_numbers_out_with_and_without_residual(dtype: torch.dtype, ro
     before = residual.clone()
     ours = Int8Linear(product, dtype=dtype, source=ChannelScale(scale, offset))
 
-    steps = ours.quantize(x)
+    steps, _ = ours.quantize(x)
     exact = as_floats(product, steps, 128)
 
     assert steps.dtype == torch.uint8
@@ -69,7 +69,7 @@ def test_steps_pass_from_one_product_to_the_next(activation: str) -> None:
 
     inner = up(x)
 
-    exact = activate(as_floats(first, up.quantize(x), 128), activation) / 0.02 + 9
+    exact = activate(as_floats(first, up.quantize(x)[0], 128), activation) / 0.02 + 9
     assert inner.dtype == torch.uint8
     assert (inner.double() - exact.clamp(0, 255)).abs().max() <= 0.5 + 1e-3
     torch.testing.assert_close(down(inner).double(), as_floats(second, inner, 9, 0.02), atol=1e-4, rtol=1e-4)
@@ -120,7 +120,7 @@ def test_a_row_is_the_same_bits_alone_and_among_others() -> None:
 
 def test_far_outliers_stop_at_the_last_step() -> None:
     ours = Int8Linear(random_map(4, 3), dtype=torch.float32, source=ChannelScale())
-    assert ours.quantize(torch.tensor([[-1e9, 0.4, 1e9], [-127.6, -0.6, 126.6]])).tolist() == [
+    assert ours.quantize(torch.tensor([[-1e9, 0.4, 1e9], [-127.6, -0.6, 126.6]]))[0].tolist() == [
         [0, 128, 255],
         [0, 127, 255],
     ]
@@ -138,3 +138,15 @@ def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(int8, "_operator", Wrong)
     assert not has_integer_products()
     has_integer_products.cache_clear()
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [40, 48])  # without and with our kernels
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_never_becomes_a_number(dtype: torch.dtype, width: int, value: float) -> None:
+    x = torch.randn(9, width).to(dtype)
+    x[4, 7] = value
+    for source in (ChannelScale(torch.full((width,), 0.03), torch.zeros(width)), ChannelScale()):
+        y = Int8Linear(random_map(24, width), dtype=dtype, source=source)(x, torch.zeros(9, 24).to(dtype))
+        assert y.isfinite().all(1).tolist() == [row != 4 for row in range(9)]

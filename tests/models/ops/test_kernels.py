@@ -18,6 +18,7 @@ from models.ops import kernels
 from models.ops.kernels import Kernels, Level
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
+from tests.referees import need
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="the kernels are for Linux on x86-64"
@@ -25,6 +26,11 @@ pytestmark = pytest.mark.skipif(
 
 LENGTHS = [*range(1, 40), 47, 48, 49, 63, 64, 65, 127, 128, 129, 300, 512]
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler() -> str:
+    return need("g++")
 
 
 @pytest.fixture(scope="module", params=kernels.levels(), ids=lambda level: level.name)
@@ -65,7 +71,7 @@ def attended(projected: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
 def test_they_compute_on_this_machine() -> None:
     """The processor has AVX2 and there is a compiler; else `make test` would try only torch's way."""
     assert kernels.levels(), "no AVX2: run the tests on another processor"
-    assert kernels.best() is not None, "no C++ compiler: apt-get install g++"
+    assert kernels.best() is not None, "the C++ compiler does not compile them"
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
@@ -166,8 +172,8 @@ def test_steps_are_torchs(ours: Kernels, dtype: torch.dtype) -> None:
     multiplier, shift = torch.rand(2, 48, generator=generator)
     shift += 100
 
-    scaled = ours.quantize(x, multiplier, shift, 128.5)
-    plain = ours.quantize(x, None, None, 128.5)
+    scaled, broken = ours.quantize(x, multiplier, shift, 128.5)
+    plain, _ = ours.quantize(x, None, None, 128.5)
 
     exact = x.double() * multiplier.double() + shift.double()
     expected = exact.clamp(0, 255).floor()
@@ -176,6 +182,18 @@ def test_steps_are_torchs(ours: Kernels, dtype: torch.dtype) -> None:
     assert torch.equal(plain, (x.float() + 128.5).clamp(0, 255).to(torch.uint8))
     assert plain.min() == 0
     assert plain.max() == 255
+    assert broken is None
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_rows_that_no_step_can_hold_are_named(ours: Kernels, dtype: torch.dtype, value: float) -> None:
+    x = torch.full((37, 48), 3e38).to(dtype)  # large, but finite
+    x[5, 0] = x[36, 47] = value
+    for factors in ((torch.ones(48), torch.zeros(48)), (None, None)):
+        _, broken = ours.quantize(x, *factors, 128.5)
+        assert broken is not None
+        assert broken.nonzero().flatten().tolist() == [5, 36]
 
 
 def test_networks_give_the_same_scores_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,8 @@ from models.study.document import BEGIN, END, write
 REPORT = {
     "kind": "all",
     "model": "tiny",
+    "number_format": "bfloat16",
+    "device": "cpu (2 cores)",
     "data": {"source": "search.jsonl", "pairs": 1627, "queries": 81},
     "holdout": {"source": "proof.jsonl", "pairs": 1926, "queries": 91},
     "baseline": {"accuracy": 0.4921, "qwk": 0.5449, "ndcg10": 0.7659},
@@ -24,9 +26,17 @@ REPORT = {
             "published": "-86 %",
             "ours": "-41 %",
             "replicates": True,
+            "verdict": "built in",
             "reason": "all of it",
         },
-        {"claim": "seeds", "published": "alike", "ours": "?", "replicates": None, "reason": "no peer"},
+        {
+            "claim": "seeds",
+            "published": "alike",
+            "ours": "?",
+            "replicates": None,
+            "verdict": "open",
+            "reason": "no peer",
+        },
     ],
     "conclusions": {"single": "No head stands out.", "search": "50 heads."},
 }
@@ -58,8 +68,9 @@ def test_findings_stand_between_the_marks_and_nothing_else_changes(run: Path, tm
     assert "--holdout proof.jsonl" in text
     assert "1,627 pairs of 81 queries, 1,926 of 91 other queries held out" in text
     assert "accuracy 0.492, QWK 0.545, NDCG@10 0.766 (a random order: 0.570)" in text
-    assert "| lower layers | -86 % | -41 % | yes | all of it |" in text
-    assert "| seeds | alike | ? | cannot tell | no peer |" in text
+    assert "All figures are of bfloat16 on cpu (2 cores)." in text
+    assert "| lower layers | -86 % | -41 % | built in | all of it |" in text
+    assert "| seeds | alike | ? | open | no peer |" in text
     assert "**search.** 50 heads." in text
     assert text.index("head-studies/single-heads.png") < text.index("head-studies/role-map.png")
     assert sorted(file.name for file in old.parent.iterdir()) == ["role-map.png", "single-heads.png"]

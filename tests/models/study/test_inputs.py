@@ -31,7 +31,7 @@ def rows(queries: int, grade: int | None = None) -> list[dict[str, object]]:
     ("content", "words"),
     [
         ([], "holds no pairs"),
-        ([{"query": "a", "title": "b"}], "row 1: there is no grade"),
+        ([{"query": "a", "title": "b"}], "line 1: there is no grade"),
         ([{"query": "a", "title": "b", "grade": 5}], "not a whole number from 0 to 4"),
         (rows(1), "holds 1 query; a study needs at least 10"),
         (rows(9), "holds 9 queries"),

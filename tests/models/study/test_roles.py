@@ -9,7 +9,7 @@ import pytest
 
 from models.study import roles
 from models.study.base import Result, Study
-from models.study.role_effects import SETS, layer_matched
+from models.study.role_effects import layer_matched
 from models.study.role_scores import ROLES, max_t
 from models.study.roles import spread_over_queries
 from models.study.words import Words
@@ -62,7 +62,7 @@ def test_random_sets_have_as_many_heads_of_each_layer() -> None:
 
     sets = layer_matched(heads, held, np.random.default_rng(0))
 
-    assert len(set(sets)) == len(sets) == SETS
+    assert len(set(sets)) == len(sets) == 100
     for drawn in sets:
         assert [layer for layer, _ in drawn] == [0, 0, 2]
         assert not set(drawn) & set(heads)
@@ -71,13 +71,15 @@ def test_random_sets_have_as_many_heads_of_each_layer() -> None:
 def test_where_few_sets_are_possible_each_is_tried_once() -> None:
     held = [(0, head) for head in range(4)]
 
-    assert sorted(layer_matched([(0, 0)], held, np.random.default_rng(0))) == [
+    assert sorted(layer_matched([(0, 0)], held, np.random.default_rng(0), 100)) == [
         ((0, 1),),
         ((0, 2),),
         ((0, 3),),
     ]
     # Of three heads only one other is left: it goes, with two of the three.
-    assert all((0, 3) in s for s in layer_matched([(0, 0), (0, 1), (0, 2)], held, np.random.default_rng(0)))
+    assert all(
+        (0, 3) in s for s in layer_matched([(0, 0), (0, 1), (0, 2)], held, np.random.default_rng(0), 100)
+    )
 
 
 def test_adjusted_p_keeps_the_familywise_error_rate() -> None:

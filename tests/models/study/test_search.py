@@ -14,6 +14,7 @@ from models.config import read_config, read_stored_masks
 from models.pruning import prune, read_scales
 from models.study import search
 from models.study.base import Result, Study
+from models.study.runner import Runner
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
 
 
@@ -54,6 +55,7 @@ def test_report_names_every_method_and_its_quality(result: Result) -> None:
         "diagonal Fisher",
         "Michel et al. 2019",
         "magnitude",
+        "lower layers only",
         "random",
     }
     assert sum(point["method"] == "random" for point in others) == 20 * len(search.RANDOM_KEPT)
@@ -121,3 +123,16 @@ def test_without_other_queries_nothing_is_chosen(tmp_path: Path) -> None:
     assert found.files == {}
     assert "nothing is chosen" in found.conclusion
     assert [finding.replicates for finding in found.findings] == [None]
+
+
+def test_a_stopped_search_keeps_its_gradients_and_scales(tmp_path: Path) -> None:
+    study = planted_study(tmp_path, queries=3, titles=3, holdout=False)
+    runner = Runner(study.classifier, study.data, cache=tmp_path / "cache", identity="planted")
+    kept = dataclasses.replace(study, runner=runner)
+    first = search.gate_gradients(kept)
+    (file,) = (tmp_path / "cache").glob("*.npy")
+    np.save(file, first + 1)
+
+    assert np.array_equal(search.gate_gradients(kept), first + 1)
+    other = dataclasses.replace(kept, runner=Runner(study.classifier, study.data, cache=tmp_path / "cache"))
+    assert np.array_equal(search.gate_gradients(other), first)

@@ -16,8 +16,11 @@ from models import Classifier, ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
 from models.labelled import read_labelled
 from models.pruning import prune
+from models.quantization import quantize
 from models.training import tuning
-from models.training.tuning import Options, Scratch, grade_weights, read_split, tune
+from models.training.job import Options, Scratch, read_split
+from models.training.plan import plan_for
+from models.training.tuning import grade_weights, tune
 
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "steel", "cable"]
 
@@ -135,11 +138,15 @@ def test_rare_grades_weigh_more_and_the_mean_stays_one() -> None:
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     options: Options, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
+    quantize(
+        tiny_checkpoint, tmp_path / "int8", Classifier.load(tiny_checkpoint).tokenizer.encode([("a", "b")])
+    )
     prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.parse("1.2", layers=3, heads=4))
     few = tmp_path / "few.csv"
     few.write_text("query,title,grade\na,b,1\n")
     for wrong, kind, message in (
         (replace(options, base=str(tmp_path / "pruned")), UnsupportedCheckpoint, "pruned"),
+        (replace(options, base=str(tmp_path / "int8")), UnsupportedCheckpoint, "int8 is quantized"),
         (replace(options, labels=("a", "a")), ModelError, "different names"),
         (replace(options, labels=("a", "b")), ModelError, "grade '2'"),
         (replace(options, data=few), ModelError, "more queries"),
@@ -149,3 +156,46 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
         assert not options.out.exists()
         assert not options.out.with_name("mine.training").exists()  # nothing in the way of the right options
     assert read_labelled(options.data, grades=3)
+
+
+def test_few_pairs_are_gone_through_in_many_small_steps() -> None:
+    few, many = plan_for([25] * 200, width=192), plan_for([25] * 100_000, width=768)
+    assert few.steps >= 150
+    assert few.batch_tokens // 25 >= 16
+    assert few.rate == pytest.approx(2e-4)
+    assert few.schedule.rate_at(few.steps // 5) > 0.8 * few.rate  # the warm-up is not all there is
+    assert (many.batch_tokens, many.epochs, many.rate) == (4096, 3, pytest.approx(5e-5))
+    asked = plan_for([25] * 200, width=192, epochs=2, rate=1e-3, batch_tokens=1000)
+    assert (asked.epochs, asked.rate, asked.batch_tokens) == (2, 1e-3, 1000)
+
+
+def test_two_hundred_pairs_change_the_model_for_the_better(
+    pairs: Path, options: Options, tmp_path: Path
+) -> None:
+    few = tmp_path / "few.csv"
+    few.write_text("".join(pairs.read_text().splitlines(keepends=True)[:201]))
+    metrics = tune(replace(options, data=few, epochs=None, rate=None, batch_tokens=None))
+    assert metrics["steps"] >= 150
+    loss = metrics["loss"]
+    assert loss["training"]["after"] < 0.8 * loss["training"]["before"]
+    assert loss["validation"]["after"] < loss["validation"]["before"]
+    assert metrics["better"]
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_bfloat16_is_used_only_where_the_processor_has_it(
+    options: Options, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: native)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    seen = set()
+    loss = tuning.ordinal_loss
+
+    def watched(*arguments: object, **options: float) -> torch.Tensor:
+        seen.add(torch.is_autocast_enabled("cpu"))
+        return loss(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tuning, "ordinal_loss", watched)
+    encoded_losses = tune(replace(options, epochs=1))["steps"]
+    assert encoded_losses >= 1
+    assert (True in seen) == native

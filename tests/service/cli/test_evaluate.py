@@ -55,7 +55,8 @@ def test_metrics_of_model_and_mask_with_the_paired_change(
         found = report["head_masks"][spec]
         for name, value in expected[spec].items():
             assert found[name]["value"] == pytest.approx(value, abs=1e-6)
-            assert found[name]["low"] <= found[name]["high"]
+            if found[name]["low"] is not None:
+                assert found[name]["low"] <= found[name]["high"]
     change = report["head_masks"]["change"]["qwk"]["value"]
     assert change == pytest.approx(expected["0-1.*"]["qwk"] - expected["none"]["qwk"], abs=1e-6)
     assert report["queries"] == len({row["query"] for row in rows})
@@ -68,11 +69,25 @@ def test_the_table_for_people_names_every_metric(run: Run, tiny_checkpoint: Path
         assert name in output.out
 
 
+def test_an_interval_that_leaves_the_possible_is_not_printed(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    few = tmp_path / "few.csv"
+    few.write_text("query,title,grade\n" + "".join(f"q{i % 3},lamp {i},{i % 5}\n" for i in range(15)))
+    arguments = ("evaluate", "--model", str(tiny_checkpoint), "--data", str(few), "--resamples", "200")
+    output = run(*arguments)
+    assert output.status == 0, output.err
+    assert "(no interval)" in output.out
+    assert "3 queries are too few" in output.out
+    for metric in orjson.loads(run(*arguments, "--json").out)["head_masks"]["none"].values():
+        assert metric["low"] is None or -1 <= metric["low"] <= metric["high"] <= 1
+
+
 def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "wrong.csv").write_text("query,title,grade\na,b,9\n")
     wrong = run("evaluate", "--model", str(tiny_checkpoint), "--data", str(tmp_path / "wrong.csv"))
     assert wrong.status == 1
-    assert "row 1: grade '9'" in wrong.err
+    assert "line 2: grade '9'" in wrong.err
 
     one = write_checkpoint(tmp_path / "one", num_labels=1)
     ungraded = run("evaluate", "--model", str(one), "--data", str(tmp_path / "wrong.csv"))

@@ -143,6 +143,10 @@ def fill(store: Store) -> None:
     store.record_outcomes(
         [Outcome("prune20", f"o{i}", f"u{i}", "clicked", 1.0, 120.0) for i in range(80) if i % 3], ["prune20"]
     )
+    store.record_outcomes(
+        [Outcome("prune20", f"s{i}", f"u{i}", "clicks", 1.0 + 9 * (i == 4), 120.0) for i in range(80)],
+        ["prune20"],
+    )
     store.record_action(Action("prune20", "start", 90.0, "replica", traffic=0.2))
     store.record_action(Action("prune20", "rollback", 95.0, "guardrail", arm="pruned", reason="p99"))
 
@@ -151,7 +155,10 @@ def fill(store: Store) -> None:
 def service(tmp_path: Path) -> Iterator[tuple[str, type[Service]]]:
     store = Store(f"sqlite:///{tmp_path / 'x.db'}")
     fill(store)
-    metrics = [Metric(name="clicked", kind="proportion", margin=0.5)]
+    metrics = [
+        Metric(name="clicked", kind="proportion", margin=0.5),
+        Metric(name="clicks", winsorize=0.9),
+    ]
     spec = ReportSpec("prune20", "control", {"control": 0.5, "pruned": 0.5}, metrics, planned_units=100)
     report = analyse(store, spec, 1000.0)
     handler = type("Handler", (Service,), {"asked": []})
@@ -184,6 +191,8 @@ def test_a_report_for_people_and_for_programs(run: Run, service: tuple[str, type
         "control 40, pruned 40",
         "clicked",
         "p99",
+        "without cap",
+        "cap 1",
     ):
         assert part in shown.out
     assert handler.asked[0][:2] == ("GET", "/v1/experiments/prune20")

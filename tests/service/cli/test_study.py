@@ -44,7 +44,10 @@ def test_a_study_leaves_a_report_and_says_where(run: Run, tiny_checkpoint: Path,
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("query,title\na,b\n", "row 1: there is no grade; each row needs query, title and grade"),
+        (
+            "query,title\na,b\n",
+            "line 2: there is no grade; found 'query', 'title'; each row needs query, title and grade",
+        ),
         ("query,title,grade\na,b,7\n", "grade '7' is not a whole number from 0 to 4"),
         ("query,title,grade\n" + "a,b,1\n" * 20, "holds 1 query; a study needs at least 10"),
         ("query,title,grade\n", "holds no pairs"),

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from service.api_keys import parse_api_keys
 from service.deployment.config_file import ConfigFileError, Overrides, load
+from service.settings import Settings
 from tests.service.running import DEPLOY
 
 
@@ -64,6 +66,8 @@ def test_a_file_that_says_little_gets_defaults(tmp_path: Path) -> None:
         ("applications: {}", "applications must hold exactly one application"),
         ("applications: [{}, {}]", "applications must hold exactly one application"),
         ("applications: [{}]", "applications[0].deployments must hold Relevance, and it alone"),
+        ("applications: [{deployments: Relevance}]", "deployments must hold Relevance, and it alone"),
+        ("applications: [{deployments: [Relevance]}]", "deployments must hold Relevance, and it alone"),
         ("a: [", ", line 1: "),
         ("a: \x00", "special characters are not allowed"),
     ],
@@ -83,6 +87,63 @@ def test_a_wrong_setting_is_named(document: Any, tmp_path: Path) -> None:
     document["applications"][0]["args"] = {"body_timeout_s": -1}
     reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
     assert reason.startswith("args.body_timeout_s: ")
+
+
+def test_a_wrong_setting_of_the_environment_is_named_as_such(
+    document: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADROOM_MAX_PAIRS", "many")
+    reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
+    assert reason.startswith("HEADROOM_MAX_PAIRS: Input should be a valid integer")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"args": [1]}, "args must be a mapping (name: value), not a list"),
+        ({"http_options": [1]}, "http_options must be a mapping"),
+        ({"http_options": {"port": "many"}}, "http_options.port must be a whole number from 1 to 65535"),
+        ({"http_options": {"port": 70_000}}, "http_options.port must be a whole number from 1 to 65535"),
+        ({"http_options": {"host": 1.5}}, "http_options.host must be an address"),
+        ({"user_config": [1]}, "user_config must be a mapping"),
+        ({"user_config": {"degrade": {}}}, "user_config: unknown key degrade"),
+        ({"user_config": {"masks": {"a": 2.3}}}, "user_config.masks.a: Input should be a valid string; put"),
+        ({"user_config": {"masks": {1: "2.3"}}}, "user_config.masks[1]: as a name: Input should be a valid"),
+        ({"ray_actor_options": [1]}, "ray_actor_options must be a mapping"),
+        ({"ray_actor_options": {"runtime_env": "x"}}, "runtime_env must be a mapping"),
+    ],
+)
+def test_a_wrong_shape_is_named(change: dict[str, Any], reason: str, document: Any, tmp_path: Path) -> None:
+    application = document["applications"][0]
+    for name, value in change.items():
+        parent = {"args": application, "http_options": document}.get(name, application["deployments"][0])
+        parent[name] = value
+    assert refusal(tmp_path / "serve.yaml", yaml.safe_dump(document)).startswith(reason)
+
+
+@pytest.mark.parametrize("keys", ["s3cr3t, b0ss;role=admin;rate=5", ["s3cr3t", "b0ss;role=admin;rate=5"]])
+def test_keys_in_the_file_reach_serve_as_digests(keys: Any, document: Any, tmp_path: Path) -> None:
+    """Serve logs the arguments of an application and shows them in its status."""
+    document["applications"][0]["args"] = {"api_keys": keys}
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+    config = load(path, Overrides())
+    assert config.settings.api_keys == parse_api_keys("s3cr3t,b0ss;role=admin;rate=5")
+    handed_on = config.document["applications"][0]["args"]
+    assert Settings.model_validate(handed_on).api_keys == config.settings.api_keys
+    for shown in (str(handed_on), repr(config)):
+        assert "s3cr3t" not in shown
+        assert "b0ss" not in shown
+
+
+@pytest.mark.parametrize(
+    "keys", [None, 12345, [12345], {"s3cr3t": "admin"}, "s3cr3t;role=root", ["s3cr3t", "s3cr3t"], "sha256:ab"]
+)
+def test_wrong_keys_are_refused_and_never_mean_none(keys: Any, document: Any, tmp_path: Path) -> None:
+    document["applications"][0]["args"] = {"api_keys": keys}
+    reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
+    assert reason.startswith("args.api_keys: ")
+    assert "s3cr3t" not in reason
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

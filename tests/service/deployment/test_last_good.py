@@ -42,6 +42,12 @@ def test_a_config_that_was_never_good_is_refused_by_its_own_name(
         _load(file, Overrides(model=str(tiny_checkpoint)))
 
 
+def test_the_copy_may_hold_keys_and_is_for_its_owner_only(tmp_path: Path) -> None:
+    for _ in range(2):
+        last_good.keep(tmp_path / "serve.yaml", "api_keys: s3cr3t")
+        assert last_good.copy_of(tmp_path / "serve.yaml").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_home_that_cannot_be_written_is_no_reason_to_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,19 @@ async def test_a_wrong_live_config_never_takes_a_serving_replica_down(wrong: Any
     await replica.check_health()
 
 
+def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
+    """What `serve deploy` and `headroom serve` call; the settings travel in the application."""
+    from service.deployment import build
+
+    bound = build({"max_pairs": 7, "api_keys": "s3cr3t,boss;role=admin"})._bound_deployment
+    travelling = bound.init_args[0]
+    assert "s3cr3t" not in str(travelling)
+    settings = type(replica)(travelling)._settings
+    assert settings.max_pairs == 7
+    assert settings.api_keys == Settings(api_keys="s3cr3t,boss;role=admin").api_keys
+    assert build({})._bound_deployment.init_args[0] == {}
+
+
 async def test_asking_changes_nothing(replica: Any) -> None:
     assert await replica.refusal(GOOD) is None
     assert replica._pipeline.config == LiveConfig()

@@ -12,13 +12,15 @@ import time
 from pathlib import Path
 
 import psycopg
-import pytest
+
+from tests.referees import need
 
 
 class Cluster:
     """A throw-away cluster in a directory of its own. Root starts it as the user postgres."""
 
     def __init__(self) -> None:
+        need("initdb")
         self.directory = Path(tempfile.mkdtemp(prefix="pg"))  # short: a socket's path has 107 characters
         self.user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         if os.geteuid() == 0:
@@ -38,7 +40,7 @@ class Cluster:
 
     def start(self) -> None:
         """Starts the server and waits until it answers."""
-        command = [_program("postgres"), "-D", str(self.directory / "data"), "-k", str(self.directory)]
+        command = [need("postgres"), "-D", str(self.directory / "data"), "-k", str(self.directory)]
         command += ["-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB"]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -70,17 +72,6 @@ class Cluster:
         return "postgres" if os.geteuid() == 0 else None
 
     def _run(self, program: str, *arguments: str) -> None:
-        command = [_program(program), "-D", str(self.directory / "data"), *arguments]
+        command = [need(program), "-D", str(self.directory / "data"), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, user=self._run_as, cwd=self.directory)
         assert done.returncode == 0, done.stderr
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name) or next(
-        map(str, sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))), None
-    )
-    if found is None:
-        pytest.fail(
-            f"{name} is not installed; run: apt-get install postgresql (or: make referees)", pytrace=False
-        )
-    return found

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from service.experiments.assignment import BUCKETS, Assigned, Assigner, bucket, is_exposed, ranges
+from service.experiments.assignment import Assigned, Assigner
+from service.experiments.buckets import BUCKETS, bucket, is_exposed, ranges
 from service.experiments.config import LAYER_SALT, ExperimentConfig, HoldoutConfig
 from service.experiments.state import Standing
 

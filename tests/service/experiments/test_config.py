@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.deployment.config_file import first_problem
+from service.experiments.buckets import BUCKETS, exposed_buckets, least_traffic
 from service.experiments.config import ExperimentConfig, seconds
 from service.settings import LiveConfig
 
@@ -52,6 +53,12 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
         ({"name": "Two Words"}, r"^experiments\[0\]\.name"),
         ({"salt": ""}, r"^experiments\[0\]\.salt"),
         ({"salt": "layer"}, "salt of the slots"),
+        ({"salt": "a\0"}, r"^experiments\[0\]\.salt: must not hold a NUL character"),
+        ({"force": {"a\0": "pruned"}}, "must not hold a NUL character"),
+        ({"where": {"a\0": "en"}}, "must not hold a NUL character"),
+        ({"where": {"locale": "a\0"}}, r"\.where\.locale\[0\]: must not hold a NUL character"),
+        ({"where": {"locale": "\ud800"}}, r"\.where\.locale\[0\]: must not hold half of a surrogate pair"),
+        ({"metrics": [{"name": "a\0"}]}, r"\.metrics\[0\]\.name"),
         ({"arms": EXPERIMENT["arms"][:1]}, r"^experiments\[0\]\.arms: .*2"),
         ({"arms": [EXPERIMENT["arms"][0]] * 2}, "two are called 'control'"),
         ({"arms": [{"name": "pruned", "variant": "x"}, CONTROL]}, r"\[0\]\.variant: .*'x'.*full, pruned20"),
@@ -64,6 +71,13 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
         ({"where": {"locale": [["en"]]}}, r"\.where\.locale\[0\]: should be a string"),
         ({"force": {"qa-1": "nobody"}}, "force.qa-1: there is no arm 'nobody'"),
         ({"ramp": [[0.3, "1h"]]}, "must rise"),
+        ({"traffic": 0.0001, "ramp": []},
+         r"traffic: .*0\.0001 exposes none .* 'control', 'pruned'; the least is 0\.0002"),
+        ({"arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 1}], "ramp": [[0.001, "1h"]]},
+         r"ramp\[0\]: a traffic of 0\.001 exposes none of the 10,000 buckets of the arm 'pruned'; "
+         r"the least is 0\.005103"),
+        ({"arms": [CONTROL | {"weight": 100_000}, {"name": "pruned", "variant": "pruned20", "weight": 1}]},
+         "arms: 'pruned' gets none of the 10,000 buckets"),
         ({"ramp": [[0.1, "soon"]]}, "'soon' is no duration"),
         ({"ramp": [[0.1, "0s"]]}, "longer than 0s"),
         ({"guardrails": {"p99_ms": 0}}, r"\.guardrails\.p99_ms"),
@@ -77,6 +91,12 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
 )  # fmt: skip
 def test_a_wrong_experiment_is_refused_with_its_place(change: dict[str, Any], said: str) -> None:
     assert re.search(said, refusal(EXPERIMENT | change))
+
+
+def test_every_arm_has_units_at_the_least_traffic() -> None:
+    for width in range(1, BUCKETS + 1):
+        assert exposed_buckets(width, least_traffic(width)) >= 1
+    assert len(live(EXPERIMENT | {"ramp": [[0.0, "1h"], [0.0002, "1h"]]}).experiments) == 1  # 0: shadow only
 
 
 def test_experiments_that_would_meet_are_refused() -> None:

@@ -161,7 +161,7 @@ def test_sums_in_the_database_are_those_of_numpy(store: Store) -> None:
         (Metric(name="nobody"), (np.zeros(300),)),
     ]
     for metric, columns in cases:
-        found = aggregates.metric_moments(store, "e", metric, now)
+        found = aggregates.measure(store, "e", metric, now).moments
         assert set(found) == {"control", "pruned"}
         for arm, moments in found.items():
             chosen = c["arm"] == arm
@@ -171,14 +171,14 @@ def test_sums_in_the_database_are_those_of_numpy(store: Store) -> None:
 def test_units_count_only_once_their_window_is_over(store: Store) -> None:
     c = fill(store, np.random.default_rng(4))
     now = 1500.0 + 3600
-    found = aggregates.metric_moments(store, "e", Metric(name="clicks", window_hours=1.0), now)
+    found = aggregates.measure(store, "e", Metric(name="clicks", window_hours=1.0), now).moments
     for arm, moments in found.items():
         chosen = (c["arm"] == arm) & (c["exposed"] <= 1500)
         assert_alike(moments, Moments.of(c["in_window"][chosen]))
 
 
 def test_an_experiment_without_units_has_no_moments(store: Store) -> None:
-    assert aggregates.metric_moments(store, "empty", Metric(name="clicks", winsorize=0.99), 0.0) == {}
+    assert aggregates.measure(store, "empty", Metric(name="clicks", winsorize=0.99), 0.0).moments == {}
 
 
 def test_one_unit_has_a_value_and_no_variance() -> None:

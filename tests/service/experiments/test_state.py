@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from service.experiments.config import ExperimentConfig
 from service.experiments.events import Action
-from service.experiments.state import IDLE, fold, identity
+from service.experiments.state import IDLE, Run, fold, identity, runs
 
 START = 1_000_000.0
 CONFIG = ExperimentConfig.model_validate(
@@ -100,3 +101,27 @@ def test_actions_on_arms_that_are_gone_are_passed_over() -> None:
         action("reinstate", arm="gone"),
     ]
     assert fold(CONFIG, log, START).is_running
+
+
+def test_when_which_buckets_were_exposed_follows_from_the_log() -> None:
+    hour = 3600.0
+    log = [
+        STARTED,
+        action("rollback", START + 2 * hour, arm="a"),
+        action("stop", START + 4 * hour),
+        action("ramp", START + 5 * hour, traffic=0.1),
+        action("ship", START + 5 * hour - 60, arm="b"),  # by a replica whose clock is behind
+    ]
+    at_1 = {"control": 33, "a": 3334 + 33, "b": 6667 + 33}
+    at_5 = {"control": 166, "a": 3334 + 166, "b": 6667 + 166}
+    at_50 = {"control": 1667, "b": 6667 + 1666}
+    assert runs(CONFIG, log[:4], START + 9 * hour) == [
+        Run(START, START + hour, at_1),
+        Run(START + hour, START + 2 * hour, at_5),
+        Run(START + 2 * hour, START + 3 * hour, {arm: at_5[arm] for arm in ("control", "b")}),
+        Run(START + 3 * hour, START + 4 * hour, at_50),
+        Run(START + 5 * hour, math.inf, {"control": 333, "b": 6667 + 333}),
+    ]
+    assert runs(CONFIG, log, START + 9 * hour)[-1].end == START + 4 * hour
+    assert runs(CONFIG, [STARTED], START + 10) == [Run(START, math.inf, at_1)]
+    assert runs(CONFIG, [], START) == []

@@ -24,13 +24,19 @@ from tests.service.experiments.postgres import Cluster
 
 
 def exposure(
-    unit: str, arm: str = "control", *, experiment: str = "prune20", time: float = 100.0
+    unit: str, arm: str = "control", *, experiment: str = "prune20", time: float = 100.0, epoch: str = ""
 ) -> Exposure:
-    return Exposure(experiment=experiment, unit=unit, arm=arm, bucket=7, time=time, config_version="abc")
+    return Exposure(experiment, unit, arm, bucket=7, time=time, config_version="abc", epoch=epoch)
 
 
-def outcome(number: int, unit: str, *, experiment: str = "prune20", time: float = 200.0) -> Outcome:
-    return Outcome(experiment=experiment, id=f"o{number}", unit=unit, metric="clicks", value=1.0, time=time)
+def outcome(
+    number: int, unit: str, *, experiment: str = "prune20", metric: str = "clicks", time: float = 200.0
+) -> Outcome:
+    return Outcome(experiment=experiment, id=f"o{number}", unit=unit, metric=metric, value=1.0, time=time)
+
+
+def counts(receipt: OutcomeReceipt) -> tuple[int, int, int]:
+    return receipt.accepted, receipt.duplicates, receipt.unknown
 
 
 def at_once(*work: Callable[[], object]) -> None:
@@ -63,6 +69,20 @@ def test_the_first_exposure_of_a_unit_stays(store: Store) -> None:
     assert arms == {"a": "control", "b": "control", "c": "pruned"}
 
 
+def test_a_unit_counts_once_in_every_epoch_it_comes_in(store: Store) -> None:
+    """Else an arm that was away and came back would seem to have more new units than the others."""
+    first = [exposure("a", epoch="1"), exposure("a", epoch="1", time=101), exposure("b", epoch="1")]
+    assert store.add_exposures(first) == 2
+    second = [exposure("a", epoch="2", time=300), exposure("c", "pruned", epoch="2", time=200)]
+    assert store.add_exposures([*second, exposure("d", epoch="1", time=150), exposure("d", epoch="2")]) == 2
+    assert store.add_exposures([*first, *second]) == 0
+    assert store.epoch_counts(["prune20", "other"]) == {
+        "prune20": {"1": {"control": 3}, "2": {"control": 2, "pruned": 1}},
+        "other": {},
+    }
+    assert store.exposure_counts(["prune20"]) == {"prune20": {"control": 3, "pruned": 1}}
+
+
 def test_replicas_that_see_the_same_units_count_each_once(url: str) -> None:
     stores = [Store(url) for _ in range(4)]
     try:
@@ -82,7 +102,7 @@ def test_replicas_that_start_at_once_make_the_schema_once(url: str) -> None:
         at_once(*(store.migrate for store in stores))
         with stores[0].read() as db:
             context = MigrationContext.configure(db)
-            assert context.get_current_heads() == ("0001",)
+            assert context.get_current_heads() == ("0002",)
             assert compare_metadata(context, metadata) == []
     finally:
         for store in stores:
@@ -101,12 +121,33 @@ def test_a_database_of_a_later_release_is_left_alone(store: Store, url: str) -> 
         older.close()
 
 
+def test_units_of_the_release_before_epochs_count_in_the_first_epoch_they_come_in(
+    store: Store, url: str
+) -> None:
+    store.add_exposures([exposure("a"), exposure("b", "pruned")])
+    with store._write() as db:
+        for statement in (
+            "DROP TABLE returns",
+            "DROP TABLE epoch_counts",
+            "ALTER TABLE exposures DROP COLUMN epoch",
+            "UPDATE alembic_version SET version_num = '0001'",
+        ):
+            db.execute(text(statement))
+    upgraded = Store(url)
+    try:
+        assert upgraded.add_exposures([exposure("a", epoch="7"), exposure("c", epoch="7")]) == 1
+        assert upgraded.epoch_counts(["prune20"]) == {"prune20": {"7": {"control": 2}}}
+        assert upgraded.exposure_counts(["prune20"]) == {"prune20": {"control": 2, "pruned": 1}}
+    finally:
+        upgraded.close()
+
+
 def test_outcomes_are_counted_once_and_told_apart(store: Store) -> None:
     store.add_exposures([exposure("a"), exposure("b", experiment="gone")])
     batch = [outcome(1, "a"), outcome(1, "a"), outcome(2, "stranger"), outcome(3, "b", experiment="gone")]
     batch.append(outcome(4, "a", experiment="never heard of"))
-    assert store.record_outcomes(batch, known=["prune20"]) == OutcomeReceipt(2, 1, 2)
-    assert store.record_outcomes(batch, known=["prune20"]) == OutcomeReceipt(0, 4, 1)
+    assert counts(store.record_outcomes(batch, known=["prune20"])) == (2, 1, 2)
+    assert counts(store.record_outcomes(batch, known=["prune20"])) == (0, 4, 1)
     with store.read() as db:
         assert db.scalar(select(func.count()).select_from(outcomes)) == 3
 
@@ -114,7 +155,37 @@ def test_outcomes_are_counted_once_and_told_apart(store: Store) -> None:
 def test_thousands_of_outcomes_in_one_batch(store: Store) -> None:
     store.add_exposures([exposure(f"u{i}") for i in range(700)])
     batch = [outcome(i, f"u{i % 1400}") for i in range(2800)]
-    assert store.record_outcomes(batch, known=["prune20"]) == OutcomeReceipt(1400, 0, 1400)
+    receipt = store.record_outcomes(batch, known=["prune20"])
+    assert counts(receipt) == (1400, 0, 1400)
+    assert [unknown.index for unknown in receipt.unknown_outcomes] == [
+        i for i in range(2800) if i % 1400 >= 700
+    ]
+
+
+def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
+    store.add_exposures([exposure("a")])
+    batch = [
+        outcome(1, "a"),
+        outcome(2, "a", metric="clik"),
+        outcome(3, "a", experiment="never heard of"),
+        outcome(4, "stranger"),
+        outcome(4, "stranger"),
+        outcome(5, "a", metric="any", experiment="open"),
+    ]
+    receipt = store.record_outcomes(
+        batch, known=["prune20", "open"], metrics={"prune20": {"clicks", "views"}}
+    )
+    assert counts(receipt) == (1, 1, 4)
+    assert [(found.index, found.id, found.reason) for found in receipt.unknown_outcomes] == [
+        (1, "o2", "metric"),
+        (2, "o3", "experiment"),
+        (3, "o4", "unit"),
+        (5, "o5", "unit"),  # an experiment without metrics takes any
+    ]
+    assert receipt.unknown_outcomes[0].message == "'prune20' has no metric 'clik'; it has clicks, views"
+    # What was not kept is no duplicate: it can be sent again once the config has the metric.
+    again = store.record_outcomes(batch[1:2], known=["prune20"], metrics={"prune20": {"clik"}})
+    assert counts(again) == (1, 0, 0)
 
 
 def test_an_outcome_waits_a_day_for_its_exposure_and_no_longer(url: str) -> None:
@@ -168,7 +239,7 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
         store.record_outcomes([outcome(i, f"u{i}") for i in range(5)], known=["prune20"])
         store.delete_older_than(5.0)
         for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
-            aggregates.metric_moments(store, "prune20", metric, 1e6)
+            aggregates.measure(store, "prune20", metric, 1e6)
     finally:
         store.close()
     plain = [s for s in statements if s[0].startswith(("SELECT", "DELETE", "UPDATE"))]

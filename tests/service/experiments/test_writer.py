@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,21 @@ def test_rows_past_their_retention_go_while_new_ones_come(store: Store, counts: 
     finally:
         writer.close(10)
     assert stored(store) == 1
+
+
+def test_old_rows_that_cannot_be_deleted_do_not_keep_new_ones_out(tmp_path: Path, counts: Counts) -> None:
+    path = tmp_path / "experiments.db"
+    store = Store(f"sqlite:///{path}")
+    store.add_exposures([exposure(0, when=1.0)])
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TRIGGER no BEFORE DELETE ON exposures BEGIN SELECT RAISE(ABORT, 'kept'); END")
+    writer = counts.writer(store, retention_days=9)
+    writer.start()
+    deadline = time.monotonic() + 10
+    while writer.failure is None:
+        assert time.monotonic() < deadline
+    assert "kept" in writer.failure
+    assert writer.put(exposure(1, when=time.time()))
+    assert writer.close(20) == 0
+    assert stored(store) == 2
+    store.close()

@@ -1,0 +1,158 @@
+"""What `headroom train` is asked to do: the options and the pairs, checked before torch is imported."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from models.checks import check_empty
+from models.config import ModelConfig, read_config
+from models.device import check_device_name
+from models.errors import ModelError, UnsupportedCheckpoint
+from models.hub import locate
+from models.labelled import LabelledPair, read_labelled
+from models.training.data import GRADES
+
+log = logging.getLogger(__name__)
+
+MARK = "options.json"
+
+VALIDATION_SHARE = 10
+"""One query in so many is kept for validation where no validation file is given."""
+
+LEAST_VALIDATION = 3
+"""At least so many queries are, as long as they are no more than a third of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """The network that is made where there is no checkpoint to start from."""
+
+    layers: int = 12
+    heads: int = 12
+    hidden: int = 192
+    vocabulary: int = 16_000
+    max_tokens: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to train on, from what, and how.
+
+    base: a checkpoint directory or hub id, None for the shipped model, or the shape of a new network.
+    labels: names of the grades, least relevant first; data holds their numbers, from 0.
+    epochs, rate, batch_tokens: None for what suits the pairs and the network (models.training.plan).
+    distance_weight: of the squared error of the expected grade beside the cross-entropy.
+    """
+
+    data: Path
+    out: Path
+    validation: Path | None = None
+    base: str | Scratch | None = None
+    labels: tuple[str, ...] = GRADES
+    epochs: int | None = None
+    rate: float | None = None
+    batch_tokens: int | None = None
+    max_tokens: int = 128
+    distance_weight: float = 0.3
+    seed: int = 0
+    device: str = "auto"
+
+    @property
+    def work(self) -> Path:
+        """Where the state of the run is until it is done."""
+        return self.out.with_name(f"{self.out.name}.training")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Options that can be carried out.
+
+    training, validation: the pairs; no query is in both. base: the directory of the checkpoint to start from
+    and its configuration, None for a new network.
+    """
+
+    options: Options
+    training: Sequence[LabelledPair]
+    validation: Sequence[LabelledPair]
+    base: tuple[Path, ModelConfig] | None
+
+
+def prepare(options: Options) -> Job:
+    """Read and check everything that can be wrong before a network is made; changes nothing.
+
+    Raises ModelError for wrong data or options, UnsupportedCheckpoint for a start that cannot be trained.
+    """
+    check_device_name(options.device)
+    check_empty(options.out)
+    training, validation = read_split(options)
+    _refuse_another_run(options)
+    base = None if isinstance(options.base, Scratch) else _trainable(locate(options.base))
+    return Job(options, training, validation, base)
+
+
+def mark_run(options: Options) -> None:
+    """Notes the options beside the run's state, for `prepare` to compare when the run is started again."""
+    options.work.mkdir(parents=True, exist_ok=True)
+    (options.work / MARK).write_text(_said(options), encoding="utf-8")
+
+
+def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:
+    """Training and validation pairs; no query is in both.
+
+    Without a validation file, a tenth of the queries (of few, up to a third) are for validation: those with
+    the lowest hashes, the same ones in every run.
+    """
+    grades = len(options.labels)
+    if grades < 2 or len(set(options.labels)) < grades:
+        raise ModelError("labels must be at least two different names, least relevant first")
+    pairs = read_labelled(options.data, grades=grades)
+    if options.validation is not None:
+        validation = read_labelled(options.validation, grades=grades)
+        held_out = {pair.query for pair in validation}
+        training = [pair for pair in pairs if pair.query not in held_out]
+        if len(training) < len(pairs):
+            log.info("left out %d pairs whose queries are in the validation file", len(pairs) - len(training))
+    else:
+        held_out = _held_out({pair.query for pair in pairs})
+        validation = [pair for pair in pairs if pair.query in held_out]
+        training = [pair for pair in pairs if pair.query not in held_out]
+    if not training or not validation:
+        raise ModelError(
+            f"{options.data}: {len(training)} training and {len(validation)} validation pairs; "
+            "give more queries, or a validation file with others"
+        )
+    return training, validation
+
+
+def _held_out(queries: set[str]) -> set[str]:
+    share = max(round(len(queries) / VALIDATION_SHARE), min(LEAST_VALIDATION, len(queries) // 3))
+    count = max(share, 1) if len(queries) > 1 else 0
+    return set(sorted(queries, key=lambda query: hashlib.sha256(query.encode()).digest())[:count])
+
+
+def _trainable(directory: Path) -> tuple[Path, ModelConfig]:
+    config = read_config(directory)
+    if config.int8:
+        raise UnsupportedCheckpoint(
+            f"{directory} is quantized, and 8-bit weights cannot be trained; name the float checkpoint that "
+            "it was made from"
+        )
+    if any(len(kept) < config.num_heads for kept in config.kept_heads):
+        raise UnsupportedCheckpoint(
+            f"{directory} is pruned, and transformers 5 cannot train what it cannot load"
+        )
+    return directory, config
+
+
+def _refuse_another_run(options: Options) -> None:
+    """Refuses to go on with the state of a run that had other options."""
+    mark = options.work / MARK
+    if mark.exists() and mark.read_text(encoding="utf-8") != _said(options):
+        raise ModelError(f"{options.work} holds an unfinished run with other options; finish or remove it")
+
+
+def _said(options: Options) -> str:
+    return json.dumps({name: str(value) for name, value in asdict(options).items()}, indent=1)

@@ -1,0 +1,73 @@
+"""How many steps, of what size and rate: defaults that suit the pairs and the network.
+
+A step on a few dozen pairs moves a network as far as one on hundreds, and too few steps move it nowhere: with
+200 pairs in one batch, three epochs are three steps. So an epoch of few pairs is cut into more batches, and
+then there are more epochs (Zhang et al. 2021, "Revisiting Few-sample BERT Fine-tuning"; Mosbach et al. 2021,
+"On the Stability of Fine-tuning BERT", who also warm up over the first tenth of the steps).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from models.training.batches import grouped
+from models.training.loop import Schedule
+
+LEAST_STEPS = 150
+EPOCHS = 3
+BATCH_TOKENS = 4096
+"""Padded tokens of a batch, where there are pairs enough for LEAST_STEPS of them in EPOCHS."""
+
+LEAST_PAIRS = 16
+"""Of mean length, that fit into the smallest batch."""
+
+RATE, WIDTH = 5e-5, 768
+"""The usual peak rate of a network of BERT-base's width. With Adam, the best one falls as the width grows, in
+inverse proportion (Yang et al. 2022, "Tensor Programs V")."""
+
+FROM_SCRATCH = 4.0
+"""How many times as high the rate is for a network that has not learnt anything yet."""
+
+WARM_UP = 0.1
+DECAY = 0.9
+"""Shares of the steps: the rate rises over the first tenth and falls to 0 over the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """batches: of one epoch, each of at most batch_tokens padded tokens. rate: the highest one."""
+
+    batch_tokens: int
+    batches: int
+    epochs: int
+    rate: float
+
+    @property
+    def steps(self) -> int:
+        return self.batches * self.epochs
+
+    @property
+    def schedule(self) -> Schedule:
+        warmup = max(1, math.ceil(WARM_UP * self.steps))
+        return Schedule(steps=self.steps, rate=self.rate, warmup=warmup, decay=DECAY)
+
+
+def plan_for(
+    lengths: Sequence[int],
+    *,
+    width: int,
+    from_scratch: bool = False,
+    epochs: int | None = None,
+    rate: float | None = None,
+    batch_tokens: int | None = None,
+) -> Plan:
+    """The plan for pairs of these lengths in tokens and a network of this width; what is given stands."""
+    if batch_tokens is None:
+        enough = sum(lengths) * EPOCHS // LEAST_STEPS
+        batch_tokens = min(BATCH_TOKENS, max(enough, LEAST_PAIRS * sum(lengths) // len(lengths)))
+    batches = len(grouped(lengths, batch_tokens=batch_tokens))
+    if epochs is None:
+        epochs = max(EPOCHS, math.ceil(LEAST_STEPS / batches))
+    if rate is None:
+        rate = RATE * WIDTH / width * (FROM_SCRATCH if from_scratch else 1)
+    return Plan(batch_tokens, batches, epochs, rate)

@@ -1,0 +1,97 @@
+"""Ray Serve's manager of HAProxy, made to notice at once when HAProxy dies.
+
+Serve asks HAProxy for a sign of life every ten seconds, and after three failures replaces the manager as
+well: half a minute of refused connections. Here the manager looks after the process and starts it again.
+
+The controller calls `install` (`RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH`) before it starts the proxies.
+This module builds on private names of Ray 2.60; a name that is gone fails the start, and the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.serve._private import controller, proxy_state
+from ray.serve._private.constants import SERVE_LOGGER_NAME
+from ray.serve._private.haproxy import HAProxyManager
+
+from service.deployment.environment import NOTICES
+
+LOOK_S = 0.2
+RETRY_S = 1.0
+
+logger = logging.getLogger(SERVE_LOGGER_NAME)
+
+
+def install() -> None:
+    """Puts our manager in the place of Serve's, in the controller's process, and leaves out the Python proxy
+    that Serve starts beside HAProxy: no request goes there (see haproxy.py)."""
+    assert controller.HAProxyManager is HAProxyManager
+    controller.HAProxyManager = ray.remote(num_cpus=0)(HAProxyKeeper)
+    assert callable(proxy_state.ProxyStateManager._start_fallback_proxy_if_needed)
+    proxy_state.ProxyStateManager._start_fallback_proxy_if_needed = _no_fallback
+
+
+# What Serve made an actor of; an actor's class cannot be inherited from.
+_ServesManager: Any = HAProxyManager.__ray_metadata__.modified_class.__ray_actor_class__
+
+
+class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
+    """HAProxyManager that restarts a HAProxy which ended by itself, with the configuration of the moment."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._watch_task = self.event_loop.create_task(self._watch())
+
+    async def shutdown(self) -> None:
+        """Stops watching, then HAProxy."""
+        self._watch_task.cancel()
+        await super().shutdown()
+
+    async def check_health(self) -> bool:
+        """True also between HAProxy's end and its restart: a new manager would take longer."""
+        return self._is_restarting() or await super().check_health()
+
+    def _is_restarting(self) -> bool:
+        return self._haproxy._proc is not None and not self._haproxy._is_running()
+
+    async def _watch(self) -> None:
+        await self._haproxy_start_task
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if not self._is_restarting():
+                continue
+            async with self._reload_lock:
+                if self._is_restarting():
+                    await self._start_again(self._haproxy._proc.returncode)
+
+    async def _start_again(self, status: int) -> None:
+        reason = f"signal {-status}" if status < 0 else f"exit status {status}"
+        _tell(f"HAProxy ended ({reason}); starting it again")
+        has_failed = False
+        while self._is_restarting():
+            try:
+                self._haproxy._proc = await self._haproxy._start_and_wait_for_haproxy()
+            except Exception as error:
+                if not has_failed:
+                    _tell(f"HAProxy did not start; it is tried again every second: {error}")
+                has_failed = True
+                await asyncio.sleep(RETRY_S)
+
+
+def _tell(line: str) -> None:
+    """Into Serve's log, and to the operator of `headroom serve`."""
+    logger.warning(line)
+    file = os.environ.get(NOTICES)
+    if file is not None:
+        with Path(file).open("a") as out:
+            out.write(f"{line}\n")
+
+
+def _no_fallback(*_: object) -> None:
+    return None

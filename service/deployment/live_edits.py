@@ -1,0 +1,93 @@
+"""Edits of the config file while it is served: a good one is applied, a wrong one refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from service.deployment import config_file, last_good
+from service.deployment.config_file import ConfigFile, ConfigFileError, Overrides
+
+Glance = tuple[int, bytes] | None
+"""When a file was written last, so that it may be saved again as it is, and its content; None: unreadable."""
+
+
+class LiveEdits:
+    """The config in force and the file it came from. Call `look` again and again.
+
+    Args:
+        config: what is served now.
+        seen: what `glance` saw when the file was loaded.
+        apply: puts a config in force; returns why it was refused, or None.
+        say: shows one line to the operator.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        seen: Glance,
+        overrides: Overrides,
+        config: ConfigFile,
+        *,
+        apply: Callable[[ConfigFile], str | None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._path = path
+        self._judged = seen
+        self._before = seen  # by the look before this one
+        self._overrides = overrides
+        self._running = config
+        self._apply = apply
+        self._say = say
+        last_good.keep(path, config.text)
+
+    def look(self) -> None:
+        """Apply or refuse an edit that is complete: one that two looks in a row found the same.
+
+        Whatever goes wrong is the edit's refusal: the service must not end for it.
+        """
+        seen = glance(self._path)
+        before, self._before = self._before, seen
+        if seen == self._judged or seen != before:
+            return
+        self._judged = seen
+        try:
+            reason = self._judge(seen)
+        except ConfigFileError as error:
+            reason = str(error)
+        except Exception as error:
+            said = " ".join(str(error).split()) or type(error).__name__
+            reason = f"{self._path}: {said}"
+        if reason is not None:
+            self._say(f"config refused, the last good one stays: {reason}")
+
+    def _judge(self, seen: Glance) -> str | None:
+        """Apply the edit, or return why it is refused. Raises where it is no config."""
+        if seen is None:
+            config_file.load(self._path, self._overrides)  # says why it cannot be read
+            return None  # it can, by now: the next looks will find it
+        edited = config_file.read(seen[1], self._path, self._overrides)
+        if self._running.has_live and not edited.has_live:
+            return (
+                f"{self._path}: applications[0].deployments[0].user_config is missing; is the file complete?"
+            )
+        wanted = self._running.with_live_of(edited)
+        if wanted.document != edited.document:
+            self._say("config: what was changed outside user_config applies at the next start")
+        if wanted.live == self._running.live:
+            return None
+        reason = self._apply(wanted)
+        if reason is not None:
+            return f"{self._path}: {reason}"
+        self._running = wanted
+        last_good.keep(self._path, edited.text)
+        self._say(f"config applied: version {wanted.live.version}")
+        return None
+
+
+def glance(path: Path) -> Glance:
+    """Look at a file once."""
+    try:
+        return path.stat().st_mtime_ns, path.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,110 @@
+"""What a replica would fail on, found out in a moment: before Ray starts, in one line.
+
+A replica that fails is started again and again by Serve, so the same reason would come after minutes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from models.errors import ModelError
+from service.deployment.config_file import ConfigFile, ConfigFileError, first_problem
+
+
+def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
+    """Check device, database and masks against this machine and the model.
+
+    say: shows one line to the operator, such as that a variant is left out.
+    Raises ConfigFileError, or UnsupportedCheckpoint for a model that cannot be found.
+    """
+    _check_device(config)
+    _check_database(config)
+    _check_model(path, config, say)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises OSError where the service could not listen there."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
+            ) from None
+
+
+def check_schema(path: Path, config: ConfigFile) -> None:
+    """Check the parts of the config that are Serve's own. Raises ConfigFileError.
+
+    Imports ray, so `environment.prepare` comes first.
+    """
+    from ray.serve.schema import ServeDeploySchema
+
+    try:
+        ServeDeploySchema.model_validate(config.document)
+    except ValidationError as error:
+        raise ConfigFileError(f"{path}: {first_problem(error)}") from None
+
+
+def is_open_to_others(config: ConfigFile) -> bool:
+    """Whether anybody who can reach this machine may use the service."""
+    return not config.settings.api_keys and not _is_loopback(config.host)
+
+
+def _is_loopback(host: str) -> bool:
+    addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
+
+
+def _check_device(config: ConfigFile) -> None:
+    device = config.settings.device
+    if not device.startswith("cuda"):
+        return
+    gpus = (config.deployment.get("ray_actor_options") or {}).get("num_gpus", 1)
+    if isinstance(gpus, int | float) and int(device.partition(":")[2] or 0) >= max(1, gpus):
+        raise ConfigFileError(
+            f"device: a replica has {gpus:g} GPU, which is cuda for it, so {device} is not there; "
+            "choose the machine's GPU by CUDA_VISIBLE_DEVICES"
+        )
+    from models.device import resolve_device  # imports torch, seconds that only those who ask for CUDA wait
+
+    try:
+        resolve_device("cuda")
+    except ModelError as error:
+        raise ConfigFileError(f"device: {error}") from None
+
+
+def _check_database(config: ConfigFile) -> None:
+    if config.settings.database_url is None:
+        return
+    from service.experiments.connection import connect, parse_url
+
+    try:
+        connect(parse_url(config.settings.database_url)).dispose()
+    except ValueError as error:
+        raise ConfigFileError(str(error)) from None
+
+
+def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
+    from models.config import read_config, read_stored_masks
+    from models.hub import locate
+    from service.settings import InvalidConfig, resolve_masks, resolve_variant
+
+    directory = locate(config.settings.model)
+    own = read_config(directory)
+    shape = {"layers": own.num_layers, "heads": own.num_heads}
+    try:
+        masks = resolve_masks(config.live, **shape, stored=read_stored_masks(directory, own))
+        for variant in config.live.variants:
+            if variant.checkpoint is None:
+                mask = resolve_variant(config.live, variant.name, **shape, masks=masks)
+                if mask is None:
+                    say(f"variant {variant.name} is left out: the model has no mask {variant.head_mask}")
+    except InvalidConfig as error:
+        raise ConfigFileError(f"{path}: user_config.{error}") from None

@@ -1,0 +1,191 @@
+"""service.deployment.cluster: an edit is in force on each replica or on none. The test plays Serve."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from service.deployment import config_file
+from service.deployment.config_file import ConfigFile, Overrides
+from service.settings import InvalidConfig, LiveConfig
+from tests.service.running import DEPLOY
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray's own, at import
+    from service.deployment import cluster
+    from service.deployment.replica import Relevance
+
+BEFORE: dict[str, Any] = {"variants": [{"name": "full"}]}
+EDITED: dict[str, Any] = {"variants": [{"name": "full"}, {"name": "half", "head_mask": "random:0.5@1"}]}
+
+
+class Pipeline:
+    """Holds a config. checks, applies: what these do with another one first."""
+
+    def __init__(self, checks: Callable[[], None] | None, applies: Callable[[], None] | None) -> None:
+        self.config = LiveConfig.model_validate(BEFORE)
+        self._checks = checks
+        self._applies = applies
+
+    @property
+    def config_version(self) -> str:
+        return self.config.version
+
+    def check(self, _config: LiveConfig) -> None:
+        if self._checks is not None:
+            self._checks()
+
+    def apply(self, config: LiveConfig) -> None:
+        if self._applies is not None and config.version != self.config.version:
+            self._applies()
+        self.config = config
+
+
+def replica(checks: Callable[[], None] | None = None, applies: Callable[[], None] | None = None) -> Any:
+    deployment: Any = Relevance
+    ours = deployment.func_or_class.__mro__[1]
+    made = type("Replica", (ours,), {"__del__": lambda _: None})({})
+    made._pipeline = Pipeline(checks, applies)
+    return made
+
+
+class Serve:
+    """Ray Serve for one application: reconfigures a replica each time somebody looks how far it is."""
+
+    def __init__(self, replicas: Sequence[Any]) -> None:
+        self.replicas = replicas
+        self._waiting: list[Any] = []
+        self._user_config: Any = None
+        self.deployed = 0
+
+    def deploy_apps(self, schema: Any) -> None:
+        self._user_config = schema.applications[0].deployments[0].user_config
+        self._waiting = list(self.replicas)
+        self.deployed += 1
+
+    def status(self) -> Any:
+        if self._waiting:
+            asyncio.run(self._waiting.pop(0).reconfigure(self._user_config))
+        states = {"RUNNING": len(self.replicas)}
+        deployment = SimpleNamespace(replica_states=states)
+        status = "DEPLOYING" if self._waiting else "RUNNING"
+        application = SimpleNamespace(status=status, deployments={"Relevance": deployment})
+        return SimpleNamespace(applications={"headroom": application})
+
+    def get_app_handle(self, _name: str) -> Serve:
+        return self
+
+    def broadcast(self, method: str, argument: Any) -> Any:
+        def results(timeout_s: float) -> list[Any]:
+            assert timeout_s > 0
+            return [asyncio.run(getattr(replica, method)(argument)) for replica in self.replicas]
+
+        return SimpleNamespace(results=results)
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[Any, Serve]]:
+    def start(*replicas: Any) -> tuple[Any, Serve]:
+        serve = Serve(replicas)
+        monkeypatch.setattr(cluster, "serve", serve)
+        monkeypatch.setattr(cluster, "POLL_S", 0.0)
+        found = cluster.Cluster(tmp_path)
+        monkeypatch.setattr(found, "_on_this_machine", lambda config: config.document)
+        found._client = serve
+        found.deploy(config(tmp_path, BEFORE))
+        while serve._waiting:
+            serve.status()
+        return found, serve
+
+    return start
+
+
+def config(directory: Path, live: Any) -> ConfigFile:
+    document = yaml.safe_load(DEPLOY.read_text())
+    document["applications"][0]["deployments"][0]["user_config"] = live
+    path = directory / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return config_file.load(path, Overrides())
+
+
+def refuse(reason: str) -> Callable[[], None]:
+    def raise_it() -> None:
+        raise InvalidConfig(reason)
+
+    return raise_it
+
+
+def never() -> bool:
+    return False
+
+
+def versions(serve: Serve) -> set[str]:
+    return {replica._pipeline.config_version for replica in serve.replicas}
+
+
+def test_an_edit_is_applied_when_all_replicas_have_it(running: Any, tmp_path: Path) -> None:
+    found, serve = running(replica(), replica(), replica())
+    edited = config(tmp_path, EDITED)
+    assert found.apply(edited, never) is None
+    assert versions(serve) == {edited.live.version}
+
+
+def test_one_replica_that_would_refuse_it_keeps_it_from_all(running: Any, tmp_path: Path) -> None:
+    found, serve = running(replica(), replica(checks=refuse("masks.a: no")), replica())
+    before = versions(serve)
+    reason = found.apply(config(tmp_path, EDITED), never)
+    assert reason == "1 of 3 replicas refused it: masks.a: no"
+    assert (versions(serve), serve.deployed) == (before, 1)
+
+
+def test_one_replica_that_cannot_apply_it_takes_the_others_back(running: Any, tmp_path: Path) -> None:
+    found, serve = running(replica(), replica(applies=refuse("no memory is left")), replica())
+    before = versions(serve)
+    assert found.apply(config(tmp_path, EDITED), never) == "1 of 3 replicas refused it: no memory is left"
+    assert versions(serve) == before
+    # It is asked again the next time, not remembered.
+    serve.replicas[1]._pipeline._applies = None
+    edited = config(tmp_path, EDITED)
+    assert found.apply(edited, never) is None
+    assert versions(serve) == {edited.live.version}
+
+
+def test_what_a_replica_did_not_foresee_is_a_refusal_too(running: Any, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError("the disk\nis gone")
+
+    found, serve = running(replica(checks=fail))
+    before = versions(serve)
+    assert found.apply(config(tmp_path, EDITED), never) == "OSError: the disk is gone"
+    assert versions(serve) == before
+
+
+def test_a_replica_that_never_applies_it_does_not_hold_it_up_for_ever(
+    running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, serve = running(replica(), replica())
+    before = versions(serve)
+    monkeypatch.setattr(cluster, "APPLY_TIMEOUT_S", 0.05)
+    stuck = serve.replicas[1]
+
+    async def hang(_user_config: Any) -> None:
+        pass
+
+    monkeypatch.setattr(stuck, "reconfigure", hang)
+    reason = found.apply(config(tmp_path, EDITED), never)
+    assert reason == "1 of 2 replicas have applied it, the others not in 0.05 s"
+    assert versions(serve) == before
+
+
+def test_a_stop_ends_the_wait(running: Any, tmp_path: Path) -> None:
+    found, _ = running(replica(), replica())
+    assert found.apply(config(tmp_path, EDITED), lambda: True) == (
+        "the service stops before every replica has it"
+    )

@@ -1,0 +1,34 @@
+"""Who hears a stop signal: the process that knows how to stop, and nobody that it starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from service.deployment.processes import STOP_SIGNALS, deaf_children
+
+SAYS_WHAT_IS_BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAYS_WHAT_IS_BLOCKED!r}])"
+
+
+def test_neither_children_nor_theirs_hear_a_stop_signal() -> None:
+    with deaf_children():
+        shown = subprocess.run([sys.executable, "-c", GRANDCHILD], capture_output=True, text=True, check=True)
+    assert shown.stdout.count("Signals.SIG") == len(STOP_SIGNALS)
+    after = subprocess.run([sys.executable, "-c", GRANDCHILD], capture_output=True, text=True, check=True)
+    assert after.stdout == "[]\n"
+
+
+def test_a_signal_that_comes_meanwhile_reaches_the_handler_from_before() -> None:
+    heard: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("ours"))
+    try:
+        with deaf_children():
+            signal.signal(signal.SIGTERM, lambda *_: heard.append("Ray's"))
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert heard == []
+        assert heard == ["ours"]
+    finally:
+        signal.signal(signal.SIGTERM, before)

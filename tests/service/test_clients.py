@@ -1,0 +1,61 @@
+"""What clients that people really use get to read, from the real service behind its proxy."""
+
+from __future__ import annotations
+
+import io
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import aiohttp
+import httpx
+import pytest
+import requests
+
+from tests.service.running import Server
+
+TOO_LARGE = 12_000_000
+"""Bytes: three times the limit, and more than any socket's buffers hold."""
+
+
+def chunks() -> Iterator[bytes]:
+    """A body whose length nobody announces."""
+    for _ in range(TOO_LARGE // 100_000):
+        yield b" " * 100_000
+
+
+def by_requests(url: str, body: bytes | Iterator[bytes]) -> tuple[int, bytes]:
+    response = requests.post(url, data=body, timeout=20)
+    return response.status_code, response.content
+
+
+def by_httpx(url: str, body: bytes | Iterator[bytes]) -> tuple[int, bytes]:
+    response = httpx.post(url, content=body, timeout=20)
+    return response.status_code, response.content
+
+
+def by_urllib(url: str, body: bytes | Iterator[bytes]) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, body, {"content-type": "application/json"})
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=20)
+    with caught.value as response:
+        return response.code, response.read()
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "chunked"])
+@pytest.mark.parametrize("post", [by_requests, by_httpx, by_urllib])
+def test_a_body_too_large_is_refused_with_a_413_that_arrives(
+    server: Server, post: Callable[[str, bytes | Iterator[bytes]], tuple[int, bytes]], announced: bool
+) -> None:
+    for path in ("/v1/score", "/v1/outcomes"):
+        status, answer = post(f"{server.url}{path}", b" " * TOO_LARGE if announced else chunks())
+        assert (status, b"body_too_large" in answer) == (413, True), path
+
+
+async def test_a_body_too_large_is_refused_with_a_413_that_arrives_at_aiohttp(server: Server) -> None:
+    headers = {"content-type": "application/json"}
+    async with aiohttp.ClientSession(server.url, headers=headers) as session:
+        for _ in range(5):
+            async with session.post("/v1/score", data=io.BytesIO(b" " * TOO_LARGE)) as response:
+                assert response.status == 413
+                assert (await response.json())["error"]["type"] == "body_too_large"
