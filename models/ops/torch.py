@@ -146,13 +146,10 @@ class TorchOps:
         for group in batch.groups:
             query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             exists = group.exists
-            if batch.exact:
-                scores = query @ key.mT * query.shape[-1] ** -0.5
-                context = torch.softmax(scores, -1) @ value
-            else:
-                mask = None if exists is None else exists[:, None, None]
-                context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-            context = context.transpose(1, 2)
+            scores = query @ key.mT * query.shape[-1] ** -0.5
+            if exists is not None:
+                scores = scores.masked_fill(~exists[:, None, None], -torch.inf)
+            context = (torch.softmax(scores, -1) @ value).transpose(1, 2)
             contexts.append(context.flatten(0, 1) if exists is None else context[exists])  # (tokens, h, d)
         context = torch.cat(contexts)
         if head_weights is not None:
