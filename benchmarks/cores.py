@@ -1,4 +1,4 @@
-"""The attention kernels beside each other by number of keys: ours, and torch's two ways without it."""
+"""The attention kernels beside each other by number of keys: ours, and torch's without it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 from benchmarks.measure import Ratio, alternate, ratio
 from benchmarks.workload import pairs
-from models import kernels
-from models.attention import FUSED_KEYS, attend_packed
-from models.packing import pack
+from models.batch import pack
+from models.ops import kernels
+from models.ops.torch import TorchOps
 
 KEYS = (8, 16, 24, 32, 64, 128, 256, 512)
 SCORES = 500_000  # of one call and head, whatever the number of keys
@@ -33,18 +33,18 @@ def measure(rounds: int) -> list[dict[str, Any]]:
 
 
 def _measure_one(keys: int, size: int, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
-    ours = kernels.fitting(dtype, torch.device("cpu"), size)
+    ours = kernels.fitting(dtype, size)
     if ours is None:
         return {"ratio": None}
     lengths = keys - np.arange(max(1, SCORES // keys**2)) % 5 // 4  # every fifth is a key shorter
     batch = pack(pairs(lengths, 1000), device=torch.device("cpu"))
     projected = torch.randn(len(batch.ids), 3 * HEADS * size).to(dtype)
-    layout = batch.layout(HEADS)
+    plain = TorchOps(torch.device("cpu"), dtype)
 
     with torch.inference_mode():
         sides = {
             "ours": lambda: ours.attention(projected, batch.offsets, HEADS),
-            "torch": lambda: attend_packed(projected, layout),
+            "torch": lambda: plain.attention(projected, batch, HEADS),
         }
         seconds = alternate(sides, rounds, inner=2)
     return {"ratio": asdict(ratio(seconds, "ours", "torch"))}
@@ -53,9 +53,7 @@ def _measure_one(keys: int, size: int, dtype: torch.dtype, rounds: int) -> dict[
 def as_markdown(rows: list[dict[str, Any]]) -> str:
     """A line for each type and head width, a column for each number of keys."""
     lines = [
-        f"| attention: our kernel × torch's operators (fused from {FUSED_KEYS} keys on) | "
-        + " | ".join(f"{keys} keys" for keys in KEYS)
-        + " |",
+        "| attention: our kernel × torch's operators | " + " | ".join(f"{keys} keys" for keys in KEYS) + " |",
         "|---" * (len(KEYS) + 1) + "|",
     ]
     for dtype, size in dict.fromkeys((row["dtype"], row["size"]) for row in rows):

@@ -27,8 +27,8 @@ from benchmarks.workload import (
     query_title_lengths,
     useful_flops,
 )
-from models.linear import Linear
-from models.packing import pack
+from models.batch import pack
+from models.ops.cpu import PrepackedLinear
 
 LIMIT_TOKENS = 1600
 OURS, TRANSFORMERS = "ours bf16", "transformers bf16"
@@ -61,7 +61,9 @@ def gemm_calls(shape: Shape, dtype: torch.dtype) -> tuple[dict[str, Callable[[],
     parts = []
     for out, width in sizes:
         weight, bias = torch.randn(out, width).to(dtype), torch.zeros(out, dtype=dtype)
-        parts.append((torch.randn(LIMIT_TOKENS, width).to(dtype), weight, bias, Linear(weight, bias)))
+        parts.append(
+            (torch.randn(LIMIT_TOKENS, width).to(dtype), weight, bias, PrepackedLinear(weight, bias))
+        )
 
     def plain() -> None:
         with torch.inference_mode():

@@ -21,13 +21,13 @@ from benchmarks.measure import alternate, machine, ratio
 from benchmarks.workload import PAIRS, SHAPES, Shape, network, pairs, query_title_lengths, useful_flops
 from models import Classifier, HeadMask
 from models.agreement import agreement
+from models.batch import pack
+from models.bert import Bert
 from models.checkpoint import read_tensors
 from models.config import parse_config, read_config
-from models.encoder import Encoder
 from models.hub import DEFAULT
-from models.int8_linear import Int8Linear, Product, Steps
 from models.labelled import LabelledPair, read_labelled, read_pairs
-from models.packing import pack
+from models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
 from models.quantization import batches, calibrate, quantize
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sample"
@@ -57,16 +57,16 @@ def measure(rounds: int, shapes: Sequence[str] = tuple(SHAPES), most: int | None
         return {"machine": machine(), "speed": speed, "accuracy": accuracy(shipped, test)}
 
 
-def loaded(int8: Path) -> tuple[Encoder, Encoder]:
+def loaded(int8: Path) -> tuple[Bert, Bert]:
     """The shipped model in bf16 and in int8."""
     float_config, int8_config = read_config(DEFAULT), read_config(int8)
     return (
-        Encoder(float_config, read_tensors(DEFAULT, float_config), device=CPU, dtype=torch.bfloat16),
-        Encoder(int8_config, read_tensors(int8, int8_config), device=CPU, dtype=torch.bfloat16),
+        Bert(float_config, read_tensors(DEFAULT, float_config), device=CPU, dtype=torch.bfloat16),
+        Bert(int8_config, read_tensors(int8, int8_config), device=CPU, dtype=torch.bfloat16),
     )
 
 
-def made_up(shape: Shape) -> tuple[Encoder, Encoder]:
+def made_up(shape: Shape) -> tuple[Bert, Bert]:
     """A network of random weights in both formats, calibrated on a few random tokens."""
     model = network(shape)
     config, tensors = parse_config(model.config.to_dict()), dict(model.state_dict())
@@ -76,12 +76,12 @@ def made_up(shape: Shape) -> tuple[Encoder, Encoder]:
         for layer in calibrate(config, tensors, list(batches(few))):
             quantized.update(layer)
     return (
-        Encoder(config, tensors, device=CPU, dtype=torch.bfloat16),
-        Encoder(replace(config, int8=True), quantized, device=CPU, dtype=torch.bfloat16),
+        Bert(config, tensors, device=CPU, dtype=torch.bfloat16),
+        Bert(replace(config, int8=True), quantized, device=CPU, dtype=torch.bfloat16),
     )
 
 
-def compare(shape: Shape, bf16: Encoder, int8: Encoder, rounds: int) -> list[dict[str, Any]]:
+def compare(shape: Shape, bf16: Bert, int8: Bert, rounds: int) -> list[dict[str, Any]]:
     """A row for each engine: pairs/s, share of its format's GEMM limit, ratios to bf16 and to int8."""
     lengths = query_title_lengths(PAIRS)
     batch = pairs(lengths, bf16.config.vocab_size)
@@ -90,7 +90,7 @@ def compare(shape: Shape, bf16: Encoder, int8: Encoder, rounds: int) -> list[dic
     half = np.ones((layers, heads), np.float32)
     half[:, ::2] = 0
 
-    def run(network: Encoder, weights: np.ndarray | None = None) -> Callable[[], object]:
+    def run(network: Bert, weights: np.ndarray | None = None) -> Callable[[], object]:
         return lambda: network.forward(pack(batch, device=CPU), weights)
 
     sides = {BF16: run(bf16), INT8: run(int8), MASKED: run(int8, masks), HALF: run(int8, half)}
@@ -116,10 +116,10 @@ def compare(shape: Shape, bf16: Encoder, int8: Encoder, rounds: int) -> list[dic
     return rows
 
 
-def products(bf16: Encoder) -> tuple[dict[str, Callable[[], object]], float]:
+def products(bf16: Bert) -> tuple[dict[str, Callable[[], object]], float]:
     """One layer's four prepacked products of LIMIT_TOKENS rows in both formats, and their operations.
 
-    The int8 products start from steps and end in bfloat16, GELU and residual left out.
+    The int8 products start from quantized inputs and end in bfloat16, GELU and residual left out.
     """
     layer = bf16.layers[0]
     assert layer.attention is not None
@@ -128,13 +128,15 @@ def products(bf16: Encoder) -> tuple[dict[str, Callable[[], object]], float]:
     numbers = [torch.randn(LIMIT_TOKENS, width).bfloat16() for _, width in shapes]
     integers = [
         Int8Linear(
-            Product(torch.randint(-127, 128, size).to(torch.int8), torch.ones(size[0]), torch.zeros(size[0])),
+            QuantizedMap(
+                torch.randint(-127, 128, size).to(torch.int8), torch.ones(size[0]), torch.zeros(size[0])
+            ),
             dtype=torch.bfloat16,
-            given=Steps(),
+            source=TensorScale(1.0, 128),
         )
         for size in shapes
     ]
-    steps = [torch.randint(0, 256, (LIMIT_TOKENS, width)).to(torch.uint8) for _, width in shapes]
+    quantized = [torch.randint(0, 256, (LIMIT_TOKENS, width)).to(torch.uint8) for _, width in shapes]
 
     def in_bf16() -> None:
         with torch.inference_mode():
@@ -143,8 +145,8 @@ def products(bf16: Encoder) -> tuple[dict[str, Callable[[], object]], float]:
 
     def in_int8() -> None:
         with torch.inference_mode():
-            for linear, x in zip(integers, steps, strict=True):
-                linear.from_steps(x)
+            for linear, x in zip(integers, quantized, strict=True):
+                linear(x)
 
     operations = float(sum(2 * LIMIT_TOKENS * out * width for out, width in shapes))
     return {"GEMM bf16": in_bf16, "GEMM int8": in_int8}, operations

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from models.kernels import Kernels
+from models.ops.kernels import Kernels
 
 PARTS = ("linear", "attention core", "LayerNorm", "mask", "embeddings", "rest")
 
@@ -21,11 +21,8 @@ _PART_OF = {
     "aten::embedding": "embeddings",
     "aten::layer_norm": "LayerNorm",
     "aten::mul_": "mask",
-    "aten::baddbmm": "attention core",
     "aten::bmm": "attention core",
     "aten::softmax": "attention core",
-    "aten::index_fill_": "attention core",
-    "aten::index_select": "attention core",
     "aten::scaled_dot_product_attention": "attention core",
     "Kernels.attention": "attention core",
     "Kernels.layer_norm": "LayerNorm",

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from models.bert import Bert
 from models.config import parse_config
-from models.encoder import Encoder
 from models.tokenizer import EncodedPair
 
 PAIRS = 64
@@ -69,9 +69,9 @@ def network(shape: Shape) -> BertForSequenceClassification:
     return BertForSequenceClassification(config).eval()
 
 
-def encoder(model: BertForSequenceClassification, dtype: torch.dtype) -> Encoder:
-    """Our encoder with the weights of a transformers model, on the CPU."""
-    return Encoder(
+def encoder(model: BertForSequenceClassification, dtype: torch.dtype) -> Bert:
+    """Our network with the weights of a transformers model, on the CPU."""
+    return Bert(
         parse_config(model.config.to_dict()), model.state_dict(), device=torch.device("cpu"), dtype=dtype
     )
 

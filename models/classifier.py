@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
+from models.batch import pack
+from models.bert import Bert
 from models.checkpoint import read_tensors
 from models.config import ModelConfig, read_config, read_stored_masks
 from models.device import resolve_device, resolve_dtype
-from models.encoder import Encoder
 from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
 from models.hub import DEFAULT, locate
-from models.packing import pack
 from models.tokenizer import EncodedPair, PairTokenizer
 
 Masks = HeadMask | Sequence[HeadMask | None] | None
@@ -70,14 +70,14 @@ class Classifier:
         name: str,
         config: ModelConfig,
         tokenizer: PairTokenizer,
-        encoder: Encoder,
+        network: Bert,
         stored_masks: dict[str, HeadMask],
         quality: dict[str, float] | None = None,
     ) -> None:
         self.name = name
         self.config = config
         self.tokenizer = tokenizer
-        self.encoder = encoder
+        self.network = network
         self.stored_masks = stored_masks
         self.quality = quality
 
@@ -111,7 +111,7 @@ class Classifier:
             vocab_size=config.vocab_size,
             cache_size=tokenizer_cache,
         )
-        encoder = Encoder(
+        network = Bert(
             config,
             read_tensors(directory, config),
             device=where,
@@ -120,7 +120,7 @@ class Classifier:
         )
         name = "headroom-default" if directory == DEFAULT else str(path).rstrip("/").rsplit("/", 1)[-1]
         return cls(
-            name, config, tokenizer, encoder, read_stored_masks(directory, config), read_quality(directory)
+            name, config, tokenizer, network, read_stored_masks(directory, config), read_quality(directory)
         )
 
     @property
@@ -172,11 +172,11 @@ class Classifier:
         """Logits of at least one encoded pair, in one pass of the network, or several where that is faster.
 
         head_weights: (n, layers, heads) or (layers, heads) float32, None for all heads on.
-        sliced: as in `Encoder.forward`.
+        sliced: as in `Bert.forward`.
         Returns (n, labels) float32, least relevant grade first.
         """
         lengths = [len(pair) for pair in pairs]
-        most = self.encoder.pack_tokens
+        most = self.network.max_pack_tokens
         if most is None or sum(lengths) <= most:
             logits = self._pass(pairs, head_weights, sliced)
         else:
@@ -193,9 +193,9 @@ class Classifier:
         self, pairs: Sequence[EncodedPair], head_weights: np.ndarray | None, sliced: bool
     ) -> np.ndarray:
         """Logits of one pass of the network, (n, labels) float32, labels as in the checkpoint."""
-        encoder = self.encoder
-        batch = pack(pairs, device=encoder.device, deterministic=encoder.deterministic)
-        return encoder.forward(batch, head_weights, sliced=sliced).numpy(force=True)
+        network = self.network
+        batch = pack(pairs, device=network.device, deterministic=network.deterministic)
+        return network.forward(batch, head_weights, sliced=sliced).numpy(force=True)
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Calibrated scores of logits (n, labels) float32 that `forward` gave."""
@@ -208,9 +208,9 @@ class Classifier:
 
         Returns (len(heads), n, n) float32; a row sums to 1, or to the head's weight under the mask.
         """
-        encoder = self.encoder
-        batch = pack([pair], device=encoder.device, deterministic=encoder.deterministic)
-        return encoder.attention(batch, heads, None if head_mask is None else head_mask.matrix)
+        network = self.network
+        batch = pack([pair], device=network.device, deterministic=network.deterministic)
+        return network.attention_maps(batch, heads, None if head_mask is None else head_mask.matrix)
 
     def _masks(self, head_mask: Masks, count: int) -> HeadMask | list[HeadMask] | None:
         if head_mask is None:

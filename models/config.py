@@ -13,7 +13,7 @@ from models.errors import ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-"""`hidden_act` in config.json → the name that models.linear uses."""
+"""`hidden_act` in config.json → the name that models.ops uses."""
 
 INT8_FORMAT = "w8a8-1"
 """`headroom.quantization.format` in config.json: the layout that models.checkpoint.int8_tensors describes."""

@@ -29,14 +29,15 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
+from models.batch import PackedBatch, pack
+from models.bert import Bert
 from models.checkpoint import TOKENIZER_FILES, layer_prefix, read_tensors
 from models.checks import check_can_be_quantized, check_empty
 from models.config import INT8_FORMAT, QUANTIZATION_CONFIG, ModelConfig, parse_config, read_config
-from models.encoder import Encoder
 from models.errors import ModelError
-from models.int8_linear import MIDDLE, Product
-from models.linear import activate
-from models.packing import PackedBatch, pack
+from models.live_heads import Live
+from models.ops.int8 import ZERO_POINT, QuantizedMap
+from models.ops.torch import activate
 from models.tokenizer import EncodedPair
 
 TOKENS = 8_192
@@ -118,31 +119,28 @@ def calibrate(
 ) -> Iterator[dict[str, Tensor]]:
     """The int8 tensors of one layer after another, each fitted to what reaches it through those before."""
     cpu = torch.device("cpu")
-    network = Encoder(config, tensors, device=cpu, dtype=torch.float32)
+    network = Bert(config, tensors, device=cpu, dtype=torch.float32)
     masks = torch.from_numpy(head_weights(config, sum(batch.rows for batch in calibration)))
     rows = torch.tensor_split(masks, np.cumsum([batch.rows for batch in calibration]).tolist()[:-1])
     streams = [network.embed(batch) for batch in calibration]
-    for number in range(config.num_layers):
-        prefix = layer_prefix(number)
-        float_layer = network.layers[number]
-        found: dict[str, Tensor] = {}
-        if float_layer.attention is not None:
-            kept = list(config.kept_heads[number])
-            joined = [
-                float_layer.attention.joined(x, batch, weights[:, number, kept])
-                for x, batch, weights in zip(streams, calibration, rows, strict=True)
-            ]
-            found |= _attention(tensors, prefix, torch.cat(streams), torch.cat(joined))
-            middle = [
-                float_layer.attention_norm(float_layer.attention.output(heads, residual=x))
-                for heads, x in zip(joined, streams, strict=True)
-            ]
+    for number, layer in enumerate(network.layers):
+        prefix, kept = layer_prefix(number), list(config.kept_heads[number])
+        live = [Live(layer.attention, weights[:, number, kept]) for weights in rows]
+        contexts = [
+            network.context(x, batch, heads)
+            for x, batch, heads in zip(streams, calibration, live, strict=True)
+        ]
+        middle = [
+            network.after_attention(layer, x, context, heads)
+            for x, context, heads in zip(streams, contexts, live, strict=True)
+        ]
+        present = [context for context in contexts if context is not None]
+        if present:
+            quantized = _attention(tensors, prefix, torch.cat(streams), torch.cat(present))
         else:
-            middle = [float_layer.attention_norm(x + float_layer.attention_bias) for x in streams]
-            found |= _no_attention(tensors, prefix, config.hidden_size)
-        found |= _feed_forward(tensors, prefix, torch.cat(middle), config.activation)
-        streams = [float_layer.feed_forward(x) for x in middle]
-        yield found
+            quantized = _no_attention(tensors, prefix, config.hidden_size)
+        yield quantized | _feed_forward(tensors, prefix, torch.cat(middle), config.activation)
+        streams = [layer.feed_forward(x) for x in middle]
 
 
 def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:
@@ -168,16 +166,16 @@ def _attention(tensors: dict[str, Tensor], prefix: str, x: Tensor, joined: Tenso
     names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
     weights = [tensors[f"{name}.weight"].float() for name in names]
     biases = [tensors[f"{name}.bias"].float() for name in names]
-    scale, offset = channel_steps(x, torch.cat(weights))
+    scale, offset = channel_scales(x, torch.cat(weights))
     output = tensors[f"{prefix}attention.output.dense.weight"].float()
-    heads_scale, _ = channel_steps(joined, output, midpoints=False)
+    heads_scale, _ = channel_scales(joined, output, midpoints=False)
     weights[2] = weights[2] / heads_scale[:, None]
     biases[2] = biases[2] / heads_scale
     found = {f"{prefix}attention.self.input_scale": scale, f"{prefix}attention.self.input_offset": offset}
     for name, weight, bias in zip(names, weights, biases, strict=True):
-        found |= _named(name, product(weight, bias, scale, offset))
+        found |= _named(name, quantized_map(weight, bias, scale, offset))
     name = f"{prefix}attention.output.dense"
-    return found | _named(name, product(output, tensors[f"{name}.bias"].float(), heads_scale))
+    return found | _named(name, quantized_map(output, tensors[f"{name}.bias"].float(), heads_scale))
 
 
 def _no_attention(tensors: dict[str, Tensor], prefix: str, hidden: int) -> dict[str, Tensor]:
@@ -200,22 +198,22 @@ def _feed_forward(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation
     up_weight, up_bias, down_weight, down_bias = (
         tensors[f"{name}.{part}"].float() for name in (up, down) for part in ("weight", "bias")
     )
-    scale, offset = channel_steps(x, up_weight)
+    scale, offset = channel_scales(x, up_weight)
     inner = activate(F.linear(x, up_weight, up_bias), activation)
-    inner_scale, zero_point = tensor_steps(inner, down_weight)
+    inner_scale, zero_point = tensor_scale(inner, down_weight)
     return {
-        **_named(up, product(up_weight, up_bias, scale, offset)),
+        **_named(up, quantized_map(up_weight, up_bias, scale, offset)),
         f"{up}.input_scale": scale,
         f"{up}.input_offset": offset,
-        **_named(down, product(down_weight, down_bias)),
+        **_named(down, quantized_map(down_weight, down_bias)),
         f"{down}.input_scale": torch.tensor(inner_scale),
         f"{down}.input_zero_point": torch.tensor(zero_point, dtype=torch.uint8),
     }
 
 
-def product(
+def quantized_map(
     weight: Tensor, bias: Tensor, input_scale: Tensor | None = None, input_offset: Tensor | None = None
-) -> Product:
+) -> QuantizedMap:
     """The int8 form of x·weightᵀ + bias for inputs x ≈ input_scale·steps + input_offset.
 
     weight: (out, in) float32; bias: (out,); input_scale, input_offset: (in,) float32, None: 1 and 0.
@@ -225,10 +223,10 @@ def product(
     if input_scale is not None:
         weight = weight * input_scale
     scale = (weight.abs().amax(1) / 127).clamp_(min=1e-12)
-    return Product(torch.round(weight / scale[:, None]).clamp_(-127, 127).to(torch.int8), scale, bias)
+    return QuantizedMap(torch.round(weight / scale[:, None]).clamp_(-127, 127).to(torch.int8), scale, bias)
 
 
-def channel_steps(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tuple[Tensor, Tensor]:
+def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tuple[Tensor, Tensor]:
     """The step and midpoint of each input channel with which x·weightᵀ in 8 bits comes out best.
 
     x: (T, in) float32, weight: (out, in). midpoints: False keeps them at 0. Returns two of (in,) float32.
@@ -241,23 +239,23 @@ def channel_steps(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tuple
     exact = centred @ weight.T
 
     def error(scale: Tensor) -> float:
-        steps = torch.round(centred / scale).clamp_(-MIDDLE, MIDDLE - 1)
-        return _error(steps, product(weight, torch.zeros(len(weight)), scale), exact)
+        steps = torch.round(centred / scale).clamp_(-ZERO_POINT, ZERO_POINT - 1)
+        return _error(steps, quantized_map(weight, torch.zeros(len(weight)), scale), exact)
 
     balanced = []
     for balance in BALANCE:
         shape = reach**balance / columns ** (1 - balance)
-        balanced.append(shape * ((reach / shape).amax() / (MIDDLE - 1)))
-    best = min([reach.amax().expand_as(reach) / (MIDDLE - 1), *balanced], key=error)
+        balanced.append(shape * ((reach / shape).amax() / (ZERO_POINT - 1)))
+    best = min([reach.amax().expand_as(reach) / (ZERO_POINT - 1), *balanced], key=error)
     return min((best * kept for kept in KEPT), key=error), offset
 
 
-def tensor_steps(x: Tensor, weight: Tensor) -> tuple[float, int]:
+def tensor_scale(x: Tensor, weight: Tensor) -> tuple[float, int]:
     """The one step and zero point of the inputs with which x·weightᵀ in 8 bits comes out best."""
     low, high = min(float(x.min()), 0.0), max(float(x.max()), 1e-6)
     sample = _sample(x)
     exact = sample @ weight.T
-    rounded = product(weight, torch.zeros(len(weight)))
+    rounded = quantized_map(weight, torch.zeros(len(weight)))
 
     def steps(kept: float) -> tuple[float, int]:
         scale = (high * kept - low) / 255
@@ -271,7 +269,7 @@ def tensor_steps(x: Tensor, weight: Tensor) -> tuple[float, int]:
     return min(map(steps, KEPT), key=error)
 
 
-def _error(steps: Tensor, rounded: Product, exact: Tensor, scale: float = 1.0) -> float:
+def _error(steps: Tensor, rounded: QuantizedMap, exact: Tensor, scale: float = 1.0) -> float:
     """The mean squared error of an int8 product of centred steps. steps: (T, in), exact: (T, out)."""
     found = F.linear(steps, rounded.weight.float()).mul_(rounded.weight_scale * scale)
     return float(found.sub_(exact).square_().mean())
@@ -282,5 +280,5 @@ def _sample(x: Tensor) -> Tensor:
     return x[:: -(-x.shape[0] // SEARCHED)]
 
 
-def _named(name: str, found: Product) -> dict[str, Tensor]:
-    return {f"{name}.{part}": tensor for part, tensor in found._asdict().items()}
+def _named(name: str, integers: QuantizedMap) -> dict[str, Tensor]:
+    return {f"{name}.{part}": tensor for part, tensor in integers._asdict().items()}

@@ -95,7 +95,7 @@ class Engine:
         self._on_failure = on_failure
         self.failure: DeviceFailed | None = None
         self.tokens_per_second: float | None = None
-        device = next((c.encoder.device for c in classifiers.values()), torch.device("cpu"))
+        device = next((c.network.device for c in classifiers.values()), torch.device("cpu"))
         self.split_tokens: int | None = None
         if device.type == "cuda":
             self.slots = 2
@@ -112,7 +112,7 @@ class Engine:
         """
         rows = [item.payload for item in batch.items]
         assert isinstance(batch.lane, Lane)
-        exact = self.classifiers[batch.lane.checkpoint].encoder.deterministic
+        exact = self.classifiers[batch.lane.checkpoint].network.deterministic
         pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
         return await asyncio.get_running_loop().run_in_executor(pool, self._forward, batch.lane, rows)
 

@@ -58,7 +58,7 @@ def masks(catalog: Catalog) -> MasksResponse:
 
 
 def _model(classifier: Classifier) -> ModelInfo:
-    config, encoder = classifier.config, classifier.encoder
+    config, network = classifier.config, classifier.network
     return ModelInfo(
         name=classifier.name,
         layers=config.num_layers,
@@ -68,13 +68,13 @@ def _model(classifier: Classifier) -> ModelInfo:
         vocab_size=config.vocab_size,
         max_tokens=config.max_positions,
         grades=list(config.labels) if config.is_graded else None,
-        parameters=encoder.parameters,
-        bytes=encoder.nbytes,
-        sliced_bytes=encoder.sliced.nbytes,
-        device=describe(encoder.device),
-        dtype=encoder.number_format,
-        deterministic=encoder.deterministic,
+        parameters=network.parameters,
+        bytes=network.nbytes,
+        sliced_bytes=network.live_heads.cache.nbytes,
+        device=describe(network.device),
+        dtype=network.number_format,
+        deterministic=network.deterministic,
         processor=processor_features(),
-        kernels=encoder.kernels,
+        kernels=network.ops.kernels,
         quality=classifier.quality,
     )

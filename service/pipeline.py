@@ -93,7 +93,7 @@ class Pipeline:
         self._catalog = catalog
         self._metrics = metrics
         self._base = engine.classifiers[BASE]
-        self._device = self._base.encoder.device.type
+        self._device = self._base.network.device.type
         self._budget = settings.batch_tokens(self._device)
         self._tokenize_thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
         self._tasks: list[asyncio.Task[None]] = []
@@ -124,8 +124,8 @@ class Pipeline:
             version=version("headroom"),
             torch=torch.__version__,
             model=base.name,
-            device=describe(base.encoder.device),
-            dtype=base.encoder.number_format,
+            device=describe(base.network.device),
+            dtype=base.network.number_format,
         )
         return pipeline
 
@@ -481,7 +481,7 @@ class Pipeline:
         lanes = {variant.lane for variant in catalog.variants.values()}
         sliced = Counter(lane.checkpoint for lane in lanes if lane.sliced)
         for checkpoint, classifier in self._engine.classifiers.items():
-            classifier.encoder.make_room(sliced=sliced[checkpoint])
+            classifier.network.live_heads.make_room(sliced=sliced[checkpoint])
 
     def _publish(self) -> None:
         catalog = self._catalog

@@ -43,7 +43,7 @@ class Variant:
     def parameters(self) -> int:
         """Parameters left, those of the heads that are off not counted where they are cut out."""
         config = self.classifier.config
-        total = self.classifier.encoder.parameters
+        total = self.classifier.network.parameters
         if not self.sliced:
             return total
         off = sum(head in config.kept_heads[layer] for layer, head in self.mask.off)

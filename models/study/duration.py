@@ -49,7 +49,7 @@ def seconds_per_pass(study: Study) -> float:
     rows = next(batches_by_length([len(pair) for pair in encoded], runner.BATCH_TOKENS))
     first = [encoded[row] for row in rows]
     masks = (np.random.default_rng(0).random((FIRST_MASKS, *study.shape)) < 0.5).astype(np.float32)
-    on_cpu = clf.encoder.device.type == "cpu"
+    on_cpu = clf.network.device.type == "cpu"
     threads = torch.get_num_threads()
     try:
         if on_cpu:

@@ -71,7 +71,7 @@ def by_magnitude(classifier: Classifier, held: Sequence[Head]) -> Order:
     """Ascending Frobenius norm of W^O·W^V, the linear map that a head applies to what it attends to."""
     norms = np.zeros((classifier.num_layers, classifier.num_heads))
     for number, (layer, kept) in enumerate(
-        zip(classifier.encoder.layers, classifier.config.kept_heads, strict=True)
+        zip(classifier.network.layers, classifier.config.kept_heads, strict=True)
     ):
         if layer.attention is None:
             continue

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models.batch import pack
 from models.bootstrap import Draws, Floats, Interval
 from models.classifier import Classifier, batches_by_length
-from models.encoder import Encoder
-from models.packing import PackedBatch, pack
 from models.study.base import Study
 from models.study.statistics import Resamples
 
@@ -83,30 +81,17 @@ def outputs(
     start = np.concatenate(([0], np.cumsum(lengths)))
     found: list[list[NDArray[np.float32]]] = [[] for _ in range(classifier.num_layers)]
     pair_of = []
-    encoder = classifier.encoder
+    network = classifier.network
     for rows in batches_by_length(lengths.tolist(), 4096):
-        batch = pack([encoded[i] for i in rows], device=encoder.device, fill=False)
+        batch = pack([encoded[i] for i in rows], device=network.device, fill=False)
         order = [rows[i] for i in batch.order]
         wanted = np.concatenate([drawn[start[i] : start[i + 1]] for i in order])
         pair_of.append(np.repeat(order, lengths[order])[wanted])
-        for layer, x in enumerate(_layers(encoder, batch, mask)):
-            found[layer].append(x[torch.from_numpy(wanted)].float().numpy(force=True))
+        with torch.inference_mode():
+            live = network.live_heads.of(mask)
+            for layer, x in enumerate(network.layer_outputs(network.embed(batch), batch, live)):
+                found[layer].append(x[torch.from_numpy(wanted)].float().numpy(force=True))
     return [np.concatenate(parts) for parts in found], np.concatenate(pair_of)
-
-
-def _layers(encoder: Encoder, batch: PackedBatch, mask: NDArray[np.float32] | None) -> Iterator[torch.Tensor]:
-    """The output of each layer, (T, D)."""
-    with torch.inference_mode():
-        x = encoder.embed(batch)
-        for number, (layer, held) in enumerate(zip(encoder.layers, encoder.config.kept_heads, strict=True)):
-            weights = np.ones(len(held), np.float32) if mask is None else mask[number, list(held)]
-            if layer.attention is None or not weights.any():
-                attended = x + layer.attention_bias
-            else:
-                scale = torch.from_numpy(weights[None]).to(x.device, x.dtype)
-                attended = layer.attention.output(layer.attention.joined(x, batch, scale), residual=x)
-            x = layer.feed_forward(layer.attention_norm(attended))
-            yield x
 
 
 def _kernel(x: NDArray[np.float32]) -> Floats:

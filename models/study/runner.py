@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from models.batch import pack
 from models.classifier import Classifier, batches_by_length
 from models.evaluation import Evaluation
-from models.packing import pack
 from models.study.base import Judged, Matrix, Progress, Silent
 from models.study.prefixes import logits_under
 from models.tokenizer import EncodedPair
@@ -56,10 +56,10 @@ def logits_of(
     classifier: Classifier, encoded: Sequence[EncodedPair], masks: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Logits (masks, pairs, grades) float32 of encoded pairs in one batch under each mask."""
-    encoder = classifier.encoder
-    batch = pack(encoded, device=encoder.device, deterministic=encoder.deterministic)
+    network = classifier.network
+    batch = pack(encoded, device=network.device, deterministic=network.deterministic)
     ordered: NDArray[np.float32] = np.take(
-        logits_under(encoder, batch, masks), classifier.config.label_order, axis=2
+        logits_under(network, batch, masks), classifier.config.label_order, axis=2
     )
     return ordered
 
@@ -167,7 +167,7 @@ class Runner:
         """On a CPU parts run side by side, a core each: threads that share one part wait for each other at
         every product, and beside other work nearly always."""
         cores = torch.get_num_threads()
-        if len(parts) < 2 or cores < 2 or self.classifier.encoder.device.type != "cpu":
+        if len(parts) < 2 or cores < 2 or self.classifier.network.device.type != "cpu":
             for number, part in enumerate(parts):
                 yield number, compute(self.classifier, part)
             return
@@ -227,5 +227,5 @@ def identity_of(directory: Path, classifier: Classifier) -> str:
             with file.open("rb") as stream:
                 while block := stream.read(1 << 22):
                     digest.update(block)
-    encoder = classifier.encoder
-    return f"1 {digest.hexdigest()} {encoder.device.type} {encoder.dtype} {encoder.deterministic}"
+    network = classifier.network
+    return f"1 {digest.hexdigest()} {network.device.type} {network.dtype} {network.deterministic}"

@@ -85,7 +85,7 @@ def measure(study: Study, mask: Matrix | None, scales: Matrix | None) -> Speed:
                 name,
                 len(pairs) / median(seconds[:, place]),
                 median(seconds[:, 0] / seconds[:, place]),
-                classifier.encoder.parameters,
+                classifier.network.parameters,
                 _quality(classifier, judged) if name.startswith("pruned") else None,
             )
             for place, (name, classifier, _) in enumerate(ways)
@@ -99,8 +99,8 @@ def _pruned(study: Study, weights: HeadMask | Matrix, directory: Path) -> Classi
     source = locate(study.model)
     prune(source, directory, weights)
     clf = study.classifier
-    dtype = "bfloat16" if clf.encoder.dtype.itemsize == 2 else "float32"
-    return Classifier.load(directory, str(clf.encoder.device), dtype, deterministic=clf.encoder.deterministic)
+    dtype = "bfloat16" if clf.network.dtype.itemsize == 2 else "float32"
+    return Classifier.load(directory, str(clf.network.device), dtype, deterministic=clf.network.deterministic)
 
 
 def _scoring(

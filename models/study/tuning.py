@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 from torch import Tensor
 
-from models.live_heads import head_rows
-from models.packing import PackedBatch
+from models.batch import PackedBatch
+from models.live_heads import Live, head_rows
 from models.study.base import Matrix
 from models.study.gradients import OpenNetwork
 from models.tokenizer import EncodedPair
@@ -45,22 +45,22 @@ def tuned_scales(
     scales = [np.array(mask, np.float32) for mask in masks]
     with torch.inference_mode():
         batches = list(network.batches(pairs))
-        intact = [network.embed(batch) for batch in batches]
+        intact = [network.network.embed(batch) for batch in batches]
         streams = [list(intact) for _ in masks]
-        for number, layer in enumerate(network.layers):
+        for number, heads in enumerate(network.config.kept_heads):
             before = _outputs(network, number, intact, batches)
             wanted = [x + outputs.sum(1) for x, outputs in zip(intact, before, strict=True)]
-            ones = torch.ones(len(layer.heads), device=network.device)
+            ones = torch.ones(len(heads), device=network.device)
             intact = _onward(network, number, intact, before, ones)
             for place, mask in enumerate(masks):
                 outputs = _outputs(network, number, streams[place], batches)
-                kept = [i for i, head in enumerate(layer.heads) if mask[number, head] > 0]
+                kept = [i for i, head in enumerate(heads) if mask[number, head] > 0]
                 if kept:
                     targets = [(y - x).flatten() for y, x in zip(wanted, streams[place], strict=True)]
                     designs = [parts[:, kept].transpose(1, 2).flatten(0, 1) for parts in outputs]
                     for i, scale in zip(kept, _least_squares(designs, targets), strict=True):
-                        scales[place][number, layer.heads[i]] = scale
-                of_layer = torch.from_numpy(scales[place][number, list(layer.heads)]).to(network.device)
+                        scales[place][number, heads[i]] = scale
+                of_layer = torch.from_numpy(scales[place][number, list(heads)]).to(network.device)
                 streams[place] = _onward(network, number, streams[place], outputs, of_layer)
                 done(1)
     return scales
@@ -80,22 +80,22 @@ def _onward(
     scales: Tensor,
 ) -> list[Tensor]:
     """What leaves the layer when its heads' outputs (T, h, D) are scaled by `scales` (h,)."""
-    bias = network.layers[number].bias
+    layer = network.network.layers[number]
     return [
-        network.finish(number, x, (parts * scales[:, None]).sum(1) + bias)
+        layer.feed_forward(layer.attention_norm(x + (parts * scales[:, None]).sum(1) + layer.attention_bias))
         for x, parts in zip(streams, outputs, strict=True)
     ]
 
 
 def _head_outputs(network: OpenNetwork, number: int, x: Tensor, batch: PackedBatch) -> Tensor:
     """What each head of the layer adds to the residual, W^O applied, without its bias. (T, D) → (T, h, D)."""
-    layer = network.layers[number]
-    contexts = network.contexts(number, x, batch)
-    if layer.output is None:
+    attention = network.network.layers[number].attention
+    context = network.network.context(x, batch, Live(attention))
+    if attention is None or context is None:
         return x.new_zeros(x.shape[0], 0, x.shape[1])
-    size = contexts.shape[2]
-    slices = [layer.output.weight[:, head_rows([place], size)] for place in range(contexts.shape[1])]
-    return torch.einsum("thd,hod->tho", contexts, torch.stack(slices))
+    size, output = attention.head_size, attention.output.weight
+    slices = [output[:, head_rows([place], size)] for place in range(attention.heads)]
+    return torch.einsum("thd,hod->tho", context.view(x.shape[0], -1, size), torch.stack(slices))
 
 
 def _least_squares(designs: Sequence[Tensor], targets: Sequence[Tensor]) -> Floats:

@@ -80,7 +80,7 @@ def command(
             "calibration": str(data or SAMPLE / "calibration.jsonl.gz"),
             "test": None if test is None else str(test),
             "bytes": {"before": old_bytes, "after": new_bytes},
-            "parameters": {"before": before.encoder.nbytes, "after": after.encoder.nbytes},
+            "parameters": {"before": before.network.nbytes, "after": after.network.nbytes},
             "against_float32": asdict(found),
         }
         print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())

@@ -156,7 +156,7 @@ def _cluster(model: str | None, clf: Any, use_ray: bool) -> Any:
     from service.deployment import tasks
 
     remote: Map
-    with tasks.spread(str(locate(model)), str(clf.encoder.device), str(clf.encoder.dtype)) as remote:
+    with tasks.spread(str(locate(model)), str(clf.network.device), str(clf.network.dtype)) as remote:
         yield remote
 
 

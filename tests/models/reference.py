@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from transformers import BertForSequenceClassification
 
+from models.batch import pack
+from models.bert import Bert
 from models.config import parse_config
-from models.encoder import Encoder
-from models.packing import pack
 from models.tokenizer import EncodedPair
 
 CPU = torch.device("cpu")
@@ -51,11 +51,11 @@ def reference_logits(
     return np.stack(rows)
 
 
-def encoder_of(
+def network_of(
     model: BertForSequenceClassification, dtype: torch.dtype = torch.float32, *, deterministic: bool = False
-) -> Encoder:
-    """Our encoder with the weights of a transformers model."""
-    return Encoder(
+) -> Bert:
+    """Our network with the weights of a transformers model."""
+    return Bert(
         parse_config(model.config.to_dict()),
         model.state_dict(),
         device=CPU,
@@ -64,7 +64,7 @@ def encoder_of(
     )
 
 
-def logits_of(encoder: Encoder, pairs: list[EncodedPair], weights: np.ndarray | None = None) -> np.ndarray:
+def logits_of(network: Bert, pairs: list[EncodedPair], weights: np.ndarray | None = None) -> np.ndarray:
     """Our logits (n, labels) of pairs packed into one batch."""
-    batch = pack(pairs, device=CPU, deterministic=encoder.deterministic)
-    return encoder.forward(batch, weights).numpy()
+    batch = pack(pairs, device=CPU, deterministic=network.deterministic)
+    return network.forward(batch, weights).numpy()

@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertForSequenceClassification
 
-import models.encoder as encoder_module
 from models import Classifier, HeadMask, InvalidMask, ModelError
 from models.classifier import Scores, batches_by_length
 
@@ -86,13 +85,14 @@ def test_more_tokens_than_the_device_computes_well_are_cut_into_several_passes(
     whole = clf.forward(pairs, weights)
 
     passes = []
-    forward = clf.encoder.forward
+    forward = clf.network.forward
     monkeypatch.setattr(
-        clf.encoder, "forward", lambda *given, **how: passes.append(given[0]) or forward(*given, **how)
+        clf.network, "forward", lambda *given, **how: passes.append(given[0]) or forward(*given, **how)
     )
-    assert clf.encoder.pack_tokens is not None
+    assert clf.network.max_pack_tokens is not None
+    assert clf.network.ops.max_pack_bytes is not None
     monkeypatch.setattr(
-        "models.encoder.LARGEST_BUFFER", encoder_module.LARGEST_BUFFER * 30 // clf.encoder.pack_tokens
+        clf.network.ops, "max_pack_bytes", clf.network.ops.max_pack_bytes * 30 // clf.network.max_pack_tokens
     )
     cut = clf.forward(pairs, weights)
 

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from models.bert import Bert
 from models.config import parse_config
-from models.encoder import Encoder
 from models.tokenizer import EncodedPair
 from tests.models.reference import CPU, logits_of
 
@@ -47,9 +47,9 @@ def pairs_of(name: str) -> list[EncodedPair]:
     ]
 
 
-def encoder_of(name: str, *, deterministic: bool) -> Encoder:
+def network_of(name: str, *, deterministic: bool) -> Bert:
     config = parse_config(INDEX[name]["config"])
-    return Encoder(config, weights_of(name), device=CPU, dtype=torch.float32, deterministic=deterministic)
+    return Bert(config, weights_of(name), device=CPU, dtype=torch.float32, deterministic=deterministic)
 
 
 CASES = [(name, mask) for name, entry in INDEX.items() for mask in entry["masks"]]
@@ -60,19 +60,19 @@ CASES = [(name, mask) for name, entry in INDEX.items() for mask in entry["masks"
 def test_masked_and_pruned_logits_are_those_of_transformers_4(
     name: str, mask: str, deterministic: bool
 ) -> None:
-    encoder = encoder_of(name, deterministic=deterministic)
+    network = network_of(name, deterministic=deterministic)
     weights = TENSORS.get(f"{name}/masks/{mask}")  # pruned checkpoints have only `none`
     exact = TENSORS[f"{name}/logits64/{mask}"].numpy()
     theirs = TENSORS[f"{name}/logits/{mask}"].numpy()
 
     for _ in range(2):  # the second time, dead heads are cut out
-        ours = logits_of(encoder, pairs_of(name), None if weights is None else weights.numpy())
+        ours = logits_of(network, pairs_of(name), None if weights is None else weights.numpy())
         assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-6
 
 
 @pytest.mark.parametrize("name", [name for name, entry in INDEX.items() if not entry.get("pruned_from")])
 def test_different_masks_in_one_batch_give_what_each_gives_alone(name: str) -> None:
-    encoder = encoder_of(name, deterministic=False)
+    network = network_of(name, deterministic=False)
     pairs = pairs_of(name)
     masks = [mask for mask in INDEX[name]["masks"] if f"{name}/masks/{mask}" in TENSORS]
     shape = TENSORS[f"{name}/masks/{masks[0]}"].shape
@@ -80,7 +80,7 @@ def test_different_masks_in_one_batch_give_what_each_gives_alone(name: str) -> N
     weights = np.stack([TENSORS[f"{name}/masks/{mask}"].numpy() for _, mask in rows])
     assert weights.shape[1:] == tuple(shape)
 
-    together = logits_of(encoder, [pairs[i] for i, _ in rows], weights)
+    together = logits_of(network, [pairs[i] for i, _ in rows], weights)
 
     exact = np.stack([TENSORS[f"{name}/logits64/{mask}"][i].numpy() for i, mask in rows])
     theirs = np.stack([TENSORS[f"{name}/logits/{mask}"][i].numpy() for i, mask in rows])

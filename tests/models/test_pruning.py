@@ -28,7 +28,7 @@ def test_prune_then_score_is_mask_then_score(tiny_checkpoint: Path, tmp_path: Pa
     pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
 
     np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=1e-5)
-    assert pruned.encoder.parameters == whole.encoder.parameters - len(mask.off) * 8 * (4 * 32 + 3)
+    assert pruned.network.parameters == whole.network.parameters - len(mask.off) * 8 * (4 * 32 + 3)
 
 
 def test_weights_between_0_and_1_are_folded_into_the_output_projection(

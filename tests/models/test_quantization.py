@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 from transformers import BertForSequenceClassification
 from transformers.utils import logging
 
-from models import Classifier, HeadMask, ModelError, UnsupportedCheckpoint, int8_linear
-from models.int8_linear import has_integer_products
+from models import Classifier, HeadMask, ModelError, UnsupportedCheckpoint
+from models.ops import int8 as int8_ops
+from models.ops.int8 import has_integer_products
 from models.pruning import prune
 from models.quantization import quantize
 from tests.checkpoints import WORDS, write_checkpoint
@@ -56,7 +57,7 @@ def copied(int8_checkpoint: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def _plain_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     has_integer_products.cache_clear()
-    monkeypatch.setattr(int8_linear, "CHECKED_TORCH", "1.0.")
+    monkeypatch.setattr(int8_ops, "CHECKED_TORCH", "1.0.")
     yield
     has_integer_products.cache_clear()
 
@@ -89,9 +90,9 @@ def test_the_checkpoint_is_a_quarter_of_its_float_products(
     tensors = load_file(int8_checkpoint / "model.safetensors")
     products = [name for name, tensor in tensors.items() if tensor.dtype == torch.int8]
     assert len(products) == 3 * 6
-    assert load(int8_checkpoint).encoder.parameters == load(tiny_checkpoint).encoder.parameters
-    assert load(int8_checkpoint).encoder.number_format == "int8"
-    assert load(int8_checkpoint).encoder.nbytes < load(tiny_checkpoint).encoder.nbytes
+    assert load(int8_checkpoint).network.parameters == load(tiny_checkpoint).network.parameters
+    assert load(int8_checkpoint).network.number_format == "int8"
+    assert load(int8_checkpoint).network.nbytes < load(tiny_checkpoint).network.nbytes
 
 
 def test_one_channel_far_wider_than_the_others_costs_the_others_nothing(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_cut_out_heads_score_as_masked_ones(int8_checkpoint: Path) -> None:
     for _ in range(3):
         sliced = clf.score(PAIRS, mask).logits
 
-    assert clf.encoder.sliced.nbytes > 0
+    assert clf.network.live_heads.cache.nbytes > 0
     np.testing.assert_allclose(sliced, masked, atol=0.02 * np.abs(masked).max())
 
 
@@ -200,7 +201,7 @@ def test_deterministic_scores_are_the_same_bits_in_any_batch(int8_checkpoint: Pa
 def test_another_processor_gives_the_same_answers(int8_checkpoint: Path) -> None:
     plain = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
     has_integer_products.cache_clear()
-    int8_linear.CHECKED_TORCH = "2.13."
+    int8_ops.CHECKED_TORCH = "2.13."
     fused = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
 
     np.testing.assert_allclose(plain, fused, atol=0.02 * np.abs(plain).max())

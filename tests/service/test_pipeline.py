@@ -18,7 +18,6 @@ from fastapi import FastAPI
 from safetensors.torch import load_file, save_file
 
 from models import Classifier, HeadMask
-from models.live_heads import module_bytes
 from models.quantization import quantize
 from service import pipeline as pipeline_module
 from service.api import create_app
@@ -485,9 +484,9 @@ async def test_a_live_config_changes_variants_without_touching_requests_under_wa
 async def test_every_sliced_variant_has_room_for_its_heads(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.encoder.LEAST_ROOM", 0)
-    encoder = service.pipeline._base.encoder
-    attention = sum(module_bytes(layer.attention) for layer in encoder.layers if layer.attention)
+    monkeypatch.setattr("models.live_heads.LEAST_CACHE_BYTES", 0)
+    network = service.pipeline._base.network
+    attention = sum(layer.attention.nbytes for layer in network.layers if layer.attention)
     rooms = []
     for masks in (["0.0", "0.1", "0.1", "1.*"], []):
         variants = [
@@ -495,7 +494,7 @@ async def test_every_sliced_variant_has_room_for_its_heads(
         ]
         live = LiveConfig.model_validate({"variants": [{"name": "full"}, *variants]})
         await asyncio.to_thread(service.pipeline.apply, live)
-        rooms.append(encoder.sliced.max_bytes)
+        rooms.append(network.live_heads.cache.max_bytes)
     assert rooms == [(1 + 3) * attention, attention]  # two have the same mask
 
 
@@ -525,7 +524,7 @@ async def test_listings_say_what_is_loaded(service: Service, clf: Classifier) ->
     masks = (await service.http.get("/v1/masks")).json()["masks"]
 
     assert len(models) == 1
-    assert models[0]["parameters"] == clf.encoder.parameters
+    assert models[0]["parameters"] == clf.network.parameters
     assert (models[0]["layers"], models[0]["heads"], models[0]["grades"]) == (3, 4, list(clf.grades))
     assert models[0]["sliced_bytes"] > 0
     assert [v["name"] for v in variants] == ["full", "masked", "cut"]

@@ -45,7 +45,7 @@ def test_last_state_is_what_the_encoder_classifies(tiny_checkpoint: Path) -> Non
 
     *_, last = network.states(batch)
 
-    logits = clf.encoder.classify(last[batch.first_token]).numpy()
+    logits = clf.network.classify(last[batch.first_token]).numpy()
     np.testing.assert_allclose(logits, clf.forward(encoded)[batch.order], atol=2e-5)
 
 

@@ -1,4 +1,4 @@
-"""The packed encoder against transformers, and scores that do not depend on their neighbours."""
+"""The packed network against transformers, and scores that do not depend on their neighbours."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import Classifier
-from models.live_heads import module_bytes
-from models.packing import pack
+from models.batch import pack
+from models.live_heads import Live
 from tests.checkpoints import random_model, write_checkpoint
-from tests.models.reference import encoder_of, logits_of, random_pair, random_weights, reference_logits
+from tests.models.reference import logits_of, network_of, random_pair, random_weights, reference_logits
 
 BFLOAT16_BOUND = 2e-2
 """Largest change of a bfloat16 logit by its neighbours, relative to the logits' own scale. bfloat16 keeps
@@ -51,7 +51,7 @@ def test_float32_logits_are_as_exact_as_transformers_own(
 
     exact = reference_logits(model, pairs, torch.float64)
     theirs = reference_logits(model, pairs, torch.float32)
-    ours = logits_of(encoder_of(model), pairs)
+    ours = logits_of(network_of(model), pairs)
 
     rounding = 16 * np.finfo(np.float32).eps * max(1.0, np.abs(exact).max())  # theirs may be exact by luck
     assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + rounding
@@ -63,14 +63,14 @@ def test_deterministic_scores_are_the_same_bits_alone_and_in_any_batch(
     shape: dict[str, int], lengths: list[int], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    encoder = encoder_of(random_model(seed, **shape), deterministic=True)
+    network = network_of(random_model(seed, **shape), deterministic=True)
     pairs = [random_pair(rng, length, shape["vocab_size"]) for length in lengths]
     weights = random_weights(rng, len(pairs), shape["num_hidden_layers"], shape["num_attention_heads"])
 
-    together = logits_of(encoder, pairs, weights)
-    alone = np.concatenate([logits_of(encoder, [p], w[None]) for p, w in zip(pairs, weights, strict=True)])
+    together = logits_of(network, pairs, weights)
+    alone = np.concatenate([logits_of(network, [p], w[None]) for p, w in zip(pairs, weights, strict=True)])
     order = rng.permutation(len(pairs))
-    shuffled = logits_of(encoder, [pairs[i] for i in order], weights[order])
+    shuffled = logits_of(network, [pairs[i] for i in order], weights[order])
 
     np.testing.assert_array_equal(together, alone)
     np.testing.assert_array_equal(together[order], shuffled)
@@ -89,12 +89,12 @@ def test_deterministic_scores_hold_at_real_widths(shape: tuple[int, int, int]) -
         initializer_range=0.05,
     )
     rng = np.random.default_rng(0)
-    encoder = encoder_of(model, deterministic=True)
+    network = network_of(model, deterministic=True)
     pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 60, 40)]
     weights = random_weights(rng, len(pairs), 2, heads)
 
-    together = logits_of(encoder, pairs, weights)
-    alone = np.concatenate([logits_of(encoder, [p], w[None]) for p, w in zip(pairs, weights, strict=True)])
+    together = logits_of(network, pairs, weights)
+    alone = np.concatenate([logits_of(network, [p], w[None]) for p, w in zip(pairs, weights, strict=True)])
 
     np.testing.assert_array_equal(together, alone)
 
@@ -108,12 +108,12 @@ def test_bfloat16_scores_move_with_their_neighbours_by_no_more_than_the_stated_b
         3, num_attention_heads=heads, hidden_size=hidden, intermediate_size=inner, initializer_range=0.1
     )
     rng = np.random.default_rng(3)
-    encoder = encoder_of(model, torch.bfloat16)
+    network = network_of(model, torch.bfloat16)
     pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 64, 60)]
     weights = random_weights(rng, len(pairs), 3, heads)
 
-    together = logits_of(encoder, pairs, weights)
-    alone = np.concatenate([logits_of(encoder, [p], w[None]) for p, w in zip(pairs, weights, strict=True)])
+    together = logits_of(network, pairs, weights)
+    alone = np.concatenate([logits_of(network, [p], w[None]) for p, w in zip(pairs, weights, strict=True)])
 
     assert np.abs(together - alone).max() <= BFLOAT16_BOUND * np.abs(alone).max()
 
@@ -140,20 +140,20 @@ def test_bfloat16_is_as_close_to_the_truth_as_transformers_bfloat16(seed: int) -
                 for pair in pairs
             ]
         )
-    ours = logits_of(encoder_of(model, torch.bfloat16), pairs)
+    ours = logits_of(network_of(model, torch.bfloat16), pairs)
 
     assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-2 * np.abs(exact).max()
 
 
 def test_masks_of_one_row_never_touch_another() -> None:
     rng = np.random.default_rng(5)
-    encoder = encoder_of(random_model(5))
+    network = network_of(random_model(5))
     pairs = [random_pair(rng, int(length), 180) for length in rng.integers(4, 60, 8)]
     weights = np.ones((8, 3, 4), np.float32)
-    before = logits_of(encoder, pairs, weights)
+    before = logits_of(network, pairs, weights)
 
     weights[3] = 0
-    after = logits_of(encoder, pairs, weights)
+    after = logits_of(network, pairs, weights)
 
     others = [i for i in range(8) if i != 3]
     np.testing.assert_allclose(after[others], before[others], atol=1e-5)
@@ -162,73 +162,73 @@ def test_masks_of_one_row_never_touch_another() -> None:
 
 def test_one_mask_for_all_rows_is_the_same_as_one_each() -> None:
     rng = np.random.default_rng(6)
-    encoder = encoder_of(random_model(6))
+    network = network_of(random_model(6))
     pairs = [random_pair(rng, int(length), 180) for length in rng.integers(4, 60, 8)]
     mask = random_weights(rng, 1, 3, 4)[0]
 
-    shared = logits_of(encoder, pairs, mask)
-    each = logits_of(encoder, pairs, np.broadcast_to(mask, (8, 3, 4)).copy())
+    shared = logits_of(network, pairs, mask)
+    each = logits_of(network, pairs, np.broadcast_to(mask, (8, 3, 4)).copy())
 
     np.testing.assert_allclose(shared, each, atol=1e-5)
 
 
 def test_heads_that_are_cut_out_score_as_heads_multiplied_by_zero() -> None:
     rng = np.random.default_rng(7)
-    encoder = encoder_of(random_model(7))
+    network = network_of(random_model(7))
     pairs = [random_pair(rng, int(length), 180) for length in rng.integers(4, 60, 8)]
     mask = np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1]], np.float32)
 
-    multiplied = logits_of(encoder, pairs, mask)
-    assert encoder.sliced.nbytes == 0
-    cut = logits_of(encoder, pairs, mask)  # seen a second time
+    multiplied = logits_of(network, pairs, mask)
+    assert network.live_heads.cache.nbytes == 0
+    cut = logits_of(network, pairs, mask)  # seen a second time
 
-    assert encoder.sliced.nbytes > 0
+    assert network.live_heads.cache.nbytes > 0
     np.testing.assert_allclose(cut, multiplied, atol=1e-5)
 
 
 def test_a_sliced_mask_computes_its_heads_alone_and_another_those_of_a_width(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("models.encoder.WIDTHS", 2)  # of 4 heads: steps of 2
+    monkeypatch.setattr("models.live_heads.SLICED_WIDTHS", 2)  # of 4 heads: steps of 2
     rng = np.random.default_rng(8)
-    encoder = encoder_of(random_model(8))
-    batch = pack([random_pair(rng, 20, 180)], device=encoder.device)
+    network = network_of(random_model(8))
+    batch = pack([random_pair(rng, 20, 180)], device=network.device)
     mask = np.array([[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 0.5, 0]], np.float32)
-    multiplied = encoder.forward(batch, mask)
+    multiplied = network.forward(batch, mask)
 
     used = []
     for sliced in (False, True):
-        before = encoder.sliced.nbytes
+        before = network.live_heads.cache.nbytes
         for _ in range(2):
-            logits = encoder.forward(batch, mask, sliced=sliced)
+            logits = network.forward(batch, mask, sliced=sliced)
         np.testing.assert_allclose(logits, multiplied, atol=1e-5)
-        used.append(encoder.sliced.nbytes - before)
+        used.append(network.live_heads.cache.nbytes - before)
 
-    head = module_bytes(encoder.layers[0].attention) / 4
+    head = network.layers[0].attention.nbytes / 4
     assert [round(nbytes / head) for nbytes in used] == [2, 1 + 3]
 
 
 def test_sliced_variants_do_not_drive_out_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.encoder.LEAST_ROOM", 0)
+    monkeypatch.setattr("models.live_heads.LEAST_CACHE_BYTES", 0)
     rng = np.random.default_rng(9)
-    encoder = encoder_of(random_model(9))
-    batch = pack([random_pair(rng, 20, 180)], device=encoder.device)
+    network = network_of(random_model(9))
+    batch = pack([random_pair(rng, 20, 180)], device=network.device)
     masks = [np.ones((3, 4), np.float32) for _ in range(3)]
     for off, mask in enumerate(masks):
         mask[:, off] = 0
-    encoder.make_room(sliced=3)
+    network.live_heads.make_room(sliced=3)
 
     cut = []
     for _ in range(2):
         for mask in masks:
-            encoder.forward(batch, mask, sliced=True)
-        cut.append(encoder.sliced.nbytes)
+            network.forward(batch, mask, sliced=True)
+        cut.append(network.live_heads.cache.nbytes)
 
-    attention = sum(module_bytes(layer.attention) for layer in encoder.layers)
+    attention = sum(layer.attention.nbytes for layer in network.layers)
     assert cut[0] == cut[1] > 2 * attention  # three times three quarters
-    encoder.make_room(sliced=0)
-    encoder.forward(batch, np.tile(np.array([0, 0, 0, 1], np.float32), (3, 1)), sliced=True)
-    assert encoder.sliced.nbytes <= attention
+    network.live_heads.make_room(sliced=0)
+    network.forward(batch, np.tile(np.array([0, 0, 0, 1], np.float32), (3, 1)), sliced=True)
+    assert network.live_heads.cache.nbytes <= attention
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -243,11 +243,11 @@ def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
             output_attentions=True,
         ).attentions
 
-    encoder = encoder_of(model, dtype)
-    batch = pack([pair], device=encoder.device)
+    network = network_of(model, dtype)
+    batch = pack([pair], device=network.device)
     heads = [(2, 3), (0, 1), (1, 0)]
 
-    maps = encoder.attention(batch, heads)
+    maps = network.attention_maps(batch, heads)
 
     tolerance = 1e-5 if dtype == torch.float32 else 5e-2
     for ours, (layer, head) in zip(maps, heads, strict=True):
@@ -255,13 +255,13 @@ def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
 
 
 def test_attention_of_a_switched_off_head_is_zero() -> None:
-    encoder = encoder_of(random_model(9))
+    network = network_of(random_model(9))
 
     pair = random_pair(np.random.default_rng(9), 12, 180)
     weights = np.ones((3, 4), np.float32)
     weights[1, 2], weights[1, 3] = 0, 0.5
 
-    maps = encoder.attention(pack([pair], device=encoder.device), [(1, 2), (1, 3), (1, 1)], weights)
+    maps = network.attention_maps(pack([pair], device=network.device), [(1, 2), (1, 3), (1, 1)], weights)
 
     assert (maps[0] == 0).all()
     np.testing.assert_allclose(maps[1].sum(-1), 0.5, atol=1e-5)
@@ -272,24 +272,25 @@ def test_attention_of_a_switched_off_head_is_zero() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_cuda_scores_as_the_cpu_does(dtype: torch.dtype) -> None:
+    from models.bert import Bert
     from models.config import parse_config
-    from models.encoder import Encoder
+    from models.ops.cuda import CudaOps
 
     model = random_model(10, hidden_size=64, initializer_range=0.1)
     rng = np.random.default_rng(10)
     pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 64, 40)]
     weights = random_weights(rng, len(pairs), 3, 4)
     cuda = torch.device("cuda")
-    encoder = Encoder(parse_config(model.config.to_dict()), model.state_dict(), device=cuda, dtype=dtype)
+    network = Bert(parse_config(model.config.to_dict()), model.state_dict(), device=cuda, dtype=dtype)
 
-    exact = logits_of(encoder_of(model), pairs, weights)
-    for _ in range(4):  # computed, cut to the live heads, recorded, replayed
-        ours = encoder.forward(pack(pairs, device=cuda), weights).cpu().numpy()
+    exact = logits_of(network_of(model), pairs, weights)
+    for _ in range(4):  # computed, cut to the live heads, captured, replayed
+        ours = network.forward(pack(pairs, device=cuda), weights).cpu().numpy()
         assert np.abs(ours - exact).max() <= (1e-3 if dtype == torch.float32 else 0.1) * np.abs(exact).max()
     if dtype == torch.bfloat16:
-        assert encoder.recordings is not None
-        assert len(encoder.recordings) > 0
-        assert not encoder.recordings.off
+        assert isinstance(network.ops, CudaOps)
+        assert len(network.ops.graphs) > 0
+        assert not network.ops.graphs.off
 
 
 @pytest.mark.parametrize("size", [8, 16])  # without and with our kernels
@@ -304,14 +305,12 @@ def test_fractional_head_weights_are_as_exact_in_bfloat16_as_in_float32(tmp_path
     assert (logits(0.75) != logits(0.7518)).any()  # one number in bfloat16
 
     batch = pack(pairs, device=torch.device("cpu"))
-    x = rough.encoder.embed(batch)
+    x = rough.network.embed(batch)
     weights = torch.tensor([[0.7518, 0.3333, 0.9, 0.0009]])
-    ours, reference = (clf.encoder.layers[0].attention for clf in (rough, exact))
-    assert ours is not None
-    assert reference is not None
+    ours, reference = (clf.network.layers[0].attention for clf in (rough, exact))
     with torch.inference_mode():
-        whole, weighted = (ours.joined(x, batch, w).float() for w in (None, weights))
-        truth = reference.joined(x.float(), batch, weights)
+        whole, weighted = (rough.network.context(x, batch, Live(ours, w)).float() for w in (None, weights))
+        truth = exact.network.context(x.float(), batch, Live(reference, weights))
     # What single results are rounded by averages out; what a weight is rounded by does not.
     found = (whole * weighted).view(-1, 4, size).sum((0, 2)) / (whole**2).view(-1, 4, size).sum((0, 2))
     torch.testing.assert_close(found, weights[0], atol=0, rtol=1e-3)

@@ -182,16 +182,9 @@ class Kernels:
                 raise RuntimeError(f"results in {dtype} are not torch's")
 
 
-def usable(x: Tensor, size: int) -> Kernels | None:
-    """The kernels, if they compute heads, or rows, of `size` numbers from x. They have no gradients."""
-    return None if x.requires_grad else fitting(x.dtype, x.device, size)
-
-
-def fitting(dtype: torch.dtype, device: torch.device, size: int) -> Kernels | None:
-    """The kernels of this processor, if they compute heads, or rows, of `size` numbers of this dtype."""
-    if device.type != "cpu" or dtype not in DTYPES or size % SIZE_MULTIPLE:
-        return None
-    return best()
+def fitting(dtype: torch.dtype, size: int) -> Kernels | None:
+    """Return this processor's kernels, if they compute heads (or rows) of `size` numbers of this dtype."""
+    return best() if dtype in DTYPES and size % SIZE_MULTIPLE == 0 else None
 
 
 @functools.cache

@@ -7,28 +7,28 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models import int8_linear
-from models.int8_linear import Int8Linear, Product, Steps, TensorSteps, has_integer_products
-from models.linear import activate
+from models.ops import int8
+from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale, has_integer_products
+from models.ops.torch import activate
 
 
 @pytest.fixture(params=["oneDNN", "plain torch"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     has_integer_products.cache_clear()
     if request.param == "plain torch":
-        monkeypatch.setattr(int8_linear, "CHECKED_TORCH", "1.0.")
+        monkeypatch.setattr(int8, "CHECKED_TORCH", "1.0.")
     elif not has_integer_products():
         pytest.skip("this processor has no VNNI, or this torch is not the checked one")
     yield
     has_integer_products.cache_clear()
 
 
-def random_product(out: int, width: int) -> Product:
+def random_map(out: int, width: int) -> QuantizedMap:
     weight = torch.randint(-127, 128, (out, width)).to(torch.int8)
-    return Product(weight, torch.rand(out) / 500 + 1e-3, torch.randn(out))
+    return QuantizedMap(weight, torch.rand(out) / 500 + 1e-3, torch.randn(out))
 
 
-def as_floats(product: Product, steps: torch.Tensor, zero: int, scale: float = 1.0) -> torch.Tensor:
+def as_floats(product: QuantizedMap, steps: torch.Tensor, zero: int, scale: float = 1.0) -> torch.Tensor:
     sums = (steps.double() - zero) @ product.weight.double().T
     return sums * product.weight_scale.double() * scale + product.bias.double()
 
@@ -37,11 +37,11 @@ def as_floats(product: Product, steps: torch.Tensor, zero: int, scale: float = 1
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 3, 64])
 def test_numbers_in_numbers_out_with_and_without_residual(dtype: torch.dtype, rows: int) -> None:
-    product = random_product(24, 40)
+    product = random_map(24, 40)
     scale, offset = torch.rand(40) / 20 + 0.01, torch.randn(40)
     x, residual = torch.randn(rows, 40).to(dtype), torch.randn(rows, 24).to(dtype)
     before = residual.clone()
-    ours = Int8Linear(product, dtype=dtype, given=Steps(scale, offset))
+    ours = Int8Linear(product, dtype=dtype, source=ChannelScale(scale, offset))
 
     steps, _ = ours.quantize(x)
     exact = as_floats(product, steps, 128)
@@ -60,12 +60,12 @@ def test_numbers_in_numbers_out_with_and_without_residual(dtype: torch.dtype, ro
 @pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh", "relu"])
 def test_steps_pass_from_one_product_to_the_next(activation: str) -> None:
-    between = TensorSteps(0.02, 9)
-    first, second = random_product(48, 40), random_product(24, 48)
+    between = TensorScale(0.02, 9)
+    first, second = random_map(48, 40), random_map(24, 48)
     x = torch.randn(17, 40)
-    given = Steps(torch.full((40,), 0.02), torch.zeros(40))
-    up = Int8Linear(first, activation, dtype=torch.float32, given=given, gives=between)
-    down = Int8Linear(second, dtype=torch.float32, given=between)
+    source = ChannelScale(torch.full((40,), 0.02), torch.zeros(40))
+    up = Int8Linear(first, activation, dtype=torch.float32, source=source, target=between)
+    down = Int8Linear(second, dtype=torch.float32, source=between)
 
     inner = up(x)
 
@@ -78,7 +78,7 @@ def test_steps_pass_from_one_product_to_the_next(activation: str) -> None:
 @pytest.mark.usefixtures("_way")
 def test_weight_and_bias_show_the_float_map_that_is_stood_for() -> None:
     scale, offset = torch.rand(40) / 20 + 0.01, torch.randn(40)
-    ours = Int8Linear(random_product(24, 40), dtype=torch.float32, given=Steps(scale, offset))
+    ours = Int8Linear(random_map(24, 40), dtype=torch.float32, source=ChannelScale(scale, offset))
     on_a_step = torch.randint(-127, 127, (5, 40)) * scale + offset
 
     torch.testing.assert_close(ours(on_a_step), on_a_step @ ours.weight.T + ours.bias, atol=1e-3, rtol=1e-4)
@@ -86,29 +86,29 @@ def test_weight_and_bias_show_the_float_map_that_is_stood_for() -> None:
 
 @pytest.mark.usefixtures("_way")
 def test_rows_and_columns_cut_out_are_those_of_the_whole() -> None:
-    product = random_product(24, 40)
-    given = Steps(torch.full((40,), 0.03), torch.randn(40))
-    whole = Int8Linear(product, dtype=torch.float32, given=given)
+    product = random_map(24, 40)
+    source = ChannelScale(torch.full((40,), 0.03), torch.randn(40))
+    whole = Int8Linear(product, dtype=torch.float32, source=source)
     x, index = torch.randn(9, 40), torch.tensor([1, 7, 20])
 
     torch.testing.assert_close(whole.rows(index)(x), whole(x)[:, index])
 
-    output = Int8Linear(product, dtype=torch.float32, given=Steps())
+    output = Int8Linear(product, dtype=torch.float32, source=ChannelScale())
     kept = torch.tensor([0, 3, 39])
     only = torch.zeros(9, 40)
     only[:, kept] = heads = torch.randn(9, 3) * 50
     torch.testing.assert_close(output.columns(kept)(heads), output(only), atol=1e-4, rtol=1e-5)
-    with pytest.raises(ValueError, match="offsets"):
+    with pytest.raises(ValueError, match="midpoints"):
         whole.columns(kept)
 
 
 @pytest.mark.usefixtures("_way")
 def test_a_row_is_the_same_bits_alone_and_among_others() -> None:
     ours = Int8Linear(
-        random_product(48, 64),
+        random_map(48, 64),
         "gelu",
         dtype=torch.float32,
-        given=Steps(torch.full((64,), 0.03), torch.zeros(64)),
+        source=ChannelScale(torch.full((64,), 0.03), torch.zeros(64)),
     )
     if not has_integer_products():
         pytest.skip("plain products need packs filled up to a multiple, which the encoder sees to")
@@ -119,7 +119,7 @@ def test_a_row_is_the_same_bits_alone_and_among_others() -> None:
 
 
 def test_far_outliers_stop_at_the_last_step() -> None:
-    ours = Int8Linear(random_product(4, 3), dtype=torch.float32, given=Steps())
+    ours = Int8Linear(random_map(4, 3), dtype=torch.float32, source=ChannelScale())
     assert ours.quantize(torch.tensor([[-1e9, 0.4, 1e9], [-127.6, -0.6, 126.6]]))[0].tolist() == [
         [0, 128, 255],
         [0, 127, 255],
@@ -135,7 +135,7 @@ def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -
             return torch.zeros(16, 32)
 
     has_integer_products.cache_clear()
-    monkeypatch.setattr(int8_linear, "_op", Wrong)
+    monkeypatch.setattr(int8, "_operator", Wrong)
     assert not has_integer_products()
     has_integer_products.cache_clear()
 
@@ -147,6 +147,6 @@ def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_not_finite_never_becomes_a_number(dtype: torch.dtype, width: int, value: float) -> None:
     x = torch.randn(9, width).to(dtype)
     x[4, 7] = value
-    for given in (Steps(torch.full((width,), 0.03), torch.zeros(width)), Steps()):
-        y = Int8Linear(random_product(24, width), dtype=dtype, given=given)(x, torch.zeros(9, 24).to(dtype))
+    for source in (ChannelScale(torch.full((width,), 0.03), torch.zeros(width)), ChannelScale()):
+        y = Int8Linear(random_map(24, width), dtype=dtype, source=source)(x, torch.zeros(9, 24).to(dtype))
         assert y.isfinite().all(1).tolist() == [row != 4 for row in range(9)]

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models import packing
-from models.attention import attend_packed
-from models.packing import PackedBatch, filled_size, group_by_length, pack
+from models.batch import PackedBatch, filled_size, group_by_length, pack
+from models.ops.torch import TorchOps
 from tests.models.reference import CPU, random_pair
 
 SIZE = 4
+OPS = TorchOps(CPU, torch.float32)
 
 
 def packed(lengths: list[int], *, deterministic: bool = False) -> PackedBatch:
@@ -55,41 +55,29 @@ def test_every_sequence_attends_to_itself_alone(
     rows = {"no": 0, "by row": batch.rows, "one for all": 1}[masked]
     weights = torch.rand(rows, heads) if rows else None
 
-    ours = attend_packed(projected, batch.layout(heads), weights)
+    ours = OPS.attention(projected, batch, heads, weights).view(-1, heads, SIZE)
+    first = OPS.attention(projected, batch, heads, weights, first_only=True).view(-1, heads, SIZE)
 
     expected = alone(projected, batch, heads, weights)
     assert len(ours) == filled_size(sum(lengths))
     torch.testing.assert_close(ours[: len(expected)].double(), expected, atol=1e-5, rtol=1e-4)
-
-
-def test_long_sequences_are_cut_into_more_groups_and_score_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths = [30, 31, 32, 32, 32, 29, 90]
-    whole = packed(lengths)
-    monkeypatch.setattr(packing, "SCORES_AT_ONCE", 2 * 32 * 32)
-    cut = packed(lengths)
-    projected = torch.randn(whole.ids.shape[0], 3 * 2 * SIZE)
-    weights = torch.rand(len(lengths), 2)
-
-    assert [group.count for group in whole.groups] == [6, 1]
-    assert [group.count for group in cut.groups] == [2, 2, 2, 1]
-    torch.testing.assert_close(
-        attend_packed(projected, cut.layout(2), weights), attend_packed(projected, whole.layout(2), weights)
-    )
+    assert not ours[len(expected) :].any()
+    assert torch.equal(first, ours[batch.first_token])
 
 
 def test_groups_cover_the_pack_in_order() -> None:
     lengths = np.array([2, 3, 16, 17, 40, 40, 5])
-    groups = group_by_length(lengths, 16)
+    groups = list(group_by_length(lengths, 16, CPU))
 
-    assert [group.first for group in groups] == [0, 3, 4, 6]
-    assert sum(group.count for group in groups) == len(lengths)
-    assert [group.start for group in groups[1:]] == [group.stop for group in groups[:-1]]
+    assert [group.sequences.start for group in groups] == [0, 3, 4, 6]
+    assert sum(len(group.tokens) for group in groups) == len(lengths)
+    real = [group.tokens if group.exists is None else group.tokens[group.exists] for group in groups]
+    assert torch.cat([tokens.flatten() for tokens in real]).tolist() == list(range(lengths.sum()))
 
 
-def test_a_layout_is_made_once_for_each_number_of_heads() -> None:
+def test_groups_are_made_once() -> None:
     batch = packed([5, 9])
-    assert batch.layout(3) is batch.layout(3)
-    assert batch.layout(2).heads == 2
+    assert batch.groups[0] is batch.groups[0]
 
 
 @pytest.mark.parametrize(
@@ -111,16 +99,11 @@ def test_a_filled_size_is_hardly_more_than_was_asked(count: int) -> None:
 def test_packs_of_many_mixes_take_few_shapes() -> None:
     """Every shape is code that oneDNN compiles: a stream of ever new mixes must not make ever new ones."""
     rng = np.random.default_rng(3)
-    products, attentions = set(), set()
+    products = set()
     for _ in range(300):
         batch = packed(rng.integers(8, 60, int(rng.integers(1, 40))).tolist())
         products |= {batch.ids.shape[0], batch.first_token.shape[0]}
-        for heads in (7, 12):  # a layer that lost some heads, and one that did not
-            attentions |= {
-                (block.problems, block.keys, block.queries) for block in batch.layout(heads).blocks
-            }
     assert len(products) < 100  # of 300
-    assert len(attentions) < 96
 
 
 def test_a_pack_that_is_not_filled_holds_the_sequences_alone() -> None:

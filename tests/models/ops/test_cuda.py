@@ -1,7 +1,7 @@
-"""Recorded forward passes score as computed ones do.
+"""Forward passes replayed as CUDA graphs score as computed ones do.
 
-A recorder that repeats the computation on the recording's own buffers stands in for the GPU, and a plain
-attention over `offsets` for its kernel: what is tested is that a replay depends on its inputs alone.
+A capture that repeats the computation on the graph's own buffers stands in for the GPU, and a plain attention
+over `offsets` for its kernel: what is tested is that a replay depends on its inputs alone.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import attention, encoder
-from models.encoder import Encoder
-from models.recordings import Recordings
+from models.bert import Bert
+from models.ops import cuda
+from models.ops.cuda import CudaOps, GraphCache
 from tests.checkpoints import random_model
-from tests.models.reference import encoder_of, logits_of, random_pair, random_weights
+from tests.models.reference import logits_of, network_of, random_pair, random_weights
 
 
 class Repeating:
     """Computes again instead of replaying; what is read between replays must have been copied."""
 
     def __init__(self) -> None:
-        self.recorded = self.replayed = 0
+        self.captured = self.replayed = 0
         self.inside = False
 
-    def record(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    def capture(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
         output = torch.full_like(compute(), torch.nan)
-        self.recorded += 1
+        self.captured += 1
 
         def repeat() -> None:
             assert self.inside
@@ -59,25 +59,31 @@ def varlen(
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Repeating:
-    recorder = Repeating()
-    monkeypatch.setattr(attention, "varlen_attn", varlen)
-    for module in (attention, encoder):
-        monkeypatch.setattr(module, "has_varlen", lambda *_: True)
-    monkeypatch.setattr(encoder, "CudaRecorder", lambda _: recorder)
-    return recorder
+def capture(monkeypatch: pytest.MonkeyPatch) -> Repeating:
+    capture = Repeating()
+    monkeypatch.setattr(cuda, "varlen_attn", varlen)
+    monkeypatch.setattr(cuda, "GraphCapture", lambda _: capture)
+    return capture
 
 
-def recording_encoder() -> Encoder:
-    return encoder_of(random_model(11))
+def network_on_a_gpu() -> Bert:
+    """A network with a GPU's operators, computed on the CPU."""
+    plain = network_of(random_model(11))
+    ops = CudaOps(plain.device, plain.dtype)
+    return Bert(plain.config, plain.tensors(), device=plain.device, dtype=plain.dtype, ops=ops)
+
+
+def graphs_of(network: Bert) -> GraphCache:
+    assert isinstance(network.ops, CudaOps)
+    return network.ops.graphs
 
 
 @pytest.mark.parametrize("masked", ["none", "one", "by row", "cut"])
 def test_replays_score_as_the_cpu_does(
-    recorder: Repeating, masked: str, monkeypatch: pytest.MonkeyPatch
+    capture: Repeating, masked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(1)
-    ours = recording_encoder()
+    ours = network_on_a_gpu()
     cut = np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1]], np.float32)
     batches = []
     for _ in range(5):  # other sequences each time, of as many tokens and rows once filled up
@@ -94,65 +100,62 @@ def test_replays_score_as_the_cpu_does(
 
     found = [logits_of(ours, pairs, weights) for pairs, weights in batches]
 
-    assert recorder.recorded >= 1
-    assert recorder.replayed > recorder.recorded
+    assert capture.captured >= 1
+    assert capture.replayed > capture.captured
     monkeypatch.undo()
-    plain = recording_encoder()
+    plain = network_of(random_model(11))
     for scores, (pairs, weights) in zip(found, batches, strict=True):
         np.testing.assert_allclose(scores, logits_of(plain, pairs, weights), atol=1e-5)
 
 
-@pytest.mark.usefixtures("recorder")
-def test_shapes_and_live_heads_have_recordings_of_their_own() -> None:
+@pytest.mark.usefixtures("capture")
+def test_shapes_and_live_heads_have_graphs_of_their_own() -> None:
     rng = np.random.default_rng(2)
-    ours = recording_encoder()
+    ours = network_on_a_gpu()
     small, large = ([random_pair(rng, 6, 180) for _ in range(count)] for count in (2, 9))
     mask = np.array([[1, 0, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]], np.float32)
     for _ in range(4):
         for pairs in (small, large):
             for weights in (None, mask):
                 logits_of(ours, pairs, weights)
-    assert ours.recordings is not None
     # The mask's heads are cut out when it comes a second time, so each shape has up to three kinds of heads.
-    assert 4 <= len(ours.recordings) <= 6
-    assert not ours.recordings.off
+    assert 4 <= len(graphs_of(ours)) <= 6
+    assert not graphs_of(ours).off
 
 
-def test_a_pass_of_many_tokens_is_never_recorded(
-    recorder: Repeating, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encoder, "RECORDED_TOKENS", 32)
+def test_a_pass_of_many_tokens_is_never_captured(capture: Repeating, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "MAX_GRAPH_TOKENS", 32)
     rng = np.random.default_rng(3)
-    ours = recording_encoder()
+    ours = network_on_a_gpu()
     for _ in range(3):
         logits_of(ours, [random_pair(rng, 20, 180) for _ in range(4)])
-    assert recorder.recorded == 0
+    assert capture.captured == 0
 
 
 def double(inputs: Sequence[Tensor]) -> Tensor:
     return inputs[0] * 2
 
 
-def test_the_least_used_recording_goes_first() -> None:
-    recordings = Recordings(Repeating(), most=2)
+def test_the_least_recently_used_graph_is_evicted_first() -> None:
+    graphs = GraphCache(Repeating(), size=2)
     for key in ("a", "a", "b", "b", "a", "c", "c"):
-        assert recordings.run(key, [torch.ones(2)], double).tolist() == [2, 2]
-    assert list(recordings._kept) == ["a", "c"]
+        assert graphs.run(key, [torch.ones(2)], double).tolist() == [2, 2]
+    assert list(graphs._graphs) == ["a", "c"]
 
 
 @pytest.mark.parametrize("fault", ["wrong", "raises"])
-def test_a_recording_that_fails_ends_recording_but_no_pass(
+def test_a_capture_that_fails_ends_capturing_but_no_pass(
     fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Faulty(Repeating):
-        def record(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        def capture(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
             if fault == "raises":
                 raise RuntimeError("operation not permitted when stream is capturing")
             return lambda: None, torch.zeros_like(compute())
 
-    recordings = Recordings(Faulty())
+    graphs = GraphCache(Faulty())
     for value in range(1, 5):
-        assert recordings.run("key", [torch.full((2,), value)], double).tolist() == [2 * value] * 2
-    assert recordings.off
-    assert len(recordings) == 0
+        assert graphs.run("key", [torch.full((2,), value)], double).tolist() == [2 * value] * 2
+    assert graphs.off
+    assert len(graphs) == 0
     assert "not recorded" in caplog.text

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models import kernels
-from models.kernels import Kernels, Level
+from models.ops import kernels
+from models.ops.kernels import Kernels, Level
 from tests.checkpoints import random_model
-from tests.models.reference import encoder_of, logits_of, random_pair, random_weights
+from tests.models.reference import logits_of, network_of, random_pair, random_weights
 from tests.referees import need
 
 pytestmark = pytest.mark.skipif(
@@ -196,7 +196,7 @@ def test_rows_that_no_step_can_hold_are_named(ours: Kernels, dtype: torch.dtype,
         assert broken.nonzero().flatten().tolist() == [5, 36]
 
 
-def test_encoders_give_the_same_scores_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_give_the_same_scores_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     model = random_model(
         0, num_attention_heads=4, hidden_size=64, max_position_embeddings=256, initializer_range=0.1
@@ -204,27 +204,23 @@ def test_encoders_give_the_same_scores_with_and_without(monkeypatch: pytest.Monk
     pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 200, 30)]
     weights = random_weights(rng, 30, model.config.num_hidden_layers, 4)
     for dtype in kernels.DTYPES:
-        encoder = encoder_of(model, dtype)
-        with_kernels = logits_of(encoder, pairs, weights)
+        with_kernels = logits_of(network_of(model, dtype), pairs, weights)
         with monkeypatch.context() as patched:
             patched.setattr(kernels, "best", lambda: None)
-            without = logits_of(encoder, pairs, weights)
+            without = logits_of(network_of(model, dtype), pairs, weights)
         assert not np.array_equal(with_kernels, without)  # they were used
         assert np.abs(with_kernels - without).max() <= ROUNDING[dtype] * np.abs(without).max()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "device", "size"),
-    [(torch.float16, "cpu", 16), (torch.float32, "cpu", 24), (torch.float32, "meta", 16)],
-)
-def test_what_they_cannot_is_left_to_torch(dtype: torch.dtype, device: str, size: int) -> None:
-    assert kernels.fitting(dtype, torch.device(device), size) is None
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 16), (torch.float32, 24)])
+def test_what_they_cannot_is_left_to_torch(dtype: torch.dtype, size: int) -> None:
+    assert kernels.fitting(dtype, size) is None
 
 
-def test_where_a_gradient_is_wanted_torch_computes() -> None:
-    x = torch.randn(4, 16)
-    assert kernels.usable(x, 16) is not None
-    assert kernels.usable(x.requires_grad_(), 16) is None
+def test_gradients_are_computed_by_torch() -> None:
+    network = network_of(random_model(0, num_attention_heads=4, hidden_size=64))
+    assert network.ops.kernels is not None
+    assert network.in_plain_torch().ops.kernels is None
 
 
 def test_a_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +261,7 @@ def test_without_a_compiler_torch_computes_and_the_log_says_why(
         assert kernels.best() is None
     assert "kernels cannot be had, torch computes instead" in caplog.text
     assert reason in caplog.text
-    assert kernels.fitting(torch.float32, torch.device("cpu"), 16) is None
+    assert kernels.fitting(torch.float32, 16) is None
 
 
 @pytest.mark.usefixtures("forgotten")

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models import linear
-from models.linear import Linear, activate, can_prepack
+from models.ops import cpu
+from models.ops.cpu import CpuOps, can_prepack
+from models.ops.torch import activate
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def fresh_probe() -> Iterator[None]:
 def test_every_activation_with_and_without_residual(activation: str, dtype: torch.dtype, rows: int) -> None:
     weight, bias = torch.randn(24, 40), torch.randn(24)
     x, residual = torch.randn(rows, 40).to(dtype), torch.randn(rows, 24).to(dtype)
-    ours = Linear(weight.to(dtype), bias.to(dtype), activation)
+    ours = CpuOps(dtype, head_size=8, hidden_size=40).linear(weight.to(dtype), bias.to(dtype), activation)
 
     exact = activate(x.double() @ weight.to(dtype).double().T + bias.to(dtype).double(), activation)
 
@@ -39,13 +40,12 @@ def test_every_activation_with_and_without_residual(activation: str, dtype: torc
 
 @pytest.mark.usefixtures("fresh_probe")
 def test_another_torch_release_falls_back_to_plain_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "CHECKED_TORCH", "1.0.")
+    monkeypatch.setattr(cpu, "CHECKED_TORCH", "1.0.")
     weight, bias, x = torch.randn(8, 8), torch.randn(8), torch.randn(5, 8)
 
     assert not can_prepack(torch.float32)
-    torch.testing.assert_close(
-        Linear(weight, bias, "gelu")(x), torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias))
-    )
+    ours = CpuOps(torch.float32, head_size=8, hidden_size=8).linear(weight, bias, "gelu")
+    torch.testing.assert_close(ours(x), torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias)))
 
 
 @pytest.mark.usefixtures("fresh_probe")
@@ -57,5 +57,5 @@ def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -
         def binary(self, _: torch.Tensor, residual: torch.Tensor, *__: object) -> torch.Tensor:
             return residual
 
-    monkeypatch.setattr(linear, "_op", Wrong)
+    monkeypatch.setattr(cpu, "_operator", Wrong)
     assert not can_prepack(torch.float32)

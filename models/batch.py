@@ -1,0 +1,199 @@
+"""Packs sequences of different lengths end to end, without padding, for one forward pass."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.tokenizer import EncodedPair
+
+TOKEN_MULTIPLE = 16
+"""A pack is filled up to a multiple of this many tokens. Products of fewer rows may take other code paths and
+round differently (seen on CPUs: up to 11 rows with MKL, 1 row with oneDNN), and a deterministic network must
+not."""
+
+FILL_STEP = 1 / 32
+"""Large packs are filled up in steps of about this share of their tokens, because a product of a new shape is
+expensive: oneDNN compiles code for it (0.4 to 0.8 ms, and one pass of the shipped model needs a dozen) and
+keeps it (half a MiB); a CUDA graph also belongs to one shape."""
+
+GROUP_STEP = 16
+"""Sequences whose lengths round up to the same multiple of this many tokens share one attention call, where
+attention is computed on padded groups."""
+
+LONGEST_STEP = 64
+"""The longest length is rounded up to a multiple of this for the variable-length kernel, whose launch
+parameters depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthGroup:
+    """Neighbouring sequences of similar length, padded for one attention call.
+
+    sequences: which sequences of the pack.
+    tokens: (count, longest) int64; after a sequence's end its last token is repeated.
+    exists: (count, longest) bool, False after a sequence's end; None if all lengths are equal.
+    """
+
+    sequences: slice
+    tokens: Tensor
+    exists: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """T tokens of B sequences, shortest first, on the device of the network.
+
+    A pack may be filled up with tokens after the last sequence, which attend to nothing, and with first
+    tokens of no sequence. The network's results for them are never read.
+
+    ids, positions, segments: (T or more,) int64. row_of_token: the sequence of each token, same shape.
+    first_token: (B or more,) int64, the position of each sequence's [CLS].
+    offsets: (len(first_token) + 1,) int32, where sequences begin and end; those after B are empty.
+    longest: an upper bound of the sequences' lengths. lengths: (B,) numpy int64.
+    order: (B,) numpy int64, the caller's index of each packed sequence.
+    exact: padded groups hold sequences of one length only, as a deterministic network needs it.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    segments: Tensor
+    row_of_token: Tensor
+    first_token: Tensor
+    offsets: Tensor
+    longest: int
+    lengths: np.ndarray
+    order: np.ndarray
+    exact: bool
+    _groups: list[LengthGroup] = field(default_factory=list, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """The number of sequences, B."""
+        return len(self.lengths)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors that a forward pass with a variable-length kernel reads."""
+        return self.ids, self.positions, self.segments, self.row_of_token, self.first_token, self.offsets
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> PackedBatch:
+        """Return the pack with these tensors, of the same shapes, in place of `tensors`."""
+        ids, positions, segments, row_of_token, first_token, offsets = tensors
+        return replace(
+            self,
+            ids=ids,
+            positions=positions,
+            segments=segments,
+            row_of_token=row_of_token,
+            first_token=first_token,
+            offsets=offsets,
+        )
+
+    @property
+    def groups(self) -> list[LengthGroup]:
+        """The sequences in groups of similar length, in the order of the pack. Computed at the first use."""
+        if not self._groups:
+            step = 1 if self.exact else GROUP_STEP
+            self._groups.extend(group_by_length(self.lengths, step, self.ids.device))
+        return self._groups
+
+
+def pack(
+    pairs: Sequence[EncodedPair], *, device: torch.device, deterministic: bool = False, fill: bool = True
+) -> PackedBatch:
+    """Pack at least one encoded pair.
+
+    deterministic: sequences share an attention call only if their lengths are equal, so that no result
+        depends on its neighbours.
+    fill: fill the pack up to a shape that other packs have too (`filled_size`).
+    """
+    lengths = np.fromiter((len(pair) for pair in pairs), np.int64, len(pairs))
+    order = np.argsort(lengths, kind="stable")
+    lengths = lengths[order]
+    ordered = [pairs[i] for i in order]
+    query_lengths = np.fromiter((pair.first_segment for pair in ordered), np.int64, len(pairs))
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    row_of_token = np.repeat(np.arange(len(lengths)), lengths)
+    positions = np.arange(offsets[-1]) - offsets[row_of_token]
+    tokens, rows = len(positions), len(lengths)
+    if fill:
+        tokens, rows = filled_size(tokens), filled_size(rows)
+    ids, position, segment, row, first_token, ends = _to_device(
+        [
+            _filled(np.concatenate([pair.ids for pair in ordered]), tokens),
+            _filled(positions, tokens),
+            _filled(positions >= query_lengths[row_of_token], tokens),
+            _filled(row_of_token, tokens),
+            _filled(offsets[:-1], rows),
+            _filled(offsets, rows + 1, offsets[-1]),
+        ],
+        device,
+    )
+    longest = int(lengths[-1])
+    return PackedBatch(
+        ids=ids,
+        positions=position,
+        segments=segment,
+        row_of_token=row,
+        first_token=first_token,
+        offsets=ends.int(),
+        longest=_round_up(longest, LONGEST_STEP) if fill else longest,
+        lengths=lengths,
+        order=order,
+        exact=deterministic,
+    )
+
+
+def filled_size(count: int) -> int:
+    """Return the size that a pack of `count` tokens (or rows) is filled up to.
+
+    It is a multiple of TOKEN_MULTIPLE, and of the largest power of two that is at most FILL_STEP of `count`.
+    """
+    power_of_two = 1 << max(0, int(count * FILL_STEP).bit_length() - 1)
+    return _round_up(count, max(TOKEN_MULTIPLE, power_of_two))
+
+
+def group_by_length(lengths: np.ndarray, step: int, device: torch.device) -> Iterator[LengthGroup]:
+    """Cut a pack into groups of neighbours whose lengths round up to the same multiple of `step`.
+
+    lengths: (B,) in the order of the pack.
+    """
+    starts = np.cumsum(lengths) - lengths
+    classes = -(-lengths // step)
+    borders = [0, *(np.flatnonzero(np.diff(classes)) + 1).tolist(), len(lengths)]
+    for first, end in itertools.pairwise(borders):
+        chosen = lengths[first:end]
+        place = np.arange(chosen.max())
+        tokens = starts[first:end, None] + np.minimum(place, chosen[:, None] - 1)
+        exists = place < chosen[:, None]
+        yield LengthGroup(
+            slice(first, end),
+            torch.from_numpy(tokens).to(device),
+            None if exists.all() else torch.from_numpy(exists).to(device),
+        )
+
+
+def _filled(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
+    """Return the array as int64, extended with `value` to `size`."""
+    out = np.full(size, value, np.int64)
+    out[: len(array)] = array
+    return out
+
+
+def _to_device(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, ...]:
+    """Move int64 arrays to the device in one asynchronous transfer."""
+    sizes = [len(array) for array in arrays]
+    host = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
+    np.concatenate(arrays, out=host.numpy())
+    return torch.split(host.to(device, non_blocking=True), sizes)
+
+
+def _round_up(count: int, step: int) -> int:
+    return -(-count // step) * step

@@ -1,0 +1,31 @@
+"""The operators that the network is computed with, one implementation for each kind of hardware."""
+
+from __future__ import annotations
+
+import torch
+
+from models.config import ModelConfig
+from models.ops.cpu import CpuOps
+from models.ops.int8 import Int8Ops
+from models.ops.torch import TorchOps
+
+__all__ = ["TorchOps", "choose"]
+
+
+def choose(
+    config: ModelConfig, device: torch.device, dtype: torch.dtype, *, deterministic: bool = False
+) -> TorchOps:
+    """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded.
+
+    deterministic: no operator whose results depend on a sequence's neighbours.
+    """
+    ops: TorchOps
+    if device.type == "cpu":
+        ops = CpuOps(dtype, head_size=config.head_size, hidden_size=config.hidden_size)
+    elif device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not deterministic:
+        from models.ops.cuda import CudaOps  # its kernel takes as long to import as torch itself
+
+        ops = CudaOps(device, dtype)
+    else:
+        ops = TorchOps(device, dtype)
+    return Int8Ops(ops, hidden_size=config.hidden_size) if config.int8 else ops

@@ -1,0 +1,150 @@
+"""The network's operators on a CPU: oneDNN's prepacked products and our own compiled kernels.
+
+`torch.ops.mkldnn._linear_pointwise` is private to torch. It is used only on the torch release on which it was
+checked, and after a self-test; everywhere else plain `linear` gives the same answers. The compiled kernels
+(`models.ops.kernels`) are used if the processor and a compiler allow it.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.batch import PackedBatch
+from models.ops.kernels import Kernels, fitting
+from models.ops.torch import Linear, Norm, TorchOps, activate, nbytes
+
+CHECKED_TORCH = "2.13."
+"""The torch releases on which the private oneDNN operators were checked."""
+
+LARGEST_ACTIVATION = 12 << 20
+"""Bytes of the largest activation of a pass; BERT-base's is then 2,048 tokens. With AMX, BERT-base scored 77
+documents of 128 tokens a second in packs of 4,096 tokens, and 98 in packs of 2,048; without AMX it makes no
+difference. From 32 MiB on, glibc returns memory to the system at once, and every layer pays for new pages (63
+documents a second)."""
+
+FUSED = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}
+"""Our activations as oneDNN's fused operators name them: (name, algorithm)."""
+
+
+class CpuOps(TorchOps):
+    """oneDNN products and compiled kernels, each only if it works here.
+
+    head_size, hidden_size: of the network; the kernels compute multiples of 16.
+    """
+
+    max_pack_bytes = LARGEST_ACTIVATION
+
+    def __init__(self, dtype: torch.dtype, *, head_size: int, hidden_size: int) -> None:
+        super().__init__(torch.device("cpu"), dtype)
+        self._attention_kernels = fitting(dtype, head_size)
+        self._norm_kernels = fitting(dtype, hidden_size)
+
+    @property
+    def kernels(self) -> str | None:
+        """The level of our compiled kernels that computes attention; None if torch does."""
+        return None if self._attention_kernels is None else self._attention_kernels.name
+
+    def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
+        """Lay out an affine map for oneDNN, if its products of this dtype work here."""
+        return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation)
+
+    def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
+        """Return a layer normalisation by our kernel, or by torch."""
+        if self._norm_kernels is None:
+            return Norm(weight, bias, eps)
+        return KernelNorm(weight, bias, eps, self._norm_kernels)
+
+    def attention(
+        self,
+        projected: Tensor,
+        batch: PackedBatch,
+        heads: int,
+        head_weights: Tensor | None = None,
+        *,
+        first_only: bool = False,
+    ) -> Tensor:
+        """As `TorchOps.attention`; the kernel reads the pack as it is, sequence by sequence."""
+        if self._attention_kernels is None:
+            return super().attention(projected, batch, heads, head_weights, first_only=first_only)
+        return self._attention_kernels.attention(
+            projected, batch.offsets, heads, head_weights, first_only=first_only
+        )
+
+
+class KernelNorm(Norm):
+    """Layer normalisation by our compiled kernel."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, eps: float, kernels: Kernels) -> None:
+        super().__init__(weight, bias, eps)
+        self._kernels = kernels
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: (T, D) → (T, D)."""
+        return self._kernels.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class PrepackedLinear(Linear):
+    """An affine map whose weight is laid out for oneDNN, with the activation or the residual fused."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, activation: str = "none") -> None:
+        super().__init__(weight, bias, activation)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, None)
+
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        *,
+        overwrite: bool = False,  # noqa: ARG002 - for Int8Linear
+    ) -> Tensor:
+        """As `Linear`."""
+        y: Tensor
+        if residual is not None and self.activation == "none":
+            y = _operator().binary(x, residual, self._weight, self.bias, "add")
+            return y
+        name, algorithm = FUSED[self.activation]
+        y = _operator()(x, self._weight, self.bias, name, [], algorithm)
+        return y if residual is None else y.add_(residual)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight in its plain layout, (out, in); a copy."""
+        return self._weight.to_dense()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weight and bias."""
+        return nbytes(self._weight, self.bias)
+
+
+@functools.cache
+def can_prepack(dtype: torch.dtype) -> bool:
+    """Return whether oneDNN's prepacked products of this dtype work here and agree with plain `linear`."""
+    if not torch.__version__.startswith(CHECKED_TORCH) or not torch.backends.mkldnn.enabled:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias, residual = (
+        torch.randn(*shape, generator=generator).to(dtype) for shape in ((16, 48), (32, 48), (32,), (16, 32))
+    )
+    tolerance = 1e-5 if dtype == torch.float32 else 5e-2
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        plain = F.linear(x, weight, bias)
+        added = _operator().binary(x, residual, packed, bias, "add")
+        agree = torch.equal(packed.to_dense(), weight)
+        agree &= torch.allclose(added, plain + residual, rtol=tolerance, atol=tolerance * 10)
+        for activation, (name, algorithm) in FUSED.items():
+            fused = _operator()(x, packed, bias, name, [], algorithm)
+            agree &= torch.allclose(fused, activate(plain, activation), rtol=tolerance, atol=tolerance * 10)
+    except (RuntimeError, AttributeError):
+        return False
+    return agree
+
+
+@functools.cache
+def _operator() -> torch._ops.OpOverloadPacket:
+    return torch.ops.mkldnn._linear_pointwise

@@ -1,0 +1,310 @@
+"""Affine maps of 8-bit inputs and weights, by oneDNN's integer products if they work here.
+
+An input x is quantized to q = clamp(round(x·multiplier + shift), 0, 255). The weight is int8 with one scale
+for each row of W. Sums are exact in int32. The output is bfloat16 or float32, or quantized again if the next
+consumer is a product; LayerNorm, softmax and residuals never see 8 bits.
+
+`torch.ops.onednn.qlinear_pointwise` is private to torch. It is used only on the torch release and the
+processors on which it was checked (with VNNI: without it, oneDNN's 16-bit sums may overflow), and after a
+self-test; everywhere else float32 products of the same integers give the same answers, slower.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.ops.cpu import CHECKED_TORCH, FUSED
+from models.ops.kernels import fitting
+from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
+
+ZERO_POINT = 128
+"""The quantized value that stands for the midpoint of a channel."""
+
+Quantize = Callable[[Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor | None]]
+"""`Kernels.quantize`, or the same by torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelScale:
+    """Quantization of an input channel by channel: x ≈ scale·(q − 128) + midpoint.
+
+    scale, midpoint: (in,) float32; None: scale 1 and midpoint 0.
+    """
+
+    scale: Tensor | None = None
+    midpoint: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorScale:
+    """Quantization of a whole tensor: x ≈ scale·(q − zero_point). A product can write it itself."""
+
+    scale: float
+    zero_point: int
+
+
+class QuantizedMap(NamedTuple):
+    """The integers of an affine map: y = weight_scale·((q − zero point)·weightᵀ) + bias.
+
+    weight: (out, in) int8; weight_scale: (out,) float32, the value of one unit of a row's integer sum;
+    bias: (out,) float32, which includes the effect of the input's midpoint.
+    """
+
+    weight: Tensor
+    weight_scale: Tensor
+    bias: Tensor
+
+
+class Int8Linear(Linear):
+    """One affine map of 8-bit inputs and weights.
+
+    dtype: of an output that is not quantized. source: how the input is quantized; TensorScale if it already
+    is. target: how to quantize the output; None for numbers. quantize: the kernel that quantizes inputs.
+    `weight` and `bias` show the float map of the unrounded input that this one stands for.
+    """
+
+    def __init__(
+        self,
+        integers: QuantizedMap,
+        activation: str = "none",
+        *,
+        dtype: torch.dtype,
+        source: ChannelScale | TensorScale,
+        target: TensorScale | None = None,
+        quantize: Quantize | None = None,
+    ) -> None:
+        weight, scale, bias = integers
+        self.activation = activation
+        self.dtype = dtype
+        self.source, self.target = source, target
+        self._quantize = quantize or quantize_by_torch
+        self._scale, self._bias = scale.contiguous(), bias.contiguous()
+        self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
+        self._multiplier: Tensor | None = None
+        self._shift: Tensor | None = None
+        if isinstance(source, ChannelScale) and source.scale is not None and source.midpoint is not None:
+            self._multiplier = source.scale.reciprocal()
+            self._shift = ZERO_POINT + 0.5 - source.midpoint * self._multiplier
+        self._packed = weight.device.type == "cpu" and has_integer_products()
+        self._weight = (
+            torch.ops.onednn.qlinear_prepack(weight.contiguous(), None) if self._packed else weight.float()
+        )
+        self.bias = self._bias
+        if isinstance(source, ChannelScale) and source.midpoint is not None:
+            self.bias = self._bias - self.weight @ source.midpoint
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
+        """As `Linear`. x: (T, in) numbers, or uint8 if `source` is TensorScale."""
+        if isinstance(self.source, TensorScale):
+            return self._multiply(x, residual, overwrite=overwrite)
+        quantized, not_finite = self.quantize(x)
+        y = self._multiply(quantized, residual, overwrite=overwrite)
+        if (
+            not_finite is not None and self.target is None
+        ):  # a quantized output cannot say it; its residual can
+            y.masked_fill_(not_finite[:, None], torch.nan)
+        return y
+
+    def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool) -> Tensor:
+        if not self._packed:
+            return self._by_torch(quantized, residual)
+        scale, zero_point = self._input
+        arguments = (quantized, scale, zero_point, self._weight, self._scale, self._weight_zero_points)
+        if residual is not None and self.activation == "none":
+            # "sum" writes into its argument; copying first is still cheaper than "add", which does not.
+            y: Tensor = _operator().binary(
+                *(*arguments, residual if overwrite else residual.clone(), self._bias),
+                *(1.0, 0, self.dtype, 1.0, 0, "sum", 1.0, "none", [], ""),
+            )
+            return y
+        name, algorithm = FUSED[self.activation]
+        dtype, out_scale, out_zero_point = self.dtype, 1.0, 0
+        if self.target is not None:
+            dtype, out_scale, out_zero_point = torch.uint8, self.target.scale, self.target.zero_point
+        y = _operator()(*arguments, self._bias, out_scale, out_zero_point, dtype, name, [], algorithm)
+        return y if residual is None else y.add_(residual)
+
+    def quantize(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Quantize an input, (T, in) → (T, in) uint8, and say which rows hold NaN or an infinity.
+
+        The second value is (T,) bool; None if there is no such row.
+        """
+        return self._quantize(x, self._multiplier, self._shift, ZERO_POINT + 0.5)
+
+    @property
+    def weight(self) -> Tensor:
+        """The float weight that the integers stand for, (out, in); a copy."""
+        weight = self._integers().float() * (self._scale * self._input[0])[:, None]
+        return weight if self._multiplier is None else weight * self._multiplier
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weight, scales and bias."""
+        return nbytes(self._weight, self._scale, self._bias, self._multiplier, self._shift)
+
+    def rows(self, index: Tensor) -> Int8Linear:
+        """Return the map with only the outputs `index`, (n,) int64."""
+        return self._with(QuantizedMap(self._integers()[index], self._scale[index], self._bias[index]))
+
+    def columns(self, index: Tensor) -> Int8Linear:
+        """Return the map of only the inputs `index`, (n,) int64, as if the others were 0.
+
+        Raises ValueError if inputs have midpoints, because those stand in the bias.
+        """
+        if self._multiplier is not None:
+            raise ValueError("inputs with midpoints cannot be left out")
+        return self._with(QuantizedMap(self._integers()[:, index], self._scale, self._bias))
+
+    def _with(self, integers: QuantizedMap) -> Int8Linear:
+        return Int8Linear(
+            integers,
+            self.activation,
+            dtype=self.dtype,
+            source=self.source,
+            target=self.target,
+            quantize=self._quantize,
+        )
+
+    @property
+    def _input(self) -> tuple[float, int]:
+        """Scale (beyond `_scale`) and zero point of the quantized input."""
+        if isinstance(self.source, TensorScale):
+            return self.source.scale, self.source.zero_point
+        return 1.0, ZERO_POINT
+
+    def _integers(self) -> Tensor:
+        """The weight's integers, (out, in) int8."""
+        return self._weight.to_dense().t() if self._packed else self._weight.to(torch.int8)
+
+    def _by_torch(self, quantized: Tensor, residual: Tensor | None) -> Tensor:
+        scale, zero_point = self._input
+        sums = F.linear(quantized.float().sub_(zero_point), self._weight)
+        y = activate(torch.addcmul(self._bias, sums, self._scale * scale), self.activation)
+        if self.target is None:
+            return (y if residual is None else y.add_(residual)).to(self.dtype)
+        y = y.div_(self.target.scale).round_().add_(self.target.zero_point)
+        return y.clamp_(0, 255).to(torch.uint8)
+
+
+class Int8Ops(TorchOps):
+    """Maps of an int8 checkpoint on top of another `ops`, which computes everything else."""
+
+    def __init__(self, base: TorchOps, *, hidden_size: int) -> None:
+        super().__init__(base.device, base.dtype)
+        self._base = base
+        kernels = fitting(base.dtype, hidden_size) if base.device.type == "cpu" else None
+        self._quantize = None if kernels is None else kernels.quantize
+        self.max_pack_bytes = base.max_pack_bytes
+        self.linear = base.linear  # type: ignore[method-assign]
+        self.norm = base.norm  # type: ignore[method-assign]
+        self.attention = base.attention  # type: ignore[method-assign]
+        self.run = base.run  # type: ignore[method-assign]
+
+    @property
+    def kernels(self) -> str | None:
+        """The level of our compiled kernels that computes attention; None if torch does."""
+        return self._base.kernels
+
+    def attention_maps(self, tensors: Tensors, prefix: str) -> tuple[Linear, Linear]:
+        """Return a layer's W^Q, W^K and W^V as one map, and its W^O."""
+        parts = [
+            self._integers(tensors, f"{prefix}attention.self.{name}") for name in ("query", "key", "value")
+        ]
+        stacked = QuantizedMap(*(torch.cat(same) for same in zip(*parts, strict=True)))
+        output = self._integers(tensors, f"{prefix}attention.output.dense")
+        source = self._channel_scale(tensors, f"{prefix}attention.self")
+        return self._map(stacked, source=source), self._map(output, source=ChannelScale())
+
+    def feed_forward_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear]:
+        """Return a layer's two feed-forward maps; what passes between them is quantized."""
+        up, down = (f"{prefix}{name}.dense" for name in ("intermediate", "output"))
+        scale, zero_point = (tensors[f"{down}.input_{name}"].item() for name in ("scale", "zero_point"))
+        between = TensorScale(float(scale), int(zero_point))
+        source = self._channel_scale(tensors, up)
+        return (
+            self._map(self._integers(tensors, up), activation, source=source, target=between),
+            self._map(self._integers(tensors, down), source=between),
+        )
+
+    def _map(self, integers: QuantizedMap, activation: str = "none", **scales: Any) -> Int8Linear:
+        return Int8Linear(integers, activation, dtype=self.dtype, quantize=self._quantize, **scales)
+
+    def _integers(self, tensors: Tensors, name: str) -> QuantizedMap:
+        parts = (tensors[f"{name}.{part}"].to(self.device) for part in QuantizedMap._fields)
+        weight, scale, bias = parts
+        return QuantizedMap(weight, scale, bias.float())
+
+    def _channel_scale(self, tensors: Tensors, name: str) -> ChannelScale:
+        return ChannelScale(
+            *(tensors[f"{name}.input_{part}"].to(self.device) for part in ("scale", "offset"))
+        )
+
+
+def quantize_by_torch(
+    x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float
+) -> tuple[Tensor, Tensor]:
+    """Return x·multiplier + shift (or x + zero_point without them), clamped to 0 … 255 and truncated.
+
+    x: (T, D); multiplier, shift: (D,) float32, both or neither.
+    Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool.
+    """
+    y = x.float()
+    not_finite = ~(y * 0).sum(1).isfinite()
+    if multiplier is None or shift is None:
+        y = torch.add(y, zero_point, out=None if y is x else y)
+    else:
+        y = torch.addcmul(shift, y, multiplier, out=None if y is x else y)
+    y.clamp_(0, 255)  # truncation, which the conversion does, then rounds
+    return (y.to(torch.int8).view(torch.uint8) if _wraps() else y.to(torch.uint8)), not_finite
+
+
+@functools.cache
+def has_integer_products() -> bool:
+    """Return whether oneDNN's integer products work here and agree with float products of the integers."""
+    if not torch.__version__.startswith(CHECKED_TORCH) or not torch.backends.mkldnn.enabled:
+        return False
+    if not torch.cpu._is_vnni_supported():
+        return False
+    generator = torch.Generator().manual_seed(0)
+    quantized = torch.randint(0, 256, (16, 48), generator=generator).to(torch.uint8)
+    weight = torch.randint(-127, 128, (32, 48), generator=generator).to(torch.int8)
+    scale, bias, residual = (torch.rand(n, generator=generator) for n in ((32,), (32,), (16, 32)))
+    scale, zeros = scale / 100, torch.zeros(32, dtype=torch.int64)
+    exact = F.linear(quantized.float() - ZERO_POINT, weight.float()) * scale + bias
+    try:
+        packed = torch.ops.onednn.qlinear_prepack(weight, None)
+        agree = torch.equal(packed.to_dense().t(), weight)
+        call = (quantized, 1.0, ZERO_POINT, packed, scale, zeros)
+        for dtype in (torch.float32, torch.bfloat16):
+            fused = _operator().binary(
+                *(*call, residual.to(dtype, copy=True), bias, 1.0, 0, dtype),
+                *(1.0, 0, "sum", 1.0, "none", [], ""),
+            )
+            tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+            agree &= torch.allclose(fused.float(), exact + residual, rtol=tolerance, atol=tolerance)
+        for activation, (name, algorithm) in FUSED.items():
+            fused = _operator()(*call, bias, 0.25, 9, torch.uint8, name, [], algorithm)
+            expected = torch.round(activate(exact, activation) / 0.25).add_(9).clamp_(0, 255)
+            agree &= bool((fused.float() - expected).abs().max() <= 1)
+    except (RuntimeError, AttributeError):
+        return False
+    return agree
+
+
+@functools.cache
+def _wraps() -> bool:
+    """Return whether numbers up to 255 become int8 by their last 8 bits, which converts many at a time."""
+    values = torch.arange(256, dtype=torch.float32).repeat(3) + 0.25
+    return torch.equal(values.to(torch.int8).view(torch.uint8), values.to(torch.uint8))
+
+
+@functools.cache
+def _operator() -> torch._ops.OpOverloadPacket:
+    return torch.ops.onednn.qlinear_pointwise

@@ -1,0 +1,190 @@
+"""The network's operators in plain torch: on any device, differentiable, and the reference for the others.
+
+An `ops` object is chosen once, when a checkpoint is loaded (`models.ops.choose`). The network calls it for
+what has a faster form on some hardware: affine maps, layer normalisation, attention over a pack, and running
+a whole pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.batch import PackedBatch
+
+Tensors = Mapping[str, Tensor]
+"""A checkpoint's tensors by name."""
+
+HeadWeights = Sequence[Tensor | None]
+"""For each layer (B, h) or (1, h) float32, or None if every head's weight is 1."""
+
+Pass = Callable[[PackedBatch, HeadWeights], Tensor]
+"""A forward pass, as a function of the tensors that may differ between two packs of the same shape."""
+
+
+class Linear:
+    """y = act(x·Wᵀ + b) [+ residual].
+
+    weight: (out, in); bias: (out,); both of the dtype and on the device of the inputs.
+    activation: none, gelu (erf), gelu_tanh or relu.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, activation: str = "none") -> None:
+        self._weight = weight.contiguous()
+        self.bias = bias.contiguous()
+        self.activation = activation
+
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        *,
+        overwrite: bool = False,  # noqa: ARG002 - for Int8Linear
+    ) -> Tensor:
+        """x: (T, in) → (T, out).
+
+        residual: (T, out), added after the activation. overwrite: the residual's memory may become the
+        result, which saves integer products a copy.
+        """
+        y = activate(F.linear(x, self._weight, self.bias), self.activation)
+        return y if residual is None else y + residual
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight in its plain layout, (out, in)."""
+        return self._weight
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weight and bias."""
+        return nbytes(self._weight, self.bias)
+
+    def rows(self, index: Tensor) -> Linear:
+        """Return the map with only the outputs `index`, (n,) int64."""
+        return type(self)(self.weight[index], self.bias[index], self.activation)
+
+    def columns(self, index: Tensor) -> Linear:
+        """Return the map of only the inputs `index`, (n,) int64, as if the others were 0."""
+        return type(self)(self.weight[:, index], self.bias, self.activation)
+
+
+class Norm:
+    """Layer normalisation over the last dimension. weight, bias: (D,)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: (T, D) → (T, D)."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class TorchOps:
+    """Plain torch on one device.
+
+    dtype: of weights and activations.
+    """
+
+    max_pack_bytes: int | None = None
+    """Bytes of the largest activation that this device computes well in one pass; None: any size."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        self.dtype = dtype
+
+    @property
+    def kernels(self) -> str | None:
+        """The level of our compiled kernels that computes attention; None if torch does."""
+        return None
+
+    def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
+        """Lay out an affine map for this device. weight: (out, in); bias: (out,)."""
+        return Linear(weight, bias, activation)
+
+    def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
+        """Return a layer normalisation for this device. weight, bias: (D,)."""
+        return Norm(weight, bias, eps)
+
+    def attention_maps(self, tensors: Tensors, prefix: str) -> tuple[Linear, Linear]:
+        """Return a layer's W^Q, W^K and W^V as one map, and its W^O. prefix: of the layer's tensor names."""
+        names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
+        weight = torch.cat([self.get(tensors, f"{name}.weight") for name in names])
+        bias = torch.cat([self.get(tensors, f"{name}.bias") for name in names])
+        return self.linear(weight, bias), self._named(tensors, f"{prefix}attention.output.dense")
+
+    def feed_forward_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear]:
+        """Return a layer's two feed-forward maps, up (with the activation) and down."""
+        up = self._named(tensors, f"{prefix}intermediate.dense", activation)
+        return up, self._named(tensors, f"{prefix}output.dense")
+
+    def get(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a checkpoint's tensor on this device, in `dtype` (default: the dtype of the weights)."""
+        return tensors[name].to(self.device, dtype or self.dtype).contiguous()
+
+    def attention(
+        self,
+        projected: Tensor,
+        batch: PackedBatch,
+        heads: int,
+        head_weights: Tensor | None = None,
+        *,
+        first_only: bool = False,
+    ) -> Tensor:
+        """Self-attention of each sequence and head of a pack: softmax(q kᵀ/√d)·v, times the head's weight.
+
+        projected: (T, 3·h·d), queries, keys and values of h heads; head_weights: (B, h), or (1, h) for all
+        sequences, float32. A sequence's result in an exact batch has the same bits in any other exact batch.
+        Returns (T, h·d), 0 for tokens of no sequence; with `first_only` (B, h·d), of first tokens alone.
+        """
+        parts = projected.view(projected.shape[0], 3, heads, -1)  # (T, 3, h, d)
+        contexts = []
+        for group in batch.groups:
+            query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
+            exists = group.exists
+            scores = query @ key.mT * query.shape[-1] ** -0.5
+            if exists is not None:
+                scores = scores.masked_fill(~exists[:, None, None], -torch.inf)
+            context = (torch.softmax(scores, -1) @ value).transpose(1, 2)
+            contexts.append(context.flatten(0, 1) if exists is None else context[exists])  # (tokens, h, d)
+        context = torch.cat(contexts)
+        if head_weights is not None:
+            weights = head_weights
+            if len(weights) > 1:
+                weights = weights[batch.row_of_token[: context.shape[0]]]
+            context = (context * weights[..., None]).to(context.dtype)
+        context = F.pad(context.flatten(1), (0, 0, 0, projected.shape[0] - context.shape[0]))
+        return context[batch.first_token] if first_only else context
+
+    def run(self, compute: Pass, batch: PackedBatch, weights: HeadWeights, key: Hashable) -> Tensor:  # noqa: ARG002
+        """Return `compute(batch, weights)`, or the same from a CUDA graph of this shape and key.
+
+        key: equal for two calls only if their computations differ in nothing but the tensors' values.
+        """
+        return compute(batch, weights)
+
+    def synchronize(self) -> None:
+        """Wait for the device, so that another thread's stream may use (or free) what was computed."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def _named(self, tensors: Tensors, name: str, activation: str = "none") -> Linear:
+        return self.linear(self.get(tensors, f"{name}.weight"), self.get(tensors, f"{name}.bias"), activation)
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    """Apply an activation, by its name among the values of models.config.ACTIVATIONS."""
+    if activation == "gelu":
+        return F.gelu(x)
+    if activation == "gelu_tanh":
+        return F.gelu(x, approximate="tanh")
+    return F.relu(x) if activation == "relu" else x
+
+
+def nbytes(*tensors: Tensor | None) -> int:
+    """Bytes that these tensors take up."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
