@@ -48,8 +48,8 @@ soak load: install
 ## make model     train and write models/default again (hours); data from ../shared/data, else fetched
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)
 model: install
-	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.fetch --out $(DATA))
-	$(BIN)/python -m models.training.build --data $(DATA)
+	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.demo.fetch --out $(DATA))
+	$(BIN)/python -m models.training.demo.build --data $(DATA)
 
 ## make clean     remove .venv and caches (runs/, where trainings and their data are, stays)
 clean:

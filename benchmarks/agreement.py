@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.agreement import agreement
 from models.classifier import Classifier
-from models.labelled import read_labelled
+from models.quality.agreement import agreement
+from models.quality.labelled import read_labelled
 
 DATA = Path(__file__).parents[1] / "data" / "sample" / "test.jsonl.gz"
 

@@ -14,11 +14,11 @@ from transformers import BertForSequenceClassification
 from benchmarks import environments
 from benchmarks.peers.ours import INT8
 from benchmarks.workload import SHAPES, network, query_title_lengths
-from models.config import read_config
-from models.hub import DEFAULT
-from models.labelled import read_pairs
-from models.quantization import quantize
-from models.tokenizer import PairTokenizer
+from models.checkpoint.config import read_config
+from models.checkpoint.hub import DEFAULT
+from models.checkpoint.tokenizer import PairTokenizer
+from models.compress.quantize import quantize
+from models.quality.labelled import read_pairs
 
 SAMPLE = environments.ROOT / "data" / "sample"
 MODELS = environments.RUNS / "bench-models"

@@ -20,10 +20,10 @@ import psutil
 import torch
 
 from loadtest.pairs import made_up_pairs
+from models.checkpoint.hub import DEFAULT
+from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.cores import cores
-from models.hub import DEFAULT
-from models.tokenizer import EncodedPair
 
 POOL = 2000
 BATCH_TOKENS = 1024  # the server's own budget on a CPU: the same work, without HTTP

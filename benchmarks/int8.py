@@ -20,15 +20,15 @@ from benchmarks.encoder import LIMIT_TOKENS
 from benchmarks.measure import alternate, machine, ratio
 from benchmarks.workload import PAIRS, SHAPES, Shape, network, pairs, query_title_lengths, useful_flops
 from models import Classifier, HeadMask
-from models.agreement import agreement
 from models.batch import pack
 from models.bert import Bert
-from models.checkpoint import read_tensors
-from models.config import parse_config, read_config
-from models.hub import DEFAULT
-from models.labelled import LabelledPair, read_labelled, read_pairs
+from models.checkpoint.config import parse_config, read_config
+from models.checkpoint.hub import DEFAULT
+from models.checkpoint.tensors import read_tensors
+from models.compress.quantize import batches, calibrate, quantize
 from models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
-from models.quantization import batches, calibrate, quantize
+from models.quality.agreement import agreement
+from models.quality.labelled import LabelledPair, read_labelled, read_pairs
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sample"
 CPU = torch.device("cpu")

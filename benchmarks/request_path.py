@@ -12,11 +12,11 @@ from benchmarks.crowd import Requests
 from benchmarks.parts import measure as shares_of
 from models.classifier import Classifier
 from models.head_mask import HeadMask
-from service.api import strict_json
+from service.batching.scheduler import Batch, Item, Scheduler
 from service.engine import Lane, Row, RowScore, score_rows
-from service.responses import ScoreResult, to_json
-from service.scheduler import Batch, Item, Scheduler
-from service.schemas import ScoreRequest
+from service.http import strict_json
+from service.schemas.requests import ScoreRequest
+from service.schemas.responses import ScoreResult, to_json
 
 TIMES = 100
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.measure import alternate, machine, ratio
 from models import Classifier, HeadMask
-from models.labelled import read_labelled
+from models.quality.labelled import read_labelled
 from models.study.base import Judged
 from models.study.runner import Runner
 

@@ -10,8 +10,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from models.bert import Bert
-from models.config import parse_config
-from models.tokenizer import EncodedPair
+from models.checkpoint.config import parse_config
+from models.checkpoint.tokenizer import EncodedPair
 
 PAIRS = 64
 """Sequences of a batch, sorted by length for the engines that pad."""

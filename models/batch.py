@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.tokenizer import EncodedPair
+from models.checkpoint.tokenizer import EncodedPair
 
 TOKEN_MULTIPLE = 16
 """A pack is filled up to a multiple of this many tokens. Products of fewer rows may take other code paths and

@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.checkpoint import expected_shapes, layer_prefix
-from models.config import ModelConfig
+from models.checkpoint.config import ModelConfig
+from models.checkpoint.tensors import expected_shapes, layer_prefix
 from models.live_heads import AttentionHeads, Live, LiveHeads
 from models.ops import choose
 from models.ops.torch import Linear, Norm, TorchOps
@@ -49,8 +49,8 @@ class Layer:
 class Bert:
     """A classifier's network, its weights laid out for one device.
 
-    tensors: as models.checkpoint.read_tensors gives them. dtype: of weights and activations; pooler and
-    classifier always compute in float32.
+    tensors: what `models.checkpoint.tensors.read_tensors` returns.
+    dtype: of weights and activations; pooler and classifier always compute in float32.
     deterministic: float32 results that are the same bits in any batch; heads are then never cut out.
     ops: default: the fastest that the device has.
     parameters, nbytes: how many numbers the weights are, and how much memory they take up here.

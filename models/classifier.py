@@ -11,13 +11,13 @@ import numpy as np
 
 from models.batch import pack
 from models.bert import Bert
-from models.checkpoint import read_tensors
-from models.config import ModelConfig, read_config, read_stored_masks
+from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
+from models.checkpoint.hub import DEFAULT, locate
+from models.checkpoint.tensors import read_tensors
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.device import resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
-from models.hub import DEFAULT, locate
-from models.tokenizer import EncodedPair, PairTokenizer
 
 Masks = HeadMask | Sequence[HeadMask | None] | None
 """One mask for all pairs, or one (or None) for each, or None: all heads on."""

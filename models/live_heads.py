@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.config import ModelConfig
+from models.checkpoint.config import ModelConfig
 from models.ops.torch import Linear
 
 SLICED_WIDTHS = 4

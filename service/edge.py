@@ -42,7 +42,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _STEERING = (b"x_request_timeout_seconds", b"x_request_disconnect_disabled", b"x_session_id")
 _STEERING_PREFIXES = (b"serve_multiplexed_model_id", b"x_serve_router_")
 _REQUEST_ID = b"x-request-id"
-# These watch client and clock themselves (`service.api.waiting`); Serve's watch is two more tasks a request.
+# These watch client and clock themselves (`service.http.waiting`); Serve's watch is two more tasks a request.
 _WATCHED_PATHS = ("/v1/score", "/v1/compare", "/v1/attention")
 _WATCHED = [(b"x-request-disconnect-disabled", b"?1"), (b"x-request-timeout-seconds", b"0")]
 SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")

@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.head_mask import HeadMask
-from models.tokenizer import EncodedPair
+from service.batching.scheduler import Batch
 from service.errors import DeviceFailed, InternalError, OutOfMemory
-from service.scheduler import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from service.experiments.observer import Disposal, Observer, RowKind
+from service.experiments.online.observer import Disposal, Observer, RowKind
 
 
 class ExperimentMetrics(Observer):

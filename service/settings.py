@@ -23,8 +23,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from models.errors import InvalidMask
 from models.head_mask import HeadMask
 from service.api_keys import ApiKey, parse_api_keys
-from service.experiments.assignment import Assigner
-from service.experiments.config import STORABLE, ExperimentConfig, HoldoutConfig, check_together
+from service.experiments.definition.assignment import Assigner
+from service.experiments.definition.config import STORABLE, ExperimentConfig, HoldoutConfig, check_together
 
 CUSTOM = "custom"
 """The variant name under which ad hoc masks are counted; no variant may be called so."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from service.experiments.config import ArmConfig, ExperimentConfig, Guardrails, HoldoutConfig
-from service.experiments.metric import Metric
+from service.experiments.definition.config import ArmConfig, ExperimentConfig, Guardrails, HoldoutConfig
+from service.experiments.definition.metric import Metric
 from service.settings import ENVIRONMENT_PREFIX, LiveConfig, Settings, VariantConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"

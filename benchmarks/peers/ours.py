@@ -11,7 +11,7 @@ from benchmarks.encoder import gemm_calls
 from benchmarks.peers.batch import Batch, Engine
 from benchmarks.workload import Shape
 from models import Classifier
-from models.tokenizer import EncodedPair
+from models.checkpoint.tokenizer import EncodedPair
 
 PACKAGES = ("torch",)
 INT8 = "int8"

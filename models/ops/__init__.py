@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from models.config import ModelConfig
+from models.checkpoint.config import ModelConfig
 from models.ops.cpu import CpuOps
 from models.ops.int8 import Int8Ops
 from models.ops.torch import TorchOps

@@ -177,7 +177,7 @@ class TorchOps:
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
-    """Apply an activation, by its name among the values of models.config.ACTIVATIONS."""
+    """Apply an activation, by its name among the values of models.checkpoint.config.ACTIVATIONS."""
     if activation == "gelu":
         return F.gelu(x)
     if activation == "gelu_tanh":

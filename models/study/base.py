@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.classifier import Classifier
-from models.labelled import LabelledPair
+from models.quality.labelled import LabelledPair
 from models.study.effort import FULL, Effort
 
 if TYPE_CHECKING:

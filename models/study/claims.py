@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from models.hub import DEFAULT, locate
+from models.checkpoint.hub import DEFAULT, locate
 from models.study.base import Finding, Study
 from models.study.wording import listed
 

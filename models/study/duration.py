@@ -12,7 +12,7 @@ import torch
 from models.classifier import batches_by_length
 from models.study import runner
 from models.study.base import Study
-from models.study.importance import held_heads
+from models.study.search.importance import held_heads
 
 Stage = tuple[str, float]
 """A stage as Progress.start names it, and its work: forward passes of one pair, or what takes as long."""

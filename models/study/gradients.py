@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import PackedBatch, pack
+from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier, batches_by_length
 from models.live_heads import Live
 from models.study.base import Matrix
-from models.tokenizer import EncodedPair
 
 BATCH_TOKENS = 2048
 """Autograd keeps every layer's activations of a batch: about 0.4 MB a token in a network of BERT-base's

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from models.errors import ModelError
-from models.labelled import LabelledPair, iter_labelled
+from models.quality.labelled import LabelledPair, iter_labelled
 from models.study.base import Judged
 
 LEAST_QUERIES = 10

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models import evaluation
 from models.device import describe
+from models.quality import evaluation
 from models.study import page, plots
 from models.study.base import Figure, Judged, Result, Section, Study, Table
 from models.study.effort import FULL, left_out

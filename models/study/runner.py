@@ -20,11 +20,11 @@ import torch
 from numpy.typing import NDArray
 
 from models.batch import pack
+from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier, batches_by_length
-from models.evaluation import Evaluation
+from models.quality.evaluation import Evaluation
 from models.study.base import Judged, Matrix, Progress, Silent
 from models.study.prefixes import logits_under
-from models.tokenizer import EncodedPair
 
 BATCH_TOKENS = 2048
 BLOCK = 64

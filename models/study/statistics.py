@@ -1,4 +1,4 @@
-"""Effects of masks with intervals and tests; the bootstrap itself is in models.bootstrap."""
+"""Effects of masks with intervals and tests; the bootstrap itself is in models.quality.bootstrap."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models import metrics
-from models.bootstrap import Draws, Estimate, Floats, estimate, resample, standard_errors, with_data
-from models.evaluation import Evaluation
+from models.quality import metrics
+from models.quality.bootstrap import Draws, Estimate, Floats, estimate, resample, standard_errors, with_data
+from models.quality.evaluation import Evaluation
 from models.study.base import Judged
 
 METRICS = metrics.NAMES

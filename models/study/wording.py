@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.bootstrap import Interval
+from models.quality.bootstrap import Interval
 
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
 """The metrics as people write them."""

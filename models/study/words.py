@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from models.tokenizer import EncodedPair, PairTokenizer
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 
 Ints = NDArray[np.int64]
 Floats32 = NDArray[np.float32]

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from models.device import autocast
-from models.evaluation import Evaluation
+from models.quality.evaluation import Evaluation
 from models.training.batches import fitted, grouped, padded, tokenized
 from models.training.data import GRADES, Judged, source_family, source_groups
 from models.training.network import Model
-from models.training.titles import TitleStatistics, weighted_overlap
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -55,7 +54,7 @@ def probabilities_of(logits: Floats, temperature: float) -> Floats:
 
 
 def measured(judged: Sequence[Judged], probabilities: Floats) -> dict[str, float]:
-    """The metrics of `models.evaluation`, how many pairs and queries, and the NDCG of a random order."""
+    """Return an evaluation's metrics, how many pairs and queries there are, and a random order's NDCG."""
     evaluation = Evaluation([row.query for row in judged], [row.grade for row in judged], probabilities)
     return {
         "pairs": len(judged),
@@ -71,17 +70,6 @@ def by_family(judged: Sequence[Judged], probabilities: Floats) -> dict[str, dict
         name: measured([judged[place] for place in places], probabilities[places])
         for name, places in source_groups(judged).items()
     }
-
-
-def overlap_probabilities(judged: Sequence[Judged], statistics: TitleStatistics) -> Floats:
-    """The lexical baseline as if it were a model: its expected grade rises with the word overlap.
-
-    Only ranking metrics (Spearman, NDCG) mean anything for it.
-    """
-    overlap = np.array([weighted_overlap(row.query, row.title, statistics.rarity) for row in judged])
-    result = np.zeros((len(judged), len(GRADES)))
-    result[:, 0], result[:, -1] = 1 - overlap, overlap
-    return result
 
 
 def calibrated_temperature(judged: Sequence[Judged], logits: Floats) -> float:

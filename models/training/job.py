@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from models.checks import check_empty
-from models.config import ModelConfig, read_config
+from models.checkpoint.checks import check_empty
+from models.checkpoint.config import ModelConfig, read_config
+from models.checkpoint.hub import locate
 from models.device import check_device_name
 from models.errors import ModelError, UnsupportedCheckpoint
-from models.hub import locate
-from models.labelled import LabelledPair, read_labelled
+from models.quality.labelled import LabelledPair, read_labelled
 from models.training.data import GRADES
 
 log = logging.getLogger(__name__)

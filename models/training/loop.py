@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.device import autocast
@@ -161,3 +162,15 @@ def _report(progress: Progress, schedule: Schedule, loss: float) -> None:
         progress.tokens / progress.seconds,
         left / 60,
     )
+
+
+def ordinal_loss(logits: Tensor, targets: Tensor, weights: Tensor, *, distance_weight: float) -> Tensor:
+    """Cross-entropy with the target distribution, plus the squared error of the expected grade.
+
+    The first term fits the probabilities; the second makes two grades off cost four times one grade off.
+    """
+    logits = logits.float()
+    likelihood = -(targets * F.log_softmax(logits, dim=-1)).sum(-1)  # (B,)
+    grades = torch.arange(logits.shape[-1], dtype=logits.dtype, device=logits.device)
+    distance = (logits.softmax(-1) @ grades - targets @ grades) ** 2  # (B,)
+    return ((likelihood + distance_weight * distance) * weights).sum() / weights.sum()

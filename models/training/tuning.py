@@ -18,19 +18,18 @@ import torch
 from torch import nn
 from transformers import BertForSequenceClassification
 
-from models.checkpoint import TOKENIZER_FILES
+from models.checkpoint.tensors import TOKENIZER_FILES
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.classifier import Classifier
 from models.device import autocast, resolve_device
-from models.evaluation import Evaluation, as_json, intervals, within_range
-from models.labelled import LabelledPair
-from models.tokenizer import EncodedPair, PairTokenizer
+from models.quality.evaluation import Evaluation, as_json, intervals, within_range
+from models.quality.labelled import LabelledPair
 from models.training.batches import Batch, grouped, tokenized
 from models.training.data import graded_target
 from models.training.embeddings import cooccurrence_vectors
 from models.training.evaluate import fitted_temperature, probabilities_of
-from models.training.finetune import ordinal_loss
 from models.training.job import Job, Options, Scratch, mark_run, prepare
-from models.training.loop import Progress, Schedule, train
+from models.training.loop import Progress, Schedule, ordinal_loss, train
 from models.training.network import Model, new_model
 from models.training.plan import Plan, plan_for
 from models.training.vocabulary import alphabet, save_tokenizer, train_tokenizer
@@ -45,7 +44,7 @@ LOSS_PAIRS = 2_000
 class _Standing:
     """How good the network is at one time.
 
-    loss: what is trained, on the validation pairs. metrics: of models.evaluation, on the same.
+    loss: what is trained, on the validation pairs. metrics: of models.quality.evaluation, on the same.
     """
 
     loss: float

@@ -10,8 +10,8 @@ import typer
 
 if TYPE_CHECKING:
     from models import Classifier, HeadMask
-    from models.evaluation import Evaluation, Interval
-    from models.labelled import LabelledPair
+    from models.quality.evaluation import Evaluation, Interval
+    from models.quality.labelled import LabelledPair
 
 CHUNK = 4096
 """Pairs between two reports of progress."""
@@ -38,10 +38,10 @@ def command(
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60
     """
     from models import HeadMask, ModelError
-    from models.config import read_config, read_stored_masks
+    from models.checkpoint.config import read_config, read_stored_masks
+    from models.checkpoint.hub import locate
     from models.device import check_device_name, check_dtype_name
-    from models.hub import locate
-    from models.labelled import read_labelled
+    from models.quality.labelled import read_labelled
 
     check_device_name(device)
     check_dtype_name(dtype)
@@ -58,8 +58,8 @@ def command(
     import orjson
 
     from models import Classifier  # torch, after all that can be wrong without it
-    from models.evaluation import as_json as plain
-    from models.evaluation import differences, intervals, within_range
+    from models.quality.evaluation import as_json as plain
+    from models.quality.evaluation import differences, intervals, within_range
 
     clf = Classifier.load(model, device, dtype)
     whole = evaluate(clf, pairs, None)
@@ -92,7 +92,7 @@ def evaluate(clf: Classifier, pairs: list[LabelledPair], mask: HeadMask | None) 
     """The model's grades of the pairs beside the labels, with progress on standard error."""
     import numpy as np
 
-    from models.evaluation import Evaluation
+    from models.quality.evaluation import Evaluation
 
     parts = []
     for start in range(0, len(pairs), CHUNK):

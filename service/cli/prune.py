@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from models import HeadMask
-    from models.config import ModelConfig
+    from models.checkpoint.config import ModelConfig
 
 
 def command(
@@ -36,10 +36,10 @@ def command(
     """
     import json
 
-    from models.checks import check_empty
-    from models.config import read_config, read_stored_masks
-    from models.hub import locate
-    from models.pruning import prune, read_scales
+    from models.checkpoint.checks import check_empty
+    from models.checkpoint.config import read_config, read_stored_masks
+    from models.checkpoint.hub import locate
+    from models.compress.prune import prune, read_scales
 
     if (mask is None) == (scales is None):
         raise typer.BadParameter("give either --mask or --scales", param_hint="'--mask' / '--scales'")
@@ -76,7 +76,7 @@ def read_mask(spec: str, source: Path, config: ModelConfig) -> HeadMask:
     import json
 
     from models import HeadMask, ModelError
-    from models.config import read_stored_masks
+    from models.checkpoint.config import read_stored_masks
 
     form: str | dict[str, object] = spec
     if spec.endswith(".json"):

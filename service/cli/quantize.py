@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from models.agreement import Agreement
+    from models.quality.agreement import Agreement
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 TOLERANCE = 0.005
@@ -41,10 +41,10 @@ def command(
 
     Example: headroom quantize --model ./mine --data traffic.csv --test judged.csv --out ./mine-int8
     """
-    from models.checks import check_can_be_quantized, check_empty
-    from models.config import read_config
-    from models.hub import locate
-    from models.labelled import read_labelled, read_pairs
+    from models.checkpoint.checks import check_can_be_quantized, check_empty
+    from models.checkpoint.config import read_config
+    from models.checkpoint.hub import locate
+    from models.quality.labelled import read_labelled, read_pairs
 
     check_empty(out)
     source = locate(model)
@@ -62,8 +62,8 @@ def command(
     import orjson
 
     from models import Classifier  # torch, after all that can be wrong without it
-    from models.agreement import agreement
-    from models.quantization import quantize
+    from models.compress.quantize import quantize
+    from models.quality.agreement import agreement
 
     before = Classifier.load(model, "cpu", "float32")
     order = np.random.default_rng(0).permutation(len(calibration))

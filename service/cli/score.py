@@ -113,7 +113,7 @@ def resolve(
     check_masks(live, live.variants[0].checkpoint or model, mask)
 
     from models import Classifier  # torch, after all that can be wrong without it
-    from service.variants import BASE, build_catalog
+    from service.scoring.catalog import BASE, build_catalog
 
     def load(path: str | None) -> Classifier:
         return Classifier.load(path, device, dtype)
@@ -128,8 +128,8 @@ def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> N
     live: with the one variant that is scored with. checkpoint: that variant's.
     """
     from models import HeadMask
-    from models.config import read_config, read_stored_masks
-    from models.hub import locate
+    from models.checkpoint.config import read_config, read_stored_masks
+    from models.checkpoint.hub import locate
     from service.settings import resolve_masks, resolve_variant
 
     directory = locate(checkpoint)

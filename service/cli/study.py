@@ -80,10 +80,10 @@ def command(
     import json
 
     from models import ModelError
-    from models.config import read_config
+    from models.checkpoint.config import read_config
+    from models.checkpoint.hub import locate
     from models.device import check_device_name, check_dtype_name
-    from models.hub import locate
-    from models.labelled import iter_labelled
+    from models.quality.labelled import iter_labelled
 
     check_device_name(device)
     check_dtype_name(dtype)
@@ -152,7 +152,7 @@ def _cluster(model: str | None, clf: Any, use_ray: bool) -> Any:
     if not use_ray:
         yield None
         return
-    from models.hub import locate
+    from models.checkpoint.hub import locate
     from service.deployment import tasks
 
     remote: Map

@@ -83,7 +83,7 @@ def _check_device(config: ConfigFile) -> None:
 def _check_database(config: ConfigFile) -> None:
     if config.settings.database_url is None:
         return
-    from service.experiments.connection import connect, parse_url
+    from service.experiments.storage.connection import connect, parse_url
 
     try:
         connect(parse_url(config.settings.database_url)).dispose()
@@ -92,8 +92,8 @@ def _check_database(config: ConfigFile) -> None:
 
 
 def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
-    from models.config import read_config, read_stored_masks
-    from models.hub import locate
+    from models.checkpoint.config import read_config, read_stored_masks
+    from models.checkpoint.hub import locate
     from service.settings import InvalidConfig, resolve_masks, resolve_variant
 
     directory = locate(config.settings.model)

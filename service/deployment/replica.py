@@ -26,7 +26,7 @@ from service.settings import InvalidConfig, LiveConfig, Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from service.pipeline import Pipeline
+    from service.scoring.pipeline import Pipeline
 
 logger = logging.getLogger("headroom.deployment")
 
@@ -73,7 +73,7 @@ class Relevance:
         self._config_lock = asyncio.Lock()
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        from service.api import create_app
+        from service.http import create_app
 
         self._app = create_app(self._settings, self._metrics)
         return self._app
@@ -142,7 +142,7 @@ class Relevance:
 
     def _build(self, config: LiveConfig) -> Pipeline:
         from models.device import resolve_device
-        from service.pipeline import Pipeline
+        from service.scoring.pipeline import Pipeline
 
         if resolve_device(self._settings.device).type == "cpu":
             # Forward threads have the cores: the event loop would wait for threads of tokenizers' to get one.

@@ -11,8 +11,8 @@ from benchmarks import checkpoints, engines
 from benchmarks.peers.batch import padded
 from benchmarks.workers import Worker, started
 from benchmarks.workload import SHAPES, Shape
-from models.hub import DEFAULT
-from models.tokenizer import PairTokenizer
+from models.checkpoint.hub import DEFAULT
+from models.checkpoint.tokenizer import PairTokenizer
 
 TINY = Shape("tiny", hidden=24, inner=48, vocabulary=16_000, layers=2, heads=2)
 OURS = {"ours": "ours", "torch_transformers": "ours"}

@@ -14,7 +14,7 @@ from benchmarks.workload import SHAPES, Shape
 def test_a_run_has_a_row_for_every_engine_and_format(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = Shape("tiny", hidden=24, inner=48, vocabulary=100, layers=2, heads=2)
     monkeypatch.setitem(SHAPES, "tiny", tiny)
-    monkeypatch.setattr("models.quantization.TOKENS", 200)
+    monkeypatch.setattr("models.compress.quantize.TOKENS", 200)
 
     result = int8.measure(rounds=2, shapes=["tiny"], most=20)
 

@@ -10,8 +10,8 @@ from transformers import BertForSequenceClassification
 
 from models.batch import pack
 from models.bert import Bert
-from models.config import parse_config
-from models.tokenizer import EncodedPair
+from models.checkpoint.config import parse_config
+from models.checkpoint.tokenizer import EncodedPair
 
 CPU = torch.device("cpu")
 

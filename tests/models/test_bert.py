@@ -273,7 +273,7 @@ def test_attention_of_a_switched_off_head_is_zero() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_cuda_scores_as_the_cpu_does(dtype: torch.dtype) -> None:
     from models.bert import Bert
-    from models.config import parse_config
+    from models.checkpoint.config import parse_config
     from models.ops.cuda import CudaOps
 
     model = random_model(10, hidden_size=64, initializer_range=0.1)

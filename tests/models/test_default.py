@@ -10,9 +10,9 @@ import torch
 from transformers import AutoTokenizer, BertForSequenceClassification
 
 from models import Classifier
-from models.evaluation import Evaluation
-from models.hub import DEFAULT
-from models.labelled import LabelledPair, read_labelled
+from models.checkpoint.hub import DEFAULT
+from models.quality.evaluation import Evaluation
+from models.quality.labelled import LabelledPair, read_labelled
 
 SAMPLES = Path(__file__).parents[2] / "data" / "sample"
 

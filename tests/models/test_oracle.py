@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from models.bert import Bert
-from models.config import parse_config
-from models.tokenizer import EncodedPair
+from models.checkpoint.config import parse_config
+from models.checkpoint.tokenizer import EncodedPair
 from tests.models.reference import CPU, logits_of
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from sqlalchemy import select
 
-from service.experiments.schema import exposures
-from service.experiments.store import Store
+from service.experiments.storage.schema import exposures
+from service.experiments.storage.store import Store
 from tests.checkpoints import random_model, write_vocabulary
 
 KEYS = "plain,boss;role=admin"

@@ -9,9 +9,10 @@ import numpy as np
 
 from models.head_mask import HeadMask
 from service.errors import InvalidRequest, NotFound
-from service.experiments.events import Outcome, OutcomeReceipt
-from service.experiments.views import ExperimentDetail, ExperimentsView
-from service.responses import (
+from service.experiments.analysis.views import ExperimentDetail, ExperimentsView
+from service.experiments.definition.events import Outcome, OutcomeReceipt
+from service.schemas.requests import AttentionRequest, CompareRequest, MaskForm, ScoreRequest
+from service.schemas.responses import (
     AttentionResponse,
     Column,
     CompareResponse,
@@ -28,7 +29,6 @@ from service.responses import (
     VariantInfo,
     VariantsResponse,
 )
-from service.schemas import AttentionRequest, CompareRequest, MaskForm, ScoreRequest
 
 LAYERS, HEADS = 12, 12
 LABELS = ("irrelevant", "related", "partial", "good", "exact")

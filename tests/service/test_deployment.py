@@ -11,7 +11,7 @@ from collections import Counter
 import grpc
 import pytest
 
-from tests.service.http import Answer, request, score, send_raw
+from tests.service.client import Answer, request, score, send_raw
 from tests.service.running import LIVE, Server
 
 

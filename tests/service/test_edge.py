@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from service.api import create_app
-from service.api.direct import DirectRoute
 from service.edge import _WATCHED_PATHS, Edge, Message, Receive, Scope, Send, middlewares
+from service.http import create_app
+from service.http.direct import DirectRoute
 from service.metrics import Metrics
 from service.settings import Settings
 

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.api import create_app
+from service.http import create_app
 from service.metrics import Metrics, _observe
 from service.node_metrics import NodeMetrics
 from service.settings import Settings

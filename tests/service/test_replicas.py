@@ -15,9 +15,9 @@ from ray._private.services import JEMALLOC_SO
 
 from models.cores import cores
 from service.deployment import machine
-from service.experiments.store import Store
+from service.experiments.storage.store import Store
+from tests.service.client import Answer, request, score, send_raw
 from tests.service.experimenting import config
-from tests.service.http import Answer, request, score, send_raw
 from tests.service.running import LIVE, Server
 
 MOST_TOKENS = 200_000  # of one request

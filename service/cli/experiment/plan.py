@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from service.experiments.plan import Arms, Need, Plan
-    from service.experiments.power import Question
+    from service.experiments.planning.plan import Arms, Need, Plan
+    from service.experiments.planning.power import Question
 
 Better = Literal["higher", "lower"]
 
@@ -58,7 +58,7 @@ def command(
 
     import orjson
 
-    from service.experiments.plan import make_plan
+    from service.experiments.planning.plan import make_plan
 
     arms = parse_weights(weights)
     if not 0 < traffic <= 1:
@@ -84,7 +84,7 @@ def command(
 
 def parse_weights(value: str) -> Arms:
     """`50,50` as numbers. Raises BadParameter."""
-    from service.experiments.plan import Arms
+    from service.experiments.planning.plan import Arms
 
     try:
         return Arms(tuple(float(part) for part in value.split(",")))
@@ -105,7 +105,7 @@ def ask(
     arms: Arms,
 ) -> Question:
     """The options as a question, in the metric's own unit. Raises BadParameter for what makes no sense."""
-    from service.experiments.power import Question
+    from service.experiments.planning.power import Question
 
     if not math.isfinite(baseline) or (sd is None and not 0 < baseline < 1):
         raise typer.BadParameter("a share between 0 and 1, or a mean beside --sd", param_hint="--baseline")

@@ -127,8 +127,8 @@ def from_database(name: str, url: str, path: Path) -> dict[str, Any]:
     import time
 
     from service.deployment.config_file import Overrides, load
-    from service.experiments.report import ReportSpec, analyse
-    from service.experiments.store import Store
+    from service.experiments.analysis.report import ReportSpec, analyse
+    from service.experiments.storage.store import Store
 
     declared = {config.name: config for config in load(path, Overrides()).live.experiments}
     if name not in declared:

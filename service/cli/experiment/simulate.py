@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from models import Classifier, HeadMask
-    from models.labelled import LabelledPair
-    from service.experiments.replay import Replay, Shadow, World
-    from service.experiments.simulation import Design
+    from models.quality.labelled import LabelledPair
+    from service.experiments.planning.replay import Replay, Shadow, World
+    from service.experiments.planning.simulation import Design
 
 CHUNK = 2048
 """Pairs between two reports of progress."""
@@ -66,7 +66,7 @@ def command(
     """
     import orjson
 
-    from service.experiments.replay import Labelled, World, replay, shadow
+    from service.experiments.planning.replay import Labelled, World, replay, shadow
 
     arms = parse_weights(weights)
     if len(arms.weights) != 2:
@@ -98,7 +98,7 @@ def score(
 ) -> tuple[list[LabelledPair], int, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """The pairs, how many grades there are, and the scores under both masks."""
     from models import Classifier, HeadMask
-    from models.labelled import read_labelled
+    from models.quality.labelled import read_labelled
 
     clf = Classifier.load(model, device, dtype)
     parsed = [
@@ -128,8 +128,8 @@ def plan(world: World, *, margin: float, units: int | None, every: int, alpha: f
 
     Where the arm is worse than the margin, nothing could: then those for an arm without effect.
     """
-    from service.experiments.power import Question, sequential_units
-    from service.experiments.simulation import Design
+    from service.experiments.planning.power import Question, sequential_units
+    from service.experiments.planning.simulation import Design
 
     control, arm = world.means
     if units is None:
@@ -178,7 +178,7 @@ def as_document(found: Replay, paired: Shadow, world: World, click_model: str) -
 
 def text(found: Replay, paired: Shadow, world: World, data: Path, mask: str, click_model: str) -> str:
     """The result for people."""
-    from service.experiments.verdicts import judge
+    from service.experiments.analysis.verdicts import judge
 
     design, last = found.design, found.example.last
     relative = found.arm / found.control - 1

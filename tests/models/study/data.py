@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from models import Classifier
-from models.labelled import LabelledPair
+from models.quality.labelled import LabelledPair
 from models.study.base import Judged, Study
 from models.study.runner import Runner
 

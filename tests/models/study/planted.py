@@ -24,9 +24,9 @@ import torch
 from safetensors.torch import save_file
 
 from models import Classifier
-from models.checkpoint import expected_shapes, layer_prefix
-from models.config import read_config
-from models.labelled import LabelledPair
+from models.checkpoint.config import read_config
+from models.checkpoint.tensors import expected_shapes, layer_prefix
+from models.quality.labelled import LabelledPair
 from models.study.base import Judged, Study
 from models.study.runner import Runner
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models import Classifier, HeadMask
-from models.pruning import prune
+from models.compress.prune import prune
 from models.study.gradients import OpenNetwork
 
 PAIRS = [

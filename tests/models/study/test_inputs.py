@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import ModelError
-from models.labelled import LabelledPair
+from models.quality.labelled import LabelledPair
 from models.study.inputs import check_apart, read_judged, sample_queries
 from tests.models.study.data import judged
 

@@ -8,9 +8,11 @@ import torch
 from transformers import BertForSequenceClassification
 
 from models import Classifier, HeadMask
-from models.evaluation import Evaluation
-from models.study import layers, random_heads, single
+from models.quality.evaluation import Evaluation
 from models.study.base import Study
+from models.study.layers.compute import compute as layers
+from models.study.random import compute as random_heads
+from models.study.single.compute import compute as single
 from models.study.statistics import METRICS
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged, study
@@ -92,7 +94,7 @@ def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study)
 
 
 def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
-    from models.bootstrap import Draws
+    from models.quality.bootstrap import Draws
     from models.study.statistics import Resamples
 
     rng = np.random.default_rng(0)

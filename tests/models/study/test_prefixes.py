@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models import Classifier, HeadMask
-from models.pruning import prune
+from models.compress.prune import prune
 from models.study.runner import Runner
 from tests.models.study.data import judged
 

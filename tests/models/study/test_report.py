@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from models import Classifier
-from models.labelled import LabelledPair
+from models.quality.labelled import LabelledPair
 from models.study import kinds, plots, report
 from models.study.base import Figure, Finding, Judged, Result, Section, Table
 from tests.models.study.data import study

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
-from models.evaluation import Evaluation
+from models.quality.evaluation import Evaluation
 from models.study import statistics
 from models.study.base import Judged
 from models.study.statistics import Resamples, benjamini_hochberg, holm, permutation_p, swap_p

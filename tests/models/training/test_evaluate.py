@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from models.training.data import Judged
+from models.training.demo.baselines import overlap_probabilities
+from models.training.demo.titles import TitleStatistics, weighted_overlap
 from models.training.evaluate import (
     by_family,
     calibrated_temperature,
-    overlap_probabilities,
     probabilities_of,
 )
-from models.training.titles import TitleStatistics, weighted_overlap
 
 STATISTICS = TitleStatistics({"bracket": 3.0, "angle": 2.0, "red": 1.0}, 5.0, {}, frozenset(), frozenset())
 

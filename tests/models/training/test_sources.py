@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from models.training.data import Judged, read_judged, read_movies, read_products, read_text
-from models.training.sources import chorus, dbpedia, esci, prepare, socrata, wordnet
-from models.training.sources.judging import fold_of, grade_of_votes, merged
+from models.training.demo.sources import chorus, dbpedia, esci, prepare, socrata, wordnet
+from models.training.demo.sources.judging import fold_of, grade_of_votes, merged
 
 COLOURS = ("red", "blue", "green", "white")
 THINGS = ("lamp", "kettle", "towel", "drill")

@@ -10,7 +10,6 @@ import torch
 from tokenizers import Tokenizer
 
 from models.training.batches import Batch, fitted, grouped, padded
-from models.training.catalogue import new_catalogue
 from models.training.data import (
     GRADES,
     TEST_FOLDS,
@@ -21,16 +20,17 @@ from models.training.data import (
     graded_target,
     read_judged,
 )
-from models.training.dictionary import read_dictionary
+from models.training.demo.catalogue import new_catalogue
+from models.training.demo.dictionary import read_dictionary
+from models.training.demo.export import PROBES, export
+from models.training.demo.finetune import Sources, finetune, group_judged
+from models.training.demo.pretrain import MaskedLanguageModel, masked_round
+from models.training.demo.report import predict
+from models.training.demo.synthetic import new_shelf
+from models.training.demo.titles import title_statistics
 from models.training.evaluate import logits_of
-from models.training.export import PROBES, export
-from models.training.finetune import Sources, finetune, group_judged
 from models.training.loop import Schedule
 from models.training.network import Model, new_model, stacked
-from models.training.pretrain import MaskedLanguageModel, masked_round
-from models.training.report import predict
-from models.training.synthetic import new_shelf
-from models.training.titles import title_statistics
 from models.training.vocabulary import train_tokenizer
 
 _TEXT = "angle bracket deck screw sofa couch phone case drill red green steel wood inch dish towel napkin"

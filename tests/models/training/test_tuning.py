@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from models import Classifier, ModelError, UnsupportedCheckpoint
+from models.compress.prune import prune
+from models.compress.quantize import quantize
 from models.head_mask import HeadMask
-from models.labelled import read_labelled
-from models.pruning import prune
-from models.quantization import quantize
+from models.quality.labelled import read_labelled
 from models.training import tuning
 from models.training.job import Options, Scratch, read_split
 from models.training.plan import plan_for

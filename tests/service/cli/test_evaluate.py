@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from models import Classifier, HeadMask
-from models.evaluation import Evaluation
+from models.quality.evaluation import Evaluation
 from tests.checkpoints import write_checkpoint
 from tests.service.cli.prompt import Run
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.experiments.events import Action, Exposure, Outcome
-from service.experiments.metric import Metric
-from service.experiments.report import ReportSpec, analyse
-from service.experiments.store import Store
+from service.experiments.analysis.report import ReportSpec, analyse
+from service.experiments.definition.events import Action, Exposure, Outcome
+from service.experiments.definition.metric import Metric
+from service.experiments.storage.store import Store
 from tests.service.cli.prompt import Run
 
 

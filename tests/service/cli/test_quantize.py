@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from models import Classifier
-from models.evaluation import Evaluation
+from models.quality.evaluation import Evaluation
 from tests.checkpoints import WORDS, write_checkpoint
 from tests.service.cli.prompt import Run
 

@@ -21,7 +21,7 @@ import torch
 
 from service.deployment.environment import free_port
 from service.deployment.run_directory import sweep
-from tests.service.http import score, send_raw
+from tests.service.client import score, send_raw
 from tests.service.running import DEPLOY, Server, still_there
 
 HEADROOM = Path(sys.executable).with_name("headroom")

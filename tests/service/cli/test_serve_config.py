@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from service.deployment import config_file, last_good, preflight
-from tests.service.http import Answer, request, score, send_raw
+from tests.service.client import Answer, request, score, send_raw
 from tests.service.running import DEPLOY, Server
 
 USER, BOSS = "us3r-s3cr3t", "b0ss-s3cr3t"

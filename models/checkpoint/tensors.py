@@ -1,0 +1,168 @@
+"""Reads the tensors of a Hugging Face BERT sequence classifier, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from models.checkpoint.config import ModelConfig
+from models.errors import UnsupportedCheckpoint
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+
+
+def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
+    """The network's tensors under transformers' names, shapes checked, nothing missing.
+
+    Old names (`LayerNorm.gamma`, no `bert.` prefix) are mapped; tensors of other heads (`cls.*`)
+    and buffers are left out. `.bin` files are opened weights-only.
+    Raises UnsupportedCheckpoint naming the tensor that is missing, misshapen or unknown.
+    """
+    found = {_modern_name(name): tensor for name, tensor in _read_files(directory).items()}
+    tensors: dict[str, Tensor] = {}
+    integers = dict(int8_tensors(config)) if config.int8 else {}
+    floats = {name: (shape, None) for name, shape in expected_shapes(config)}
+    for name, (shape, dtype) in (floats | integers).items():
+        tensor = found.get(name)
+        if tensor is None:
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name} is missing")
+        if tuple(tensor.shape) != shape:
+            raise UnsupportedCheckpoint(
+                f"{directory}: tensor {name} has shape {tuple(tensor.shape)}, config.json wants {shape}"
+            )
+        if not (tensor.is_floating_point() if dtype is None else tensor.dtype == dtype):
+            raise UnsupportedCheckpoint(
+                f"{directory}: tensor {name} is {tensor.dtype}, not {dtype or 'floating point'}"
+            )
+        if not torch.isfinite(tensor).all():
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name} holds NaN or infinite values")
+        if name.endswith("_scale") and not ((tensor > 0) & torch.isfinite(1 / tensor)).all():
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name} holds a scale that is not above 0")
+        tensors[name] = tensor
+    unknown = sorted(name for name in found if name.startswith("bert.") and name not in tensors)
+    if unknown:
+        raise UnsupportedCheckpoint(
+            f"{directory}: tensor {unknown[0]} does not belong to the network that config.json describes"
+        )
+    return tensors
+
+
+def layer_prefix(layer: int) -> str:
+    """The name under which a layer's tensors stand in a checkpoint."""
+    return f"bert.encoder.layer.{layer}."
+
+
+def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every tensor of the network with its shape; narrower attention where heads are pruned."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, hidden)
+    yield "bert.embeddings.position_embeddings.weight", (config.max_positions, hidden)
+    yield "bert.embeddings.token_type_embeddings.weight", (config.type_vocab_size, hidden)
+    yield from _norm("bert.embeddings.LayerNorm", hidden)
+    for layer, kept in enumerate(config.kept_heads):
+        prefix, width = layer_prefix(layer), len(kept) * config.head_size
+        for name in ("query", "key", "value"):
+            yield f"{prefix}attention.self.{name}.weight", (width, hidden)
+            yield f"{prefix}attention.self.{name}.bias", (width,)
+        yield f"{prefix}attention.output.dense.weight", (hidden, width)
+        yield f"{prefix}attention.output.dense.bias", (hidden,)
+        yield from _norm(f"{prefix}attention.output.LayerNorm", hidden)
+        yield f"{prefix}intermediate.dense.weight", (inner, hidden)
+        yield f"{prefix}intermediate.dense.bias", (inner,)
+        yield f"{prefix}output.dense.weight", (hidden, inner)
+        yield f"{prefix}output.dense.bias", (hidden,)
+        yield from _norm(f"{prefix}output.LayerNorm", hidden)
+    yield "bert.pooler.dense.weight", (hidden, hidden)
+    yield "bert.pooler.dense.bias", (hidden,)
+    yield "classifier.weight", (len(config.labels), hidden)
+    yield "classifier.bias", (len(config.labels),)
+
+
+def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], torch.dtype]]]:
+    """The tensors, with shape and dtype, in which an int8 checkpoint differs from a float one.
+
+    For each product of a layer (query, key, value, attention.output.dense, intermediate.dense, output.dense)
+        weight             (out, in) int8      W'
+        weight_scale       (out,)    float32   s_w: what one unit of the row's sum is worth
+        bias               (out,)    float     b', the input's offset included
+    so that y = s_w·(q − z)·W'ᵀ + b' for steps q from 0 to 255 of the input x:
+        query, key, value and intermediate.dense: x ≈ input_scale·(q − 128) + input_offset, z = 128, each
+            (in,) float32 (the scales are folded into W', the offsets into b'); query, key and value share
+            attention.self.input_scale and attention.self.input_offset;
+        attention.output.dense: x ≈ q − 128, z = 128: its steps are folded into the rows of value, because
+            softmax and head weights leave them as they are;
+        output.dense: x ≈ input_scale·(q − z) and y is times input_scale, with input_scale () float32 and
+            z = input_zero_point () uint8.
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    for layer, kept in enumerate(config.kept_heads):
+        prefix, width = layer_prefix(layer), len(kept) * config.head_size
+        products = {
+            **{f"attention.self.{name}": (width, hidden) for name in ("query", "key", "value")},
+            "attention.output.dense": (hidden, width),
+            "intermediate.dense": (inner, hidden),
+            "output.dense": (hidden, inner),
+        }
+        for name, (rows, columns) in products.items():
+            yield f"{prefix}{name}.weight", ((rows, columns), torch.int8)
+            yield f"{prefix}{name}.weight_scale", ((rows,), torch.float32)
+        for name in ("attention.self", "intermediate.dense"):
+            yield f"{prefix}{name}.input_scale", ((hidden,), torch.float32)
+            yield f"{prefix}{name}.input_offset", ((hidden,), torch.float32)
+        yield f"{prefix}output.dense.input_scale", ((), torch.float32)
+        yield f"{prefix}output.dense.input_zero_point", ((), torch.uint8)
+
+
+def _norm(name: str, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{name}.weight", (size,)
+    yield f"{name}.bias", (size,)
+
+
+def _modern_name(name: str) -> str:
+    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+    if name.startswith(("embeddings.", "encoder.", "pooler.")):
+        name = f"bert.{name}"
+    return "buffer" if name == "bert.embeddings.position_ids" else name
+
+
+def _read_files(directory: Path) -> Mapping[str, Tensor]:
+    index = directory / "model.safetensors.index.json"
+    single = directory / "model.safetensors"
+    pickled = directory / "pytorch_model.bin"
+    try:
+        if single.exists():
+            whole: dict[str, Tensor] = load_file(single)
+            return whole
+        if index.exists():
+            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            return {
+                name: tensor
+                for shard in shards
+                for name, tensor in load_file(directory / Path(shard).name).items()
+            }
+        if pickled.exists():
+            loaded: Any = torch.load(pickled, map_location="cpu", weights_only=True)
+            if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
+                raise UnsupportedCheckpoint(f"{pickled} does not hold a plain dictionary of tensors")
+            tensors: dict[str, Tensor] = dict(loaded)
+            return tensors
+    except (
+        SafetensorError,
+        pickle.UnpicklingError,
+        ValueError,
+        KeyError,
+        OSError,
+        RuntimeError,
+        EOFError,
+    ) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UnsupportedCheckpoint(f"{directory}: the weights cannot be read: {reason}") from None
+    raise UnsupportedCheckpoint(f"{directory} holds neither model.safetensors nor pytorch_model.bin")

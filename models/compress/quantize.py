@@ -1,0 +1,284 @@
+"""An int8 checkpoint from a float one: weights and product inputs in 8 bits, their steps set by calibration.
+
+Layer by layer, from what the float network's layers see of calibration pairs with and without head masks:
+
+- Inputs of query, key, value and of the feed-forward network come out of LayerNorm, where a few channels
+  can be many times wider than the others. Each channel gets its own midpoint, which goes into the bias, and
+  its own step, which goes into the weights' columns: a balance between the reach of channel and column
+  (SmoothQuant, Xiao et al. 2022, https://arxiv.org/abs/2211.10438; there the step goes into LayerNorm, but
+  here LayerNorm's output is the residual, too, and stays as it is).
+- Inputs of W^O are weighted sums of V, so that their channels' steps go into the rows of W^V, exactly.
+- What the activation puts out has one step and a zero point; the product writes it itself.
+- How much of the extremes to cut off, and the balance, are chosen by the least squared error of the product.
+
+Weights have one scale for each output row. Embeddings, LayerNorm, softmax, residuals, pooler and classifier
+stay as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor
+
+from models.batch import PackedBatch, pack
+from models.bert import Bert
+from models.checkpoint.checks import check_can_be_quantized, check_empty
+from models.checkpoint.config import INT8_FORMAT, QUANTIZATION_CONFIG, ModelConfig, parse_config, read_config
+from models.checkpoint.tensors import TOKENIZER_FILES, layer_prefix, read_tensors
+from models.checkpoint.tokenizer import EncodedPair
+from models.errors import ModelError
+from models.live_heads import Live
+from models.ops.int8 import ZERO_POINT, QuantizedMap
+from models.ops.torch import activate
+
+TOKENS = 8_192
+"""Calibration tokens, of about 300 query–title pairs."""
+
+BATCH_TOKENS = 2_048
+
+SEARCHED = 1_024
+"""Of these tokens, how many the search for the best steps looks at; extremes are those of all."""
+
+KEPT = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+"""Shares of the largest distance from the midpoint that the steps may cover."""
+
+BALANCE = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of a channel's step: 1, its own range; 0, the inverse of its weights' (SmoothQuant's 1 − α and α).
+Beside them stands one step for all channels."""
+
+
+def quantize(
+    source: Path,
+    target: Path,
+    pairs: Sequence[EncodedPair],
+    progress: Callable[[int, int], None] | None = None,
+) -> ModelConfig:
+    """Writes the int8 form of the checkpoint in `source` to the directory `target`.
+
+    pairs: calibration pairs of that checkpoint's tokenizer, at least one; the first TOKENS tokens are used.
+    progress: called with (layers done, layers). Returns the new configuration.
+    Raises ModelError where `target` already holds something or `source` is quantized already.
+    """
+    config = read_config(source)
+    check_can_be_quantized(source, config)
+    check_empty(target)
+    if not pairs:
+        raise ModelError("calibration needs at least one pair")
+    tensors = {name: tensor.clone() for name, tensor in read_tensors(source, config).items()}
+    quantized = dict(tensors)
+    with torch.inference_mode():
+        for done, layer in enumerate(calibrate(config, tensors, list(batches(pairs))), start=1):
+            quantized.update(layer)
+            if progress is not None:
+                progress(done, config.num_layers)
+    raw = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    raw["quantization_config"] = dict(QUANTIZATION_CONFIG)
+    raw["headroom"] = (raw.get("headroom") or {}) | {"quantization": {"format": INT8_FORMAT}}
+    target.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {name: tensor.contiguous() for name, tensor in quantized.items()},
+        target / "model.safetensors",
+        {"format": "pt"},
+    )
+    (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    for name in TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)
+    if (source / "masks").is_dir():
+        shutil.copytree(source / "masks", target / "masks")
+    return parse_config(raw)
+
+
+def batches(pairs: Sequence[EncodedPair]) -> Iterator[PackedBatch]:
+    """The first TOKENS tokens of the pairs, packed for a float32 network on the CPU."""
+    rows: list[EncodedPair] = []
+    held = total = 0
+    for pair in pairs:
+        if rows and (held + len(pair) > BATCH_TOKENS or total >= TOKENS):
+            yield pack(rows, device=torch.device("cpu"), fill=False)
+            rows, held = [], 0
+        if total >= TOKENS:
+            return
+        rows.append(pair)
+        held += len(pair)
+        total += len(pair)
+    yield pack(rows, device=torch.device("cpu"), fill=False)
+
+
+def calibrate(
+    config: ModelConfig, tensors: dict[str, Tensor], calibration: Sequence[PackedBatch]
+) -> Iterator[dict[str, Tensor]]:
+    """The int8 tensors of one layer after another, each fitted to what reaches it through those before."""
+    cpu = torch.device("cpu")
+    network = Bert(config, tensors, device=cpu, dtype=torch.float32)
+    masks = torch.from_numpy(head_weights(config, sum(batch.rows for batch in calibration)))
+    rows = torch.tensor_split(masks, np.cumsum([batch.rows for batch in calibration]).tolist()[:-1])
+    streams = [network.embed(batch) for batch in calibration]
+    for number, layer in enumerate(network.layers):
+        prefix, kept = layer_prefix(number), list(config.kept_heads[number])
+        live = [Live(layer.attention, weights[:, number, kept]) for weights in rows]
+        contexts = [
+            network.context(x, batch, heads)
+            for x, batch, heads in zip(streams, calibration, live, strict=True)
+        ]
+        middle = [
+            network.after_attention(layer, x, context, heads)
+            for x, context, heads in zip(streams, contexts, live, strict=True)
+        ]
+        present = [context for context in contexts if context is not None]
+        if present:
+            quantized = _attention(tensors, prefix, torch.cat(streams), torch.cat(present))
+        else:
+            quantized = _no_attention(tensors, prefix, config.hidden_size)
+        yield quantized | _feed_forward(tensors, prefix, torch.cat(middle), config.activation)
+        streams = [layer.feed_forward(x) for x in middle]
+
+
+def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:
+    """The masks that calibration pairs are run under: (rows, layers, heads).
+
+    Half of the rows have all heads on. The others lose heads at random, a fifth of them or up to all, or a
+    random half of the layers' heads: steps that were fitted to the whole network alone are too short for what
+    reaches the layers after heads that are off.
+    """
+    rng = np.random.default_rng(0)
+    shape = (config.num_layers, config.num_heads)
+    weights = np.ones((rows, *shape), np.float32)
+    for row in range(1, rows, 2):
+        kind = row // 2 % 3
+        if kind == 2:
+            weights[row] = rng.random((config.num_layers, 1)) >= 0.5
+        else:
+            weights[row] = rng.random(shape) >= (0.2 if kind == 0 else rng.random())
+    return weights
+
+
+def _attention(tensors: dict[str, Tensor], prefix: str, x: Tensor, joined: Tensor) -> dict[str, Tensor]:
+    names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
+    weights = [tensors[f"{name}.weight"].float() for name in names]
+    biases = [tensors[f"{name}.bias"].float() for name in names]
+    scale, offset = channel_scales(x, torch.cat(weights))
+    output = tensors[f"{prefix}attention.output.dense.weight"].float()
+    heads_scale, _ = channel_scales(joined, output, midpoints=False)
+    weights[2] = weights[2] / heads_scale[:, None]
+    biases[2] = biases[2] / heads_scale
+    found = {f"{prefix}attention.self.input_scale": scale, f"{prefix}attention.self.input_offset": offset}
+    for name, weight, bias in zip(names, weights, biases, strict=True):
+        found |= _named(name, quantized_map(weight, bias, scale, offset))
+    name = f"{prefix}attention.output.dense"
+    return found | _named(name, quantized_map(output, tensors[f"{name}.bias"].float(), heads_scale))
+
+
+def _no_attention(tensors: dict[str, Tensor], prefix: str, hidden: int) -> dict[str, Tensor]:
+    """What stands for a layer whose heads are all pruned: empty weights, and the bias of W^O."""
+    found = {
+        f"{prefix}attention.self.input_scale": torch.ones(hidden),
+        f"{prefix}attention.self.input_offset": torch.zeros(hidden),
+    }
+    for name in ("self.query", "self.key", "self.value", "output.dense"):
+        product = f"{prefix}attention.{name}"
+        weight = tensors[f"{product}.weight"]
+        found[f"{product}.weight"] = weight.to(torch.int8)
+        found[f"{product}.weight_scale"] = torch.ones(weight.shape[0])
+        found[f"{product}.bias"] = tensors[f"{product}.bias"].float()
+    return found
+
+
+def _feed_forward(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation: str) -> dict[str, Tensor]:
+    up, down = (f"{prefix}{name}.dense" for name in ("intermediate", "output"))
+    up_weight, up_bias, down_weight, down_bias = (
+        tensors[f"{name}.{part}"].float() for name in (up, down) for part in ("weight", "bias")
+    )
+    scale, offset = channel_scales(x, up_weight)
+    inner = activate(F.linear(x, up_weight, up_bias), activation)
+    inner_scale, zero_point = tensor_scale(inner, down_weight)
+    return {
+        **_named(up, quantized_map(up_weight, up_bias, scale, offset)),
+        f"{up}.input_scale": scale,
+        f"{up}.input_offset": offset,
+        **_named(down, quantized_map(down_weight, down_bias)),
+        f"{down}.input_scale": torch.tensor(inner_scale),
+        f"{down}.input_zero_point": torch.tensor(zero_point, dtype=torch.uint8),
+    }
+
+
+def quantized_map(
+    weight: Tensor, bias: Tensor, input_scale: Tensor | None = None, input_offset: Tensor | None = None
+) -> QuantizedMap:
+    """The int8 form of x·weightᵀ + bias for inputs x ≈ input_scale·steps + input_offset.
+
+    weight: (out, in) float32; bias: (out,); input_scale, input_offset: (in,) float32, None: 1 and 0.
+    """
+    if input_offset is not None:
+        bias = bias + weight @ input_offset
+    if input_scale is not None:
+        weight = weight * input_scale
+    scale = (weight.abs().amax(1) / 127).clamp_(min=1e-12)
+    return QuantizedMap(torch.round(weight / scale[:, None]).clamp_(-127, 127).to(torch.int8), scale, bias)
+
+
+def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tuple[Tensor, Tensor]:
+    """The step and midpoint of each input channel with which x·weightᵀ in 8 bits comes out best.
+
+    x: (T, in) float32, weight: (out, in). midpoints: False keeps them at 0. Returns two of (in,) float32.
+    """
+    high, low = x.amax(0), x.amin(0)
+    offset = (high + low) / 2 if midpoints else torch.zeros_like(high)
+    reach = torch.maximum(high - offset, offset - low).clamp_(min=1e-6)
+    columns = weight.abs().amax(0).clamp_(min=1e-6)
+    centred = _sample(x) - offset
+    exact = centred @ weight.T
+
+    def error(scale: Tensor) -> float:
+        steps = torch.round(centred / scale).clamp_(-ZERO_POINT, ZERO_POINT - 1)
+        return _error(steps, quantized_map(weight, torch.zeros(len(weight)), scale), exact)
+
+    balanced = []
+    for balance in BALANCE:
+        shape = reach**balance / columns ** (1 - balance)
+        balanced.append(shape * ((reach / shape).amax() / (ZERO_POINT - 1)))
+    best = min([reach.amax().expand_as(reach) / (ZERO_POINT - 1), *balanced], key=error)
+    return min((best * kept for kept in KEPT), key=error), offset
+
+
+def tensor_scale(x: Tensor, weight: Tensor) -> tuple[float, int]:
+    """The one step and zero point of the inputs with which x·weightᵀ in 8 bits comes out best."""
+    low, high = min(float(x.min()), 0.0), max(float(x.max()), 1e-6)
+    sample = _sample(x)
+    exact = sample @ weight.T
+    rounded = quantized_map(weight, torch.zeros(len(weight)))
+
+    def steps(kept: float) -> tuple[float, int]:
+        scale = (high * kept - low) / 255
+        return scale, round(-low / scale)
+
+    def error(choice: tuple[float, int]) -> float:
+        scale, zero_point = choice
+        found = torch.round(sample / scale + zero_point).clamp_(0, 255).sub_(zero_point)
+        return _error(found, rounded, exact, scale)
+
+    return min(map(steps, KEPT), key=error)
+
+
+def _error(steps: Tensor, rounded: QuantizedMap, exact: Tensor, scale: float = 1.0) -> float:
+    """The mean squared error of an int8 product of centred steps. steps: (T, in), exact: (T, out)."""
+    found = F.linear(steps, rounded.weight.float()).mul_(rounded.weight_scale * scale)
+    return float(found.sub_(exact).square_().mean())
+
+
+def _sample(x: Tensor) -> Tensor:
+    """SEARCHED of the rows, evenly spread."""
+    return x[:: -(-x.shape[0] // SEARCHED)]
+
+
+def _named(name: str, integers: QuantizedMap) -> dict[str, Tensor]:
+    return {f"{name}.{part}": tensor for part, tensor in integers._asdict().items()}

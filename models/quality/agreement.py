@@ -1,0 +1,55 @@
+"""What a faster form of a model costs: its scores beside the original's, on the same pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.classifier import Scores
+from models.quality.evaluation import Evaluation, Interval, differences
+from models.quality.labelled import LabelledPair
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far the scores of a second model are from those of a first.
+
+    same_grade: share of the pairs. largest, mean: of the distances between probabilities of a pair's grade.
+    before, after: metrics on labelled pairs by name, empty where there are no labels; change: the second's
+    minus the first's, with its paired interval.
+    """
+
+    pairs: int
+    same_grade: float
+    largest_probability_difference: float
+    mean_probability_difference: float
+    before: dict[str, float]
+    after: dict[str, float]
+    change: dict[str, Interval]
+
+
+def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | None = None) -> Agreement:
+    """Compares two models' scores of the same pairs. labelled: those pairs, where their grades are known."""
+    distance = np.abs(first.probabilities - second.probabilities)
+    before: dict[str, float] = {}
+    after: dict[str, float] = {}
+    change: dict[str, Interval] = {}
+    if labelled is not None:
+        one, other = (
+            Evaluation(
+                [pair.query for pair in labelled], [pair.grade for pair in labelled], scores.probabilities
+            )
+            for scores in (first, second)
+        )
+        before, after, change = one.metrics(), other.metrics(), differences(one, other)
+    return Agreement(
+        pairs=len(distance),
+        same_grade=float((first.grade == second.grade).mean()),
+        largest_probability_difference=float(distance.max()),
+        mean_probability_difference=float(distance.mean()),
+        before=before,
+        after=after,
+        change=change,
+    )

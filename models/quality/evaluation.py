@@ -1,0 +1,228 @@
+"""How good are the grades? Metrics on judged pairs, with intervals by cluster bootstrap over queries.
+
+Every metric is a function of sums over queries, so that a resample of the queries is a row of counts and all
+resamples are computed in a few matrix products. Two evaluations of the same pairs share their resamples: the
+interval of their difference is the paired one. The rule of the intervals is in models.quality.bootstrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.quality import metrics
+from models.quality.bootstrap import Draws, Floats, Interval, resample, symmetric_t, with_data
+
+__all__ = ["Evaluation", "Interval", "as_json", "differences", "intervals", "resample"]
+
+Ints = NDArray[np.int64]
+
+CALIBRATION_BINS = 15
+CUTOFF = 10
+"""NDCG looks at this many titles of a query."""
+
+RANGES = {"qwk": (-1.0, 1.0), "spearman": (-1.0, 1.0)}
+"""What a metric may be; those that are not named here, 0 to 1."""
+
+_CHUNK = 256  # resamples at a time: spearman holds (chunk, pairs)
+
+
+class Evaluation:
+    """Graded predictions beside the truth.
+
+    queries: of each of n pairs; truth: (n,) grades from 0; probabilities: (n, grades), rows sum to 1.
+    """
+
+    def __init__(
+        self, queries: Sequence[str], truth: Sequence[int], probabilities: NDArray[np.floating]
+    ) -> None:
+        if not len(queries) == len(truth) == len(probabilities) > 0:
+            raise ValueError("queries, truth and probabilities must be of one length, at least 1")
+        self.truth: Ints = np.asarray(truth, np.int64)
+        self.probabilities: Floats = np.asarray(probabilities, np.float64)
+        self.grades = self.probabilities.shape[1]
+        numbers: dict[str, int] = {}
+        self.query_of: Ints = np.array([numbers.setdefault(query, len(numbers)) for query in queries])
+        self.queries = len(numbers)
+        self.expected: Floats = self.probabilities @ np.arange(self.grades)
+        self.predicted: Ints = self.probabilities.argmax(1)
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics on the pairs as they are."""
+        values = self.resampled(np.ones((1, self.queries)))
+        return {name: float(value[0]) for name, value in values.items()}
+
+    def random_order_ndcg10(self) -> float:
+        """The expected NDCG@10 of a random order, exactly: every place expects its query's mean gain."""
+        values = []
+        for places in self._ranked_queries:
+            gains = _gain(self.truth[places])
+            discounts = 1 / np.log2(np.arange(2, min(len(places), CUTOFF) + 2))
+            values.append(gains.mean() * discounts.sum() / _dcg(np.sort(gains)[::-1]))
+        return float(np.mean(values)) if values else float("nan")
+
+    def resampled(self, counts: Floats) -> dict[str, Floats]:
+        """The metrics where query q is there counts[r, q] times: (resamples, queries) → (resamples,) each.
+
+        accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); spearman of expected
+        grade and truth; ndcg10 (gain 2^grade − 1) over queries with titles of different grades; ece.
+        """
+        return {name: draws.values for name, draws in self.draws(counts, influences=False).items()}
+
+    def draws(self, counts: Floats, *, influences: bool = True) -> dict[str, Draws]:
+        """The same with each query's influence (empty arrays where not asked for)."""
+        sums = counts @ self.sums
+        found = {}
+        if influences:
+            values, slopes = metrics.values_and_gradients(sums, self.grades)
+        else:
+            values, slopes = (
+                metrics.values(sums, self.grades),
+                np.empty((0, len(metrics.NAMES), sums.shape[1])),
+            )
+        for place, name in enumerate(metrics.NAMES):
+            found[name] = Draws(values[:, place], slopes[:, place] @ self.sums.T)
+        found["spearman"] = self._spearman(counts, influences)
+        found["ece"] = self._ece(counts, influences)
+        return found
+
+    @cached_property
+    def sums(self) -> Floats:
+        """(queries, grades² + 2): how often each truth met each prediction; NDCG@10; 1 where there is one."""
+        sums = np.zeros((self.queries, self.grades**2 + 2))
+        np.add.at(sums, (self.query_of, self.truth * self.grades + self.predicted), 1)
+        sums[:, -2], sums[:, -1] = self._ndcg
+        return sums
+
+    @cached_property
+    def _calibration(self) -> Floats:
+        """(queries, bins): sum of confidence minus correctness (Guo et al. 2017, equal-width bins)."""
+        confidence = self.probabilities.max(1)
+        bins = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+        sums = np.zeros((self.queries, CALIBRATION_BINS))
+        np.add.at(sums, (self.query_of, bins), confidence - (self.predicted == self.truth))
+        return sums
+
+    @cached_property
+    def _ranked_queries(self) -> list[Ints]:
+        """The places of each query whose titles differ in grade."""
+        order = np.argsort(self.query_of, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(self.query_of[order])) + 1)
+        return [group for group in groups if len(np.unique(self.truth[group])) > 1]
+
+    @cached_property
+    def _ndcg(self) -> tuple[Floats, Floats]:
+        """NDCG@10 of each query, and 1 where it has one; ties in the prediction share their places' gain."""
+        values, present = np.zeros(self.queries), np.zeros(self.queries)
+        for places in self._ranked_queries:
+            gains = _gain(self.truth[places])
+            query = self.query_of[places[0]]
+            values[query] = _dcg(_tied(gains, self.expected[places])) / _dcg(np.sort(gains)[::-1])
+            present[query] = 1
+        return values, present
+
+    def _ece(self, counts: Floats, influences: bool) -> Draws:
+        sizes = np.bincount(self.query_of, minlength=self.queries)
+        total = counts @ sizes
+        gaps = counts @ self._calibration  # (resamples, bins)
+        values = np.abs(gaps).sum(1) / total
+        if not influences:
+            return Draws(values, np.empty((0, self.queries)))
+        slopes = np.sign(gaps) @ self._calibration.T - values[:, None] * sizes
+        return Draws(values, slopes / total[:, None])
+
+    def _spearman(self, counts: Floats, influences: bool) -> Draws:
+        parts = [
+            self._spearman_of(counts[start : start + _CHUNK], influences)
+            for start in range(0, len(counts), _CHUNK)
+        ]
+        return Draws(
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.influences for part in parts]),
+        )
+
+    def _spearman_of(self, counts: Floats, influences: bool) -> Draws:
+        weights = counts[:, self.query_of]
+        left, right = (_weighted_ranks(v, weights) for v in (self.truth.astype(np.float64), self.expected))
+        total = weights.sum(1, keepdims=True)
+        for ranks in (left, right):
+            ranks -= (ranks * weights).sum(1, keepdims=True) / total
+            with np.errstate(invalid="ignore", divide="ignore"):
+                ranks /= np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
+        values = (weights * left * right).sum(1) / total[:, 0]
+        if not influences:
+            return Draws(values, np.empty((0, self.queries)))
+        # Of the correlation of the ranks as they stand: that ranks move with the weights is left out, the
+        # same in the data and in the resamples.
+        slopes = (left * right - values[:, None] * (left**2 + right**2) / 2) / total
+        by_query = np.zeros((self.queries, len(counts)))
+        np.add.at(by_query, self.query_of, slopes.T)
+        return Draws(values, by_query.T)
+
+
+def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
+    """Each metric with its 95 % interval."""
+    counts = with_data(resample(evaluation.queries, resamples, seed))
+    return {name: symmetric_t(draws, counts) for name, draws in evaluation.draws(counts).items()}
+
+
+def within_range(metrics: Mapping[str, Interval], *, change: bool = False) -> dict[str, Interval]:
+    """The same without the intervals that leave what the metric can be: their ends are nan.
+
+    The intervals are symmetric, and reach beyond the possible where the queries are too few to tell.
+    change: these are differences of two metrics.
+    """
+    kept = {}
+    for name, found in metrics.items():
+        low, high = RANGES.get(name, (0.0, 1.0))
+        if change:
+            low, high = low - high, high - low
+        fits = low <= found.low and found.high <= high
+        kept[name] = found if fits else Interval(found.value, float("nan"), float("nan"))
+    return kept
+
+
+def differences(
+    first: Evaluation, second: Evaluation, *, resamples: int = 2000, seed: int = 0
+) -> dict[str, Interval]:
+    """Each metric of `second` minus that of `first`, on the same pairs and the same resamples."""
+    if not np.array_equal(first.query_of, second.query_of) or not np.array_equal(first.truth, second.truth):
+        raise ValueError("the two evaluations are not of the same pairs")
+    counts = with_data(resample(first.queries, resamples, seed))
+    before, after = first.draws(counts), second.draws(counts)
+    return {name: symmetric_t(after[name] - before[name], counts) for name in before}
+
+
+def _gain(grades: Ints) -> Floats:
+    return np.exp2(grades.astype(np.float64)) - 1
+
+
+def _dcg(gains: Floats) -> float:
+    top = gains[:CUTOFF]
+    return float((top / np.log2(np.arange(2, len(top) + 2))).sum())
+
+
+def _tied(gains: Floats, scores: Floats) -> Floats:
+    """Gains in the order of the scores; titles of equal score each get their mean (McSherry, Najork 2008)."""
+    order = np.argsort(-scores, kind="stable")
+    _, group, sizes = np.unique(-scores[order], return_inverse=True, return_counts=True)
+    return np.asarray((np.bincount(group, gains[order]) / sizes)[group])
+
+
+def _weighted_ranks(values: Floats, weights: Floats) -> Floats:
+    """Mean ranks of `values` (n,) where value i is there weights[r, i] times: (resamples, n)."""
+    _, group = np.unique(values, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    sizes = np.add.reduceat(weights[:, order], starts, axis=1)  # (resamples, distinct values)
+    return np.asarray((np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, group])
+
+
+def as_json(metrics: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
+    """Intervals as plain numbers."""
+    return {
+        name: {"value": found.value, "low": found.low, "high": found.high} for name, found in metrics.items()
+    }

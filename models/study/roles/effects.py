@@ -1,0 +1,158 @@
+"""The causal check: heads of a role off, against random heads of the same layers off."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+import numpy as np
+
+from models.quality.bootstrap import Estimate
+from models.quality.labelled import LabelledPair
+from models.study.base import Judged, Study
+from models.study.inputs import spread_over_queries
+from models.study.roles.scores import RoleScores
+from models.study.runner import Runner
+from models.study.search.importance import weights_without
+from models.study.statistics import Resamples, effect
+
+PAIRS = 600
+"""Pairs, spread over the queries, on which hundreds of masks are tried: queries are the sample."""
+
+METRICS = ("accuracy", "qwk", "ndcg10")
+
+Head = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Heads of a role off, beside random sets with as many heads of each layer.
+
+    name: the role, or of the published comparison. intact: the metrics with all heads on.
+    relative: by metric, the relative change with its bootstrap. random: by metric, each random set's
+    relative change. p: by metric, the share of sets, this one counted, that lose at least as much
+    (one-sided).
+    """
+
+    name: str
+    heads: tuple[Head, ...]
+    intact: dict[str, float]
+    value: dict[str, float]
+    relative: dict[str, Estimate]
+    random: dict[str, np.ndarray]
+
+    @property
+    def p(self) -> dict[str, float]:
+        return {
+            m: (1 + int((self.random[m] <= self.relative[m].value).sum())) / (1 + len(self.random[m]))
+            for m in METRICS
+        }
+
+
+@dataclass(frozen=True)
+class Effects:
+    """comparisons: a role each; anchors: what the source study switched off. pairs, queries: tried on."""
+
+    comparisons: tuple[Comparison, ...]
+    anchors: tuple[Comparison, ...]
+    pairs: int
+    queries: int
+
+
+def effects(
+    study: Study, leading: Mapping[str, tuple[Head, ...]], term_match: RoleScores, held: Sequence[Head]
+) -> Effects:
+    """Switches off the leading heads of each role, and what the source study switched off."""
+    data = _sample(study)
+    runner = Runner(
+        study.classifier,
+        data,
+        cache=study.runner.cache,
+        identity=study.runner.identity,
+        progress=study.progress,
+        remote=study.runner.remote,
+    )
+    rng = np.random.default_rng([study.seed, 6])
+    sets = {role: heads for role, heads in leading.items() if heads}
+    named = {f"published: {name}": heads for name, heads in _published(term_match, held).items() if heads}
+    plans = [
+        (name, heads, layer_matched(heads, held, rng, study.effort.role_sets) if "whole" not in name else [])
+        for name, heads in (*sets.items(), *named.items())
+    ]
+    masks = [np.ones(study.shape, np.float32)]
+    for _, heads, random in plans:
+        masks += [weights_without(gone, study.shape) for gone in (heads, *random)]
+    evaluations = iter(runner.evaluate(masks, "heads of a role off, and random ones"))
+    resamples = Resamples(data, study.resamples, study.seed)
+    whole = resamples.draws(next(evaluations))
+    intact = {metric: float(whole[metric].values[0]) for metric in METRICS}
+    found = []
+    for name, heads, random in plans:
+        off = effect(resamples, whole, next(evaluations))
+        others = [next(evaluations).metrics() for _ in random]
+        found.append(
+            Comparison(
+                name,
+                heads,
+                intact,
+                off.value,
+                {metric: off.relative[metric] for metric in METRICS},
+                {m: np.array([x[m] / intact[m] - 1 for x in others]) for m in METRICS},
+            )
+        )
+    return Effects(tuple(found[: len(sets)]), tuple(found[len(sets) :]), len(data), len(data.queries))
+
+
+def layer_matched(
+    heads: Sequence[Head], held: Sequence[Head], rng: np.random.Generator, sets: int
+) -> list[tuple[Head, ...]]:
+    """Up to `sets` different sets with as many heads of each layer as `heads`, but none of `heads`.
+
+    Where a layer has too few other heads, the set takes all of them and fills up from its own.
+    """
+    wanted = Counter(layer for layer, _ in heads)
+    pools, fixed = [], []
+    for layer, count in sorted(wanted.items()):
+        others = [head for head in held if head[0] == layer and head not in heads]
+        if len(others) < count:
+            fixed += others
+            pools.append(([head for head in heads if head[0] == layer], count - len(others)))
+        else:
+            pools.append((others, count))
+    possible = math.prod(math.comb(len(pool), count) for pool, count in pools)
+    if possible <= 2 * sets:
+        every = [
+            tuple(sorted([*fixed, *(head for part in parts for head in part)]))
+            for parts in product(*(combinations(pool, count) for pool, count in pools))
+        ]
+        return [every[i] for i in rng.permutation(len(every))[:sets]]
+    drawn: dict[tuple[Head, ...], None] = {}
+    while len(drawn) < sets:
+        parts = [pool[i] for pool, count in pools for i in rng.permutation(len(pool))[:count]]
+        drawn[tuple(sorted([*fixed, *parts]))] = None
+    return list(drawn)
+
+
+def _published(term_match: RoleScores, held: Sequence[Head]) -> dict[str, tuple[Head, ...]]:
+    """The source study's two: five term-match heads of layers 2–4 of 12, and all heads of the lower half."""
+    layers = 1 + max(layer for layer, _ in held)
+    middle = range(round(layers / 6), round(layers / 3) + 1)
+    inside = [i for i in np.argsort(-term_match.excess, kind="stable") if held[i][0] in middle]
+    lower = range(layers // 2)
+    return {
+        f"five term-match heads of layers {middle.start}–{middle.stop - 1}": tuple(
+            held[i] for i in inside[:5]
+        ),
+        f"the whole of layers 0–{lower.stop - 1}": tuple(head for head in held if head[0] in lower),
+    }
+
+
+def _sample(study: Study) -> Judged:
+    """At most PAIRS pairs, some of every query."""
+    data = study.data
+    rows = spread_over_queries(data.query_of, PAIRS, study.seed)
+    pairs = [LabelledPair(*data.pairs[i], int(data.grade[i])) for i in rows]
+    return Judged.of(pairs, data.source)

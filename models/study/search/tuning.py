@@ -1,0 +1,111 @@
+"""Mask tuning: after heads went, scales for the ones that stay, so that each layer gives what it gave before.
+
+Kwon et al. 2022, §4.3 (https://arxiv.org/abs/2204.09656). A scale may exceed 1, so the result is no head
+mask: it is folded into W^O by models.compress.prune.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import lsq_linear
+from torch import Tensor
+
+from models.batch import PackedBatch
+from models.checkpoint.tokenizer import EncodedPair
+from models.live_heads import Live, head_rows
+from models.study.base import Matrix
+from models.study.gradients import OpenNetwork
+
+LARGEST = 10.0
+"""No scale is larger: beyond it, a head is blown up to stand in for something that it does not compute."""
+
+RIDGE = 1e-2
+"""How strongly scales are held at 1, in units of a head's mean squared output."""
+
+Floats = NDArray[np.float64]
+
+
+def tuned_scales(
+    network: OpenNetwork,
+    pairs: Sequence[EncodedPair],
+    masks: Sequence[Matrix],
+    *,
+    done: Callable[[int], None] = lambda _: None,
+) -> list[Matrix]:
+    """For each mask, scales for the heads that it keeps: (layers, heads) float32 each, 0 to LARGEST.
+
+    From below, each layer's scales minimise the squared difference, over all tokens of `pairs`, between its
+    residual stream after attention and that of the intact model, given what the layers below now give.
+    masks: (layers, heads) each, 1 for the heads that stay, 0 for the others. done: told of each step.
+    """
+    scales = [np.array(mask, np.float32) for mask in masks]
+    with torch.inference_mode():
+        batches = list(network.batches(pairs))
+        intact = [network.network.embed(batch) for batch in batches]
+        streams = [list(intact) for _ in masks]
+        for number, heads in enumerate(network.config.kept_heads):
+            before = _outputs(network, number, intact, batches)
+            wanted = [x + outputs.sum(1) for x, outputs in zip(intact, before, strict=True)]
+            ones = torch.ones(len(heads), device=network.device)
+            intact = _onward(network, number, intact, before, ones)
+            for place, mask in enumerate(masks):
+                outputs = _outputs(network, number, streams[place], batches)
+                kept = [i for i, head in enumerate(heads) if mask[number, head] > 0]
+                if kept:
+                    targets = [(y - x).flatten() for y, x in zip(wanted, streams[place], strict=True)]
+                    designs = [parts[:, kept].transpose(1, 2).flatten(0, 1) for parts in outputs]
+                    for i, scale in zip(kept, _least_squares(designs, targets), strict=True):
+                        scales[place][number, heads[i]] = scale
+                of_layer = torch.from_numpy(scales[place][number, list(heads)]).to(network.device)
+                streams[place] = _onward(network, number, streams[place], outputs, of_layer)
+                done(1)
+    return scales
+
+
+def _outputs(
+    network: OpenNetwork, number: int, streams: Sequence[Tensor], batches: Sequence[PackedBatch]
+) -> list[Tensor]:
+    return [_head_outputs(network, number, x, batch) for x, batch in zip(streams, batches, strict=True)]
+
+
+def _onward(
+    network: OpenNetwork,
+    number: int,
+    streams: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    scales: Tensor,
+) -> list[Tensor]:
+    """What leaves the layer when its heads' outputs (T, h, D) are scaled by `scales` (h,)."""
+    layer = network.network.layers[number]
+    return [
+        layer.feed_forward(layer.attention_norm(x + (parts * scales[:, None]).sum(1) + layer.attention_bias))
+        for x, parts in zip(streams, outputs, strict=True)
+    ]
+
+
+def _head_outputs(network: OpenNetwork, number: int, x: Tensor, batch: PackedBatch) -> Tensor:
+    """What each head of the layer adds to the residual, W^O applied, without its bias. (T, D) → (T, h, D)."""
+    attention = network.network.layers[number].attention
+    context = network.network.context(x, batch, Live(attention))
+    if attention is None or context is None:
+        return x.new_zeros(x.shape[0], 0, x.shape[1])
+    size, output = attention.head_size, attention.output.weight
+    slices = [output[:, head_rows([place], size)] for place in range(attention.heads)]
+    return torch.einsum("thd,hod->tho", context.view(x.shape[0], -1, size), torch.stack(slices))
+
+
+def _least_squares(designs: Sequence[Tensor], targets: Sequence[Tensor]) -> Floats:
+    """argmin ‖A·m − b‖² + λ‖m − 1‖² for 0 ≤ m ≤ LARGEST, from the normal equations of the stacked batches."""
+    gram = sum((a.T @ a).double() for a in designs)
+    moment = sum((a.T @ b).double() for a, b in zip(designs, targets, strict=True))
+    assert isinstance(gram, Tensor)
+    assert isinstance(moment, Tensor)
+    g, r = gram.numpy(force=True), moment.numpy(force=True)
+    ridge = RIDGE * max(float(np.trace(g)) / len(g), np.finfo(np.float64).tiny)
+    g, r = g + ridge * np.eye(len(g)), r + ridge
+    root = np.linalg.cholesky(g).T  # ‖root·m − root⁻ᵀ·r‖² is the same quadratic
+    return np.asarray(lsq_linear(root, np.linalg.solve(root.T, r), bounds=(0, LARGEST)).x)

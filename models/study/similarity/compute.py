@@ -1,0 +1,163 @@
+"""How alike are the heads, what can each layer's output tell, and do two training seeds end with the same
+heads?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from models.study.base import Result, Study
+from models.study.inputs import spread_over_queries
+from models.study.roles.scores import mean_intervals
+from models.study.search.importance import held_heads
+from models.study.similarity import report as similarity_report
+from models.study.similarity import seeds
+from models.study.similarity.distances import Distances, between_heads
+from models.study.similarity.probes import curves
+from models.study.statistics import permutation_p
+
+MOST_CLUSTERS = 20
+PERMUTATIONS = 999
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Alike:
+    """How alike the heads are.
+
+    heads: (layer, head) in the order of the matrix. matrix: (heads, heads) mean Jensen–Shannon distance.
+    within, across: mean distance of two heads of one layer, of two layers; gap: across − within; each with
+    its interval. gap_p: of the gap against heads dealt to layers at random. by_layer: mean distance within
+    each layer. nearest: (heads,) distance to the nearest other head; mean: of all distances. tree: scipy's
+    linkage matrix (average linkage). clusters: (heads,) numbered from 1; silhouette: of that cut, the best
+    of 2 to MOST_CLUSTERS.
+    """
+
+    heads: tuple[tuple[int, int], ...]
+    matrix: Floats
+    within: tuple[float, float, float]
+    across: tuple[float, float, float]
+    gap: tuple[float, float, float]
+    gap_p: float
+    by_layer: dict[int, float]
+    nearest: Floats
+    mean: float
+    tree: Floats
+    clusters: NDArray[np.int64]
+    silhouette: float
+
+    @property
+    def sharing(self) -> float:
+        """The share of heads whose nearest other head is at less than half the mean distance."""
+        return float((self.nearest < self.mean / 2).mean())
+
+
+def run(study: Study) -> Result:
+    """Distances and clusters, probes, and, with a peer, the comparison of training seeds."""
+    rows = spread_over_queries(study.data.query_of, study.effort.compared_pairs, study.seed)
+    heads = held_heads(study.classifier)
+    study.progress.start("attention of every two heads", len(rows))
+    own = between_heads(study.classifier, None, study.data, rows, study.progress)
+    found = alike(own, heads, study)
+    other = None
+    if study.peer is not None:
+        study.progress.start("attention of the other model's heads", len(rows))
+        between = between_heads(study.classifier, study.peer, study.data, rows, study.progress)
+        other = seeds.compare(
+            own, between, heads, held_heads(study.peer), seed=study.seed, resamples=study.resamples
+        )
+    probes = curves(study)
+    return Result(
+        "similarity",
+        similarity_report.as_json(found, probes, other, len(rows)),
+        similarity_report.conclusion(found, probes, other, study),
+        similarity_report.sections(found, probes, other, study, len(rows)),
+        similarity_report.findings(found, probes, other),
+    )
+
+
+def alike(distances: Distances, heads: tuple[tuple[int, int], ...], study: Study) -> Alike:
+    """Means within and across layers with intervals over queries, neighbours and clusters."""
+    queries = np.unique(distances.query_of)
+    by_query = np.stack(
+        [distances.values[distances.query_of == q].mean(0, dtype=np.float64) for q in queries]
+    )
+    matrix = by_query.mean(0)
+    np.fill_diagonal(matrix, 0)
+    layers = np.array([layer for layer, _ in heads])
+    a, b = np.triu_indices(len(heads), 1)
+    same = layers[a] == layers[b]
+    pairs = by_query[:, a, b]  # (queries, two heads)
+    values = np.stack([_mean(pairs[:, same]), _mean(pairs[:, ~same])], 1)
+    values = np.concatenate([values, values[:, 1:] - values[:, :1]], 1)
+    low, high = mean_intervals(values, study.resamples, study.seed)
+    middle = values.mean(0)
+    intervals = [(float(m), float(lo), float(hi)) for m, lo, hi in zip(middle, low, high, strict=True)]
+    rng = np.random.default_rng([study.seed, 9])
+    flat = matrix[a, b]
+    null = []
+    for _ in range(PERMUTATIONS):
+        dealt = rng.permutation(layers)
+        together = dealt[a] == dealt[b]
+        null.append(_mean(flat[None, ~together])[0] - _mean(flat[None, together])[0])
+    symmetric = (matrix + matrix.T) / 2
+    tree = linkage(squareform(symmetric, checks=False), "average", optimal_ordering=True)
+    clusters, silhouette = _best_cut(symmetric, tree)
+    nearest = np.where(np.eye(len(heads), dtype=bool), np.inf, symmetric).min(1)
+    by_layer = {
+        int(layer): float(flat[same & (layers[a] == layer)].mean())
+        for layer in np.unique(layers)
+        if (same & (layers[a] == layer)).any()
+    }
+    return Alike(
+        heads,
+        symmetric,
+        intervals[0],
+        intervals[1],
+        intervals[2],
+        permutation_p(intervals[2][0], np.array(null)),
+        by_layer,
+        nearest,
+        float(flat.mean()),
+        tree,
+        clusters,
+        silhouette,
+    )
+
+
+def _mean(values: Floats) -> Floats:
+    """Row means; nan where there is nothing."""
+    return values.mean(1) if values.shape[1] else np.full(len(values), np.nan)
+
+
+def _best_cut(matrix: Floats, tree: Floats) -> tuple[NDArray[np.int64], float]:
+    """The cut of the tree with the largest mean silhouette (Rousseeuw 1987), 2 to MOST_CLUSTERS clusters."""
+    best, best_value = np.ones(len(matrix), np.int64), -np.inf
+    for count in range(2, min(MOST_CLUSTERS, len(matrix) - 1) + 1):
+        clusters = fcluster(tree, count, "maxclust").astype(np.int64)
+        value = _silhouette(matrix, clusters)
+        if value > best_value:
+            best, best_value = clusters, value
+    return best, float(best_value)
+
+
+def _silhouette(matrix: Floats, clusters: NDArray[np.int64]) -> float:
+    names = np.unique(clusters)
+    if len(names) < 2:
+        return -np.inf
+    member = (clusters[:, None] == names).astype(np.float64)  # (heads, clusters)
+    sizes = member.sum(0)
+    sums = matrix @ member
+    own = np.searchsorted(names, clusters)
+    places = np.arange(len(matrix))
+    alone = sizes[own] == 1
+    inside = sums[places, own] / np.maximum(sizes[own] - 1, 1)
+    others = sums / sizes
+    others[places, own] = np.inf
+    outside = others.min(1)
+    scale = np.maximum(np.maximum(inside, outside), np.finfo(np.float64).tiny)
+    return float(np.where(alone, 0, (outside - inside) / scale).mean())

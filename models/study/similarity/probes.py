@@ -1,0 +1,177 @@
+"""What each layer's output can tell a linear probe: where words end, which terms match, how relevant the
+title is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from models.quality.bootstrap import resample, with_data
+from models.study.base import Study
+from models.study.gradients import OpenNetwork
+from models.study.words import Words
+
+TASKS = ("word_end", "term_overlap", "grade")
+"""Does the word end with this token? Does the other text hold this token's word? And the pair's grade, from
+[CLS].
+
+The first two are scored by AUC, the grade by Spearman's correlation."""
+
+PAIRS = 600
+TOKENS = 6000
+FOLDS = 5
+RESAMPLES = 500
+RIDGE = 1e-3
+"""Of the mean squared length of the features; fixed, not tuned."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One task's score from each layer's input and, last, the last layer's output: (layers + 1,) each.
+
+    value with low and high, the 95 % interval over queries; control: the same probe on labels that tell
+    nothing of the task (for tokens: drawn once for each word piece, Hewitt and Liang 2019; for grades:
+    shuffled). peaks: (resamples,) the layer where the score is highest in each resample.
+    """
+
+    value: Floats
+    low: Floats
+    high: Floats
+    control: Floats
+    peaks: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """rows: of the state matrix; labels and control: (n,); query: (n,) the query of each."""
+
+    rows: NDArray[np.int64]
+    labels: Floats
+    control: Floats
+    query: NDArray[np.int64]
+
+
+def curves(study: Study) -> dict[str, Curve]:
+    """Every task's curve; a task of which the data hold one answer only is left out."""
+    rng = np.random.default_rng([study.seed, 7])
+    rows = np.sort(rng.permutation(len(study.data))[:PAIRS])
+    states, tasks = _collect(study, rows, rng)
+    fold_of_query = rng.permutation(len(study.data.queries)) % FOLDS
+    counts = with_data(resample(len(study.data.queries), RESAMPLES, study.seed))
+    study.progress.start("probes", len(states) * len(tasks))
+    found: dict[str, list[tuple[Floats, float]]] = {name: [] for name in tasks}
+    for layer in states:
+        for name, task in tasks.items():
+            score = _spearman if name == "grade" else _auc
+            folds = fold_of_query[task.query]
+            predicted = _cross_validated(layer[task.rows], np.stack([task.labels, task.control], 1), folds)
+            weights = counts[:, task.query]
+            values = score(predicted[:, 0], task.labels, weights)
+            control = score(predicted[:, 1], task.control, weights[:1])
+            found[name].append((values, float(control[0])))
+            study.progress.advance()
+    return {name: _curve(layers) for name, layers in found.items()}
+
+
+def _curve(layers: list[tuple[Floats, float]]) -> Curve:
+    drawn = np.stack([values for values, _ in layers], 1)  # (1 + resamples, layers + 1)
+    low, high = np.nanquantile(drawn[1:], (0.025, 0.975), axis=0)
+    peaks = np.nan_to_num(drawn[1:], nan=-np.inf).argmax(1)
+    return Curve(drawn[0], low, high, np.array([control for _, control in layers]), peaks)
+
+
+def _collect(
+    study: Study, rows: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[list[NDArray[np.float32]], dict[str, _Labels]]:
+    """States by layer, (tokens kept + pairs, D) each, [CLS] of every pair last; and the tasks on them."""
+    tokenizer, data = study.classifier.tokenizer, study.data
+    encoded = tokenizer.encode([data.pairs[i] for i in rows])
+    network = OpenNetwork(study.classifier)
+    words = [Words.of(tokenizer, pair) for pair in encoded]
+    total = sum(int((found.word_of >= 0).sum()) for found in words)
+    share = min(1.0, TOKENS / max(total, 1))
+    keep = [(found.word_of >= 0) & (rng.random(len(found.word_of)) < share) for found in words]
+    tokens: list[list[NDArray[np.float32]]] = []
+    firsts: list[list[NDArray[np.float32]]] = []
+    order: list[int] = []
+    for batch in network.batches(encoded):
+        offsets = batch.offsets.numpy(force=True)
+        for number, x in enumerate(network.states(batch)):
+            if number == len(tokens):
+                tokens.append([])
+                firsts.append([])
+            values = x.numpy(force=True)
+            tokens[number] += [
+                values[start:stop][keep[i]]
+                for i, start, stop in zip(batch.order, offsets, offsets[1:], strict=False)
+            ]
+            firsts[number].append(values[offsets[: len(batch.order)]])
+        order += batch.order.tolist()
+    states = [np.concatenate([*a, *b]) for a, b in zip(tokens, firsts, strict=True)]
+    return states, _tasks(data.grade[rows], data.query_of[rows], encoded, words, keep, order, rng)
+
+
+def _tasks(grade, query_of, encoded, words, keep, order, rng) -> dict[str, _Labels]:  # type: ignore[no-untyped-def]
+    ends, overlap, ids, query = [], [], [], []
+    for i in order:
+        found, kept = words[i], keep[i]
+        shared = {word for pair in found.matches for word in pair}
+        last = found.word_of != np.append(found.word_of[1:], -1)
+        ends.append(last[kept])
+        overlap.append(np.isin(found.word_of, list(shared))[kept])
+        ids.append(encoded[i].ids[kept])
+        query.append(np.full(int(kept.sum()), query_of[i]))
+    piece, of_query = np.concatenate(ids), np.concatenate(query)
+    rows = np.arange(len(piece))
+    tasks = {}
+    for name, labels in (("word_end", np.concatenate(ends)), ("term_overlap", np.concatenate(overlap))):
+        coin = rng.random(int(piece.max(initial=0)) + 1) < labels.mean()
+        tasks[name] = _Labels(rows, labels.astype(np.float64), coin[piece].astype(np.float64), of_query)
+    grades = grade[order].astype(np.float64)
+    tasks["grade"] = _Labels(
+        len(rows) + np.arange(len(order)), grades, rng.permutation(grades), query_of[order]
+    )
+    return {name: task for name, task in tasks.items() if len(np.unique(task.labels)) > 1}
+
+
+def _cross_validated(x: NDArray[np.float32], targets: Floats, folds: NDArray[np.int64]) -> Floats:
+    """Ridge predictions (n, targets) for each fold from the others."""
+    predicted = np.zeros(targets.shape)
+    for fold in range(FOLDS):
+        test = folds == fold
+        if not test.any() or test.all():
+            continue
+        train_x, train_y = x[~test].astype(np.float64), targets[~test]
+        mean, level = train_x.mean(0), train_y.mean(0)
+        centred = train_x - mean
+        gram = centred.T @ centred
+        gram += RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram)) + 1e-12 * np.eye(len(gram))
+        weights = np.linalg.solve(gram, centred.T @ (train_y - level))
+        predicted[test] = (x[test] - mean) @ weights + level
+    return predicted
+
+
+def _auc(scores: Floats, labels: Floats, weights: Floats) -> Floats:
+    """Area under the ROC curve where item i is there weights[r, i] times: (resamples,)."""
+    order = np.argsort(scores, kind="stable")
+    positive = weights[:, order] * labels[order]
+    negative = weights[:, order] - positive
+    below = np.cumsum(negative, axis=1) - negative / 2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((positive * below).sum(1) / (positive.sum(1) * negative.sum(1)))
+
+
+def _spearman(scores: Floats, labels: Floats, weights: Floats) -> Floats:
+    """Correlation of the ranks in the data, weighted: (resamples,)."""
+    a, b = rankdata(scores), rankdata(labels)
+    total = weights.sum(1)
+    first, second = weights @ a / total, weights @ b / total
+    covariance = weights @ (a * b) / total - first * second
+    spread = (weights @ a**2 / total - first**2) * (weights @ b**2 / total - second**2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(covariance / np.sqrt(spread))

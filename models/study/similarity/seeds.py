@@ -1,0 +1,112 @@
+"""Do two trainings from different seeds end with the same heads, and at the same places?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from models.study.roles.scores import mean_intervals
+from models.study.similarity.distances import Distances
+from models.study.statistics import permutation_p
+
+PERMUTATIONS = 999
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Distances between two models' heads, on queries that took no part in matching them.
+
+    matched: mean distance of each head to its match in the other model (Hungarian matching), with interval;
+    chance: that of random matchings, p: the share of them at least as close. same_place: mean distance of
+    heads with the same layer and number, same_place_p: against heads of the same layer in random order.
+    nearest_within: mean distance of each head to the nearest other head of its own model. extra: matched −
+    nearest_within, with interval. same_layer: share of heads whose match is in the layer of the same number.
+    """
+
+    matched: tuple[float, float, float]
+    chance: float
+    p: float
+    same_place: float | None
+    same_place_p: float | None
+    nearest_within: float
+    extra: tuple[float, float, float]
+    same_layer: float
+    pairs: int
+    left_out: int
+
+
+def compare(
+    within: Distances,
+    between: Distances,
+    mine: Sequence[tuple[int, int]],
+    theirs: Sequence[tuple[int, int]],
+    *,
+    seed: int,
+    resamples: int,
+) -> Seeds | None:
+    """The comparison, or None where fewer than four queries have pairs that both models cut into the same
+    words.
+
+    mine, theirs: the (layer, head) of the rows and columns of `between`.
+    """
+    rng = np.random.default_rng([seed, 8])
+    queries = np.intersect1d(within.query_of, between.query_of)
+    if len(queries) < 4:
+        return None
+    first = rng.permutation(queries)[: len(queries) // 2]
+    learn, test = (_by_query(between, first, inside=inside) for inside in (True, False))
+    own_learn, own_test = (_by_query(within, first, inside=inside) for inside in (True, False))
+    rows, columns = linear_sum_assignment(learn.mean(0))
+    own = own_learn.mean(0)
+    np.fill_diagonal(own, np.inf)
+    nearest = own.argmin(1)[rows]
+    matched = test[:, rows, columns].mean(1)  # (queries,)
+    closest = own_test[:, rows, nearest].mean(1)
+    pooled = test.mean(0)
+    null = np.array([pooled[rows, rng.permutation(columns)].mean() for _ in range(PERMUTATIONS)])
+    same_place = same_place_p = None
+    if list(mine) == list(theirs):
+        same_place = float(np.diag(pooled).mean())
+        layers = np.array([layer for layer, _ in mine])
+        shuffled = [
+            pooled[np.arange(len(mine)), _within_layers(layers, rng)].mean() for _ in range(PERMUTATIONS)
+        ]
+        same_place_p = permutation_p(-same_place, -np.array(shuffled))
+    return Seeds(
+        _interval(matched, resamples, seed),
+        float(null.mean()),
+        permutation_p(-float(matched.mean()), -null),
+        same_place,
+        same_place_p,
+        float(closest.mean()),
+        _interval(matched - closest, resamples, seed),
+        float(np.mean([mine[a][0] == theirs[b][0] for a, b in zip(rows, columns, strict=True)])),
+        len(between.values),
+        between.left_out,
+    )
+
+
+def _by_query(distances: Distances, chosen: NDArray[np.int64], *, inside: bool) -> Floats:
+    """Mean distances of each query that is (not) chosen: (queries, heads, other heads)."""
+    wanted = np.isin(distances.query_of, chosen, invert=not inside)
+    numbers = np.unique(distances.query_of[wanted])
+    return np.stack([distances.values[distances.query_of == q].mean(0, dtype=np.float64) for q in numbers])
+
+
+def _within_layers(layers: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """A permutation that keeps every head in its layer."""
+    places = np.arange(len(layers))
+    for layer in np.unique(layers):
+        inside = np.flatnonzero(layers == layer)
+        places[inside] = rng.permutation(inside)
+    return places
+
+
+def _interval(values: Floats, resamples: int, seed: int) -> tuple[float, float, float]:
+    low, high = mean_intervals(values[:, None], resamples, seed)
+    return float(values.mean()), float(low[0]), float(high[0])

@@ -1,0 +1,78 @@
+"""Which things can stand in for which: "sneaker" for "sandal", which names no part or accessory of it."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from models.training.data import Product
+from models.training.demo.dictionary import Dictionary
+from models.training.demo.sparse import dot, unit
+from models.training.demo.titles import STOP_WORDS, Title, TitleStatistics, stem, words_of
+
+MOST_SISTERS = 60  # a wider word with more narrower ones than this ("container") says too little
+
+
+def kin_by_head(
+    products: Sequence[Product],
+    titles: Sequence[Title],
+    statistics: TitleStatistics,
+    dictionary: Dictionary,
+    *,
+    likeness: float = 0.25,
+) -> dict[str, tuple[str, ...]]:
+    """By head, the heads that a dictionary lists beside, above or below it and that are sold alike.
+
+    A dictionary alone says that a mouse is kin to a rat; titles alone, that a case is kin to its phone: both
+    have to agree. likeness: least cosine of the two heads' words, weighted by rarity, in titles and the
+    beginnings of descriptions. Heads are stems; kinship is mutual; the lists are sorted.
+    """
+    sold_with = _surroundings(products, titles, statistics)
+    senses: defaultdict[str, set[int]] = defaultdict(set)
+    for member, places in dictionary.by_member.items():
+        if member.isalpha():
+            senses[stem(member)].update(places)
+    kin: defaultdict[str, set[str]] = defaultdict(set)
+    for head in sold_with:
+        for other in _listed_beside(senses.get(head, set()), dictionary) & sold_with.keys() - {head}:
+            if dot(sold_with[head], sold_with[other]) >= likeness:
+                kin[head].add(other)
+                kin[other].add(head)
+    return {head: tuple(sorted(others)) for head, others in sorted(kin.items())}
+
+
+def _listed_beside(places: set[int], dictionary: Dictionary) -> set[str]:
+    """Stems of the words one step wider, one step narrower, and of those that share the wider word."""
+    found: set[str] = set()
+    for place in places:
+        synset = dictionary.synsets[place]
+        found.update(synset.members)
+        for wider in synset.hypernyms[:1]:  # the first word of the wider meaning stands for all of them
+            sisters = dictionary.by_hypernym[wider]
+            if len(sisters) <= MOST_SISTERS:
+                found.add(wider)
+                found.update(member for sister in sisters for member in dictionary.synsets[sister].members)
+        narrower = dictionary.by_hypernym.get(synset.members[0], ())
+        if len(narrower) <= MOST_SISTERS:
+            found.update(member for place in narrower for member in dictionary.synsets[place].members)
+    return {stem(word) for word in found if word.isalpha()}
+
+
+def _surroundings(
+    products: Sequence[Product], titles: Sequence[Title], statistics: TitleStatistics
+) -> dict[str, dict[str, float]]:
+    """By head, unit vectors of the words said of such products: log(1 + times) × (rarity − 1)."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for product, title in zip(products, titles, strict=True):
+        said = {stem(word) for word in (*title.words, *words_of(product.text[:300])) if word.isalpha()}
+        for head in title.heads:
+            counts[head].update(said - {head} - STOP_WORDS)
+    return {
+        head: unit(
+            {
+                word: math.log1p(count) * (rarity - 1)
+                for word, count in words.items()
+                if (rarity := statistics.rarity(word)) > 1
+            }
+        )
+        for head, words in counts.items()
+    }

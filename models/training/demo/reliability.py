@@ -1,0 +1,80 @@
+"""The calibration curve: how often the likeliest grade is right, by how sure the model is of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from models.quality.evaluation import CALIBRATION_BINS
+from models.training.data import Judged, source_groups
+from models.training.evaluate import Floats
+
+SHOWN = {"products": "ESCI and Chorus", "esci": "ESCI", "chorus": "Chorus", "dbpedia": "DBpedia"}
+"""Groups worth a curve; the others have too few pairs."""
+
+_STYLES = (("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "^", ":"), ("#666666", "D", "-."))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Bins of equal width that hold any pair: mean confidence, share of right grades, number of pairs."""
+
+    confidence: Floats
+    accuracy: Floats
+    pairs: Floats
+
+
+def curve(truth: Sequence[int], probabilities: Floats) -> Curve:
+    """The bins that the expected calibration error sums over (Guo et al. 2017).
+
+    truth: (n,) grades; probabilities: (n, grades).
+    """
+    confidence = probabilities.max(1)
+    right = probabilities.argmax(1) == np.asarray(truth)
+    bins = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+    pairs = np.bincount(bins, minlength=CALIBRATION_BINS).astype(np.float64)
+    held = pairs > 0
+    sums = (np.bincount(bins, values, CALIBRATION_BINS)[held] for values in (confidence, right))
+    sure, hits = (total / pairs[held] for total in sums)
+    return Curve(sure, hits, pairs[held])
+
+
+def curves(judged: Sequence[Judged], probabilities: Floats) -> dict[str, Curve]:
+    """A curve for each group of sources in `SHOWN`."""
+    groups = source_groups(judged)
+    return {
+        name: curve([judged[place].grade for place in groups[name]], probabilities[groups[name]])
+        for name in SHOWN
+        if name in groups
+    }
+
+
+def plot(found: Mapping[str, Curve], path: Path) -> None:
+    """Draw the curves as PNG or SVG, by the path's ending; a point's size is its number of pairs."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 4.8), layout="constrained")
+    axes = figure.subplots()
+    axes.plot((0, 1), (0, 1), color="#999999", linewidth=1, label="perfectly calibrated")
+    for (name, points), (color, marker, line) in zip(found.items(), _STYLES, strict=False):
+        few = points.pairs < 20  # too few to mean anything
+        axes.plot(points.confidence[~few], points.accuracy[~few], line, color=color, linewidth=1.4)
+        axes.scatter(
+            points.confidence[~few],
+            points.accuracy[~few],
+            s=12 + 160 * points.pairs[~few] / points.pairs.sum(),
+            color=color,
+            marker=marker,
+            label=f"{SHOWN[name]} ({points.pairs.sum():,.0f} pairs)",
+        )
+    axes.set(
+        xlim=(0.15, 1),
+        ylim=(0, 1),
+        xlabel="probability of the likeliest grade",
+        ylabel="share of pairs where it is the human grade",
+    )
+    axes.grid(color="#e5e5e5")
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)

@@ -1,6 +1,0 @@
-"""The HTTP side: routes, strict request bodies, keys, timings and error shapes; no model and no Ray."""
-
-from service.api.app import create_app
-from service.api.pipeline import Pipeline
-
-__all__ = ["Pipeline", "create_app"]

@@ -1,0 +1,173 @@
+"""Sums over units, computed in the database: an analysis moves a few rows, whatever the number of units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import ColumnElement, Connection, FromClause, Subquery, and_, case, func, literal, select
+
+from service.experiments.analysis.moments import VALUE, Moments
+from service.experiments.analysis.treatment import Treatment
+from service.experiments.definition.metric import Metric
+from service.experiments.storage.schema import exposures, outcomes, shadow_histograms, shadow_results
+from service.experiments.storage.store import Store
+
+SECONDS = 60
+"""What one statement of an analysis may take (PostgreSQL)."""
+
+SHADOW_MEASURES = (
+    "mean_delta",
+    "mean_abs_delta",
+    "rank_correlation",
+    "top10_overlap",
+    "ndcg_delta",
+    "seconds_delta",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The moments of a metric by arm. cap, uncapped: of one with winsorize, and the moments without it."""
+
+    moments: Mapping[str, Moments]
+    cap: float | None = None
+    uncapped: Mapping[str, Moments] | None = None
+
+
+def measure(
+    store: Store, experiment: str, metric: Metric, now: float, during: Treatment | None = None
+) -> Measured:
+    """By arm: the moments of the units' values, denominators and covariates.
+
+    A metric's outcomes count from the unit's exposure on, a covariate's before it; a unit without outcomes
+    counts as 0. now: seconds since the epoch; units whose window is not over by then are left out.
+    during: the arms that are compared, and when they ran (treatment.py); None: all units, all outcomes.
+    """
+    with store.read(seconds=SECONDS) as db:
+        units = _units(experiment, metric, now, during)
+        plain = _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
+        if metric.winsorize is None:
+            return Measured(plain)
+        cap = _quantile(db, units, metric.winsorize)
+        if cap is None:
+            return Measured(plain, None, plain)
+        units = _capped(units, cap)
+        capped = _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
+        return Measured(capped, cap, plain)
+
+
+def shadow_moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
+    """By measure and arm: the moments of the requests' measures (as VALUE), where they have one."""
+    zero = literal(0.0)
+    found = {}
+    with store.read(seconds=SECONDS) as db:
+        for name in SHADOW_MEASURES:
+            column = shadow_results.c[name]
+            rows = (
+                select(shadow_results.c.arm, column.label("value"))
+                .where(shadow_results.c.experiment == experiment, column.is_not(None))
+                .subquery()
+            )
+            found[name] = _moments_by_arm(db, rows, [rows.c.value, zero, zero])
+    return found
+
+
+def shadow_histogram(store: Store, experiment: str) -> dict[str, dict[int, int]]:
+    """By arm: pairs by the bin of their |score difference|."""
+    table = shadow_histograms
+    query = (
+        select(table.c.arm, table.c.bin, func.sum(table.c.pairs).label("pairs"))
+        .where(table.c.experiment == experiment)
+        .group_by(table.c.arm, table.c.bin)
+    )
+    found: dict[str, dict[int, int]] = {}
+    with store.read(seconds=SECONDS) as db:
+        for row in db.execute(query):
+            found.setdefault(row.arm, {})[row.bin] = int(row.pairs)
+    return found
+
+
+def _units(experiment: str, metric: Metric, now: float, during: Treatment | None) -> Subquery:
+    """A row per unit: arm, value, denominator, covariate."""
+    window_s = None if metric.window_hours is None else metric.window_hours * 3600
+    exposed = exposures if during is None else during.units(experiment)
+    counts = outcomes.c.time >= exposed.c.time
+    if window_s is not None:  # a unit whose treatment ended within its window is left out below
+        counts = and_(counts, outcomes.c.time < exposed.c.time + window_s)
+    elif during is not None:
+        counts = and_(counts, during.lasts(exposed, outcomes.c.time))
+
+    def total(name: str | None, when: ColumnElement[bool]) -> ColumnElement[Any]:
+        if name is None:
+            return literal(0.0)
+        return func.sum(case((and_(outcomes.c.metric == name, when), outcomes.c.value), else_=0.0))
+
+    names = {metric.name, metric.denominator, metric.covariate} - {None}
+    value = total(metric.name, counts)
+    if metric.kind == "proportion":
+        value = case((value > 0, 1.0), else_=0.0)
+    joined = exposed.outerjoin(
+        outcomes,
+        and_(
+            outcomes.c.experiment == exposed.c.experiment,
+            outcomes.c.unit == exposed.c.unit,
+            outcomes.c.metric.in_(sorted(str(name) for name in names)),
+        ),
+    )
+    query = (
+        select(
+            exposed.c.arm,
+            value.label("value"),
+            total(metric.denominator, counts).label("denominator"),
+            total(metric.covariate, outcomes.c.time < exposed.c.time).label("covariate"),
+        )
+        .select_from(joined)
+        .where(exposed.c.experiment == experiment)
+        .group_by(exposed.c.unit, exposed.c.arm)
+    )
+    if window_s is not None:
+        query = query.where(exposed.c.time <= now - window_s)
+        if during is not None:
+            query = query.where(during.lasts_through(exposed, window_s))
+    return query.subquery()
+
+
+def _quantile(db: Connection, units: Subquery, fraction: float) -> float | None:
+    """The smallest value that at least this fraction of the units does not exceed."""
+    number = int(db.execute(select(func.count()).select_from(units)).scalar_one())
+    place = max(0, int(np.ceil(fraction * number)) - 1)
+    return db.scalar(select(units.c.value).order_by(units.c.value).limit(1).offset(place))
+
+
+def _capped(units: Subquery, cap: float) -> Subquery:
+    value = case((units.c.value > cap, cap), else_=units.c.value)
+    return select(units.c.arm, value.label("value"), units.c.denominator, units.c.covariate).subquery()
+
+
+def _moments_by_arm(
+    db: Connection, rows: FromClause, columns: list[ColumnElement[Any]]
+) -> dict[str, Moments]:
+    """Two passes, the second around the mean: sums of squares of large values would lose their digits."""
+    means = db.execute(select(*(func.avg(column) for column in columns)).select_from(rows)).one()
+    centre = [float(mean or 0.0) for mean in means]
+    shifted = [column - literal(middle) for column, middle in zip(columns, centre, strict=True)]
+    places = [(i, j) for i in range(3) for j in range(i, 3)]
+    query = select(
+        rows.c.arm,
+        func.count(),
+        *(func.sum(column) for column in shifted),
+        *(func.sum(shifted[i] * shifted[j]) for i, j in places),
+        func.sum(shifted[VALUE] * shifted[VALUE] * shifted[VALUE]),
+    ).group_by(rows.c.arm)
+    found = {}
+    for arm, units, *sums in db.execute(query):
+        products = np.zeros((3, 3))
+        for (i, j), total in zip(places, sums[3:-1], strict=True):
+            products[i, j] = products[j, i] = total
+        found[arm] = Moments.from_sums(
+            float(units), np.array(sums[:3], np.float64), products, sums[-1], centre
+        )
+    return found

@@ -1,0 +1,135 @@
+"""Confidence sequences: intervals that hold at all looks together, so that one may look at any time.
+
+The asymptotic ones of Waudby-Smith, Arbour, Sinha, Kennedy & Ramdas, "Time-uniform central limit theory and
+asymptotic confidence sequences" (https://arxiv.org/abs/2103.06476), with the Gaussian mixture boundary of
+Robbins: for an estimate of standard error s after t units,
+
+    estimate ± s · sqrt(2 (tρ² + 1) / (tρ²) · log(sqrt(tρ² + 1) / α)).
+
+Here t counts the units of both arms: a difference of two means is itself a mean over all their units.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from service.experiments.analysis.estimates import Estimate
+from service.experiments.analysis.moments import Floats
+
+MIN_UNITS = 30
+"""Fewer units of an arm give no interval: the theory is asymptotic."""
+
+MAX_SKEWNESS = 0.1
+"""A mean that is more skewed gives no interval yet. Between arms skewness cancels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """How many standard errors wide.
+
+    alpha: the chance, at most, that any of the intervals misses the truth.
+    planned_units: where the intervals are narrowest, relative to those of a test with a single look.
+    """
+
+    alpha: float
+    planned_units: float
+
+    @property
+    def rho_squared(self) -> float:
+        """The mixture's variance that is best at `planned_units` (in the paper, the end of section 2)."""
+        log = -2 * math.log(self.alpha)
+        return (log + math.log(log + 1)) / self.planned_units
+
+    def multiplier(self, units: ArrayLike) -> Floats:
+        """Standard errors on each side after so many units."""
+        scaled = np.asarray(units, np.float64) * self.rho_squared
+        return np.sqrt(2 * (scaled + 1) / scaled * np.log(np.sqrt(scaled + 1) / self.alpha))
+
+    def p_value(self, z: ArrayLike, units: ArrayLike) -> Floats:
+        """Anytime-valid p-value of an estimate that is z standard errors from what is tested."""
+        scaled = np.asarray(units, np.float64) * self.rho_squared
+        log = 0.5 * np.log(scaled + 1) - np.square(z) * scaled / (2 * (scaled + 1))
+        return np.exp(np.minimum(0.0, log))
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """An arm against control at one look; low and high of an interval are NaN where there is none.
+
+    difference: arm minus control; relative: arm over control minus 1, by Fieller's method, so that a relative
+    margin is inside the interval exactly when the test of that margin does not reject.
+    """
+
+    difference: Floats
+    low: Floats
+    high: Floats
+    relative: Floats
+    relative_low: Floats
+    relative_high: Floats
+    p_value: Floats
+
+
+def contrast(control: Estimate, arm: Estimate, pooled: Estimate, boundary: Boundary) -> Contrast:
+    """The sequence's interval at this look. Arrays of one shape in, arrays of that shape out.
+
+    pooled: the same estimate from the units of all arms. Where these vary more than the two arms do, their
+    variance is taken: a small arm that happens to have none of the rare events would look too certain.
+    """
+    units = control.units + arm.units
+    variances = _variances(control, arm, pooled)
+    control, arm = replace(control, variance=variances[0]), replace(arm, variance=variances[1])
+    variance = control.variance + arm.variance
+    enough = (np.minimum(control.units, arm.units) >= MIN_UNITS) & (variance > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        width = np.where(enough, boundary.multiplier(np.maximum(units, 1)), np.nan)
+        difference = arm.value - control.value
+        radius = width * np.sqrt(variance)
+        relative_low, relative_high = _fieller(control, arm, width)
+        p_value = boundary.p_value(difference / np.sqrt(variance), np.maximum(units, 1))
+        return Contrast(
+            difference=difference,
+            low=difference - radius,
+            high=difference + radius,
+            relative=np.where(control.value > 0, difference / control.value, np.nan),
+            relative_low=relative_low,
+            relative_high=relative_high,
+            p_value=np.where(enough, p_value, 1.0),
+        )
+
+
+def one_sample(mean: Estimate, boundary: Boundary) -> tuple[Floats, Floats]:
+    """The interval of a plain mean; NaN where there is none."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        enough = (mean.units >= MIN_UNITS) & (np.abs(mean.skewness) / np.sqrt(mean.units) <= MAX_SKEWNESS)
+        radius = boundary.multiplier(np.maximum(mean.units, 1)) * np.sqrt(mean.variance)
+    radius = np.where(enough, radius, np.nan)
+    return mean.value - radius, mean.value + radius
+
+
+def _variances(control: Estimate, arm: Estimate, pooled: Estimate) -> tuple[Floats, Floats]:
+    """Of both values: from each arm's own units, or from all units where these vary more."""
+    spread = pooled.variance * pooled.units
+    with np.errstate(invalid="ignore", divide="ignore"):
+        from_all = (spread / control.units, spread / arm.units)
+    larger = sum(from_all) > control.variance + arm.variance
+    return np.where(larger, from_all[0], control.variance), np.where(larger, from_all[1], arm.variance)
+
+
+def _fieller(control: Estimate, arm: Estimate, width: Floats) -> tuple[Floats, Floats]:
+    """All r − 1 for which arm − r · control is within `width` of its standard errors from 0.
+
+    NaN where control's mean is not clearly above 0, since then no bounded interval does.
+    """
+    square = width**2
+    a = control.value**2 - square * control.variance
+    b = arm.value * control.value
+    root = np.sqrt(np.maximum(b**2 - a * (arm.value**2 - square * arm.variance), 0.0))
+    bounded = (a > 0) & (control.value > 0)
+    return (
+        np.where(bounded, (b - root) / a - 1, np.nan),
+        np.where(bounded, (b + root) / a - 1, np.nan),
+    )

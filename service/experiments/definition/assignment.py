@@ -1,0 +1,140 @@
+"""Who gets what: the holdout, slots, `where` and the arm, as the contract has it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from service.experiments.definition.buckets import BUCKETS, bucket, is_exposed
+from service.experiments.definition.config import LAYER_SALT, Attribute, ExperimentConfig, HoldoutConfig
+from service.experiments.definition.state import IDLE, Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """What assignment found for one request.
+
+    forced: a listed unit, for a look at an arm; not an exposure.
+    fallback: the control arm's variant, for when this arm fails; None where this is the control, or forced.
+    epoch: the standing's, under which the unit was assigned.
+    """
+
+    experiment: str
+    arm: str
+    variant: str
+    bucket: int
+    forced: bool
+    fallback: str | None
+    epoch: str = ""
+
+
+class Experiment:
+    """One experiment's table, made ready for look-ups."""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self._spans = list(config.spans.values())
+        self._ends = [end for _, end in self._spans]
+        self._where = {key: _accepted(values) for key, values in config.where.items()}
+
+    def concerns(self, attributes: Mapping[str, Attribute]) -> bool:
+        """Whether a request with these attributes is one that `where` asks for."""
+        return all(
+            key in attributes and _typed(attributes[key]) in accepted for key, accepted in self._where.items()
+        )
+
+    def arm_of(self, unit: str, standing: Standing) -> Assigned | None:
+        """The arm that a unit is exposed to; None outside the traffic, and for an arm that is rolled back."""
+        position = bucket(self.config.salt, unit)
+        index = bisect_right(self._ends, position)
+        arm = self.config.arms[index]
+        if arm.name in standing.rolled_back or not is_exposed(position, self._spans[index], standing.traffic):
+            return None
+        return self._assigned(arm.name, position, forced=False, epoch=standing.epoch)
+
+    def forced(self, unit: str) -> Assigned | None:
+        """The arm that `force` lists the unit for."""
+        arm = self.config.force.get(unit)
+        return None if arm is None else self._assigned(arm, bucket(self.config.salt, unit), forced=True)
+
+    def _assigned(self, arm: str, position: int, *, forced: bool, epoch: str = "") -> Assigned:
+        config = self.config
+        fallback = None if forced or arm == config.control else config.variant_of(config.control)
+        return Assigned(config.name, arm, config.variant_of(arm), position, forced, fallback, epoch)
+
+
+@dataclass(frozen=True)
+class Assigner:
+    """The experiments of one live config; immutable, so that a request sees one config from start to end."""
+
+    experiments: tuple[ExperimentConfig, ...] = ()
+    holdout: HoldoutConfig | None = None
+
+    @cached_property
+    def _tables(self) -> tuple[Experiment, ...]:
+        return tuple(Experiment(config) for config in self.experiments)
+
+    def assign(
+        self, unit: str, attributes: Mapping[str, Attribute], standings: Mapping[str, Standing]
+    ) -> Assigned | None:
+        """The arm for a unit; None where it is in no running experiment.
+
+        A listed unit comes before everything else, then the holdout, then the one experiment whose slots hold
+        it.
+        standings: by experiment; one that is missing does not run.
+        """
+        for table in self._tables:
+            if table.config.force and (found := table.forced(unit)) is not None:
+                return found
+        if not self._tables or self.holds_out(unit):
+            return None
+        slot = bucket(LAYER_SALT, unit)
+        for table in self._tables:
+            start, end = table.config.slots
+            if start <= slot < end:
+                standing = standings.get(table.name, IDLE)
+                if not standing.is_running or not table.concerns(attributes):
+                    return None
+                return table.arm_of(unit, standing)
+        return None
+
+    def shipped(
+        self, unit: str | None, attributes: Mapping[str, Attribute], standings: Mapping[str, Standing]
+    ) -> str | None:
+        """The variant that a shipped experiment gives this request: the first that concerns it."""
+        for table in self._tables:
+            arm = standings.get(table.name, IDLE).shipped
+            if arm is not None and table.concerns(attributes):
+                return None if unit is not None and self.holds_out(unit) else table.config.variant_of(arm)
+        return None
+
+    def shadowed(
+        self, attributes: Mapping[str, Attribute], standings: Mapping[str, Standing]
+    ) -> list[ExperimentConfig]:
+        """The running experiments with a shadow share that concern this request."""
+        return [
+            table.config
+            for table in self._tables
+            if table.config.shadow
+            and standings.get(table.name, IDLE).is_running
+            and table.concerns(attributes)
+        ]
+
+    def holds_out(self, unit: str) -> bool:
+        """Whether the unit is in the holdout: in no experiment, and given nothing that one shipped."""
+        holdout = self.holdout
+        return holdout is not None and bucket(holdout.salt, unit) < int(holdout.share * BUCKETS)
+
+
+def _typed(value: Attribute) -> tuple[str, Attribute]:
+    """JSON's types are kept apart: 1, true and "1" are three values; 1 and 1.0 are one."""
+    if isinstance(value, bool):
+        return "boolean", value
+    return ("string" if isinstance(value, str) else "number"), value
+
+
+def _accepted(values: Sequence[Attribute]) -> frozenset[tuple[str, Attribute]]:
+    return frozenset(map(_typed, values))

@@ -1,0 +1,166 @@
+"""Where an experiment stands: the log of what was done to it, folded into what a request needs to know.
+
+The log is in the database, so that a new replica sees a rollback as the old ones do. Ramp steps are not
+written: where a schedule stands follows from the time of the `start`, in every replica alike.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Literal
+
+from service.experiments.definition.config import ExperimentConfig, seconds
+from service.experiments.definition.epochs import Epoch
+from service.experiments.definition.events import Action
+
+Status = Literal["pending", "running", "stopped", "shipped", "rolled_back", "changed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One experiment now.
+
+    status: `pending` until the start is recorded in the database; `rolled_back` when no treatment arm is
+        left;
+        `changed` where the config's salt or arms are not those it started with, which would mix two
+        experiments.
+    traffic: the exposed share of each arm's range.
+    rolled_back: arms whose units get the default, and are not exposed.
+    shipped: the arm that everybody gets.
+    started, next_step: Unix seconds.
+    epoch: the label of what is exposed while it runs (epochs.py).
+    """
+
+    status: Status = "pending"
+    traffic: float = 0.0
+    rolled_back: frozenset[str] = frozenset()
+    shipped: str | None = None
+    started: float | None = None
+    next_step: float | None = None
+    epoch: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.status == "running"
+
+
+IDLE = Standing()
+
+
+def identity(config: ExperimentConfig) -> str:
+    """What must stay the same while an experiment runs; recorded with its start."""
+    arms = ", ".join(f"{arm.name}={arm.variant}:{arm.weight}" for arm in config.arms)
+    return f"salt {config.salt}; arms {arms}"
+
+
+@dataclass(slots=True)
+class _Logged:
+    """What the log says, without the schedule."""
+
+    began_as: str
+    started: float | None = None
+    traffic: float | None = None
+    shipped: str | None = None
+    is_stopped: bool = False
+    rolled_back: set[str] = field(default_factory=set)
+
+    def status(self, config: ExperimentConfig) -> Status:
+        if self.shipped is not None:
+            return "shipped"
+        if self.is_stopped:
+            return "stopped"
+        return "rolled_back" if self.rolled_back.issuperset(config.treatments) else "running"
+
+
+def fold(config: ExperimentConfig, actions: Sequence[Action], now: float) -> Standing:
+    """The standing that an experiment's actions, in their order, lead to at a time (Unix seconds)."""
+    logged = _read(config, actions)
+    if logged.started is None:
+        return IDLE
+    traffic, next_step = _traffic(config, logged, now)
+    status = logged.status(config)
+    shipped = logged.shipped
+    if logged.began_as != identity(config):
+        status, shipped = "changed", None
+    running = status == "running"
+    return Standing(
+        status=status,
+        traffic=traffic if running else 0.0,
+        rolled_back=frozenset(logged.rolled_back),
+        shipped=shipped,
+        started=logged.started,
+        next_step=next_step if running else None,
+        epoch=Epoch.of(len(actions), traffic, logged.rolled_back).label if running else "",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A time in which the same buckets were exposed: from `start` until before `end`, Unix seconds.
+
+    end: infinite for what still runs. limits: for each arm that was exposed, the bucket after its last one.
+    """
+
+    start: float
+    end: float
+    limits: Mapping[str, int]
+
+
+def runs(config: ExperimentConfig, actions: Sequence[Action], now: float) -> list[Run]:
+    """When which units were exposed, in order. The schedule is taken to have always been the config's."""
+    logged_at = list(accumulate((action.time for action in actions), max))  # replicas' clocks differ
+    started = next((action.time for action in actions if action.kind == "start"), now)
+    steps = list(accumulate((seconds(hold) for _, hold in config.ramp), initial=started))[1:]
+    found: list[Run] = []
+    times = sorted({*logged_at, *(step for step in steps if step <= now)})
+    for start, end in pairwise([*times, math.inf]):
+        logged = _read(config, actions[: bisect_right(logged_at, start)])
+        if logged.started is None or logged.status(config) != "running":
+            continue
+        traffic, _ = _traffic(config, logged, start)
+        spans = config.spans
+        exposed = config.exposed(traffic, logged.rolled_back)
+        limits = {arm: spans[arm][0] + buckets for arm, buckets in exposed.items() if buckets}
+        if found and found[-1].end == start and found[-1].limits == limits:
+            found[-1] = Run(found[-1].start, end, limits)
+        elif limits:
+            found.append(Run(start, end, limits))
+    return found
+
+
+def _read(config: ExperimentConfig, actions: Sequence[Action]) -> _Logged:
+    arms = {arm.name for arm in config.arms}
+    logged = _Logged(identity(config))
+    for action in actions:
+        match action.kind:
+            case "start" if logged.started is None:
+                logged.started, logged.began_as = action.time, action.detail
+            case "ramp":
+                logged.traffic, logged.is_stopped = action.traffic, False
+            case "stop":
+                logged.is_stopped, logged.shipped = True, None
+            case "ship" if action.arm in arms:
+                logged.shipped = action.arm
+            case "rollback" if action.arm in arms and action.arm != config.control:
+                logged.rolled_back.add(action.arm)
+            case "reinstate":
+                logged.rolled_back.discard(action.arm or "")
+            case _:
+                pass  # about an arm that the config no longer has
+    return logged
+
+
+def _traffic(config: ExperimentConfig, logged: _Logged, now: float) -> tuple[float, float | None]:
+    """The traffic at a time, and when the schedule's next step comes, if any does."""
+    if logged.traffic is not None:
+        return logged.traffic, None
+    end = logged.started or 0.0
+    for traffic, hold in config.ramp:
+        end += seconds(hold)
+        if now < end:
+            return traffic, end
+    return config.traffic, None

@@ -1,0 +1,176 @@
+"""Whole experiments, simulated many at once: what would they conclude, and how often would they be wrong?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.experiments.analysis.estimates import estimate
+from service.experiments.analysis.moments import Floats, Moments, pool
+from service.experiments.analysis.sample_ratio import ALARM, CONCENTRATION
+from service.experiments.analysis.sequences import Boundary, Contrast, contrast
+
+CHUNK_UNITS = 500_000
+"""Units held in memory at a time."""
+
+NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """What simulated units did, (experiments, units) each; None for a number that the metric lacks."""
+
+    value: Floats
+    denominator: Floats | None = None
+    covariate: Floats | None = None
+
+
+Draw = Callable[[NDArray[np.bool_], np.random.Generator], Units]
+"""Units for a boolean array that says which are treated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """units: of both arms; every: units between looks; share: of the units, those of the arm.
+
+    margin: relative to control's value where `relative`; None: is there a difference?
+    """
+
+    units: int
+    every: int = 100
+    share: float = 0.5
+    alpha: float = 0.05
+    margin: float | None = None
+    relative: bool = True
+    sign: int = 1
+    ratio: bool = False
+    adjusted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """By experiment, (experiments,): the number of units at the look that first says so, or NEVER.
+
+    good: better, or worse by less than the margin; bad: worse by more than the margin (none: worse).
+    different: the interval leaves 0 out; missed: it leaves the true difference out; mismatch: the sample
+    ratio's alarm.
+    last: the contrast at the last look, arrays of (experiments,).
+    """
+
+    good: NDArray[np.int64]
+    bad: NDArray[np.int64]
+    different: NDArray[np.int64]
+    missed: NDArray[np.int64]
+    mismatch: NDArray[np.int64]
+    last: Contrast
+
+
+def simulate(
+    design: Design,
+    draw: Draw,
+    *,
+    experiments: int,
+    truth: float,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Outcomes:
+    """Runs so many experiments to the end, looking after every `every` units.
+
+    truth: the true difference. progress: told how many experiments are done.
+    """
+    rng = np.random.default_rng(seed)
+    at_once = max(1, CHUNK_UNITS // design.units)
+    parts = []
+    for start in range(0, experiments, at_once):
+        parts.append(_run(design, draw, min(at_once, experiments - start), truth, rng))
+        progress(min(start + at_once, experiments))
+
+    def joined(name: str) -> NDArray[np.int64]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    return Outcomes(
+        good=joined("good"),
+        bad=joined("bad"),
+        different=joined("different"),
+        missed=joined("missed"),
+        mismatch=joined("mismatch"),
+        last=_contrast(lambda name: np.concatenate([getattr(part.last, name) for part in parts])),
+    )
+
+
+def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.random.Generator) -> Outcomes:
+    looks = max(1, design.units // design.every)
+    treated = rng.random((experiments, looks * design.every)) < design.share
+    arms = look_moments(draw(treated, rng), treated, looks)
+    pooled = pool(arms)
+    control, arm, overall = (
+        estimate(part, pooled, ratio=design.ratio, adjusted=design.adjusted) for part in (*arms, pooled)
+    )
+    found = contrast(control, arm, overall, Boundary(design.alpha, design.units))
+    low, high = (found.relative_low, found.relative_high) if design.relative else (found.low, found.high)
+    worst, best = (low, high) if design.sign > 0 else (-high, -low)
+    bar = 0.0 if design.margin is None else -design.margin
+    units = (np.arange(looks) + 1) * design.every
+
+    def first(condition: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return np.where(condition.any(1), units[condition.argmax(1)], NEVER)
+
+    return Outcomes(
+        good=first(worst > bar),
+        bad=first(best < bar),
+        different=first((found.low > 0) | (found.high < 0)),
+        missed=first((found.low > truth) | (found.high < truth)),
+        mismatch=first(_log_mismatch(arms, design.share) > -np.log(ALARM)),
+        last=_contrast(lambda name: getattr(found, name)[:, -1]),
+    )
+
+
+def look_moments(units: Units, treated: NDArray[np.bool_], looks: int) -> tuple[Moments, Moments]:
+    """Of control and of the arm at every look, (experiments, looks); without the skewness.
+
+    treated: (experiments, units), units a multiple of looks.
+    """
+    experiments, number = treated.shape
+    shape = (experiments, looks, number // looks)
+    weight = treated.reshape(shape).astype(np.float64)
+    centre = np.zeros(3)
+    shifted: dict[int, Floats] = {}
+    for place, column in enumerate((units.value, units.denominator, units.covariate)):
+        if column is not None:
+            centre[place] = column.mean()
+            shifted[place] = (column - centre[place]).reshape(shape)
+    sums = np.zeros((2, experiments, looks, 3))  # of all, of the treated
+    products = np.zeros((2, experiments, looks, 3, 3))
+    for i, left in shifted.items():
+        of_treated = left * weight
+        sums[0, ..., i], sums[1, ..., i] = left.sum(2), of_treated.sum(2)
+        for j, right in shifted.items():
+            if j >= i:
+                for part, column in enumerate((left, of_treated)):
+                    found = np.einsum("elu,elu->el", column, right)
+                    products[part, ..., i, j] = products[part, ..., j, i] = found
+    counts = np.stack([np.full((experiments, looks), float(shape[2])), weight.sum(2)])
+    totals = [np.cumsum(part, axis=2) for part in (counts, sums, products)]
+    none = np.zeros((experiments, looks))
+    treated_moments = Moments.from_sums(totals[0][1], totals[1][1], totals[2][1], none, centre)
+    rest = [part[0] - part[1] for part in totals]
+    return Moments.from_sums(rest[0], rest[1], rest[2], none, centre), treated_moments
+
+
+def _contrast(of: Callable[[str], Floats]) -> Contrast:
+    return Contrast(**{field.name: of(field.name) for field in fields(Contrast)})
+
+
+def _log_mismatch(arms: tuple[Moments, Moments], share: float) -> Floats:
+    """`sample_ratio.sequential_p` as minus its logarithm, for arrays of counts."""
+    from scipy.special import gammaln
+
+    total = arms[0].units + arms[1].units
+    log = gammaln(CONCENTRATION) - gammaln(CONCENTRATION + total)
+    for part, expected in zip(arms, (1 - share, share), strict=True):
+        prior = CONCENTRATION * expected
+        log += gammaln(prior + part.units) - gammaln(prior) - part.units * np.log(expected)
+    return np.asarray(log)

@@ -1,0 +1,13 @@
+"""Run by alembic: applies the revisions on the connection that migrate.py opened and locked."""
+
+from alembic import context
+
+from service.experiments.storage.schema import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    transactional_ddl=True,  # SQLite too: migrate.py began the transaction itself
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,282 @@
+"""The experiments' database: exposures, outcomes, shadow results and actions. SQLAlchemy Core, no ORM.
+
+All methods block, may be called from any thread, and raise DatabaseUnavailable where the database cannot be
+reached. The schema is brought up to date by the first call that succeeds, so that a store made while the
+database was down heals by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, insert, select
+
+from service.experiments.definition.events import (
+    Action,
+    Exposure,
+    Outcome,
+    OutcomeReceipt,
+    ShadowResult,
+    UnknownOutcome,
+)
+from service.experiments.storage import absolute_differences, connection, exposed_units, retention, upserts
+from service.experiments.storage.migrate import migrate
+from service.experiments.storage.schema import (
+    actions,
+    epoch_counts,
+    exposure_counts,
+    exposures,
+    outcomes,
+    shadow_histograms,
+    shadow_results,
+)
+
+MAX_LISTED = 10
+"""Names of metrics in a message."""
+
+_ACTIONS_LOCK = 0x6163746E
+_DAY_S = 86_400
+
+
+class Store:
+    """One database. Opens nothing before the first call.
+
+    url: sqlite:////path/file.db or postgresql://user:password@host/name; none: `connection.default_url()`.
+    clock: seconds since the epoch; when rows arrived.
+    Raises ValueError for a URL of neither kind.
+    """
+
+    def __init__(self, url: str | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        self.url = connection.parse_url(url or connection.default_url())
+        self._engine = connection.connect(self.url)
+        self._clock = clock
+        self._migrated = False
+        self._migrating = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Store({self.url})"  # a URL hides its password
+
+    def migrate(self) -> None:
+        """Brings the schema up to date; safe when several replicas do so at once."""
+        with self._migrating:
+            if not self._migrated:
+                migrate(self._engine)
+                self._migrated = True
+
+    def close(self) -> None:
+        """Closes the connections; a later call opens them again."""
+        self._engine.dispose()
+
+    def add_exposures(self, rows: Sequence[Exposure]) -> int:
+        """Stores the exposures of units that are new, or new in their epoch.
+
+        Returns how many units were not there yet.
+        """
+        with self._write() as db:
+            return exposed_units.add(db, [_exposure(row) for row in rows])
+
+    def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
+        """Stores shadow results."""
+        pairs: Counter[tuple[str, str, int, int]] = Counter()
+        for row in rows:
+            for number, count in absolute_differences.histogram(row.abs_deltas).items():
+                pairs[row.experiment, row.arm, int(row.time // _DAY_S), number] += count
+        with self._write() as db:
+            for chunk in upserts.chunks([_shadow(row) for row in rows]):
+                db.execute(insert(shadow_results), chunk)
+            upserts.add_counts(
+                db,
+                shadow_histograms,
+                "pairs",
+                [
+                    {"experiment": e, "arm": a, "day": d, "bin": b, "pairs": n}
+                    for (e, a, d, b), n in sorted(pairs.items())
+                ],
+            )
+
+    def record_outcomes(
+        self,
+        rows: Sequence[Outcome],
+        known: Collection[str] = (),
+        metrics: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> OutcomeReceipt:
+        """Stores outcomes; the same id again is a duplicate, whatever else it says.
+
+        known: experiments of the live config. An outcome of an experiment that is neither among them nor in
+        the database is unknown and not kept.
+        metrics: those that an experiment has; an outcome of another one is unknown and not kept. An
+        experiment that is not there takes any.
+        """
+        experiments = self._experiments(rows, known)
+        unknown: list[UnknownOutcome] = []
+        kept: list[tuple[int, Outcome]] = []
+        for index, row in enumerate(rows):
+            declared = metrics.get(row.experiment)
+            if row.experiment not in experiments:
+                message = f"there is no experiment {row.experiment!r}"
+                unknown.append(UnknownOutcome(index, row.id, "experiment", message))
+            elif declared is not None and row.metric not in declared:
+                message = f"{row.experiment!r} has no metric {row.metric!r}; it has {_listed(declared)}"
+                unknown.append(UnknownOutcome(index, row.id, "metric", message))
+            else:
+                kept.append((index, row))
+        stored = 0
+        for chunk in upserts.chunks(kept):
+            new, unmatched = self._record(chunk)
+            stored += new
+            unknown += unmatched
+        return OutcomeReceipt(
+            accepted=stored - sum(outcome.reason == "unit" for outcome in unknown),
+            duplicates=len(kept) - stored,
+            unknown=len(unknown),
+            unknown_outcomes=sorted(unknown, key=lambda outcome: outcome.index),
+        )
+
+    def record_action(self, action: Action) -> int:
+        """Appends to the log of actions and returns its number. A second start gives the first one's."""
+        with self._write() as db:
+            if upserts.is_postgresql(
+                db
+            ):  # so that the numbers' order is that in which actions become visible
+                db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ACTIONS_LOCK})")
+            if action.kind == "start":
+                started = select(actions.c.number).where(
+                    actions.c.experiment == action.experiment, actions.c.kind == "start"
+                )
+                if (number := db.scalar(started)) is not None:
+                    return int(number)
+            values = {name: getattr(action, name) for name in Action.__slots__}
+            return int(db.execute(insert(actions).returning(actions.c.number), values).scalar_one())
+
+    def actions(self, experiments: Collection[str]) -> list[tuple[int, Action]]:
+        """All actions on these experiments with their numbers, in the order in which they were taken."""
+        query = select(actions).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
+        with self.read() as db:
+            return [(int(row["number"]), _action(row)) for row in db.execute(query).mappings()]
+
+    def exposure_counts(self, experiments: Collection[str]) -> dict[str, dict[str, int]]:
+        """Units ever exposed, by experiment and arm; costs the same at any number of units."""
+        counts: dict[str, dict[str, int]] = {experiment: {} for experiment in experiments}
+        query = select(exposure_counts).where(exposure_counts.c.experiment.in_(list(experiments)))
+        with self.read() as db:
+            for row in db.execute(query):
+                counts[row.experiment][row.arm] = int(row.units)
+        return counts
+
+    def epoch_counts(self, experiments: Collection[str]) -> dict[str, dict[str, dict[str, int]]]:
+        """Units exposed in each epoch, by experiment, epoch (in order of time) and arm."""
+        counts: dict[str, dict[str, dict[str, int]]] = {experiment: {} for experiment in experiments}
+        query = (
+            select(epoch_counts)
+            .where(epoch_counts.c.experiment.in_(list(experiments)))
+            .order_by(epoch_counts.c.since)
+        )
+        with self.read() as db:
+            for row in db.execute(query):
+                counts[row.experiment].setdefault(row.epoch, {})[row.arm] = int(row.units)
+        return counts
+
+    def delete_older_than(self, cutoff: float, limit: int = upserts.CHUNK) -> int:
+        """Removes up to `limit` rows of each table that are older; returns how many, so 0 when it is done.
+
+        Outcomes for which no exposure came within a day go too. Actions and the counts by arm stay.
+        """
+        with self._write() as db:
+            return retention.delete_chunk(db, cutoff=cutoff, now=self._clock(), limit=limit)
+
+    def read(self, *, seconds: int = connection.STATEMENT_S) -> AbstractContextManager[Connection]:
+        """A transaction for queries. seconds: what one statement may take (PostgreSQL)."""
+        return self._transaction(write=False, seconds=seconds)
+
+    def _write(self) -> AbstractContextManager[Connection]:
+        return self._transaction(write=True, seconds=connection.STATEMENT_S)
+
+    @contextmanager
+    def _transaction(self, *, write: bool, seconds: int) -> Iterator[Connection]:
+        if not self._migrated:
+            self.migrate()
+        with connection.transaction(self._engine, write=write, seconds=seconds) as db:
+            yield db
+
+    def _experiments(self, rows: Sequence[Outcome], known: Collection[str]) -> set[str]:
+        """Those of the rows that there are: known ones, and those that had an exposure."""
+        others = {row.experiment for row in rows}.difference(known)
+        if not others:
+            return set(known)
+        query = select(exposure_counts.c.experiment).where(exposure_counts.c.experiment.in_(sorted(others)))
+        with self.read() as db:
+            return set(known).union(db.scalars(query))
+
+    def _record(self, rows: Sequence[tuple[int, Outcome]]) -> tuple[int, list[UnknownOutcome]]:
+        """Stores numbered outcomes; returns how many were new, and those of them without an exposure."""
+        units: dict[str, set[str]] = {}
+        for _, row in rows:
+            units.setdefault(row.experiment, set()).add(row.unit)
+        exposed: set[tuple[str, str]] = set()
+        with self._write() as db:
+            for (
+                experiment,
+                of_experiment,
+            ) in units.items():  # (a, b) IN (...) would make SQLite read the table
+                query = select(exposures.c.unit).where(
+                    exposures.c.experiment == experiment, exposures.c.unit.in_(sorted(of_experiment))
+                )
+                exposed.update((experiment, unit) for unit in db.scalars(query))
+            received = self._clock()
+            values = sorted(
+                (
+                    {name: getattr(row, name) for name in Outcome.__slots__}
+                    | {"received": received, "unmatched": (row.experiment, row.unit) not in exposed}
+                    for _, row in rows
+                ),
+                key=lambda v: (v["experiment"], v["id"]),
+            )
+            statement = upserts.insert_new(db, outcomes).returning(
+                outcomes.c.experiment, outcomes.c.id, outcomes.c.unmatched
+            )
+            new = {(row.experiment, row.id): row.unmatched for row in db.execute(statement, values)}
+        stored, unmatched = len(new), []
+        for index, row in rows:
+            if new.pop((row.experiment, row.id), False):
+                message = f"no exposure of this unit to {row.experiment!r} is stored; kept for a day"
+                unmatched.append(UnknownOutcome(index, row.id, "unit", message))
+        return stored, unmatched
+
+
+def _listed(names: Collection[str]) -> str:
+    """The names, or where there are many the first of them: a message has no room for more."""
+    return ", ".join(sorted(names)[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
+
+
+def _exposure(row: Exposure) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in Exposure.__slots__}
+
+
+def _shadow(row: ShadowResult) -> dict[str, Any]:
+    pairs = len(row.abs_deltas)
+    return {
+        "experiment": row.experiment,
+        "arm": row.arm,
+        "time": row.time,
+        "pairs": pairs,
+        "mean_delta": row.mean_delta,
+        "mean_abs_delta": sum(row.abs_deltas) / pairs if pairs else 0.0,
+        "rank_correlation": row.rank_correlation,
+        "top10_overlap": row.top10_overlap,
+        "ndcg_delta": _difference(row.ndcg_arm, row.ndcg_control),
+        "seconds_delta": _difference(row.arm_seconds, row.control_seconds),
+    }
+
+
+def _difference(left: float | None, right: float | None) -> float | None:
+    return None if left is None or right is None else left - right
+
+
+def _action(row: RowMapping) -> Action:
+    return Action(**{name: row[name] for name in Action.__slots__})

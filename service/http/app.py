@@ -1,0 +1,82 @@
+"""The ASGI application, put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from service.api_keys import KeyRing
+from service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError
+from service.http.body import JSONRoute
+from service.http.docs import add_docs
+from service.http.experiments import add_experiment_routes
+from service.http.middleware import KeyMiddleware, RequestMiddleware
+from service.http.openapi import complete
+from service.http.replies import error_response
+from service.http.routes import add_routes
+from service.http.validation import explain
+from service.metrics import Metrics
+from service.settings import Settings
+
+API_VERSION = "1"
+
+
+class _App(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        return complete(super().openapi(), self.state.settings)
+
+
+def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
+    """The service's HTTP side, without a model.
+
+    Set `app.state.pipeline` to a `service.http.Pipeline` when the replica is up, and back to None when it no
+    longer is; meanwhile requests get 503 with Retry-After. The app has no lifespan of its own.
+    """
+    app = _App(
+        title="headroom",
+        version=API_VERSION,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        strict_content_type=False,
+        generate_unique_id_function=lambda route: route.name,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
+    )
+    app.state.settings = settings
+    app.state.metrics = metrics
+    app.state.pipeline = None
+    app.router.route_class = JSONRoute
+    # The last one added is the outermost.
+    app.add_middleware(KeyMiddleware, keys=KeyRing(settings.api_keys))
+    app.add_middleware(RequestMiddleware, metrics=metrics)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    add_routes(app)
+    add_experiment_routes(app)
+    add_docs(app)
+    return app
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    """The routing's own errors: no such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    known: ServiceError
+    if error.status_code == NotFound.status:
+        known = NotFound()
+    elif error.status_code == MethodNotAllowed.status:
+        known = MethodNotAllowed()
+    else:
+        raise error
+    response = error_response(known)
+    for name, value in (error.headers or {}).items():
+        response.headers[name] = f"{value}, HEAD" if name.lower() == "allow" and "GET" in value else value
+    return response
+
+
+async def _validation_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    known: InvalidRequest = explain(error.errors())
+    return error_response(known)

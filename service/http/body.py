@@ -1,0 +1,147 @@
+"""Reading a request's body: bounded in bytes and time, strict JSON, before FastAPI sees it; and what is done
+with a body that is too large."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+from service.errors import BodyTooLarge, ClientDisconnected, RequestTimeout, UnsupportedMediaType
+from service.http import strict_json
+from service.settings import Settings
+
+DRAIN_BYTES = 64_000_000
+DRAIN_SECONDS = 10.0
+"""How much of a body that was refused is still read and thrown away, and for how long."""
+
+
+class JSONRequest(Request):
+    """A request whose body was read and parsed already; FastAPI asks `body()` and `json()` for it."""
+
+    value: Any
+
+    async def body(self) -> bytes:
+        return b"-"  # not empty: FastAPI asks `json()` then
+
+    async def json(self) -> Any:
+        return self.value
+
+
+class JSONRoute(APIRoute):
+    """A route that reads its body by the service's limits and hands FastAPI the strictly parsed value."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def handle_json(request: Request) -> Response:
+            parsed = JSONRequest(request.scope, request.receive)
+            parsed.value = await read_json(request)
+            return await handle(parsed)
+
+        return handle_json
+
+
+async def read_json(request: Request) -> Any:
+    """The strictly parsed body. Raises what `check_content_type`, `read` and `strict_json.loads` do."""
+    settings: Settings = request.app.state.settings
+    check_content_type(request.headers)
+    body = await read(
+        request.receive,
+        request.headers,
+        max_bytes=settings.max_body_bytes,
+        timeout_s=settings.body_timeout_s,
+    )
+    return strict_json.loads(body, max_depth=settings.max_json_depth)
+
+
+def check_content_type(headers: Headers) -> None:
+    """Accept JSON of any name, and a body that does not say what it is, which is then taken for JSON.
+
+    Raises:
+        UnsupportedMediaType: another type is named (a form, as a web page of another origin could send it
+            unasked), or the body is compressed.
+    """
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if (
+        kind
+        and kind != "application/json"
+        and not (kind.startswith("application/") and kind.endswith("+json"))
+    ):
+        raise UnsupportedMediaType
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise UnsupportedMediaType("Send the body as plain application/json, not compressed.")
+
+
+async def read(receive: Receive, headers: Headers, *, max_bytes: int, timeout_s: float) -> bytes:
+    """The whole body.
+
+    Raises:
+        BodyTooLarge: as soon as it is, or before the first byte where Content-Length says so.
+        RequestTimeout: it had not ended in time.
+        ClientDisconnected: the client hung up half-way.
+    """
+    announced = headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > max_bytes:
+        raise _too_large(max_bytes, unread=True)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnected
+                chunk: bytes = message.get("body", b"")
+                more: bool = message.get("more_body", False)
+                size += len(chunk)
+                if size > max_bytes:
+                    raise _too_large(max_bytes, unread=more)
+                if chunk:
+                    chunks.append(chunk)
+                if not more:
+                    return b"".join(chunks)
+    except TimeoutError:
+        raise RequestTimeout(f"The body was not received within {timeout_s:g} seconds.") from None
+
+
+async def send_and_drain(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send an answer while the request's body still arrives, then read on for a while before the end.
+
+    The server closes the connection at the end of the answer. A client that is still writing then gets a
+    reset, and most HTTP libraries report a broken pipe in place of the answer. So the answer goes out whole
+    at once, and its end waits until the client has finished its body, or hung up, or `DRAIN_BYTES` or
+    `DRAIN_SECONDS` are used up.
+    """
+
+    async def send_open(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message = {**message, "more_body": True}
+        await send(message)
+
+    await response(scope, receive, send_open)
+    await _drain(receive)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _drain(receive: Receive) -> None:
+    size = 0
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while size < DRAIN_BYTES:
+                message = await receive()
+                if not message.get("more_body", False):  # the end of the body, or a disconnect
+                    return
+                size += len(message.get("body", b""))
+
+
+def _too_large(max_bytes: int, *, unread: bool) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than the {max_bytes} bytes of one request.", unread=unread)

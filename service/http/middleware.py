@@ -1,0 +1,144 @@
+"""What every request goes through: an id, its timing, the metrics, the error shape, and the API keys."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from typing import Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api_keys import KeyRing
+from service.edge import SAFE_REQUEST_ID
+from service.errors import BodyTooLarge, InternalError, as_service_error
+from service.http import docs
+from service.http.body import send_and_drain
+from service.http.replies import error_response
+from service.metrics import Metrics
+
+logger = logging.getLogger("headroom.api")
+
+UNMATCHED = "unmatched"
+"""The route label of paths that no route has."""
+
+_OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready"}) | docs.PATHS
+_OPEN_PREFIX = "/playground/"  # the page's own files
+
+
+class RequestMiddleware:
+    """The outermost layer: nothing leaves it but answers, each counted, timed and with a request id.
+
+    HEAD is answered as GET without the body. Exceptions of any kind become the error shape; those that are
+    not the caller's doing are logged with the request id.
+    """
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        exchange = _Exchange(scope, send)
+        try:
+            try:
+                await self.app(exchange.scope, receive, exchange.send)
+            except Exception as error:
+                if exchange.status:
+                    raise  # half an answer is out; the server has to cut the connection
+                self._count(error, exchange.request_id)
+                response = error_response(error)
+                if isinstance(error, BodyTooLarge) and error.unread:
+                    await send_and_drain(response, exchange.scope, receive, exchange.send)
+                else:
+                    await response(exchange.scope, receive, exchange.send)
+        except asyncio.CancelledError:
+            # The proxy in front gave up on this request, as it does when its client hangs up.
+            if not exchange.status:
+                exchange.status = 499
+                self.metrics.shed("disconnect")
+            raise
+        finally:
+            self.metrics.request(exchange.route(), exchange.status or 500, exchange.seconds())
+
+    def _count(self, error: Exception, request_id: str) -> None:
+        known = as_service_error(error)
+        if known.shed is not None:
+            self.metrics.shed(known.shed)
+        if isinstance(known, InternalError):
+            logger.error("request %s failed", request_id, exc_info=error)
+
+
+class _Exchange:
+    """One request and what is known of its answer so far."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._started = time.perf_counter()
+        self._send = send
+        self._is_head = scope["method"] == "HEAD"
+        self.scope: Scope = {**scope, "method": "GET"} if self._is_head else scope
+        self.scope.setdefault("state", {})["started"] = self._started
+        self.request_id = _request_id(scope)
+        self.status = 0
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def route(self) -> str:
+        """The path's template; a caller's own words never become a label."""
+        path = getattr(self.scope.get("route"), "path", None)
+        if path is None:
+            app = self.scope.get("app")
+            templates = {getattr(route, "path", None) for route in app.routes} if app is not None else set()
+            path = self.scope["path"] if self.scope["path"] in templates else UNMATCHED
+        return str(path)
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = self.request_id
+            if "server-timing" not in headers:
+                headers["server-timing"] = f"total;dur={self.seconds() * 1000:.3f}"
+        elif message["type"] == "http.response.body" and self._is_head:
+            message = {**message, "body": b""}
+        await self._send(message)
+
+
+def _request_id(scope: Scope) -> str:
+    """The caller's own id where it is short and plain, so that logs can be joined; else a new one."""
+    given = _header(scope, b"x-request-id")
+    if given is not None and SAFE_REQUEST_ID.fullmatch(given):
+        return given.decode("ascii")
+    return uuid.uuid4().hex
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    headers: list[tuple[bytes, Any]] = scope["headers"]
+    return next((value for key, value in headers if key == name), None)
+
+
+class KeyMiddleware:
+    """Lets through who carries an API key with rate left; everybody where the ring is empty.
+
+    `/health/*`, and the pages `/` and `/docs` with their own files, are open to all.
+    """
+
+    def __init__(self, app: ASGIApp, *, keys: KeyRing) -> None:
+        self.app = app
+        self.keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self.keys and not _is_open(scope["path"]):
+            key = self.keys.authenticate(_header(scope, b"authorization"))
+            self.keys.spend(key)
+            scope.setdefault("state", {})["key"] = key
+        await self.app(scope, receive, send)
+
+
+def _is_open(path: str) -> bool:
+    return path in _OPEN_PATHS or path.startswith(_OPEN_PREFIX)

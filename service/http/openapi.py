@@ -1,0 +1,140 @@
+"""What the OpenAPI document says beyond what FastAPI finds in the types: answers, limits, keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.errors import (
+    BodyTooLarge,
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    InternalError,
+    InvalidJSON,
+    InvalidRequest,
+    NotFound,
+    QueueFull,
+    RequestTimeout,
+    ServiceError,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMediaType,
+    to_response,
+)
+from service.http.examples import ANSWERS
+from service.schemas.responses import Error
+from service.settings import Settings
+
+DESCRIPTION = """\
+Grades how relevant product titles are to a search query, with a BERT whose attention heads can be switched
+off per request.
+
+Errors have one shape, `{"error": {"type", "message", "param"}}`, for unknown paths (404) and methods (405)
+too. Bodies are strict JSON: duplicate keys, NaN, infinities and lone surrogates are refused. Every answer
+carries `X-Request-ID` (yours, if you send a plain one) and `Server-Timing`.
+"""
+
+_RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}}
+
+_ERRORS: dict[int, tuple[str, ServiceError, dict[str, Any]]] = {
+    400: ("The body is not strict JSON, or nested too deeply.", InvalidJSON(), {}),
+    401: ("No valid API key.", Unauthorized(), {"WWW-Authenticate": {"schema": {"type": "string"}}}),
+    403: ("The API key is not of the admin role.", Forbidden(), {}),
+    404: ("There is nothing of this name.", NotFound(), {}),
+    408: ("The body did not arrive in time.", RequestTimeout(), {}),
+    409: ("It does not go with the present state.", Conflict(), {}),
+    413: ("The body is over the size limit.", BodyTooLarge(), {}),
+    415: ("The body is said to be something other than JSON, or compressed.", UnsupportedMediaType(), {}),
+    422: (
+        "A field is wrong; `param` names it.",
+        InvalidRequest("should be a string", param="titles[3]"),
+        {},
+    ),
+    429: (
+        "The queue is over its token limit, or the key's rate is used up.",
+        QueueFull(),
+        _RETRY_AFTER,
+    ),
+    500: ("A defect of the server.", InternalError(), {}),
+    503: ("Starting, draining, or the device or replica failed.", Unavailable(), _RETRY_AFTER),
+    504: (
+        "The deadline or the request timeout passed; work not begun was dropped.",
+        DeadlineExceeded(),
+        {},
+    ),
+}
+
+_ERROR = "#/components/schemas/Error"
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may answer with these errors."""
+    described: dict[int | str, dict[str, Any]] = {}
+    for status in statuses:
+        description, _, headers = _ERRORS[status]
+        described[status] = {"model": Error, "description": description}
+        if headers:
+            described[status]["headers"] = headers
+    return described
+
+
+GET_ERRORS = errors(401, 429, 500, 503)
+POST_ERRORS = errors(400, 401, 408, 413, 415, 422, 429, 500, 503, 504)
+
+
+def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """Write this server's limits and keys into FastAPI's document; a second time changes nothing."""
+    schemas = document["components"]["schemas"]
+    for name in ("ScoreRequest", "CompareRequest"):
+        for field in ("titles", "pairs"):
+            _of_type(schemas[name]["properties"][field], "array")["maxItems"] = settings.max_pairs
+    for field in ("masks", "variants"):
+        schemas["CompareRequest"]["properties"][field]["maxItems"] = settings.max_columns
+    schemas["CompareRequest"]["description"] = (
+        "Score the same pairs under several masks and variants, in the same batches: "
+        f"up to {settings.max_columns} of them, and {settings.max_compare_rows} rows in all."
+    )
+    for name in ("ScoreRequest", "CompareRequest", "AttentionRequest"):
+        deadline = _of_type(schemas[name]["properties"]["deadline_ms"], "number")
+        deadline["maximum"] = settings.request_timeout_s * 1000
+    document["info"]["description"] = (
+        f"{DESCRIPTION}\nA body holds up to {settings.max_body_bytes} bytes, nested "
+        f"{settings.max_json_depth} deep, with up to {settings.max_pairs} titles or pairs; "
+        f"a request takes up to {settings.request_timeout_s:g} s."
+    )
+    if settings.api_keys:
+        document["components"]["securitySchemes"] = {
+            "key": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "An API key of this service. To change an experiment it needs the admin role.",
+            }
+        }
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            _show_answers(operation)
+            if path.startswith("/health/"):
+                operation["security"] = []
+            elif settings.api_keys:
+                operation["security"] = [{"key": []}]
+            else:
+                operation["responses"].pop("401", None)
+    return document
+
+
+def _show_answers(operation: dict[str, Any]) -> None:
+    """Add an example to each answer. (FastAPI, given them with the routes, would drop their nulls.)"""
+    for status, response in operation["responses"].items():
+        if status == "200":
+            (content,) = response["content"].values()
+            content["example"] = ANSWERS[operation["operationId"]]
+        else:
+            _, error, _ = _ERRORS[int(status)]
+            shown = {"schema": {"$ref": _ERROR}, "example": to_response(error).body}
+            response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too
+
+
+def _of_type(schema: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The branch of a nullable schema that is of this type."""
+    branches: list[dict[str, Any]] = schema.get("anyOf", [schema])
+    return next(branch for branch in branches if branch.get("type") == kind)

@@ -1,0 +1,44 @@
+"""From pydantic's list of errors to one sentence that names the field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from service.errors import InvalidRequest
+from service.schemas.requests import shown
+
+_SUBJECT = re.compile(r"^(Input|Value|String|List|Tuple|Dictionary) should ")
+_SENTENCES = {
+    "missing": "is missing",
+    "extra_forbidden": "there is no such field",
+    "string_type": "should be a string",
+    "list_type": "should be a list",
+    "tuple_type": "should be a list of two strings",
+    "float_type": "should be a number",
+    "finite_number": "should be a finite number",
+}
+_LONGEST = 200
+
+
+def explain(errors: Sequence[Any]) -> InvalidRequest:
+    """The first of pydantic's errors, never with the input in it."""
+    first = errors[0]
+    path = [part for part in first["loc"] if part != "body"] if first["loc"] else []
+    if not path:
+        return InvalidRequest("The body should be a JSON object.")
+    sentence = _SENTENCES.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
+    sentence = sentence.partition(" after validation")[0]
+    return InvalidRequest(shown(sentence, _LONGEST), param=field_path(path))
+
+
+def field_path(path: Sequence[str | int]) -> str:
+    """`("titles", 3)` as a person would write it: `titles[3]`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{shown(part)}" if text else shown(part)
+    return text

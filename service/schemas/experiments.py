@@ -1,0 +1,168 @@
+"""What requests about experiments must look like."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from service.experiments.definition.config import STORABLE, Unit
+from service.experiments.definition.events import MAX_TEXT, MAX_VALUE, Outcome, unstorable_value
+from service.schemas.requests import Request
+
+MAX_OUTCOMES = 1_000
+MAX_REASON_CHARS = 500
+
+# Later than any clock, and earlier than any time in milliseconds, which this is the likeliest mistake for.
+_LATEST_SECONDS = 10_000_000_000.0
+
+
+def _time(value: Any) -> float:
+    """Seconds since the epoch, of a number or of an ISO 8601 time."""
+    seconds = math.nan
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            pass
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    if not 0 <= seconds < _LATEST_SECONDS:
+        raise PydanticCustomError(
+            "time",
+            "should be seconds since 1970, not milliseconds, or a time such as 2026-11-20T14:00:00Z",
+        )
+    return seconds
+
+
+def _value(value: float) -> float:
+    if (reason := unstorable_value(value)) is not None:
+        raise PydanticCustomError("unstorable", "{reason}", {"reason": reason})
+    return value
+
+
+Id = Annotated[str, Field(min_length=1, max_length=MAX_TEXT), STORABLE]
+Time = Annotated[
+    float,
+    PlainValidator(_time),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "exclusiveMaximum": _LATEST_SECONDS},
+                {"type": "string", "format": "date-time"},
+            ]
+        }
+    ),
+]
+Name = Annotated[str, Field(min_length=1, max_length=64), STORABLE]
+Reason = Annotated[
+    str, Field(max_length=MAX_REASON_CHARS, description="Kept in the experiment's log."), STORABLE
+]
+
+
+class OutcomeItem(Request):
+    """Something that a unit did."""
+
+    experiment: Name = Field(description="The experiment's name in the config.")
+    unit: Unit = Field(description="Who did it: the `unit` of the scoring request.")
+    metric: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9_.:-]{1,64}$",
+            examples=["click"],
+            description="One of the experiment's metrics in the config.",
+        ),
+    ]
+    value: Annotated[
+        float,
+        Field(
+            json_schema_extra={"minimum": -MAX_VALUE, "maximum": MAX_VALUE},
+            description="1 or 0 where it happened or not, else how much.",
+        ),
+        AfterValidator(_value),
+    ]
+    time: Time = Field(description="When: Unix seconds, or an ISO 8601 time (UTC where it names no zone).")
+    id: Id = Field(description="Yours, one per outcome of the experiment: a repeated one is a duplicate.")
+
+    def event(self) -> Outcome:
+        """The outcome as it is stored."""
+        return Outcome(
+            experiment=self.experiment,
+            id=self.id,
+            unit=self.unit,
+            metric=self.metric,
+            value=self.value,
+            time=self.time,
+        )
+
+
+class OutcomesRequest(Request):
+    """Outcomes of exposed units, in any order; late ones and repeated ones are welcome."""
+
+    outcomes: Annotated[
+        list[OutcomeItem],
+        Field(
+            min_length=1,
+            max_length=MAX_OUTCOMES,
+            fail_fast=True,
+            description="In any order, of any experiment.",
+        ),
+    ]
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "outcomes": [
+                        {
+                            "experiment": "prune20",
+                            "unit": "user-123",
+                            "metric": "click",
+                            "value": 1,
+                            "time": "2026-11-20T14:00:00Z",
+                            "id": "click-98765",
+                        }
+                    ]
+                }
+            ]
+        }
+    )
+
+
+class RampRequest(Request):
+    """How many of each arm's units take part from now on; overrides the config's schedule."""
+
+    traffic: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="A share; none: the next step of the config's ramp."
+    )
+    reinstate: Annotated[list[Name], Field(max_length=10)] = Field(
+        default_factory=list, description="Rolled back arms to take in again."
+    )
+    reason: Reason = ""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"traffic": 0.5, "reason": "no harm in the first week"}]}
+    )
+
+
+class StopRequest(Request):
+    """Everybody gets the default from now on."""
+
+    reason: Reason = ""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "a bug in the page"}]})
+
+
+class ShipRequest(Request):
+    """Everybody gets this arm's variant from now on."""
+
+    arm: Name = Field(description="One of the experiment's arms; control, too.")
+    reason: Reason = ""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"arm": "pruned", "reason": "good enough, and faster"}]}
+    )

@@ -1,0 +1,310 @@
+"""What requests must look like, as the API validates and documents it.
+
+pydantic checks types and shapes here; what depends on the operator's limits is checked by `check_score` and
+its siblings, and what depends on the model (masks, variants) in `service.scoring`. Answers are in
+`service.schemas.responses`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.config import JsonDict
+from pydantic_core import PydanticCustomError
+
+from service.errors import InvalidRequest
+from service.experiments.definition.config import MAX_ATTRIBUTES, Attribute, AttributeName, Unit
+from service.settings import Settings
+
+MAX_GRADE = 30
+MAX_NAME_CHARS = 64
+MAX_SPEC_CHARS = 16_384  # every head of a 24 x 16 model, listed one by one, is under 3,000
+
+_HEADS_SCHEMA = {
+    "type": "array",
+    "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2},
+}
+_WEIGHTS_SCHEMA = {
+    "type": "array",
+    "minItems": 1,
+    "items": {"type": "array", "minItems": 1, "items": {"type": "number", "minimum": 0, "maximum": 1}},
+}
+
+
+def _one_key(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {name: schema},
+        "required": [name],
+        "additionalProperties": False,
+    }
+
+
+MASK_SCHEMA: dict[str, Any] = {
+    "description": (
+        "Which attention heads to switch off: `none`, `2.3`, `2.3,4.0-5,7.*`, `6-11.*`, `keep:2.3,4.*`, "
+        "`random:0.2@7`, `random:0.2@7/6-11.*`, `@name`; or an object with `off`, `keep` (lists of "
+        "[layer, head]) or `weights` (layers × heads numbers in [0, 1])."
+    ),
+    "oneOf": [
+        {"type": "string", "minLength": 1, "maxLength": MAX_SPEC_CHARS},
+        _one_key("off", _HEADS_SCHEMA),
+        _one_key("keep", _HEADS_SCHEMA),
+        _one_key("weights", _WEIGHTS_SCHEMA),
+    ],
+}
+
+
+def _mask_form(value: Any) -> str | dict[str, Any]:
+    """Only the outer type: what is inside is for `HeadMask.parse`, which knows the grammar and the model."""
+    if isinstance(value, str):
+        if len(value) > MAX_SPEC_CHARS:
+            raise PydanticCustomError("mask_too_long", f"is longer than {MAX_SPEC_CHARS} characters")
+        return value
+    if isinstance(value, dict):
+        return value
+    raise PydanticCustomError("mask_type", "should be a mask spec such as '2.3,4.*' or an object")
+
+
+MaskForm = Annotated[str | dict[str, Any], PlainValidator(_mask_form), WithJsonSchema(MASK_SCHEMA)]
+Text = Annotated[
+    str, Field(description="Any length; truncated to the model's window, which the answer says.")
+]
+Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
+VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+Pair = Annotated[tuple[Query, Text], Strict(False)]  # JSON has no tuples: a list of two strings
+DeadlineMs = Annotated[
+    Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+    Field(
+        description="Milliseconds from the arrival of the request. Work not begun by then is dropped: 504."
+    ),
+]
+
+
+class Request(BaseModel):
+    """Strict types (a number is no string, a bool no number), no unknown fields, null means absent."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_many_fields(cls, value: Any) -> Any:
+        # One error, not one for each of a million unknown fields.
+        if isinstance(value, dict) and len(value) > len(cls.model_fields):
+            unknown = next(key for key in value if key not in cls.model_fields)
+            raise InvalidRequest("there is no such field", param=shown(unknown))
+        return value
+
+
+_QUERY_AND_TITLES: JsonDict = {
+    "title": "query and titles",
+    "type": "object",
+    "required": ["query", "titles"],
+    "properties": {
+        "query": {"type": "string"},
+        "titles": {"type": "array"},
+        "pairs": {"type": "null"},
+    },
+}
+_PAIRS: JsonDict = {
+    "title": "pairs",
+    "type": "object",
+    "required": ["pairs"],
+    "properties": {
+        "query": {"type": "null"},
+        "titles": {"type": "null"},
+        "pairs": {"type": "array"},
+    },
+}
+
+
+class PairsRequest(Request):
+    """A query with titles, or pairs; never both."""
+
+    query: Query | None = Field(None, description="What was searched for; not blank.")
+    titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] | None = Field(
+        None, description="The titles to judge; an empty one is allowed."
+    )
+    pairs: Annotated[list[Pair], Field(min_length=1, fail_fast=True)] | None = Field(
+        None, description="[query, title] pairs, in place of `query` and `titles`."
+    )
+
+    def texts(self) -> list[tuple[str, str]]:
+        """The (query, title) pairs in request order, whichever form they came in."""
+        if self.pairs is not None:
+            return self.pairs
+        return [(self.query or "", title) for title in self.titles or ()]
+
+
+class ScoreRequest(PairsRequest):
+    """Grade how relevant each title is to the query."""
+
+    variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
+    head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
+    unit: Unit | None = Field(None, description="Who is asking, for the assignment to an experiment's arm.")
+    attributes: Annotated[dict[AttributeName, Attribute], Field(max_length=MAX_ATTRIBUTES)] | None = Field(
+        None, description="What an experiment's `where` may ask for, such as `locale`."
+    )
+    grades: Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None = Field(
+        None,
+        description="How relevant each title is known to be, from 0, where it is: changes no score; an "
+        "experiment's shadow comparison then knows the NDCG of each arm.",
+    )
+    deadline_ms: DeadlineMs = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [_QUERY_AND_TITLES, _PAIRS],
+            "examples": [
+                {
+                    "query": "angle bracket",
+                    "titles": ["Simpson Strong-Tie 12-Gauge Angle", "Wood deck screws"],
+                    "head_mask": "2.3,7.*",
+                },
+                {"pairs": [["angle bracket", "Simpson Strong-Tie 12-Gauge Angle"]], "deadline_ms": 200},
+            ],
+        }
+    )
+
+
+class CompareRequest(PairsRequest):
+    """Score the same pairs under several masks and variants, in the same batches."""
+
+    masks: Annotated[list[MaskForm], Field(fail_fast=True)] = Field(
+        default_factory=list, description="One column each, on the default variant."
+    )
+    variants: Annotated[list[VariantName], Field(fail_fast=True)] = Field(
+        default_factory=list, description="One column each, after the masks."
+    )
+    deadline_ms: DeadlineMs = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "allOf": [
+                {"oneOf": [_QUERY_AND_TITLES, _PAIRS]},
+                {
+                    "anyOf": [
+                        {"required": ["masks"], "properties": {"masks": {"minItems": 1}}},
+                        {"required": ["variants"], "properties": {"variants": {"minItems": 1}}},
+                    ]
+                },
+            ],
+            "examples": [
+                {
+                    "query": "angle bracket",
+                    "titles": ["Simpson Strong-Tie 12-Gauge Angle"],
+                    "masks": ["none", "6-11.*"],
+                    "variants": ["full"],
+                }
+            ],
+        }
+    )
+
+
+class AttentionRequest(Request):
+    """The attention probabilities of chosen heads over one pair."""
+
+    query: Query = Field(description="What was searched for; not blank.")
+    title: Text
+    heads: Annotated[str, Field(min_length=1, max_length=MAX_SPEC_CHARS)] = Field(
+        description="The heads to show, as the list form of a mask: `2.3,4.*`."
+    )
+    variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
+    head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
+    deadline_ms: DeadlineMs = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "query": "angle bracket",
+                    "title": "Simpson Strong-Tie 12-Gauge Angle",
+                    "heads": "2.3,4.*",
+                }
+            ]
+        }
+    )
+
+
+def check_score(request: ScoreRequest, settings: Settings) -> None:
+    """Raises InvalidRequest unless the request keeps to the rules and limits that types cannot say."""
+    pairs = _check_pairs(request, settings)
+    if request.grades is not None and len(request.grades) != pairs:
+        raise InvalidRequest(f"{len(request.grades)} grades for {pairs} titles", param="grades")
+    _check_deadline(request.deadline_ms, settings)
+
+
+def check_compare(request: CompareRequest, settings: Settings) -> None:
+    """Raises InvalidRequest, as `check_score`."""
+    rows = _check_pairs(request, settings)
+    columns = len(request.masks) + len(request.variants)
+    if columns == 0:
+        raise InvalidRequest("give at least one mask or variant to compare", param="masks")
+    if columns > settings.max_columns:
+        raise InvalidRequest(
+            f"{columns} masks and variants are more than the {settings.max_columns} of one compare",
+            param="masks" if request.masks else "variants",
+        )
+    if rows * columns > settings.max_compare_rows:
+        raise InvalidRequest(
+            f"{rows} pairs under {columns} masks and variants are {rows * columns} rows; "
+            f"the limit is {settings.max_compare_rows}",
+            param="titles" if request.pairs is None else "pairs",
+        )
+    _check_deadline(request.deadline_ms, settings)
+
+
+def check_attention(request: AttentionRequest, settings: Settings) -> None:
+    """Raises InvalidRequest, as `check_score`."""
+    _check_query(request.query, "query")
+    _check_deadline(request.deadline_ms, settings)
+
+
+def _check_pairs(request: PairsRequest, settings: Settings) -> int:
+    """The number of pairs, once they are known to be given in one form, counted and not blank."""
+    if request.pairs is not None:
+        if request.query is not None or request.titles is not None:
+            raise InvalidRequest("give either pairs, or query and titles, not both", param="pairs")
+        _check_count(len(request.pairs), "pairs", settings)
+        for number, (query, _) in enumerate(request.pairs):
+            _check_query(query, f"pairs[{number}][0]")
+        return len(request.pairs)
+    if request.query is None:
+        raise InvalidRequest("is missing; give query and titles, or pairs", param="query")
+    if request.titles is None:
+        raise InvalidRequest("is missing; give query and titles, or pairs", param="titles")
+    _check_count(len(request.titles), "titles", settings)
+    _check_query(request.query, "query")
+    return len(request.titles)
+
+
+def _check_count(count: int, param: str, settings: Settings) -> None:
+    if count > settings.max_pairs:
+        raise InvalidRequest(f"{count} are more than the {settings.max_pairs} of one request", param=param)
+
+
+def _check_query(query: str, param: str) -> None:
+    # The tokenizer drops control and other unprintable characters, so a query of those alone is blank too.
+    if query.isspace() or not any(char.isprintable() and not char.isspace() for char in query):
+        raise InvalidRequest("must not be blank", param=param)
+
+
+def _check_deadline(deadline_ms: float | None, settings: Settings) -> None:
+    longest_ms = settings.request_timeout_s * 1000
+    if deadline_ms is not None and deadline_ms > longest_ms:
+        raise InvalidRequest(f"must be at most {longest_ms:.0f}, the request timeout", param="deadline_ms")
+
+
+def shown(key: object, length: int = 64) -> str:
+    """A caller's own field name, short enough to repeat in a message."""
+    text = str(key)
+    return text if len(text) <= length else f"{text[:length]}…"

@@ -1,0 +1,168 @@
+"""Which network and which mask a request gets: the live config, resolved against the loaded models."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from models.classifier import Classifier
+from models.errors import ModelError
+from models.head_mask import HeadMask
+from service.engine import Lane
+from service.errors import InvalidRequest
+from service.experiments.definition.assignment import Assigner
+from service.settings import CUSTOM, InvalidConfig, LiveConfig, MaskForm, resolve_masks, resolve_variant
+
+logger = logging.getLogger("headroom.variants")
+
+CACHED_CHOICES = 1024
+CACHED_SPEC_CHARS = 256
+"""Specs that come again are parsed once, and their rows share one mask: such a batch costs least."""
+
+BASE = ""
+"""The key of the service's own checkpoint among the loaded ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A servable: a loaded checkpoint under a mask. `sliced`: its dead heads are cut out."""
+
+    name: str
+    checkpoint: str
+    classifier: Classifier
+    mask: HeadMask
+    sliced: bool
+
+    @property
+    def lane(self) -> Lane:
+        """What its rows may share a batch with."""
+        return Lane(self.checkpoint, self.mask.id if self.sliced else None)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters left, those of the heads that are off not counted where they are cut out."""
+        config = self.classifier.config
+        total = self.classifier.network.parameters
+        if not self.sliced:
+            return total
+        off = sum(head in config.kept_heads[layer] for layer, head in self.mask.off)
+        return total - off * config.head_size * (4 * config.hidden_size + 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one request, or one column of a compare, is scored with.
+
+    label: the variant's name for metrics; ad hoc masks count as `custom`.
+    """
+
+    variant: Variant
+    mask: HeadMask
+    lane: Lane
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """One live config in force: immutable, so that a request sees one config from start to end.
+
+    masks: stored masks of each checkpoint, by the checkpoint's key.
+    """
+
+    config: LiveConfig
+    variants: Mapping[str, Variant]
+    masks: Mapping[str, Mapping[str, HeadMask]]
+    _chosen: dict[tuple[str, str], Choice] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def assigner(self) -> Assigner:
+        """Who gets which arm of the experiments."""
+        return self.config.assigner
+
+    @property
+    def default(self) -> Variant:
+        """The variant of requests that name none."""
+        return self.variants[self.config.default_variant]
+
+    @property
+    def classifiers(self) -> dict[str, Classifier]:
+        """The checkpoints that some variant uses, by key."""
+        return {variant.checkpoint: variant.classifier for variant in self.variants.values()}
+
+    def choose(self, name: str | None, form: MaskForm | None) -> Choice:
+        """The variant called `name` (None: the default), with a request's mask multiplied onto its own.
+
+        Raises InvalidRequest for an unknown variant and InvalidMask for a wrong mask.
+        """
+        if name is not None and name not in self.variants:
+            raise InvalidRequest(
+                f"there is no variant {name!r}; there are {', '.join(self.variants)}", param="variant"
+            )
+        variant = self.default if name is None else self.variants[name]
+        if form is None:
+            return Choice(variant, variant.mask, variant.lane, variant.name)
+        if not isinstance(form, str) or len(form) > CACHED_SPEC_CHARS:
+            return self._masked(variant, form)
+        choice = self._chosen.get((variant.name, form))
+        if choice is None:
+            choice = self._masked(variant, form)
+            if len(self._chosen) >= CACHED_CHOICES:
+                self._chosen.clear()
+            self._chosen[variant.name, form] = choice
+        return choice
+
+    def _masked(self, variant: Variant, form: MaskForm) -> Choice:
+        mask = variant.mask * HeadMask.parse(
+            form,
+            layers=variant.classifier.num_layers,
+            heads=variant.classifier.num_heads,
+            stored=self.masks[variant.checkpoint],
+        )
+        return Choice(variant, mask, Lane(variant.checkpoint), CUSTOM)
+
+
+def build_catalog(
+    config: LiveConfig, loaded: Mapping[str, Classifier], load: Callable[[str], Classifier]
+) -> Catalog:
+    """Resolves a live config; checkpoints that it names and that are not in `loaded` are loaded.
+
+    loaded: by key, with the service's own under BASE.
+    Raises InvalidConfig where a mask does not fit its model or a checkpoint cannot be loaded.
+    """
+    classifiers = dict(loaded)
+    masks = {BASE: _stored_masks(config, classifiers[BASE])}
+    variants = {}
+    for entry in config.variants:
+        key = entry.checkpoint or BASE
+        if key not in classifiers:
+            try:
+                classifiers[key] = load(key)
+            except ModelError as error:
+                raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from error
+        classifier = classifiers[key]
+        if key not in masks:
+            masks[key] = _stored_masks(config, classifier)
+        mask = resolve_variant(
+            config,
+            entry.name,
+            layers=classifier.num_layers,
+            heads=classifier.num_heads,
+            masks=masks[key],
+        )
+        if mask is None:
+            logger.warning("variant %s is left out: the model has no mask %s", entry.name, entry.head_mask)
+            continue
+        variants[entry.name] = Variant(entry.name, key, classifier, mask, entry.sliced)
+    return Catalog(config, variants, masks)
+
+
+def _stored_masks(config: LiveConfig, classifier: Classifier) -> dict[str, HeadMask]:
+    return resolve_masks(
+        config,
+        layers=classifier.num_layers,
+        heads=classifier.num_heads,
+        stored=classifier.stored_masks,
+    )

@@ -1,0 +1,80 @@
+"""What is loaded, as GET /v1/models, /v1/variants and /v1/masks show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from models.classifier import Classifier
+from models.device import describe, processor_features
+from models.head_mask import HeadMask
+from service.schemas.responses import (
+    HeadMaskInfo,
+    MaskInfo,
+    MasksResponse,
+    ModelInfo,
+    ModelsResponse,
+    VariantInfo,
+    VariantsResponse,
+)
+from service.scoring.catalog import BASE, Catalog
+
+
+def mask_info(mask: HeadMask) -> HeadMaskInfo:
+    """A mask as the answers name it."""
+    return HeadMaskInfo(mask.id, mask.spec, mask.heads_on, mask.layers * mask.heads)
+
+
+def models(classifiers: Iterable[Classifier]) -> ModelsResponse:
+    """The loaded checkpoints."""
+    return ModelsResponse([_model(classifier) for classifier in classifiers])
+
+
+def variants(catalog: Catalog) -> VariantsResponse:
+    """The variants of a live config, in its order."""
+    return VariantsResponse(
+        catalog.config.version,
+        [
+            VariantInfo(
+                name=variant.name,
+                model=variant.classifier.name,
+                head_mask=mask_info(variant.mask),
+                sliced=variant.sliced,
+                parameters=variant.parameters,
+                default=variant is catalog.default,
+            )
+            for variant in catalog.variants.values()
+        ],
+    )
+
+
+def masks(catalog: Catalog) -> MasksResponse:
+    """The masks that `@name` finds on the service's own checkpoint; the config's hide the model's."""
+    return MasksResponse(
+        [
+            MaskInfo(name, "config" if name in catalog.config.masks else "model", mask_info(mask))
+            for name, mask in sorted(catalog.masks[BASE].items())
+        ]
+    )
+
+
+def _model(classifier: Classifier) -> ModelInfo:
+    config, network = classifier.config, classifier.network
+    return ModelInfo(
+        name=classifier.name,
+        layers=config.num_layers,
+        heads=config.num_heads,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        vocab_size=config.vocab_size,
+        max_tokens=config.max_positions,
+        grades=list(config.labels) if config.is_graded else None,
+        parameters=network.parameters,
+        bytes=network.nbytes,
+        sliced_bytes=network.live_heads.cache.nbytes,
+        device=describe(network.device),
+        dtype=network.number_format,
+        deterministic=network.deterministic,
+        processor=processor_features(),
+        kernels=network.ops.kernels,
+        quality=classifier.quality,
+    )

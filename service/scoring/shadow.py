@@ -1,0 +1,231 @@
+"""Shadow scoring: some requests again, under every arm, when the device has nothing else to do.
+
+The user's answer is out before a shadow row runs. A request waits in a short line until the scheduler is
+idle; under load the line overflows and the oldest are dropped. Then it runs in batches of about
+`PASS_SECONDS`, past the scheduler's queue, so that they count for nobody's admission and a newcomer waits
+for one of them at most. Arms that can share a batch do, so the same pairs are compared at the same moment; a
+sliced variant runs in its own as it does for users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.checkpoint.tokenizer import EncodedPair
+from service.batching.scheduler import Batch, Item
+from service.engine import Lane, Outcome, Row, RowScore, Work
+from service.experiments.analysis.paired import paired
+from service.experiments.definition.config import Attribute, ExperimentConfig
+from service.experiments.definition.events import ShadowResult
+from service.experiments.definition.state import IDLE
+from service.experiments.online.live import Experiments
+from service.scoring.catalog import Catalog, Variant
+
+logger = logging.getLogger("headroom.shadow")
+
+MAX_JOBS = 64
+MAX_CHARS = 2_000_000
+"""What may wait: so many requests, of so many characters in all."""
+
+IDLE_POLL_SECONDS = 0.005
+PASS_SECONDS = 0.02
+FIRST_TOKENS = 64
+"""Of the first batch, before it is known how fast they go."""
+
+
+class Queue(Protocol):
+    """What is needed of the scheduler."""
+
+    @property
+    def queued_tokens(self) -> int: ...
+
+    @property
+    def in_flight_items(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request to score once more, under the config that it was answered under."""
+
+    experiment: ExperimentConfig
+    catalog: Catalog
+    texts: Sequence[tuple[str, str]]
+    grades: Sequence[int] | None
+
+    @property
+    def chars(self) -> int:
+        return sum(len(query) + len(title) for query, title in self.texts)
+
+
+@dataclass(slots=True)
+class _Arm:
+    """What one arm's variant made of a job's pairs so far."""
+
+    scores: list[np.float32] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Shadow:
+    """Draws requests and scores them under every arm. Belongs to the event loop.
+
+    Args:
+        queue: the scheduler, which is asked whether anybody's request waits or runs.
+        run: one forward pass.
+        budget_tokens: the most of one batch.
+        draw: a number in [0, 1), independent of unit and arm.
+    """
+
+    def __init__(
+        self,
+        experiments: Experiments,
+        queue: Queue,
+        run: Callable[[Batch[Work]], Awaitable[Sequence[Outcome | Exception]]],
+        budget_tokens: int,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._experiments = experiments
+        self._queue = queue
+        self._run = run
+        self._budget_tokens = budget_tokens
+        self._batch_tokens = FIRST_TOKENS
+        self._draw = draw
+        self._jobs: deque[Job] = deque()
+        self._chars = 0
+        self._work = asyncio.Event()
+
+    def offer(
+        self,
+        catalog: Catalog,
+        texts: Sequence[tuple[str, str]],
+        attributes: Mapping[str, Attribute],
+        grades: Sequence[int] | None,
+    ) -> None:
+        """Perhaps scores this request again, later. Never waits."""
+        experiments = self._experiments
+        for config in catalog.assigner.shadowed(attributes, experiments.standings):
+            if self._draw() < config.shadow:
+                self._enqueue(Job(config, catalog, texts, grades))
+
+    async def run(self) -> None:
+        """Scores what is drawn, one request after the other, until cancelled."""
+        while True:
+            while not self._jobs:
+                self._work.clear()
+                await self._work.wait()
+            await self._idle()
+            if self._jobs:
+                job = self._pop()
+                try:
+                    await self._score(job)
+                    self._experiments.observer.shadowed(job.experiment.name, "scored")
+                except Exception as error:
+                    # An arm that cannot score is the guardrails' business; here it only has no result.
+                    logger.warning("shadow scoring for %s failed: %s", job.experiment.name, error)
+                    self._experiments.observer.shadowed(job.experiment.name, "failed")
+
+    def _enqueue(self, job: Job) -> None:
+        self._jobs.append(job)
+        self._chars += job.chars
+        while len(self._jobs) > MAX_JOBS or (self._chars > MAX_CHARS and self._jobs):
+            dropped = self._pop()
+            self._experiments.observer.shadowed(dropped.experiment.name, "dropped")
+        self._work.set()
+
+    def _pop(self) -> Job:
+        job = self._jobs.popleft()
+        self._chars -= job.chars
+        return job
+
+    async def _idle(self) -> None:
+        """Waits until nobody's request is queued or running."""
+        while self._queue.queued_tokens or self._queue.in_flight_items:
+            await asyncio.sleep(IDLE_POLL_SECONDS)
+
+    async def _score(self, job: Job) -> None:
+        standing = self._experiments.standings.get(job.experiment.name, IDLE)
+        arms = {
+            arm.name: job.catalog.variants[arm.variant]
+            for arm in job.experiment.arms
+            if arm.name not in standing.rolled_back
+        }
+        if not standing.is_running or len(arms) < 2:
+            return
+        found = {name: _Arm() for name in arms}
+        start = 0
+        while start < len(job.texts):
+            start = await self._chunk(job, arms, start, found)
+        control = np.array(found[job.experiment.control].scores, dtype=np.float32)
+        for name, arm in found.items():
+            if name != job.experiment.control:
+                self._report(job, name, control, arm, found[job.experiment.control].seconds)
+
+    async def _chunk(
+        self, job: Job, arms: Mapping[str, Variant], start: int, found: Mapping[str, _Arm]
+    ) -> int:
+        """Scores pairs from `start` on under every arm, about a batch of them; returns where it ended."""
+        end, tokens = start, 0
+        classifiers = {variant.checkpoint: variant.classifier for variant in arms.values()}
+        encoded: dict[str, list[EncodedPair]] = {checkpoint: [] for checkpoint in classifiers}
+        while end < len(job.texts) and (end == start or tokens < self._batch_tokens):
+            for checkpoint, classifier in classifiers.items():
+                encoded[checkpoint] += classifier.tokenizer.encode([job.texts[end]])
+            tokens += sum(len(encoded[variant.checkpoint][-1]) for variant in arms.values())
+            end += 1
+        lanes: dict[Lane, list[str]] = {}
+        for name, variant in arms.items():
+            lanes.setdefault(variant.lane, []).append(name)
+        for lane, names in lanes.items():
+            rows = [Row(pair, arms[name].mask) for name in names for pair in encoded[lane.checkpoint]]
+            scores, seconds = await self._pass(lane, rows)
+            for place, name in enumerate(names):
+                found[name].scores += scores[place * (end - start) : (place + 1) * (end - start)]
+                found[name].seconds += seconds / len(names)
+        return end
+
+    async def _pass(self, lane: Lane, rows: Sequence[Row]) -> tuple[list[np.float32], float]:
+        """The scores of one batch and the seconds it took, once nobody else wants the device."""
+        await self._idle()
+        items: tuple[Item[Work], ...] = tuple(Item(len(row.pair), lane, row) for row in rows)
+        tokens = sum(item.tokens for item in items)
+        started = time.monotonic()
+        outcomes = await self._run(Batch(lane, items, tokens))
+        seconds = time.monotonic() - started
+        fitting = tokens * PASS_SECONDS / max(seconds, 1e-6)
+        self._batch_tokens = max(1, min(self._budget_tokens, int((self._batch_tokens + fitting) / 2)))
+        scores = []
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+            assert isinstance(outcome, RowScore)
+            scores.append(outcome.score)
+        return scores, seconds
+
+    def _report(
+        self, job: Job, name: str, control: NDArray[np.float32], arm: _Arm, control_seconds: float
+    ) -> None:
+        difference = paired(control, np.array(arm.scores, dtype=np.float32), job.grades)
+        self._experiments.shadow_result(
+            ShadowResult(
+                experiment=job.experiment.name,
+                arm=name,
+                time=self._experiments.clock(),
+                mean_delta=difference.mean_delta,
+                abs_deltas=difference.abs_deltas,
+                rank_correlation=difference.rank_correlation,
+                top10_overlap=difference.top10_overlap,
+                ndcg_control=difference.ndcg_control,
+                ndcg_arm=difference.ndcg_arm,
+                control_seconds=control_seconds,
+                arm_seconds=arm.seconds,
+            )
+        )

@@ -1,0 +1,402 @@
+"""Pairs reach the model as the ids it was trained on, as transformers and tokenizers give them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import AutoTokenizer
+
+from models.checkpoint.tokenizer import PairTokenizer, kept_tokens, word_segments
+from models.errors import ModelError, UnsupportedCheckpoint
+from tests.checkpoints import VOCABULARY, write_checkpoint, write_vocabulary
+
+SIZE = len(VOCABULARY)
+TEXTS = [
+    "",
+    "Angle Bracket",
+    "Simpson Strong-Tie 12-Gauge Angle",
+    "steel " * 40,
+    "résumé ÀÉ",
+    "中文 lamp",
+    "q" * 101,
+    "한국",
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint: Path) -> PairTokenizer:
+    return PairTokenizer.load(checkpoint, max_tokens=64, vocab_size=SIZE)
+
+
+def library_tokenizer(**normalizer: Any) -> Tokenizer:
+    """The tokenizers library's own BERT pipeline, as a tokenizer.json holds it."""
+    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.add_special_tokens(VOCABULARY[:5])
+    return tokenizer
+
+
+def write(directory: Path, tokenizer: Tokenizer, config: dict[str, Any] | None = None) -> Path:
+    write_checkpoint(directory)
+    (directory / "vocab.txt").unlink()
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").unlink()
+    if config is not None:
+        (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return directory
+
+
+def load(directory: Path, max_tokens: int = 64, vocab_size: int = SIZE) -> PairTokenizer:
+    return PairTokenizer.load(directory, max_tokens=max_tokens, vocab_size=vocab_size)
+
+
+def refusal(directory: Path, **options: int) -> str:
+    with pytest.raises(UnsupportedCheckpoint) as caught:
+        load(directory, **options)
+    return str(caught.value)
+
+
+def assert_like_transformers(directory: Path, max_tokens: int) -> None:
+    reference = AutoTokenizer.from_pretrained(directory)
+    pairs = [(query, title) for query in TEXTS for title in TEXTS]
+    for (query, title), ours in zip(pairs, load(directory, max_tokens).encode(pairs), strict=True):
+        # In lists, for of a lone pair transformers drops an empty title.
+        whole = reference([query], [title])["input_ids"][0]
+        batch = reference([query], [title], truncation="longest_first", max_length=max_tokens)
+        theirs = {name: rows[0] for name, rows in batch.items()}
+        assert ours.ids.tolist() == theirs["input_ids"]
+        assert [0] * ours.first_segment + [1] * (len(ours) - ours.first_segment) == theirs["token_type_ids"]
+        assert ours.truncated == (len(whole) > max_tokens)
+        assert ours.unknown_tokens == theirs["input_ids"].count(reference.unk_token_id)
+
+
+@pytest.mark.parametrize("max_tokens", [4, 7, 16, 33, 64])
+def test_a_vocabulary_file_gives_the_ids_of_transformers(checkpoint: Path, max_tokens: int) -> None:
+    assert_like_transformers(checkpoint, max_tokens)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"do_lower_case": False},
+        {"strip_accents": False},
+        {"tokenize_chinese_chars": False},
+        {"do_lower_case": True, "tokenizer_class": "BertTokenizerFast"},
+    ],
+)
+def test_the_vocabulary_is_read_with_the_case_rules_of_its_config(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    directory = write_checkpoint(tmp_path)
+    (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    assert_like_transformers(directory, 32)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        {},
+        {"do_lower_case": False},
+        {"do_lower_case": True, "tokenizer_class": "BertTokenizer"},
+        {"tokenizer_class": "PreTrainedTokenizerFast"},
+    ],
+)
+def test_tokenizer_json_gives_the_ids_of_transformers(
+    tmp_path: Path, lowercase: bool, config: dict[str, Any] | None
+) -> None:
+    write(tmp_path, library_tokenizer(lowercase=lowercase), config)
+
+    reference = AutoTokenizer.from_pretrained(tmp_path)
+    pair = load(tmp_path).encode([("Angle BRACKET", "Résumé 中")])[0]
+    assert pair.ids.tolist() == reference("Angle BRACKET", "Résumé 中")["input_ids"]
+
+
+def test_truncation_settings_in_tokenizer_json_do_not_apply(tmp_path: Path) -> None:
+    source = library_tokenizer()
+    source.enable_truncation(5)
+    source.enable_padding(length=40)
+
+    assert len(load(write(tmp_path, source)).encode([("red blue", "deck lamp screws")])[0]) == 8
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 30))
+@settings(max_examples=300)
+@example(3, 3, 5)
+@example(9, 8, 5)
+@example(8, 9, 5)
+def test_truncation_is_longest_first_of_the_library(query: int, title: int, budget: int) -> None:
+    library = LIBRARY
+    library.enable_truncation(budget + 3, strategy="longest_first")
+    encoding = library.encode("a " * query, "b " * title)
+    kept = encoding.sequence_ids.count(0), encoding.sequence_ids.count(1)
+
+    assert kept_tokens(query, title, budget) == kept
+
+
+LIBRARY = library_tokenizer()
+
+
+def test_a_pair_says_what_the_window_and_the_vocabulary_lost(tokenizer: PairTokenizer) -> None:
+    short, long, foreign, empty = tokenizer.encode(
+        [("angle bracket", "steel angle"), ("lamp", "steel " * 100), ("한 lamp", "国 red 한"), ("", "")]
+    )
+
+    assert tokenizer.tokens(short) == ["[CLS]", "angle", "bracket", "[SEP]", "steel", "angle", "[SEP]"]
+    assert short.ids.dtype == np.int32
+    assert (short.first_segment, short.query_tokens, short.truncated, short.unknown_tokens) == (
+        4,
+        2,
+        False,
+        0,
+    )
+    assert (len(long), long.query_tokens, long.truncated) == (64, 1, True)
+    assert (foreign.unknown_tokens, foreign.truncated) == (3, False)
+    assert tokenizer.tokens(empty) == ["[CLS]", "[SEP]", "[SEP]"]
+
+
+def test_unknown_words_beyond_the_window_are_not_counted(tokenizer: PairTokenizer) -> None:
+    pair = tokenizer.encode([("lamp", "steel " * 70 + "国 " * 50)])[0]
+
+    assert (pair.truncated, pair.unknown_tokens) == (True, 0)
+
+
+@pytest.mark.parametrize("source", ["vocab.txt", "tokenizer.json"])
+def test_a_title_cannot_forge_the_structure_of_the_sequence(tmp_path: Path, source: str) -> None:
+    directory = write_checkpoint(tmp_path) if source == "vocab.txt" else write(tmp_path, library_tokenizer())
+    tokenizer = load(directory)
+    pair = tokenizer.encode([("lamp [SEP]", "[CLS] [MASK] lamp[SEP]red [PAD] [UNK]")])[0]
+    tokens = tokenizer.tokens(pair)
+
+    assert [i for i, token in enumerate(tokens) if token in VOCABULARY[:5]] == [
+        0,
+        pair.first_segment - 1,
+        len(pair) - 1,
+    ]
+    assert (pair.ids.tolist().count(3), pair.unknown_tokens) == (2, 0)
+
+
+def test_a_special_token_spelled_as_a_word_is_unknown(tmp_path: Path) -> None:
+    source = library_tokenizer()
+    source.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    write(tmp_path, source, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False})
+    file = tmp_path / "tokenizer.json"
+    settings_ = json.loads(file.read_text(encoding="utf-8"))
+    settings_["normalizer"] = None
+    file.write_text(json.dumps(settings_), encoding="utf-8")
+
+    pair = load(tmp_path).encode([("lamp", "red [SEP] [MASK] blue")])[0]
+    assert (pair.ids.tolist().count(3), pair.unknown_tokens) == (2, 2)
+
+
+words = st.sampled_from(
+    [
+        "lamp",
+        "red",
+        "q" * 99,
+        "q" * 101,
+        "中",
+        "é",
+        "e\u0301",
+        "\u0301",
+        "\0",
+        "\u200b",
+        "!",
+        "[SEP]",
+        "한",
+        "😀",
+    ]
+)
+gaps = st.sampled_from(["", " ", "\n", "\u3000", "\xa0", "-", "  "])
+
+
+@given(st.lists(st.tuples(words, gaps)), st.integers(1, 30), st.booleans())
+def test_reading_a_text_in_segments_changes_no_token(
+    parts: list[tuple[str, str]], characters: int, strip_accents: bool
+) -> None:
+    text = "".join(word + gap for word, gap in parts)
+    library = library_tokenizer(strip_accents=strip_accents)
+    library.encode_special_tokens = True
+    segments = list(word_segments(text, characters))
+
+    assert "".join(segments) == text
+    whole = library.encode(text, add_special_tokens=False).ids
+    assert [id_ for part in segments for id_ in library.encode(part, add_special_tokens=False).ids] == whole
+
+
+@pytest.mark.parametrize(
+    "piece", ["lamp ", "q" * 99 + " ", "!", " ", "q", "の", "中", "한", "😀", "\0", "\u0301"]
+)
+def test_a_megabyte_of_text_takes_no_seconds(tokenizer: PairTokenizer, piece: str) -> None:
+    text = piece * (1_000_000 // len(piece.encode()))
+    start = time.process_time()
+    pair = tokenizer.encode([("lamp", text)])[0]
+
+    assert time.process_time() - start < 1.5
+    assert len(pair) <= 64
+
+
+def test_what_stands_behind_megabytes_of_nothing_is_still_read(tokenizer: PairTokenizer) -> None:
+    pair = tokenizer.encode([("lamp", " \0" * 100_000 + "red")])[0]
+
+    assert tokenizer.tokens(pair)[-2:] == ["red", "[SEP]"]
+
+
+def test_long_texts_are_truncated_as_short_ones(checkpoint: Path, tokenizer: PairTokenizer) -> None:
+    reference = AutoTokenizer.from_pretrained(checkpoint)
+    title = "Simpson Strong-Tie 12-gauge angle (steel), " * 50
+    for query in ("", "lamp", "wood deck " * 40, title):
+        theirs = reference(query, title, truncation="longest_first", max_length=64)["input_ids"]
+        ours = tokenizer.encode([(query, title)])[0]
+        assert (ours.ids.tolist(), ours.truncated) == (theirs, True)
+
+
+def test_repeated_texts_are_encoded_once_and_alike(checkpoint: Path) -> None:
+    small = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE, cache_size=2)
+    none = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE, cache_size=0)
+    pairs = [(query, title) for query in TEXTS for title in TEXTS]
+
+    first, again, uncached = small.encode(pairs), small.encode(pairs), none.encode(pairs)
+    for a, b, c in zip(first, again, uncached, strict=True):
+        assert a.ids.tolist() == b.ids.tolist() == c.ids.tolist()
+        assert (
+            (a.unknown_tokens, a.truncated)
+            == (b.unknown_tokens, b.truncated)
+            == (c.unknown_tokens, c.truncated)
+        )
+
+
+def test_a_pair_is_the_callers_own(tokenizer: PairTokenizer) -> None:
+    tokenizer.encode([("lamp", "red")])[0].ids[:] = 0
+
+    assert tokenizer.tokens(tokenizer.encode([("lamp", "red")])[0]) == [
+        "[CLS]",
+        "lamp",
+        "[SEP]",
+        "red",
+        "[SEP]",
+    ]
+
+
+def test_threads_share_the_cache_without_mixing_texts(checkpoint: Path) -> None:
+    tokenizer = PairTokenizer.load(checkpoint, max_tokens=32, vocab_size=SIZE, cache_size=7)
+    pairs = [(f"lamp {i}", f"red {i} blue") for i in range(40)]
+    expected = [pair.ids.tolist() for pair in tokenizer.encode(pairs)]
+
+    def ids(_: int) -> list[list[int]]:
+        return [pair.ids.tolist() for pair in tokenizer.encode(pairs)]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(found == expected for found in threads.map(ids, range(80)))
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", "\udc00", "lamp " * 1000 + "\udfff"])
+def test_a_lone_surrogate_is_named_not_a_crash(tokenizer: PairTokenizer, text: str) -> None:
+    with pytest.raises(ModelError, match=r"lone surrogate U\+D[8-F]"):
+        tokenizer.encode([("lamp", text)])
+
+
+def test_a_checkpoint_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    assert "neither tokenizer.json nor vocab.txt" in refusal(tmp_path)
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(checkpoint: Path) -> None:
+    assert f"embeddings end at {SIZE - 2}" in refusal(checkpoint, vocab_size=SIZE - 1)
+
+
+def test_a_window_without_room_is_refused(checkpoint: Path) -> None:
+    assert "3 tokens" in refusal(checkpoint, max_tokens=3)
+
+
+@pytest.mark.parametrize("missing", ["[CLS]", "[SEP]", "[UNK]"])
+def test_a_vocabulary_without_a_special_token_is_refused(tmp_path: Path, missing: str) -> None:
+    write_vocabulary(tmp_path)
+    kept = [token for token in VOCABULARY if token != missing]
+    (tmp_path / "vocab.txt").write_text("\n".join(kept), encoding="utf-8")
+
+    assert f"has no {missing}" in refusal(tmp_path)
+
+
+def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("<cls>\n<sep>\n<unk>\nlamp\n", encoding="utf-8")
+    config = {"cls_token": "<cls>", "sep_token": {"content": "<sep>"}, "unk_token": "<unk>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer = load(tmp_path)
+    pair = tokenizer.encode([("lamp", "desk")])[0]
+
+    assert tokenizer.tokens(pair) == ["<cls>", "lamp", "<sep>", "<unk>", "<sep>"]
+    assert pair.unknown_tokens == 1
+
+
+def roberta(tokenizer: Tokenizer) -> None:
+    tokenizer.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
+
+
+def one_type(tokenizer: Tokenizer) -> None:
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+
+
+def bare(tokenizer: Tokenizer) -> None:
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+
+
+@pytest.mark.parametrize("change", [roberta, one_type, bare])
+def test_a_tokenizer_that_makes_other_pairs_is_refused(
+    tmp_path: Path, change: Callable[[Tokenizer], None]
+) -> None:
+    source = library_tokenizer()
+    change(source)
+
+    assert "not [CLS] query [SEP] title [SEP] with types 0 and 1" in refusal(write(tmp_path, source))
+
+
+def test_a_tokenizer_that_is_not_wordpiece_is_refused(tmp_path: Path) -> None:
+    source = Tokenizer(models.WordLevel({w: i for i, w in enumerate(VOCABULARY)}, unk_token="[UNK]"))
+
+    assert "WordLevel, not BERT's WordPiece" in refusal(write(tmp_path, source))
+
+
+def test_a_tokenizer_class_that_a_vocabulary_cannot_give_is_refused(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path)
+    config = {"tokenizer_class": "BertJapaneseTokenizer"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    assert "BertJapaneseTokenizer" in refusal(tmp_path)
+
+
+def test_tokens_added_to_a_vocabulary_are_refused_not_ignored(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"simpson-tie": SIZE}), encoding="utf-8")
+
+    assert "'simpson-tie' was added" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "vocab.txt"])
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe\x00"])
+def test_a_broken_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
+    write_vocabulary(tmp_path)
+    (tmp_path / name).write_bytes(content)
+
+    assert name in refusal(tmp_path)

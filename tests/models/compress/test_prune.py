@@ -1,0 +1,84 @@
+"""A pruned checkpoint scores as the mask did, and keeps the numbering of heads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models import Classifier, HeadMask, ModelError
+from models.compress.prune import prune
+
+PAIRS = [
+    ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
+    ("angle bracket", "wood deck screws, pack of 100"),
+    ("usb lamp", "a lamp with a usb charger and a cable, in white and in black"),
+]
+SPECS = ["none", "1.2", "0.1,2.*", "0-1.*", "random:0.5@3", "keep:1.0"]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_prune_then_score_is_mask_then_score(tiny_checkpoint: Path, tmp_path: Path, spec: str) -> None:
+    whole = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    mask = HeadMask.parse(spec, layers=3, heads=4)
+
+    prune(tiny_checkpoint, tmp_path / "pruned", mask)
+    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+
+    np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=1e-5)
+    assert pruned.network.parameters == whole.network.parameters - len(mask.off) * 8 * (4 * 32 + 3)
+
+
+def test_weights_between_0_and_1_are_folded_into_the_output_projection(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    mask = HeadMask.parse({"weights": [[1, 0.5, 0, 1], [0.25, 0, 0, 0], [1, 1, 1, 0.125]]}, layers=3, heads=4)
+
+    prune(tiny_checkpoint, tmp_path / "pruned", mask)
+
+    whole, pruned = (Classifier.load(d, "cpu", "float32") for d in (tiny_checkpoint, tmp_path / "pruned"))
+    np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=1e-5)
+
+
+def test_a_pruned_checkpoint_takes_masks_in_the_old_numbering_and_can_be_pruned_again(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    first, second = (HeadMask.parse(spec, layers=3, heads=4) for spec in ("0.0-1,1.3", "0.1-2,2.*"))
+    whole = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    prune(tiny_checkpoint, tmp_path / "once", first)
+    prune(tmp_path / "once", tmp_path / "twice", second)
+
+    expected = whole.score(PAIRS, first * second).logits
+    once = Classifier.load(tmp_path / "once", "cpu", "float32")
+    twice = Classifier.load(tmp_path / "twice", "cpu", "float32")
+
+    np.testing.assert_allclose(once.score(PAIRS, second).logits, expected, atol=1e-5)
+    np.testing.assert_allclose(twice.score(PAIRS).logits, expected, atol=1e-5)
+    config = json.loads((tmp_path / "twice" / "config.json").read_text())
+    assert config["pruned_heads"] == {"0": [0, 1, 2], "1": [3], "2": [0, 1, 2, 3]}
+
+
+def test_pruning_never_overwrites_anything(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep me")
+
+    with pytest.raises(ModelError, match="not empty"):
+        prune(tiny_checkpoint, tmp_path / "mine", HeadMask.none(3, 4))
+
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_a_mask_of_another_shape_is_refused_before_anything_is_written(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match="3 of 4"):
+        prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.none(12, 12))
+    assert not (tmp_path / "pruned").exists()
+
+
+def test_removing_every_head_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="all 12 heads, and without any every pair gets the same score"):
+        prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.parse("0-2.*", layers=3, heads=4))
+    assert not (tmp_path / "pruned").exists()

@@ -1,0 +1,304 @@
+"""An int8 checkpoint scores as the float one does, takes the same masks, and loads whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from logging import StreamHandler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertForSequenceClassification
+from transformers.utils import logging
+
+from models import Classifier, HeadMask, ModelError, UnsupportedCheckpoint
+from models.compress.prune import prune
+from models.compress.quantize import quantize
+from models.ops import int8 as int8_ops
+from models.ops.int8 import has_integer_products
+from tests.checkpoints import WORDS, write_checkpoint
+
+PREFIX = "bert.encoder.layer.1."
+
+
+def random_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    rng = np.random.default_rng(seed)
+    return [
+        (" ".join(rng.choice(WORDS, rng.integers(1, 4))), " ".join(rng.choice(WORDS, rng.integers(2, 14))))
+        for _ in range(count)
+    ]
+
+
+PAIRS = random_pairs(40, seed=1)
+
+
+def make_int8(source: Path, target: Path) -> Path:
+    tokenizer = Classifier.load(source, "cpu", "float32").tokenizer
+    quantize(source, target, tokenizer.encode(random_pairs(150)))
+    return target
+
+
+@pytest.fixture(scope="module")
+def int8_checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_int8(tiny_checkpoint, tmp_path_factory.mktemp("quantized") / "int8")
+
+
+@pytest.fixture
+def copied(int8_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(int8_checkpoint, tmp_path / "copied"))
+
+
+@pytest.fixture
+def _plain_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    has_integer_products.cache_clear()
+    monkeypatch.setattr(int8_ops, "CHECKED_TORCH", "1.0.")
+    yield
+    has_integer_products.cache_clear()
+
+
+def load(directory: Path, dtype: str = "float32", *, deterministic: bool = False) -> Classifier:
+    return Classifier.load(directory, "cpu", dtype, deterministic=deterministic)
+
+
+def error_of(ours: np.ndarray, exact: np.ndarray) -> float:
+    """Root mean square of the difference, relative to how far the exact logits are spread."""
+    return float(np.sqrt(np.square(ours - exact).mean()) / exact.std(axis=0).mean())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spec", ["none", "0.1,2.*", "0-1.*", "random:0.5@3"])
+def test_scores_are_the_float_ones_under_any_mask(
+    tiny_checkpoint: Path, int8_checkpoint: Path, spec: str, dtype: str
+) -> None:
+    mask = HeadMask.parse(spec, layers=3, heads=4)
+    exact = load(tiny_checkpoint).score(PAIRS, mask)
+    int8 = load(int8_checkpoint, dtype).score(PAIRS, mask)
+
+    assert error_of(int8.logits, exact.logits) < 0.12
+    assert (int8.grade == exact.grade).mean() >= 0.9
+
+
+def test_the_checkpoint_is_a_quarter_of_its_float_products(
+    tiny_checkpoint: Path, int8_checkpoint: Path
+) -> None:
+    tensors = load_file(int8_checkpoint / "model.safetensors")
+    products = [name for name, tensor in tensors.items() if tensor.dtype == torch.int8]
+    assert len(products) == 3 * 6
+    assert load(int8_checkpoint).network.parameters == load(tiny_checkpoint).network.parameters
+    assert load(int8_checkpoint).network.number_format == "int8"
+    assert load(int8_checkpoint).network.nbytes < load(tiny_checkpoint).network.nbytes
+
+
+def test_one_channel_far_wider_than_the_others_costs_the_others_nothing(tmp_path: Path) -> None:
+    source = write_checkpoint(tmp_path / "float", seed=3)
+    tensors = load_file(source / "model.safetensors")
+    for layer in range(3):
+        for norm, products in (
+            ("attention.output", ("intermediate.dense",)),
+            ("output", ("attention.self.query", "attention.self.key", "attention.self.value")),
+        ):
+            tensors[f"bert.encoder.layer.{layer}.{norm}.LayerNorm.weight"][5] = 60.0
+            tensors[f"bert.encoder.layer.{layer}.{norm}.LayerNorm.bias"][5] = 20.0
+            following = layer if norm == "attention.output" else layer + 1
+            for name in products if following < 3 else ():
+                tensors[f"bert.encoder.layer.{following}.{name}.weight"][:, 5] /= 60
+    save_file(tensors, source / "model.safetensors")
+
+    exact = load(source).score(PAIRS).logits
+    int8 = load(make_int8(source, tmp_path / "int8")).score(PAIRS).logits
+
+    assert error_of(int8, exact) < 0.12
+
+
+def test_different_masks_in_one_batch_never_touch_each_other(int8_checkpoint: Path) -> None:
+    clf = load(int8_checkpoint)
+    masks = [HeadMask.parse(f"random:0.4@{seed}", layers=3, heads=4) for seed in range(len(PAIRS))]
+
+    together = clf.score(PAIRS, masks).logits
+    alone = np.concatenate([clf.score([pair], mask).logits for pair, mask in zip(PAIRS, masks, strict=True)])
+
+    # A head's output next to the border of two steps may fall to either side: one step is 1 in 256.
+    np.testing.assert_allclose(together, alone, atol=0.02 * np.abs(alone).max())
+
+
+def test_cut_out_heads_score_as_masked_ones(int8_checkpoint: Path) -> None:
+    mask = HeadMask.parse("0.1-2,1.*,2.3", layers=3, heads=4)
+    fresh, clf = load(int8_checkpoint), load(int8_checkpoint)
+    masked = fresh.score(PAIRS, mask).logits
+    for _ in range(3):
+        sliced = clf.score(PAIRS, mask).logits
+
+    assert clf.network.live_heads.cache.nbytes > 0
+    np.testing.assert_allclose(sliced, masked, atol=0.02 * np.abs(masked).max())
+
+
+@pytest.mark.parametrize("spec", ["1.2", "0-1.*", "random:0.5@3"])
+def test_an_int8_checkpoint_can_be_pruned(int8_checkpoint: Path, tmp_path: Path, spec: str) -> None:
+    mask = HeadMask.parse(spec, layers=3, heads=4)
+    prune(int8_checkpoint, tmp_path / "pruned", mask)
+
+    expected = load(int8_checkpoint).score(PAIRS, mask).logits
+    pruned = load(tmp_path / "pruned").score(PAIRS).logits
+
+    np.testing.assert_allclose(pruned, expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_weights_between_0_and_1_are_folded_and_larger_ones_refused(
+    int8_checkpoint: Path, tmp_path: Path
+) -> None:
+    mask = HeadMask.parse({"weights": [[1, 0.5, 0, 1], [0.25, 0, 0, 0], [1, 1, 1, 0.125]]}, layers=3, heads=4)
+    prune(int8_checkpoint, tmp_path / "pruned", mask)
+    expected = load(int8_checkpoint).score(PAIRS, mask).logits
+    pruned = load(tmp_path / "pruned").score(PAIRS).logits
+    np.testing.assert_allclose(pruned, expected, atol=0.02 * np.abs(expected).max())
+
+    scales = np.ones((3, 4), np.float32)
+    scales[1, 2] = 1.5
+    with pytest.raises(ModelError, match="scales above 1"):
+        prune(int8_checkpoint, tmp_path / "scaled", scales)
+    assert not (tmp_path / "scaled").exists()
+
+
+def test_a_pruned_checkpoint_can_be_quantized(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.parse("0.1,1.*", layers=3, heads=4))
+    int8 = load(make_int8(tmp_path / "pruned", tmp_path / "int8"))
+
+    exact = load(tmp_path / "pruned").score(PAIRS).logits
+
+    assert int8.config.kept_heads == ((0, 2, 3), (), (0, 1, 2, 3))
+    assert error_of(int8.score(PAIRS).logits, exact) < 0.12
+
+
+def test_attention_maps_are_the_float_ones(tiny_checkpoint: Path, int8_checkpoint: Path) -> None:
+    heads = [(0, 1), (2, 3)]
+    mask = HeadMask.parse("2.3", layers=3, heads=4)
+    exact, int8 = (load(directory) for directory in (tiny_checkpoint, int8_checkpoint))
+    pair = exact.tokenizer.encode([PAIRS[0]])[0]
+
+    found = int8.attention(pair, heads, mask)
+
+    np.testing.assert_allclose(found, exact.attention(pair, heads, mask), atol=0.1)
+    assert not found[1].any()
+
+
+def test_deterministic_scores_are_the_same_bits_in_any_batch(int8_checkpoint: Path) -> None:
+    clf = load(int8_checkpoint, deterministic=True)
+    masks = [HeadMask.parse(f"random:0.4@{seed}", layers=3, heads=4) for seed in range(len(PAIRS))]
+
+    together = clf.score(PAIRS, masks).logits
+    alone = np.concatenate([clf.score([pair], mask).logits for pair, mask in zip(PAIRS, masks, strict=True)])
+
+    np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.usefixtures("_plain_torch")
+def test_another_processor_gives_the_same_answers(int8_checkpoint: Path) -> None:
+    plain = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
+    has_integer_products.cache_clear()
+    int8_ops.CHECKED_TORCH = "2.13."
+    fused = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
+
+    np.testing.assert_allclose(plain, fused, atol=0.02 * np.abs(plain).max())
+
+
+def test_what_is_there_is_never_overwritten_or_quantized_twice(
+    tiny_checkpoint: Path, int8_checkpoint: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("keep me")
+    pairs = load(tiny_checkpoint).tokenizer.encode(PAIRS)
+    with pytest.raises(ModelError, match="not empty"):
+        quantize(tiny_checkpoint, tmp_path, pairs)
+    with pytest.raises(ModelError, match="quantized already"):
+        quantize(int8_checkpoint, tmp_path / "twice", pairs)
+    with pytest.raises(ModelError, match="at least one pair"):
+        quantize(tiny_checkpoint, tmp_path / "none", [])
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def zero_scale(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{PREFIX}output.dense.weight_scale"][3] = 0
+
+
+def no_scale(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors[f"{PREFIX}intermediate.dense.input_scale"]
+
+
+def float_weight(tensors: dict[str, torch.Tensor]) -> None:
+    name = f"{PREFIX}output.dense.weight"
+    tensors[name] = tensors[name].float()
+
+
+def short_scale(tensors: dict[str, torch.Tensor]) -> None:
+    name = f"{PREFIX}attention.self.value.weight_scale"
+    tensors[name] = tensors[name][:-1].clone()
+
+
+def nan_offset(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[f"{PREFIX}attention.self.input_offset"][0] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (zero_scale, r"layer\.1\.output\.dense\.weight_scale holds a scale that is not above 0"),
+        (no_scale, r"layer\.1\.intermediate\.dense\.input_scale is missing"),
+        (float_weight, r"layer\.1\.output\.dense\.weight is torch\.float32, not torch\.int8"),
+        (short_scale, r"value\.weight_scale has shape \(31,\), config\.json wants \(32,\)"),
+        (nan_offset, r"input_offset holds NaN"),
+    ],
+)
+def test_damaged_checkpoints_are_refused_by_name(
+    copied: Path, change: Callable[[dict[str, torch.Tensor]], None], message: str
+) -> None:
+    tensors = load_file(copied / "model.safetensors")
+    change(tensors)
+    save_file(tensors, copied / "model.safetensors")
+
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        load(copied)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"headroom": {"quantization": {"format": "w4a4"}}}, "format is 'w8a8-1'"),
+        ({"headroom": {"quantization": "w8a8-1"}}, "format is 'w8a8-1'"),
+        ({"headroom": {}}, "no headroom.quantization"),
+        ({"headroom": {}, "quantization_config": None}, "int8, not floating point"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "unquantized checkpoint"),
+    ],
+)
+def test_other_formats_are_refused_by_name(copied: Path, changes: dict[str, Any], message: str) -> None:
+    file = copied / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        load(copied)
+
+
+def test_transformers_says_that_it_cannot_read_it(int8_checkpoint: Path) -> None:
+    said = io.StringIO()
+    handler = StreamHandler(said)
+    logging.add_handler(handler)
+    try:
+        BertForSequenceClassification.from_pretrained(int8_checkpoint)
+    finally:
+        logging.remove_handler(handler)
+
+    assert "Unknown quantization type, got headroom-w8a8" in said.getvalue()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_attention_that_overflows_gives_no_score(copied: Path, dtype: str) -> None:
+    """Weights so large that scores overflow, as a broken export leaves them: the file itself is finite."""
+    tensors = load_file(copied / "model.safetensors")
+    for part in ("query", "key"):
+        tensors[f"{PREFIX}attention.self.{part}.weight_scale"] *= 1e30
+    save_file(tensors, copied / "model.safetensors", {"format": "pt"})
+    assert not np.isfinite(load(copied, dtype).score(PAIRS).logits).any()

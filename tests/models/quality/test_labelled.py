@@ -1,0 +1,94 @@
+"""Labelled files: every format gives the same pairs, every wrong row is named."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from models import ModelError
+from models.quality.labelled import LabelledPair, read_labelled
+
+PAIRS = [
+    LabelledPair("angle bracket", 'Simpson "Strong-Tie", 12-Gauge', 4),
+    LabelledPair("강남역", "wood\tscrews", 0),
+]
+CSV = (
+    'title,extra,query,grade\r\n"Simpson ""Strong-Tie"", 12-Gauge",x,angle bracket,4\r\n'
+    "wood\tscrews,,강남역,0\r\n"
+)
+JSONL = (
+    '{"query": "angle bracket", "title": "Simpson \\"Strong-Tie\\", 12-Gauge", "grade": 4, "fold": 2}\n'
+    '\n{"query": "강남역", "title": "wood\\tscrews", "grade": 0}\n'
+)
+TSV = 'query\ttitle\tgrade\nangle bracket\t"Simpson ""Strong-Tie"", 12-Gauge"\t4\n강남역\t"wood\tscrews"\t0\n'
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.csv", CSV), ("a.tsv", TSV), ("a.jsonl", JSONL)])
+@pytest.mark.parametrize("marked", [False, True])
+def test_text_formats_plain_zipped_and_with_a_byte_order_mark(
+    tmp_path: Path, name: str, text: str, marked: bool
+) -> None:
+    data = text.encode("utf-8-sig" if marked else "utf-8")
+    (tmp_path / name).write_bytes(data)
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(data))
+
+    assert read_labelled(tmp_path / name, grades=5) == PAIRS
+    assert read_labelled(tmp_path / f"{name}.gz", grades=5) == PAIRS
+
+
+def test_parquet(tmp_path: Path) -> None:
+    table = pyarrow.table(
+        {
+            "grade": [pair.grade for pair in PAIRS],
+            "title": [pair.title for pair in PAIRS],
+            "query": [pair.query for pair in PAIRS],
+            "other": [1.5, 2.5],
+        }
+    )
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert read_labelled(tmp_path / "a.parquet", grades=5) == PAIRS
+
+    (tmp_path / "b.parquet").write_bytes(b"not parquet")
+    with pytest.raises(ModelError, match=r"b\.parquet"):
+        read_labelled(tmp_path / "b.parquet", grades=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "query,title,grade\na,b,1\na,b,5\n", "line 3: grade '5' is not a whole number from 0 to 4"),
+        ("a.csv", "query,title,grade\na,b,-1\n", "line 2: grade '-1'"),
+        ("a.csv", "query,title,grade\na,b,1.5\n", "line 2: grade '1.5'"),
+        ("a.csv", "query,title\na,b\n", "line 2: there is no grade; found 'query', 'title'; each row needs"),
+        ("a.csv", "Query;Title;Grade\na;b;1\n", "line 1: .* query and title; found 'Query;Title;Grade';"),
+        ("a.tsv", "query\ttext\tgrade\na\tb\t1\n", "no column title; found 'query', 'text', 'grade'"),
+        ("a.csv", 'query,title,grade\n"a\nb",c,1\nd,"e\n\nf",9\n', "line 4: grade '9'"),
+        ("a.csv", "query,title,grade\n\na,b\n", "line [23]: there is no grade; found 'query', 'title'"),
+        ("a.csv", "query,title,grade\n  ,b,1\n", "not blank"),
+        ("a.csv", "query,title,grade\n", "holds no pairs"),
+        ("a.csv", "", "holds no pairs"),
+        ("a.jsonl", '{"query": "a", "title": "b", "grade": true}\n', "grade True"),
+        ("a.jsonl", '{"query": "a", "title": 3, "grade": 1}\n', "must be text"),
+        ("a.jsonl", '{"query": "a"\n', "line 1: not JSON"),
+        ("a.jsonl", "[1]\n", "line 1: not a JSON object"),
+        ("a.xlsx", "", "format .xlsx is not known"),
+        ("a", "", "without an ending"),
+        ("a.jsonl.gz", "not zipped", "cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ModelError, match=message):
+        read_labelled(tmp_path / name, grades=5)
+
+
+def test_other_encodings_and_missing_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"query,title,grade\ncaf\xe9,b,1\n")
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_labelled(tmp_path / "a.csv", grades=5)
+    with pytest.raises(ModelError, match="does not exist"):
+        read_labelled(tmp_path / "b.csv", grades=5)

@@ -1,0 +1,113 @@
+"""Heads built by hand for a role are found, all of them and no other; and only the needed one is missed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from models.study.base import Result, Study
+from models.study.roles.compute import compute as roles
+from models.study.roles.compute import spread_over_queries
+from models.study.roles.effects import layer_matched
+from models.study.roles.scores import ROLES, max_t
+from models.study.words import Words
+from tests.models.study.planted import PLANTED, planted_study
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return planted_study(tmp_path_factory.mktemp("roles"), holdout=False)
+
+
+@pytest.fixture(scope="module")
+def result(study: Study) -> Result:
+    return roles.run(study)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_exactly_the_planted_head_holds_the_role(result: Result, role: str) -> None:
+    found = result.json["roles"][role]
+
+    assert [(head["layer"], head["head"]) for head in found if head["holds"]] == [PLANTED[role]]
+    assert found[0]["p_adjusted"] < 0.05
+    assert found[0]["interval"][0] > 0.3
+    assert len(found) == 24
+
+
+def test_switching_off_is_missed_only_where_the_grade_hangs_on_it(result: Result) -> None:
+    causal = result.json["causal"]["roles"]
+
+    assert causal["term_match"]["relative"]["qwk"] < -0.9
+    assert causal["term_match"]["random"]["qwk"]["min"] == 0
+    for role in ("previous_word", "next_word", "segmentation", "special"):
+        assert causal[role]["relative"]["qwk"] == 0
+
+
+def test_report_says_what_replicates_and_is_plain_json(result: Result) -> None:
+    claims = {finding.claim: finding.replicates for finding in result.findings}
+
+    assert claims["some heads attend by word order"] is True
+    assert claims["some heads match query terms with title terms"] is True
+    json.dumps(result.json, allow_nan=False)
+    for section in result.sections:
+        for figure in section.figures:
+            figure.draw().canvas.draw()
+
+
+def test_random_sets_have_as_many_heads_of_each_layer() -> None:
+    held = [(layer, head) for layer in range(4) for head in range(12)]
+    heads = [(0, 1), (0, 5), (2, 3)]
+
+    sets = layer_matched(heads, held, np.random.default_rng(0))
+
+    assert len(set(sets)) == len(sets) == 100
+    for drawn in sets:
+        assert [layer for layer, _ in drawn] == [0, 0, 2]
+        assert not set(drawn) & set(heads)
+
+
+def test_where_few_sets_are_possible_each_is_tried_once() -> None:
+    held = [(0, head) for head in range(4)]
+
+    assert sorted(layer_matched([(0, 0)], held, np.random.default_rng(0), 100)) == [
+        ((0, 1),),
+        ((0, 2),),
+        ((0, 3),),
+    ]
+    # Of three heads only one other is left: it goes, with two of the three.
+    assert all(
+        (0, 3) in s for s in layer_matched([(0, 0), (0, 1), (0, 2)], held, np.random.default_rng(0), 100)
+    )
+
+
+def test_adjusted_p_keeps_the_familywise_error_rate() -> None:
+    rng = np.random.default_rng(0)
+    false_alarms = 0
+    for _ in range(400):
+        draws = rng.standard_normal((200, 30))
+        false_alarms += max_t(draws[0], draws[1:]).min() <= 0.05
+    assert 0.02 < false_alarms / 400 < 0.09
+
+
+def test_word_pieces_of_one_word_count_as_one(study: Study) -> None:
+    tokenizer = study.classifier.tokenizer
+    (pair,) = tokenizer.encode([("bal masa", "masa bel petu")])
+
+    words = Words.of(tokenizer, pair)
+
+    assert words.word_of.tolist() == [-1, 0, 1, 1, -1, 2, 2, 3, 4, 4, -1]
+    assert words.matches == [(1, 2)]
+    everywhere = np.full((1, 11, 11), 1 / 11, np.float32)
+    np.testing.assert_allclose(words.attention(everywhere)[0, 0], [1 / 11, 2 / 11, 2 / 11, 1 / 11, 2 / 11])
+    assert words.whole_attention(everywhere).shape == (1, 8, 8)
+    np.testing.assert_allclose(words.whole_attention(everywhere)[0].sum(1), 1, rtol=1e-5)
+
+
+def test_sampled_pairs_are_spread_over_the_queries() -> None:
+    query_of = np.repeat([0, 1, 2], [50, 3, 20])
+
+    chosen = spread_over_queries(query_of, 9, seed=0)
+
+    assert np.bincount(query_of[chosen]).tolist() == [3, 3, 3]

@@ -1,0 +1,80 @@
+"""Heads that do nothing go first, and heads that do the same work are not both taken for dispensable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from models import Classifier
+from models.study.gradients import OpenNetwork
+from models.study.search.compute import importance
+from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
+
+DEAD = {(0, 1), (0, 3), (1, 0), (2, 2)}  # 4 of 12: three tenths, rounded
+TITLES = [
+    "Simpson Strong-Tie 12-Gauge Angle",
+    "wood deck screws",
+    "usb charger",
+    "kitchen towel, white",
+    "a lamp",
+]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
+    """A random model with three tenths of its heads multiplied by zero."""
+    directory = tmp_path_factory.mktemp("dead")
+    model = random_model(3, vocab_size=len(VOCABULARY))
+    for layer, head in DEAD:
+        model.bert.encoder.layer[layer].attention.output.dense.weight.data[:, head * 8 : head * 8 + 8] = 0
+    model.save_pretrained(directory)
+    write_vocabulary(directory)
+    return Classifier.load(directory, "cpu", "float32")
+
+
+@pytest.fixture(scope="module")
+def gradients(classifier: Classifier) -> np.ndarray:
+    pairs = [(query, title) for query in ("angle bracket", "white towel", "usb lamp") for title in TITLES]
+    grades = np.random.default_rng(0).integers(0, 5, len(pairs))
+    return OpenNetwork(classifier).gate_gradients(classifier.tokenizer.encode(pairs), grades)
+
+
+Rule = Callable[[np.ndarray, importance.Order], importance.Order]
+
+
+@pytest.mark.parametrize(
+    "rule", [importance.by_full_fisher, importance.by_diagonal_fisher, importance.by_michel]
+)
+def test_heads_multiplied_by_zero_go_first(classifier: Classifier, gradients: np.ndarray, rule: Rule) -> None:
+    order = rule(gradients, importance.held_heads(classifier))
+
+    assert set(order[: len(DEAD)]) == DEAD
+    assert sorted(order) == list(importance.held_heads(classifier))
+
+
+def test_magnitude_sees_heads_multiplied_by_zero(classifier: Classifier) -> None:
+    order = importance.by_magnitude(classifier, importance.held_heads(classifier))
+
+    assert set(order[: len(DEAD)]) == DEAD
+
+
+def test_of_two_heads_that_do_the_same_only_one_goes_early() -> None:
+    rng = np.random.default_rng(1)
+    shared, own = rng.standard_normal(500), rng.standard_normal(500)
+    # Heads 0 and 1 move the loss together; head 2 alone, a little more than either of them.
+    gradients = np.stack([shared, shared, 1.2 * own], 1)[:, None, :]
+    held = [(0, 0), (0, 1), (0, 2)]
+
+    full = importance.by_full_fisher(gradients, held)
+    diagonal = importance.by_diagonal_fisher(gradients, held)
+
+    assert full[1] == (0, 2)
+    assert set(diagonal[:2]) == {(0, 0), (0, 1)}
+
+
+def test_weights_without_heads_keep_all_others() -> None:
+    weights = importance.weights_without([(0, 1)], (2, 2))
+
+    np.testing.assert_array_equal(weights, [[1, 0], [1, 1]])

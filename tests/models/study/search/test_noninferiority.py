@@ -1,0 +1,82 @@
+"""A mask is called harmless only where the held-out queries show it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models.quality.evaluation import Evaluation
+from models.quality.labelled import LabelledPair
+from models.study.base import Judged
+from models.study.search.noninferiority import Loss, compare, fixed_sequence
+from models.study.statistics import Resamples
+
+QUERIES, TITLES, GRADES = 40, 10, 5
+
+
+@pytest.fixture(scope="module")
+def data() -> Judged:
+    rng = np.random.default_rng(0)
+    pairs = [
+        LabelledPair(f"query {q}", f"title {t}", int(rng.integers(0, GRADES)))
+        for q in range(QUERIES)
+        for t in range(TITLES)
+    ]
+    return Judged.of(pairs, "made up")
+
+
+def graded(data: Judged, spoilt: float, seed: int = 1) -> Evaluation:
+    """Predictions that know the grade but for a share of the pairs."""
+    rng = np.random.default_rng(seed)
+    guess = rng.integers(0, GRADES, len(data))
+    grade = np.where(rng.random(len(data)) < spoilt, guess, data.grade)
+    probabilities = np.full((len(data), GRADES), 0.05)
+    probabilities[np.arange(len(data)), grade] = 0.8
+    return Evaluation([query for query, _ in data.pairs], data.grade.tolist(), probabilities)
+
+
+def losses(data: Judged, masked: Evaluation, margin: float = 0.02) -> dict[str, Loss]:
+    resamples = Resamples(data, 500, 0)
+    whole = resamples.draws(graded(data, 0.2))
+    return compare(resamples, whole, masked, margin=margin, alpha=0.025, queries=QUERIES)
+
+
+def test_same_predictions_lose_nothing(data: Judged) -> None:
+    found = losses(data, graded(data, 0.2))
+
+    assert all(loss.delta == loss.bound == loss.error == 0 for loss in found.values())
+    assert [v.passed for v in fixed_sequence([found], 0.02)] == [True]
+
+
+def test_noise_that_may_hide_a_loss_does_not_pass(data: Judged) -> None:
+    found = losses(data, graded(data, 0.2, seed=2))
+
+    assert found["qwk"].bound < found["qwk"].delta
+    assert [v.passed for v in fixed_sequence([found], 0.02)] == [False]
+    assert found["qwk"].power < 0.5
+    assert found["qwk"].queries_needed > QUERIES
+
+
+def test_a_wide_margin_needs_few_queries(data: Judged) -> None:
+    found = losses(data, graded(data, 0.2, seed=2), margin=0.5)
+
+    assert [v.passed for v in fixed_sequence([found], 0.5)] == [True]
+    assert found["qwk"].power > 0.99
+    assert found["qwk"].queries_needed < QUERIES
+
+
+def test_nothing_is_tested_after_the_first_failure() -> None:
+    good, bad = (
+        {"qwk": Loss(0.0, bound, 0.01, 0.5, 100), "ndcg10": Loss(0.0, 0.0, 0.01, 0.5, 100)}
+        for bound in (-0.01, -0.03)
+    )
+
+    verdicts = fixed_sequence([good, bad, good], 0.02)
+
+    assert [(v.tested, v.passed) for v in verdicts] == [(True, True), (True, False), (False, False)]
+
+
+def test_every_metric_must_pass_and_the_margin_itself_does_not() -> None:
+    found = {"qwk": Loss(0.0, -0.01, 0.01, 0.5, 100), "ndcg10": Loss(0.0, -0.02, 0.01, 0.5, 100)}
+
+    assert not fixed_sequence([found], 0.02)[0].passed

@@ -1,0 +1,84 @@
+"""Equal patterns are found equal, layers tell what they know, and two seeds are compared head by head."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import jensenshannon
+
+from models import Classifier
+from models.study.base import Result, Study
+from models.study.similarity.compute import compute as similarity
+from models.study.similarity.distances import jensen_shannon
+from tests.models.study.planted import PLANTED, planted_study, write_planted
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    directory = tmp_path_factory.mktemp("similarity")
+    other = Classifier.load(write_planted(directory / "other", seed=9), "cpu", "float32")
+    return dataclasses.replace(planted_study(directory, holdout=False), peer=other)
+
+
+@pytest.fixture(scope="module")
+def result(study: Study) -> Result:
+    return similarity.run(study)
+
+
+def test_distance_is_scipys_jensen_shannon() -> None:
+    rng = np.random.default_rng(0)
+    first, second = (rng.dirichlet(np.ones(7), (heads, 7)).astype(np.float32) for heads in (3, 4))
+
+    found = jensen_shannon(first, second)
+
+    expected = [[jensenshannon(a, b, base=2, axis=1).mean() for b in second] for a in first]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_even_heads_are_one_cluster_and_planted_ones_stand_apart(result: Result) -> None:
+    heads = [tuple(head) for head in result.json["similarity"]["heads"]]
+    clusters = dict(zip(heads, result.json["similarity"]["clusters"], strict=True))
+    busy = {*PLANTED.values(), (1, 0)}
+
+    even = {clusters[head] for head in heads if head not in busy}
+    assert len(even) == 1
+    for role in ("term_match", "previous_word", "next_word", "special"):
+        assert clusters[PLANTED[role]] not in even
+    assert result.json["similarity"]["sharing"] >= 18 / 24
+
+
+def test_probes_find_in_which_layer_a_thing_becomes_known(result: Result) -> None:
+    terms, grade = (np.array(result.json["probes"][name]["value"]) for name in ("term_overlap", "grade"))
+
+    assert terms[1] > 0.95 > terms[0] + 0.1  # head 0.0 writes it
+    assert grade[2:].min() > 0.9  # head 1.0 sums it up in [CLS]
+    assert np.abs(grade[:2]).max() < 0.6
+
+
+def test_the_same_heads_are_recognised_in_a_model_of_another_seed(result: Result) -> None:
+    found = result.json["seeds"]
+
+    assert found["matched"]["value"] < 0.1 < found["random_matching"]
+    assert found["p"] == 1 / 1000
+    assert found["same_place_p"] < 0.05  # the planted places are the same in both
+    claims = {finding.claim: finding.replicates for finding in result.findings}
+    assert claims["differences between heads come from initialisation"] is False
+
+
+def test_without_a_second_model_nothing_is_said_of_seeds(tmp_path: Path) -> None:
+    found = similarity.run(planted_study(tmp_path, queries=4, titles=3, holdout=False))
+
+    assert found.json["seeds"] is None
+    assert "--other" in found.conclusion
+
+
+def test_report_is_plain_json_and_figures_can_be_drawn(result: Result) -> None:
+    json.dumps(result.json, allow_nan=False)
+    figures = [figure for section in result.sections for figure in section.figures]
+    assert [figure.name for figure in figures] == ["similarity_matrix", "probes"]
+    for figure in figures:
+        figure.draw().canvas.draw()

@@ -1,0 +1,36 @@
+"""The committed sample sets: what the README's examples and the studies run on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from models.quality.labelled import read_labelled
+from models.training.demo.samples import SETS, write_samples
+
+SAMPLES = Path(__file__).parents[4] / "data" / "sample"
+
+
+def test_no_query_is_both_calibrated_on_and_reported_on() -> None:
+    sets = {name: read_labelled(SAMPLES / f"{name}.jsonl.gz", grades=5) for name in SETS}
+    queries = {name: {pair.query for pair in pairs} for name, pairs in sets.items()}
+    assert not queries["calibration"] & queries["test"]
+    for pairs in sets.values():
+        assert {pair.grade for pair in pairs} == {0, 1, 2, 3, 4}
+        assert len({(pair.query, pair.title) for pair in pairs}) == len(pairs)
+
+
+def test_only_esci_pairs_of_the_right_folds_are_written(tmp_path: Path) -> None:
+    rows = [
+        {"query": f"q{fold}", "title": "t", "grade": 1, "source": source, "fold": fold}
+        for fold in range(10)
+        for source in ("esci_us_150q", "esci_us_150q:random_neg", "chorus_icecat", "dbpedia_entity_v2")
+    ]
+    with gzip.open(tmp_path / "graded.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    assert write_samples(tmp_path, tmp_path / "out") == {"calibration": 4, "test": 4}
+
+    written = read_labelled(tmp_path / "out" / "test.jsonl.gz", grades=5)
+    assert {pair.query for pair in written} == {"q0", "q1"}

@@ -1,0 +1,376 @@
+"""The waiting line: what a request would lose if a batch were chosen wrongly."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from service.batching.fair_queue import AGED_PART, FairQueue, Flow, Item
+
+MAX_AGE_S = 10.0
+BUDGET = 1000
+lengths = st.integers(1, 512)
+
+
+class Waiting(NamedTuple):
+    """An item as the model of the queue knows it; `place` is its place in the fair order.
+
+    That is: when its request would be done under sharing, which strand came first, which item is shorter.
+    """
+
+    place: tuple[float, int, int]
+    item: Item[str]
+    since: float
+    deadline: float
+
+
+class LineOfRequests(RuleBasedStateMachine):
+    """Requests come, go and grow late while batches of any budget are taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: FairQueue[str, int] = FairQueue(max_age_s=MAX_AGE_S)
+        self.now = 0.0
+        self.flows: dict[int, Flow[str, int]] = {}
+        self.waiting: dict[tuple[int, int], Waiting] = {}
+        self.strands = 0
+        self.batches = 0
+
+    @rule(
+        items=st.lists(st.tuples(st.integers(1, 40), st.sampled_from("abc")), min_size=1, max_size=12),
+        patience=st.one_of(st.none(), st.floats(0, 30)),
+    )
+    def push(self, items: list[tuple[int, str]], patience: float | None) -> None:
+        owner = len(self.flows)
+        deadline = None if patience is None else self.now + patience
+        work = [Item(tokens, lane, f"{owner}.{n}") for n, (tokens, lane) in enumerate(items)]
+        self.flows[owner] = self.queue.push(owner, work, now=self.now, deadline=deadline)
+        finish = self.queue.sharing.time + sum(item.tokens for item in work)
+        for lane in dict.fromkeys(item.lane for item in work):
+            self.strands += 1
+            mine = [n for n, item in enumerate(work) if item.lane == lane]
+            for rank, n in enumerate(sorted(mine, key=lambda n: work[n].tokens)):
+                place = (finish, self.strands, rank)
+                patient = inf if deadline is None else deadline
+                self.waiting[owner, n] = Waiting(place, work[n], self.now, patient)
+
+    @rule(seconds=st.floats(0, 8))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.flows)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        owner = data.draw(st.sampled_from(sorted(self.flows)))
+        gone = [key for key in self.waiting if key[0] == owner]
+        assert self.queue.remove(self.flows[owner]) == len(gone)
+        for key in gone:
+            del self.waiting[key]
+
+    @rule(budget=st.integers(1, 200))
+    def take(self, budget: int) -> None:
+        entries, dropped = self.queue.take(budget, self.now)
+
+        for owner, items in dropped:
+            late = [key for key in self.waiting if key[0] == owner]
+            assert items == len(late) > 0, "a request was dropped twice, or in part"
+            assert self.waiting[late[0]].deadline <= self.now, "a request was dropped before its deadline"
+            for key in late:
+                del self.waiting[key]
+
+        before = {key: w for key, w in self.waiting.items() if w.deadline > self.now}
+        assert bool(entries) == bool(before), "the device idles while work is queued"
+        if not entries:
+            return
+        taken = {}
+        for owner, position, item in entries:
+            waiting = self.waiting.pop((owner, position))  # KeyError: taken twice, or after it was dropped
+            assert waiting.item is item
+            taken[owner, position] = waiting
+
+        aged = [w for w in before.values() if self.now - w.since > MAX_AGE_S]
+        first = min(before.values())
+        if aged and self.batches % AGED_PART == 0:
+            first = min(aged, key=lambda w: w.place[1])
+        self.batches += 1
+        lane = str(first.item.lane)
+        tokens = sum(w.item.tokens for w in taken.values())
+        assert tokens <= budget or len(taken) == 1, "a batch is over its budget"
+        assert all(w.item.lane == lane for w in taken.values()), "two networks in one batch"
+
+        mine = {key: w for key, w in before.items() if w.item.lane == lane}
+        aged = sorted((w for w in aged if w.item.lane == lane), key=lambda w: (w.place[1], w.place[2]))
+        left = [w for key, w in mine.items() if key not in taken]
+        # By age: a quarter of the batch at most, or one item; the oldest first, and it in any case.
+        out_of_turn = [w for w in taken.values() if any(other.place < w.place for other in left)]
+        by_age = sum(w.item.tokens for w in out_of_turn)
+        assert by_age <= budget // AGED_PART or len(out_of_turn) == 1, "more than its part went by age"
+        assert set(out_of_turn) <= set(aged), "somebody was overtaken in the fair order"
+        assert not aged or aged[0] in taken.values(), "the oldest of those past the age was passed over"
+        if len(taken) > len(out_of_turn):
+            following = min(left, default=None)
+            assert following is None or tokens + following.item.tokens > budget, "the batch had room"
+
+    @invariant()
+    def accounts_balance(self) -> None:
+        assert self.queue.items == len(self.waiting)
+        assert self.queue.tokens == sum(w.item.tokens for w in self.waiting.values())
+        oldest = min((w.since for w in self.waiting.values()), default=self.now)
+        assert self.queue.oldest_age_s(self.now) == self.now - oldest
+        if not self.waiting:
+            assert not self.queue._lanes, "an empty queue still holds something"
+
+
+TestLineOfRequests = LineOfRequests.TestCase
+TestLineOfRequests.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+def queue_of(*requests: list[int], max_age_s: float = inf) -> FairQueue[None, int]:
+    """Requests named 0, 1, … with items of the given lengths."""
+    queue: FairQueue[None, int] = FairQueue(max_age_s=max_age_s)
+    for owner, request in enumerate(requests):
+        queue.push(owner, [Item(tokens, "lane", None) for tokens in request], now=0.0)
+    return queue
+
+
+def owners(queue: FairQueue[None, int], budget: int = BUDGET, now: float = 0.0) -> list[int]:
+    return [entry.owner for entry in queue.take(budget, now)[0]]
+
+
+@given(
+    big=st.lists(st.integers(1, 480), min_size=20, max_size=200),
+    small=st.integers(1, 480),
+    batches=st.integers(0, 8),
+)
+@settings(deadline=None)
+def test_one_title_gets_into_the_very_next_batch_beside_a_long_request(
+    big: list[int], small: int, batches: int
+) -> None:
+    queue = queue_of(big)
+    for _ in range(batches):
+        queue.take(BUDGET, now=0.0)
+    queue.push(1, [Item(small, "lane", None)], now=0.0)
+    assert 1 in owners(queue)
+
+
+@given(
+    bigs=st.lists(st.lists(lengths, min_size=40, max_size=120), min_size=2, max_size=5),
+    small=lengths,
+    batches=st.integers(0, 8),
+)
+@settings(deadline=None)
+def test_one_title_waits_for_at_most_two_batches_beside_many_long_requests(
+    bigs: list[list[int]], small: int, batches: int
+) -> None:
+    queue = queue_of(*bigs)
+    for _ in range(batches):
+        queue.take(BUDGET, now=0.0)
+    queue.push(99, [Item(small, "lane", None)], now=0.0)
+    assert 99 in owners(queue) + owners(queue)
+
+
+@given(
+    arrivals=st.lists(
+        st.tuples(st.integers(0, 3), st.lists(lengths, min_size=1, max_size=60), st.booleans()),
+        min_size=1,
+        max_size=12,
+    )
+)
+@settings(deadline=None)
+def test_nobody_is_done_later_than_if_all_shared_the_device(
+    arrivals: list[tuple[int, list[int], bool]],
+) -> None:
+    """Whatever comes, and whoever gives up: it is done within one batch of when sharing had done it."""
+    queue: FairQueue[None, int] = FairQueue(max_age_s=inf)
+    waiting: dict[int, Flow[None, int]] = {}
+    shared: dict[int, float] = {}
+    due: dict[int, int] = {}  # how much work had been done when sharing was done with it
+    work = 0
+
+    def batch() -> None:
+        nonlocal work
+        entries, _ = queue.take(BUDGET, now=0.0)
+        tokens = float(sum(entry.item.tokens for entry in entries))
+        work += int(tokens)
+        while tokens > 1e-6 and shared:
+            part = min(tokens / len(shared), min(shared.values()))
+            tokens -= part * len(shared)
+            for owner in list(shared):
+                shared[owner] -= part
+                if shared[owner] <= 1e-6:
+                    del shared[owner]
+                    due[owner] = work
+        for owner in [owner for owner, flow in waiting.items() if not flow.items]:
+            del waiting[owner]
+        for owner in waiting:
+            assert owner not in due or work <= due[owner] + BUDGET, "later than under sharing"
+
+    for owner, (batches, request, gives_up) in enumerate(arrivals):
+        waiting[owner] = queue.push(owner, [Item(tokens, "lane", None) for tokens in request], now=0.0)
+        shared[owner] = sum(request)
+        for _ in range(batches):
+            batch()
+        if gives_up and owner in waiting:
+            flow = waiting.pop(owner)
+            got = sum(request) - flow.tokens
+            queue.remove(flow)
+            if owner in shared:
+                shared[owner] -= sum(request) - got
+                if shared[owner] <= 1e-6:
+                    del shared[owner]
+    while waiting:
+        batch()
+
+
+def test_equal_requests_are_served_first_come_first_served() -> None:
+    """Served side by side they would all end together, as late as the last of them must."""
+    queue = queue_of(*[[25] * 40] * 4)
+    assert [set(owners(queue)) for _ in range(4)] == [{0}, {1}, {2}, {3}]
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_a_long_request_ends_however_many_short_ones_keep_coming(fill: bool) -> None:
+    """Every batch could be filled with newcomers alone; a quarter of it goes to what is past its age."""
+    queue = queue_of([25] * 100, max_age_s=1.0)
+    got = newcomers = 0
+    for turn in range(12 if fill else 14):
+        while queue.tokens - 25 * (100 - got) < 2 * BUDGET:
+            newcomers += 1
+            queue.push(newcomers, [Item(25, "lane", None)], now=float(turn))
+        entries, _ = queue.take(BUDGET, now=float(turn), fill=fill)
+        got += [entry.owner for entry in entries].count(0)
+    assert got == 100
+
+
+def test_who_is_done_with_a_batch_need_not_wait_for_part_of_an_old_request_that_got_its_part() -> None:
+    queue = queue_of([25] * 1000, max_age_s=1.0)
+    for turn in range(2, 6):
+        assert queue.take(BUDGET, now=float(turn), fill=False)[0][0].owner == 0
+        queue.push(turn, [Item(25, "lane", None)], now=float(turn))
+        assert [entry.owner for entry in queue.take(BUDGET, now=float(turn), fill=False)[0]] == [turn]
+
+
+def test_a_short_request_passes_each_time_the_long_one_before_it() -> None:
+    """Sharing lets it, while the long one would need longer even so; the rest of the batch is not lost."""
+    queue = queue_of([25] * 1000)
+    for owner in range(1, 11):
+        queue.push(owner, [Item(25, "lane", None)], now=0.0)
+        batch = owners(queue)
+        assert batch[0] == owner
+        assert batch[1:] == [0] * 39
+
+
+def test_who_is_done_with_a_batch_need_not_wait_for_part_of_a_long_request() -> None:
+    queue = queue_of([25] * 1000, [25] * 2, [25])
+    assert [entry.owner for entry in queue.take(BUDGET, now=0.0, fill=False)[0]] == [2, 1, 1]
+    assert [entry.owner for entry in queue.take(BUDGET, now=0.0, fill=False)[0]] == [0] * 40
+
+
+def test_a_request_does_not_pay_for_others_that_gave_up() -> None:
+    queue = queue_of([25] * 400)
+    others = [queue.push(owner, [Item(25, "lane", None)] * 200, now=0.0) for owner in range(1, 5)]
+    assert set(owners(queue)) == {1}
+    for flow in others:
+        queue.remove(flow)
+    queue.push(99, [Item(25, "lane", None)] * 400, now=0.0)
+    assert [set(owners(queue)) for _ in range(11)] == [{0}] * 10 + [{99}]
+
+
+def test_what_is_before_a_request_is_known_when_it_comes() -> None:
+    """The admission limit: a short request waits for little even behind many tokens, a long one for all."""
+    queue = queue_of([25] * 400, [25] * 400, [25])
+    assert queue.ahead_of(10) == 30
+    assert queue.ahead_of(1000) == 3000
+    assert queue.ahead_of(100_000) == queue.tokens
+
+
+def test_neighbours_in_a_batch_are_alike_in_length() -> None:
+    """Short and long titles arrive in turn; a batch holds one sort, so little time is lost on the mixture."""
+    queue = queue_of(*[[30], [40]] * 20)
+    batch, _ = queue.take(300, now=0.0)
+    assert [entry.item.tokens for entry in batch] == [30] * 10
+
+
+def test_a_long_title_is_not_overtaken_for_ever_by_short_ones() -> None:
+    queue = queue_of([10], [90], *[[10]] * 100, max_age_s=1.0)
+    young, _ = queue.take(100, now=1.0)
+    assert 1 not in [entry.owner for entry in young]
+    queue.push(1000, [Item(10, "lane", None)], now=1.0)
+    old, _ = queue.take(100, now=1.5)
+    assert old[0].owner == 1
+
+
+def test_a_title_over_the_budget_goes_alone() -> None:
+    queue = queue_of([10], [300], [10])
+    assert [owners(queue, budget=100) for _ in range(2)] == [[0, 2], [1]]
+
+
+def test_an_overdue_request_of_another_model_is_next_after_the_batch_before_it() -> None:
+    queue: FairQueue[None, str] = FairQueue(max_age_s=1.0)
+    for _ in range(20):
+        queue.push("full", [Item(50, "full", None)], now=0.0)
+    queue.push("pruned", [Item(50, "pruned", None)], now=0.0)
+    for _ in range(20):
+        queue.push("full", [Item(50, "full", None)], now=0.0)
+    taken = [{entry.owner for entry in queue.take(BUDGET, now=2.5)[0]} for _ in range(3)]
+    assert taken == [{"full"}, {"pruned"}, {"full"}]
+
+
+def test_short_requests_of_one_model_do_not_keep_out_a_long_one_of_another() -> None:
+    queue: FairQueue[None, str] = FairQueue(max_age_s=1.0)
+    queue.push("long", [Item(50, "pruned", None)] * 100, now=0.0)
+    taken = []
+    for turn in range(12):
+        for _ in range(20):
+            queue.push("short", [Item(50, "full", None)], now=2.0 + turn)
+        taken.append({entry.owner for entry in queue.take(BUDGET, now=2.0 + turn)[0]})
+    assert taken.count({"long"}) == 3
+
+
+def test_two_overdue_models_still_run_in_full_batches() -> None:
+    """Under overload everything is overdue; batches of one item would turn that into a standstill."""
+    queue: FairQueue[None, int] = FairQueue(max_age_s=1.0)
+    for owner in range(400):
+        queue.push(owner, [Item(25, ("full", "pruned")[owner % 2], None)], now=0.0)
+    batches = [owners(queue, now=5.0) for _ in range(10)]
+    assert [len(batch) for batch in batches] == [BUDGET // 25] * 10
+    assert [batch[0] for batch in batches] == [0, 1, 80, 81, 160, 161, 240, 241, 320, 321]
+
+
+def test_clients_that_come_and_go_leave_nothing_behind() -> None:
+    """Behind a stuck device 10,000 requests time out; the line must not remember them."""
+    queue = queue_of([25])
+    for owner in range(10_000):
+        queue.remove(queue.push(owner, [Item(25, "lane", None)] * 3, now=0.0))
+    assert (queue.items, queue.tokens) == (1, 25)
+    (lane,) = queue._lanes.values()
+    assert len(lane.strands) == 1
+    assert len(lane.line) <= 20
+
+
+def test_ages_turn_goes_to_the_oldest_that_is_not_late() -> None:
+    queue: FairQueue[str, str] = FairQueue(max_age_s=MAX_AGE_S)
+    for owner in range(4):
+        queue.push(f"before {owner}", [Item(1, "a", "")], now=0)
+        queue.take(1, 0)
+    # The late one is longer, so it stands behind "old" in its lane's fair order, though it came first.
+    queue.push("late", [Item(3, "c", "late")], now=0, deadline=1)
+    queue.push("old", [Item(1, "b", "b"), Item(1, "c", "c")], now=0)
+    entries, dropped = queue.take(1, MAX_AGE_S + 1)
+    assert [entry.item.payload for entry in entries] == ["b"]
+    assert [late.owner for late in dropped] == ["late"]
+
+
+def test_age_has_no_turn_where_all_that_was_past_it_came_too_late() -> None:
+    queue: FairQueue[str, int] = FairQueue(max_age_s=1.0)
+    queue.push("late", [Item(1, "a", 0)], now=0.0, deadline=1.5)
+    queue.push("long", [Item(100, "a", 0)], now=1.5)
+    queue.push("short", [Item(1, "b", 0)], now=1.5)
+    entries, late = queue.take(BUDGET, now=2.0)
+    assert [entry.owner for entry in entries] == ["short"]
+    assert [dropped.owner for dropped in late] == ["late"]

@@ -1,0 +1,237 @@
+"""What an experiment says, from the rows in the database to the sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import orjson
+import pytest
+from pydantic import ValidationError
+from sqlalchemy import text
+
+from service.experiments.analysis.report import ReportSpec, analyse
+from service.experiments.analysis.verdicts import judge
+from service.experiments.definition.events import Exposure, Outcome, ShadowResult
+from service.experiments.definition.metric import Metric
+from service.experiments.storage.store import Store
+
+SHARES = {"control": 0.5, "pruned": 0.5}
+NOW = 1e6
+
+
+def fill(
+    store: Store,
+    *,
+    units: int = 1200,
+    rates: dict[str, float] | None = None,
+    keep: float = 1.0,
+    shadows: int = 0,
+) -> None:
+    """Units in turn to the arms, each with clicks at the arm's rate; keep: of the pruned arm's exposures."""
+    rng = np.random.default_rng(1)
+    rates = rates or {"control": 0.5, "pruned": 0.5}
+    exposures, outcomes = [], []
+    for i in range(units):
+        arm = list(rates)[i % len(rates)]
+        if arm == "pruned" and rng.random() > keep:
+            continue
+        exposures.append(Exposure("prune20", f"u{i}", arm, 1, 100.0, "v"))
+        past = rng.normal(5, 1)
+        outcomes.append(Outcome("prune20", f"p{i}", f"u{i}", "past", past, 50.0))
+        outcomes.append(Outcome("prune20", f"s{i}", f"u{i}", "spent", past + rng.normal(0, 0.3), 150.0))
+        if rng.random() < rates[arm]:
+            outcomes.append(Outcome("prune20", f"c{i}", f"u{i}", "clicks", 1.0, 200.0))
+    store.add_exposures(exposures)
+    store.record_outcomes(outcomes, known=["prune20"])
+    store.add_shadow(
+        [
+            ShadowResult(
+                "prune20",
+                "pruned",
+                100.0,
+                float(rng.normal(0.01, 0.02)),
+                tuple(rng.uniform(0, 0.05, 20)),
+                rank_correlation=0.95,
+                ndcg_control=0.8,
+                ndcg_arm=float(rng.normal(0.79, 0.01)),
+            )
+            for _ in range(shadows)
+        ]
+    )
+
+
+def spec(*metrics: Metric, **changes: object) -> ReportSpec:
+    values: dict[str, object] = {
+        "experiment": "prune20",
+        "control": "control",
+        "arms": SHARES,
+        "metrics": metrics,
+        "planned_units": 1200,
+    }
+    return ReportSpec(**values | changes)  # type: ignore[arg-type]
+
+
+CLICKS = Metric(name="clicks", kind="proportion", margin=0.3)
+
+
+def test_an_arm_that_is_no_worse_than_the_margin_may_ship(store: Store) -> None:
+    fill(store, shadows=200)
+    report = analyse(store, spec(CLICKS, Metric(name="spent", covariate="past")), NOW)
+    assert report.recommendation == "ship"
+    assert report.exposures == {"control": 600, "pruned": 600}
+    assert not report.sample_ratio.alarm
+    (arm,) = report.arms
+    clicks, spent = arm.metrics
+    assert clicks.decision == "good_enough"
+    assert clicks.units == clicks.control_units == 600
+    assert clicks.relative_low is not None
+    assert clicks.relative_low > -0.3
+    assert "worse by at most" in report.text
+    assert spent.decision == "undecided"
+    assert spent.variance_explained == pytest.approx(1 / (1 + 0.3**2), abs=0.03)
+    assert arm.shadow is not None
+    assert arm.shadow.pairs == 4000
+    assert arm.shadow.abs_delta_p99 == pytest.approx(0.0495, rel=0.06)
+    delta, loss = arm.shadow.measures["mean_delta"], arm.shadow.measures["ndcg_loss"]
+    assert delta.low is not None
+    assert delta.low < 0.01 < delta.high  # type: ignore[operator]
+    assert loss.mean == pytest.approx(0.01, abs=0.002)
+    assert loss.low is not None
+    assert loss.low < loss.mean < loss.high  # type: ignore[operator]
+    assert orjson.loads(orjson.dumps(report))["arms"][0]["metrics"][0]["metric"] == "clicks"
+
+
+def test_an_arm_that_is_too_bad_is_to_be_stopped(store: Store) -> None:
+    fill(store, rates={"control": 0.6, "pruned": 0.2})
+    report = analyse(store, spec(CLICKS), NOW)
+    assert report.recommendation == "stop"
+    assert report.arms[0].metrics[0].decision == "too_bad"
+    assert "the margin is 30 %" in report.text
+    # The same with lower numbers as the better ones.
+    errors = CLICKS.model_copy(update={"better": "lower"})
+    assert analyse(store, spec(errors), NOW).arms[0].metrics[0].decision == "better"
+
+
+def test_a_harmed_secondary_metric_is_said_beside_the_recommendation(store: Store) -> None:
+    fill(store, rates={"control": 0.6, "pruned": 0.2})
+    report = analyse(store, spec(Metric(name="spent", margin=0.1), CLICKS), NOW)
+    assert report.recommendation == "ship"
+    assert "But: pruned on clicks is too bad" in report.text
+
+
+def test_lost_units_make_every_result_invalid(store: Store) -> None:
+    fill(store, keep=0.6)
+    report = analyse(store, spec(CLICKS), NOW)
+    assert report.recommendation == "invalid"
+    assert report.sample_ratio.alarm
+    assert report.sample_ratio.chi_square_p < 1e-6
+
+
+def test_an_arm_that_was_rolled_back_is_no_mismatch_and_no_candidate(store: Store) -> None:
+    fill(store, keep=0.6)
+    report = analyse(store, spec(CLICKS, rolled_back=["pruned"]), NOW)
+    assert not report.sample_ratio.alarm
+    assert report.recommendation == "stop"
+    assert "rolled back" in report.text
+
+
+def test_harm_above_the_cap_is_shown_beside_it(store: Store) -> None:
+    """The arm loses only the largest baskets: capped at the 95th percentile, most of the loss is unseen."""
+    rng = np.random.default_rng(6)
+    n = 1500
+    baskets = rng.normal(20, 2, n)
+    baskets[rng.random(n) < 0.06] = 40
+    huge = (rng.random(n) < 0.33) & (baskets == 40)
+    is_pruned = np.arange(n) % 2 == 1
+    baskets[huge & ~is_pruned] = 220
+    baskets[huge & is_pruned] = 22
+    arms = np.where(is_pruned, "pruned", "control")
+    store.add_exposures([Exposure("prune20", f"u{i}", str(arms[i]), 1, 100.0, "v") for i in range(n)])
+    for start in range(0, n, 500):
+        store.record_outcomes(
+            [
+                Outcome("prune20", f"o{i}", f"u{i}", "basket", baskets[i], 150.0)
+                for i in range(start, start + 500)
+            ],
+            known=["prune20"],
+        )
+    with store._write() as db:  # as PostgreSQL does by itself; without it the planner knows nothing
+        db.execute(text("ANALYZE"))
+    capped = analyse(store, spec(Metric(name="basket", winsorize=0.95)), NOW).arms[0].metrics[0]
+    raw = analyse(store, spec(Metric(name="basket")), NOW).arms[0].metrics[0]
+    found = capped.uncapped
+    assert found is not None
+    assert found.cap == pytest.approx(np.quantile(baskets, 0.95, method="inverted_cdf"))
+    assert (found.control_value, found.value) == (raw.control_value, raw.value)
+    assert (found.relative_low, found.relative_high) == (raw.relative_low, raw.relative_high)
+    assert found.relative == pytest.approx(
+        baskets[is_pruned].mean() / baskets[~is_pruned].mean() - 1, rel=1e-9
+    )
+    assert abs(capped.relative) < 0.3 * abs(found.relative)  # type: ignore[arg-type, operator]
+    assert raw.uncapped is None
+    assert f"without this cap the mean is {raw.value:.4g} against {raw.control_value:.4g}" in capped.text
+
+
+def test_alpha_is_shared_out_over_the_arms(store: Store) -> None:
+    fill(store, rates={"control": 0.5, "pruned": 0.5, "other": 0.5})
+    two = analyse(store, spec(CLICKS), NOW).arms[0].metrics[0]
+    shares = {"control": 1 / 3, "pruned": 1 / 3, "other": 1 / 3}
+    three = analyse(store, spec(CLICKS, arms=shares), NOW).arms
+    assert [arm.arm for arm in three] == ["pruned", "other"]
+    assert three[0].metrics[0].high > two.high  # type: ignore[operator]
+
+
+def test_an_empty_experiment_has_a_report_without_numbers(store: Store) -> None:
+    report = analyse(store, spec(CLICKS, Metric(name="r", kind="ratio", denominator="d")), NOW)
+    assert report.recommendation == "wait"
+    assert "0 of 1,200 planned units" in report.text
+    assert report.arms[0].metrics[0].difference is None
+    assert report.arms[0].shadow is None
+    orjson.dumps(report)
+    assert analyse(store, spec(), NOW).recommendation == "wait"
+
+
+def test_a_margin_relative_to_nothing_is_said_to_say_nothing(store: Store) -> None:
+    fill(store, rates={"control": 0.003, "pruned": 0.003})
+    metric = analyse(store, spec(CLICKS), NOW).arms[0].metrics[0]
+    assert metric.decision == "undecided"
+    assert "not clearly above 0" in metric.text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "sign", "decision"),
+    [
+        (0.01, 0.02, 0.03, 1, "better"),
+        (-0.02, 0.02, 0.03, 1, "good_enough"),
+        (-0.02, -0.01, 0.03, 1, "worse_within_margin"),
+        (-0.05, -0.01, 0.03, 1, "worse"),
+        (-0.05, -0.04, 0.03, 1, "too_bad"),
+        (-0.05, 0.01, 0.03, 1, "undecided"),
+        (-0.02, -0.01, None, 1, "worse"),
+        (-0.01, 0.02, 0.03, -1, "good_enough"),
+        (-0.02, -0.01, 0.03, -1, "better"),
+        (0.04, 0.05, 0.03, -1, "too_bad"),
+        (float("nan"), float("nan"), 0.03, 1, "undecided"),
+    ],
+)
+def test_verdicts(low: float, high: float, margin: float | None, sign: int, decision: str) -> None:
+    assert judge("x", low, high, margin=margin, sign=sign, relative=True).decision == decision
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"name": "a b"}, "name"),
+        ({"name": "a", "kind": "ratio"}, "a ratio needs one"),
+        ({"name": "a", "denominator": "b"}, "belongs to kind: ratio"),
+        ({"name": "a", "kind": "ratio", "denominator": "a"}, "another metric"),
+        ({"name": "a", "margin": 0.0}, "margin"),
+        ({"name": "a", "margin": 2.0}, "below 1"),
+        ({"name": "a", "kind": "proportion", "winsorize": 0.99}, "no effect"),
+        ({"name": "a", "winsorize": 0.4}, "winsorize"),
+        ({"name": "a", "window_hours": 0.0}, "window_hours"),
+        ({"name": "a", "colour": "red"}, "colour"),
+    ],
+)
+def test_a_wrong_metric_is_refused(values: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        Metric.model_validate(values)

@@ -1,0 +1,132 @@
+"""A wrong experiment is refused with its place, before any replica sees it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from service.deployment.config_file import first_problem
+from service.experiments.definition.buckets import BUCKETS, exposed_buckets, least_traffic
+from service.experiments.definition.config import ExperimentConfig, seconds
+from service.settings import LiveConfig
+
+CONTROL = {"name": "control", "variant": "full", "weight": 50}
+EXPERIMENT: dict[str, Any] = {
+    "name": "prune20",
+    "salt": "2026-11",
+    "arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 50}],
+    "traffic": 0.2,
+    "shadow": 0.05,
+    "where": {"locale": ["en", "de"], "premium": True},
+    "force": {"qa-1": "pruned"},
+    "ramp": [[0.01, "1h"], [0.05, "1d"]],
+    "guardrails": {"p99_ms": 250, "score_shift": 0.25, "error_rate": None},
+    "metrics": [{"name": "click", "margin": 0.02}],
+}
+
+
+def live(*experiments: dict[str, Any], **more: Any) -> LiveConfig:
+    variants = [{"name": "full"}, {"name": "pruned20", "head_mask": "0.1"}]
+    return LiveConfig.model_validate({"variants": variants, "experiments": list(experiments), **more})
+
+
+def refusal(*experiments: dict[str, Any], **more: Any) -> str:
+    with pytest.raises(ValidationError) as refused:
+        live(*experiments, **more)
+    return first_problem(refused.value)
+
+
+def test_a_config_survives_its_way_to_a_replica() -> None:
+    config = live(EXPERIMENT, holdout={"share": 0.05, "salt": "holdout"})
+    again = LiveConfig.model_validate(config.model_dump(mode="json"))
+    assert again == config
+    assert again.version == config.version
+    assert config.experiments[0].where == {"locale": ("en", "de"), "premium": (True,)}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "Two Words"}, r"^experiments\[0\]\.name"),
+        ({"salt": ""}, r"^experiments\[0\]\.salt"),
+        ({"salt": "layer"}, "salt of the slots"),
+        ({"salt": "a\0"}, r"^experiments\[0\]\.salt: must not hold a NUL character"),
+        ({"force": {"a\0": "pruned"}}, "must not hold a NUL character"),
+        ({"where": {"a\0": "en"}}, "must not hold a NUL character"),
+        ({"where": {"locale": "a\0"}}, r"\.where\.locale\[0\]: must not hold a NUL character"),
+        ({"where": {"locale": "\ud800"}}, r"\.where\.locale\[0\]: must not hold half of a surrogate pair"),
+        ({"metrics": [{"name": "a\0"}]}, r"\.metrics\[0\]\.name"),
+        ({"arms": EXPERIMENT["arms"][:1]}, r"^experiments\[0\]\.arms: .*2"),
+        ({"arms": [EXPERIMENT["arms"][0]] * 2}, "two are called 'control'"),
+        ({"arms": [{"name": "pruned", "variant": "x"}, CONTROL]}, r"\[0\]\.variant: .*'x'.*full, pruned20"),
+        ({"arms": [{"name": "pruned", "variant": "full", "weight": 0}, CONTROL]}, r"arms\[0\]\.weight"),
+        ({"traffic": 1.01}, r"\.traffic: .*1"),
+        ({"traffic": float("nan")}, r"\.traffic"),
+        ({"slots": [5, 5]}, "is empty"),
+        ({"slots": [0, 10_001]}, r"\.slots\[1\]: .*10000"),
+        ({"where": {"locale": []}}, r"\.where\.locale"),
+        ({"where": {"locale": [["en"]]}}, r"\.where\.locale\[0\]: should be a string"),
+        ({"force": {"qa-1": "nobody"}}, "force.qa-1: there is no arm 'nobody'"),
+        ({"ramp": [[0.3, "1h"]]}, "must rise"),
+        ({"traffic": 0.0001, "ramp": []},
+         r"traffic: .*0\.0001 exposes none .* 'control', 'pruned'; the least is 0\.0002"),
+        ({"arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 1}], "ramp": [[0.001, "1h"]]},
+         r"ramp\[0\]: a traffic of 0\.001 exposes none of the 10,000 buckets of the arm 'pruned'; "
+         r"the least is 0\.005103"),
+        ({"arms": [CONTROL | {"weight": 100_000}, {"name": "pruned", "variant": "pruned20", "weight": 1}]},
+         "arms: 'pruned' gets none of the 10,000 buckets"),
+        ({"ramp": [[0.1, "soon"]]}, "'soon' is no duration"),
+        ({"ramp": [[0.1, "0s"]]}, "longer than 0s"),
+        ({"guardrails": {"p99_ms": 0}}, r"\.guardrails\.p99_ms"),
+        ({"guardrails": {"window": "1s"}}, "5s to 1h"),
+        ({"guardrails": {"latency": 5}}, r"\.guardrails\.latency"),
+        ({"shadow": -0.1}, r"\.shadow"),
+        ({"metrics": [{"name": "click"}, {"name": "click"}]}, "two are called 'click'"),
+        ({"alpha": 0.5}, r"\.alpha"),
+        ({"oops": 1}, r"\.oops"),
+    ],
+)  # fmt: skip
+def test_a_wrong_experiment_is_refused_with_its_place(change: dict[str, Any], said: str) -> None:
+    assert re.search(said, refusal(EXPERIMENT | change))
+
+
+def test_every_arm_has_units_at_the_least_traffic() -> None:
+    for width in range(1, BUCKETS + 1):
+        assert exposed_buckets(width, least_traffic(width)) >= 1
+    assert len(live(EXPERIMENT | {"ramp": [[0.0, "1h"], [0.0002, "1h"]]}).experiments) == 1  # 0: shadow only
+
+
+def test_experiments_that_would_meet_are_refused() -> None:
+    other = EXPERIMENT | {"name": "other", "salt": "2026-12"}
+    assert "experiments[1].slots: [0, 10000) overlaps [0, 10000) of 'prune20'" in refusal(EXPERIMENT, other)
+    halves = (EXPERIMENT | {"slots": [0, 5000]}, other | {"slots": [5000, 10_000]})
+    assert len(live(*halves).experiments) == 2
+    assert "overlaps" in refusal(halves[0], other | {"slots": [4999, 10_000]})
+
+
+def test_one_name_or_salt_cannot_mean_two_things() -> None:
+    half, rest = {"slots": [0, 5000]}, {"slots": [5000, 10_000]}
+    assert "two experiments are called 'prune20'" in refusal(
+        EXPERIMENT | half, EXPERIMENT | rest | {"salt": "2026-12"}
+    )
+    assert "is the salt of the experiment 'prune20'" in refusal(
+        EXPERIMENT | half, EXPERIMENT | rest | {"name": "other"}
+    )
+    # A holdout of the same salt would take the first buckets of the first arm, and of no other.
+    assert "is the salt of the holdout" in refusal(EXPERIMENT, holdout={"share": 0.1, "salt": "2026-11"})
+
+
+def test_the_control_is_the_arm_of_that_name_or_the_first() -> None:
+    assert live(EXPERIMENT).experiments[0].control == "control"
+    arms = [{"name": name, "variant": "full"} for name in ("b", "control", "a")]
+    config = ExperimentConfig.model_validate(EXPERIMENT | {"arms": arms, "force": {}})
+    assert (config.control, config.treatments) == ("control", ("b", "a"))
+    arms = [{"name": name, "variant": "full"} for name in ("b", "a")]
+    assert ExperimentConfig.model_validate(EXPERIMENT | {"arms": arms, "force": {}}).control == "b"
+
+
+def test_durations_are_read_in_their_units() -> None:
+    assert [seconds(text) for text in ("30s", "1.5m", "2h", "7d")] == [30, 90, 7200, 604_800]

@@ -1,0 +1,116 @@
+"""Guardrails: what is broken is found, and chance is not called a breach."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from service.experiments.definition.config import Guardrails
+from service.experiments.online.guardrails import Breach, breach, exceeds, population_stability
+from service.experiments.online.window import LATENCY_BOUNDS, SCORE_BINS, Counts, Window
+
+NOTHING = Guardrails(error_rate=None, srm=None)
+
+
+def counts(requests: int = 1000, errors: int = 0, slow: int = 0, scores: np.ndarray | None = None) -> Counts:
+    made = Counts(requests=requests, errors=errors, slow=slow)
+    if scores is not None:
+        made.scores += np.histogram(scores, SCORE_BINS, (0, 1))[0]
+    return made
+
+
+def test_an_arm_that_fails_is_found_and_one_that_fails_as_control_does_is_not() -> None:
+    limits = Guardrails(error_rate=0.02)
+    found = breach("pruned", counts(errors=60), counts(), limits)
+    assert found == Breach(
+        "pruned", "error_rate", "60 of 1000 requests failed; the limit is 0.02 over the control's 0"
+    )
+    assert breach("pruned", counts(errors=60), counts(errors=50), limits) is None
+    assert breach("pruned", counts(errors=20), counts(), limits) is None
+
+
+def test_a_slow_arm_is_found() -> None:
+    limits = Guardrails(error_rate=None, p99_ms=100)
+    assert breach("pruned", counts(slow=10), counts(), limits) is None
+    found = breach("pruned", counts(slow=40), counts(), limits)
+    assert found is not None
+    assert found.guardrail == "p99"
+
+
+def test_nothing_is_said_from_too_few_requests() -> None:
+    limits = Guardrails(error_rate=0.02, p99_ms=1, score_shift=0.1, min_requests=50)
+    assert breach("pruned", counts(49, errors=49, slow=49), counts(), limits) is None
+    assert breach("pruned", counts(50, errors=50), counts(), limits) is not None
+
+
+def test_other_scores_are_found_and_alike_ones_are_not() -> None:
+    random = np.random.default_rng(7)
+    limits = Guardrails(error_rate=None, score_shift=0.1)
+    control = counts(scores=random.beta(2, 5, 20_000))
+    assert breach("pruned", counts(scores=random.beta(2, 5, 20_000)), control, limits) is None
+    found = breach("pruned", counts(scores=random.beta(2.8, 5, 20_000)), control, limits)
+    assert found is not None
+    assert found.guardrail == "score_shift"
+
+
+def test_chance_alone_takes_no_arm_back() -> None:
+    """2,000 windows of an arm that is exactly at its limits, and scored as control is, request by request."""
+    random = np.random.default_rng(11)
+    limits = Guardrails(error_rate=0.02, p99_ms=100, score_shift=0.01)
+    alarms = 0
+    for _ in range(2000):
+        requests = int(random.integers(50, 2000))
+        # Ten titles of a request score alike: no more independent than one.
+        scores = [np.repeat(random.beta(2, 5, requests), 10) for _ in range(2)]
+        arm = counts(
+            requests, int(random.binomial(requests, 0.02)), int(random.binomial(requests, 0.01)), scores[0]
+        )
+        alarms += breach("pruned", arm, counts(requests, scores=scores[1]), limits) is not None
+    assert alarms <= 5
+
+
+def test_a_share_over_any_limit_is_no_breach_where_the_limit_is_everything() -> None:
+    assert not exceeds(10, 10, 1.0)
+    assert not exceeds(0, 0, 0.5)
+    assert exceeds(10, 10, 0.1)
+
+
+def test_scores_that_are_all_the_same_are_compared_too() -> None:
+    same = counts(scores=np.full(1000, 0.25)).scores
+    other = counts(scores=np.full(1000, 0.75)).scores
+    assert population_stability(same, same) == pytest.approx(0)
+    assert population_stability(other, same) > 1
+    assert population_stability(same, np.zeros(SCORE_BINS, dtype=np.int64)) == 0
+
+
+def test_the_window_forgets_what_is_older() -> None:
+    window = Window(60, slow_seconds=0.1)
+    for second in range(100):
+        window.record(float(second), 0.2 if second < 50 else 0.05, is_error=second < 10)
+    total = window.total(99.0)
+    assert total.requests == pytest.approx(60, abs=2)
+    assert total.errors == 0
+    assert total.slow == pytest.approx(10, abs=2)
+    assert window.total(1000.0).requests == 0
+
+
+def test_the_window_knows_the_99th_percentile_to_a_tenth() -> None:
+    window = Window(60, slow_seconds=None)
+    latencies = np.random.default_rng(3).lognormal(-3, 0.7, 5000)
+    for latency in latencies:
+        window.record(0.0, float(latency))
+    assert window.total(0.0).p99_seconds == pytest.approx(float(np.quantile(latencies, 0.99)), rel=0.1)
+    assert Counts().p99_seconds is None
+    window.record(0.0, 1e9)
+    assert window.total(0.0).latencies.sum() == 5001
+    assert LATENCY_BOUNDS[-1] > 55
+
+
+def test_scores_at_the_ends_of_the_range_have_a_bin() -> None:
+    window = Window(60, slow_seconds=None)
+    window.record(0.0, 0.1, scores=np.array([0.0, 1.0, 0.5], dtype=np.float32))
+    assert window.total(0.0).scores.sum() == 3
+
+
+def test_limits_that_are_off_find_nothing() -> None:
+    assert breach("pruned", counts(errors=1000, slow=1000), counts(), NOTHING) is None

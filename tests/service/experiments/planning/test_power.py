@@ -1,0 +1,92 @@
+"""A plan that is too small wastes weeks: the promised power is what simulated experiments have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from statsmodels.stats.power import NormalIndPower
+
+from service.experiments.planning.power import (
+    Question,
+    fixed_units,
+    provable_shift,
+    sequential_power,
+    sequential_units,
+)
+from service.experiments.planning.simulation import Design, Draw, Units, simulate
+
+EXPERIMENTS = 4000
+
+
+def test_a_fixed_horizon_is_that_of_statsmodels() -> None:
+    for share in (0.5, 0.2):
+        question = Question(baseline=10, sd=5, effect=0.4, share=share)
+        solved = NormalIndPower().solve_power(
+            effect_size=0.4 / 5, alpha=0.05, power=0.8, ratio=share / (1 - share)
+        )
+        assert fixed_units(question, alpha=0.05, power=0.8) == pytest.approx(solved / (1 - share), rel=1e-3)
+
+
+def clicks(treated: np.ndarray, rng: np.random.Generator) -> Units:
+    return Units((rng.random(treated.shape) < 0.3).astype(np.float64))
+
+
+def worse_clicks(treated: np.ndarray, rng: np.random.Generator) -> Units:
+    return Units((rng.random(treated.shape) < 0.3 - 0.016 * treated).astype(np.float64))
+
+
+def spending(treated: np.ndarray, rng: np.random.Generator) -> Units:
+    return Units(rng.gamma(4.0, 2.5, treated.shape) + 0.9 * treated)
+
+
+def spending_with_past(treated: np.ndarray, rng: np.random.Generator) -> Units:
+    past = rng.normal(0, 4, treated.shape)
+    return Units(10 + past + rng.normal(0, 3, treated.shape) + 0.9 * treated, covariate=past)
+
+
+SD = (0.3 * 0.7) ** 0.5
+CASES: dict[str, tuple[Question, Draw]] = {
+    "non-inferior, no effect": (Question(0.3, SD, margin=0.08), clicks),
+    "non-inferior, a little worse": (
+        Question(0.3, SD, margin=0.09, effect=-0.016, relative=False),
+        worse_clicks,
+    ),
+    "difference, unequal arms": (Question(10, 5, effect=0.9, share=0.3), spending),
+    "difference with CUPED": (Question(10, 5, effect=0.9, correlation=0.8), spending_with_past),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_experiments_conclude_as_often_as_planned(case: str) -> None:
+    question, draw = CASES[case]
+    planned = sequential_units(question, alpha=0.05, power=0.8)
+    assert sequential_power(question, planned, alpha=0.05) == pytest.approx(0.8, abs=0.01)
+    units = round(planned, -2)
+    promised = sequential_power(question, units, alpha=0.05)
+    design = Design(
+        units,
+        share=question.share,
+        margin=None
+        if question.margin is None
+        else question.margin / (question.baseline if question.relative else 1),
+        relative=question.relative and question.margin is not None,
+        adjusted=question.correlation > 0,
+    )
+    found = simulate(design, draw, experiments=EXPERIMENTS, truth=question.effect, seed=8)
+    assert (found.good > 0).mean() == pytest.approx(promised, abs=0.03)
+    assert np.median(found.good[found.good > 0]) < 0.7 * units  # it mostly ends well before the plan
+
+
+def test_looking_at_any_time_costs_units_but_fewer_than_twice() -> None:
+    question = Question(0.3, SD, margin=0.006)
+    fixed, sequence = (f(question, alpha=0.05, power=0.8) for f in (fixed_units, sequential_units))
+    assert 1.3 * fixed < sequence < 2 * fixed
+    assert sequential_units(question, alpha=0.05, power=0.9) > sequence
+    shift = provable_shift(question, sequence, alpha=0.05, power=0.8)
+    assert shift == pytest.approx(question.shift, rel=0.01)
+
+
+def test_a_question_without_an_answer_is_refused() -> None:
+    with pytest.raises(ValueError, match="worse by the margin or more"):
+        Question(0.3, SD, margin=0.01, effect=-0.01)
+    assert Question(0.3, SD, margin=0.01, effect=-0.01, sign=-1).shift == pytest.approx(0.02)

@@ -1,0 +1,346 @@
+"""The experiments' database, on SQLite and on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import event, func, select, text
+
+from service.errors import DatabaseUnavailable
+from service.experiments.analysis import aggregates
+from service.experiments.definition.events import Action, Exposure, Outcome, OutcomeReceipt, ShadowResult
+from service.experiments.definition.metric import Metric
+from service.experiments.storage.connection import default_url
+from service.experiments.storage.schema import exposures, metadata, outcomes
+from service.experiments.storage.store import Store
+from tests.service.experiments.postgres import Cluster
+
+
+def exposure(
+    unit: str, arm: str = "control", *, experiment: str = "prune20", time: float = 100.0, epoch: str = ""
+) -> Exposure:
+    return Exposure(experiment, unit, arm, bucket=7, time=time, config_version="abc", epoch=epoch)
+
+
+def outcome(
+    number: int, unit: str, *, experiment: str = "prune20", metric: str = "clicks", time: float = 200.0
+) -> Outcome:
+    return Outcome(experiment=experiment, id=f"o{number}", unit=unit, metric=metric, value=1.0, time=time)
+
+
+def counts(receipt: OutcomeReceipt) -> tuple[int, int, int]:
+    return receipt.accepted, receipt.duplicates, receipt.unknown
+
+
+def at_once(*work: Callable[[], object]) -> None:
+    """Runs all at the same time and fails if one does."""
+    failures: list[BaseException] = []
+
+    def guarded(call: Callable[[], object]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(call,)) for call in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def test_the_first_exposure_of_a_unit_stays(store: Store) -> None:
+    assert store.add_exposures([exposure("a"), exposure("b"), exposure("a", "pruned")]) == 2
+    assert store.add_exposures([exposure("a", "pruned"), exposure("c", "pruned")]) == 1
+    assert store.exposure_counts(["prune20", "other"]) == {
+        "prune20": {"control": 2, "pruned": 1},
+        "other": {},
+    }
+    with store.read() as db:
+        arms = {row.unit: row.arm for row in db.execute(select(exposures))}
+    assert arms == {"a": "control", "b": "control", "c": "pruned"}
+
+
+def test_a_unit_counts_once_in_every_epoch_it_comes_in(store: Store) -> None:
+    """Else an arm that was away and came back would seem to have more new units than the others."""
+    first = [exposure("a", epoch="1"), exposure("a", epoch="1", time=101), exposure("b", epoch="1")]
+    assert store.add_exposures(first) == 2
+    second = [exposure("a", epoch="2", time=300), exposure("c", "pruned", epoch="2", time=200)]
+    assert store.add_exposures([*second, exposure("d", epoch="1", time=150), exposure("d", epoch="2")]) == 2
+    assert store.add_exposures([*first, *second]) == 0
+    assert store.epoch_counts(["prune20", "other"]) == {
+        "prune20": {"1": {"control": 3}, "2": {"control": 2, "pruned": 1}},
+        "other": {},
+    }
+    assert store.exposure_counts(["prune20"]) == {"prune20": {"control": 3, "pruned": 1}}
+
+
+def test_replicas_that_see_the_same_units_count_each_once(url: str) -> None:
+    stores = [Store(url) for _ in range(4)]
+    try:
+        rows = [exposure(f"unit{i}", "control" if i % 2 else "pruned") for i in range(1200)]
+        at_once(
+            *(lambda s=s, k=k: s.add_exposures(rows[k * 50 :] + rows[: k * 50]) for k, s in enumerate(stores))
+        )
+        assert stores[0].exposure_counts(["prune20"]) == {"prune20": {"control": 600, "pruned": 600}}
+    finally:
+        for store in stores:
+            store.close()
+
+
+def test_replicas_that_start_at_once_make_the_schema_once(url: str) -> None:
+    stores = [Store(url) for _ in range(4)]
+    try:
+        at_once(*(store.migrate for store in stores))
+        with stores[0].read() as db:
+            context = MigrationContext.configure(db)
+            assert context.get_current_heads() == ("0002",)
+            assert compare_metadata(context, metadata) == []
+    finally:
+        for store in stores:
+            store.close()
+
+
+def test_a_database_of_a_later_release_is_left_alone(store: Store, url: str) -> None:
+    store.add_exposures([exposure("a")])
+    with store._write() as db:
+        db.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    older = Store(url)
+    try:
+        with pytest.raises(DatabaseUnavailable, match="made by a later release"):
+            older.add_exposures([exposure("b")])
+    finally:
+        older.close()
+
+
+def test_units_of_the_release_before_epochs_count_in_the_first_epoch_they_come_in(
+    store: Store, url: str
+) -> None:
+    store.add_exposures([exposure("a"), exposure("b", "pruned")])
+    with store._write() as db:
+        for statement in (
+            "DROP TABLE returns",
+            "DROP TABLE epoch_counts",
+            "ALTER TABLE exposures DROP COLUMN epoch",
+            "UPDATE alembic_version SET version_num = '0001'",
+        ):
+            db.execute(text(statement))
+    upgraded = Store(url)
+    try:
+        assert upgraded.add_exposures([exposure("a", epoch="7"), exposure("c", epoch="7")]) == 1
+        assert upgraded.epoch_counts(["prune20"]) == {"prune20": {"7": {"control": 2}}}
+        assert upgraded.exposure_counts(["prune20"]) == {"prune20": {"control": 2, "pruned": 1}}
+    finally:
+        upgraded.close()
+
+
+def test_outcomes_are_counted_once_and_told_apart(store: Store) -> None:
+    store.add_exposures([exposure("a"), exposure("b", experiment="gone")])
+    batch = [outcome(1, "a"), outcome(1, "a"), outcome(2, "stranger"), outcome(3, "b", experiment="gone")]
+    batch.append(outcome(4, "a", experiment="never heard of"))
+    assert counts(store.record_outcomes(batch, known=["prune20"])) == (2, 1, 2)
+    assert counts(store.record_outcomes(batch, known=["prune20"])) == (0, 4, 1)
+    with store.read() as db:
+        assert db.scalar(select(func.count()).select_from(outcomes)) == 3
+
+
+def test_thousands_of_outcomes_in_one_batch(store: Store) -> None:
+    store.add_exposures([exposure(f"u{i}") for i in range(700)])
+    batch = [outcome(i, f"u{i % 1400}") for i in range(2800)]
+    receipt = store.record_outcomes(batch, known=["prune20"])
+    assert counts(receipt) == (1400, 0, 1400)
+    assert [unknown.index for unknown in receipt.unknown_outcomes] == [
+        i for i in range(2800) if i % 1400 >= 700
+    ]
+
+
+def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
+    store.add_exposures([exposure("a")])
+    batch = [
+        outcome(1, "a"),
+        outcome(2, "a", metric="clik"),
+        outcome(3, "a", experiment="never heard of"),
+        outcome(4, "stranger"),
+        outcome(4, "stranger"),
+        outcome(5, "a", metric="any", experiment="open"),
+    ]
+    receipt = store.record_outcomes(
+        batch, known=["prune20", "open"], metrics={"prune20": {"clicks", "views"}}
+    )
+    assert counts(receipt) == (1, 1, 4)
+    assert [(found.index, found.id, found.reason) for found in receipt.unknown_outcomes] == [
+        (1, "o2", "metric"),
+        (2, "o3", "experiment"),
+        (3, "o4", "unit"),
+        (5, "o5", "unit"),  # an experiment without metrics takes any
+    ]
+    assert receipt.unknown_outcomes[0].message == "'prune20' has no metric 'clik'; it has clicks, views"
+    # What was not kept is no duplicate: it can be sent again once the config has the metric.
+    again = store.record_outcomes(batch[1:2], known=["prune20"], metrics={"prune20": {"clik"}})
+    assert counts(again) == (1, 0, 0)
+
+
+def test_an_outcome_waits_a_day_for_its_exposure_and_no_longer(url: str) -> None:
+    now = [1000.0]
+    store = Store(url, clock=lambda: now[0])
+    try:
+        early = [outcome(1, "late exposure"), outcome(2, "never exposed")]
+        assert store.record_outcomes(early, known=["prune20"]).unknown == 2
+        store.add_exposures([exposure("late exposure")])
+        assert store.delete_older_than(0.0) == 0
+        now[0] += 86_401
+        assert store.delete_older_than(0.0) == 2
+        assert store.delete_older_than(0.0) == 0
+        with store.read() as db:
+            assert [row.unit for row in db.execute(select(outcomes))] == ["late exposure"]
+    finally:
+        store.close()
+
+
+def test_retention_deletes_in_small_chunks_and_keeps_counts_and_actions(store: Store) -> None:
+    store.add_exposures([exposure(f"old{i}", time=100.0) for i in range(25)] + [exposure("new", time=900.0)])
+    store.record_outcomes(
+        [outcome(i, f"old{i}", time=120.0) for i in range(25)] + [outcome(99, "new", time=950)]
+    )
+    store.add_shadow([ShadowResult("prune20", "pruned", 100.0, 0.1, (0.1,))])
+    store.record_action(Action("prune20", "start", 100.0, "operator"))
+    rounds = []
+    while removed := store.delete_older_than(500.0, limit=10):
+        rounds.append(removed)
+    assert rounds == [21, 20, 10]
+    with store.read() as db:
+        assert [row.unit for row in db.execute(select(exposures))] == ["new"]
+        assert [row.unit for row in db.execute(select(outcomes))] == ["new"]
+    assert store.exposure_counts(["prune20"]) == {"prune20": {"control": 26}}
+    assert len(store.actions(["prune20"])) == 1
+
+
+def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path) -> None:
+    """SQLite's plans: without the right index an analysis took the square of the units' number."""
+    path = tmp_path / "plans.db"
+    store = Store(f"sqlite:///{path}", clock=lambda: 1e9)
+    statements: list[tuple[str, Sequence[object]]] = []
+    store.migrate()
+
+    @event.listens_for(store._engine, "before_cursor_execute")
+    def keep(_c: object, _k: object, statement: str, parameters: Sequence[object], *_: object) -> None:
+        statements.append((statement, parameters))
+
+    try:
+        store.add_exposures([exposure(f"u{i}") for i in range(3)])
+        store.record_outcomes([outcome(i, f"u{i}") for i in range(5)], known=["prune20"])
+        store.delete_older_than(5.0)
+        for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
+            aggregates.measure(store, "prune20", metric, 1e6)
+    finally:
+        store.close()
+    plain = [s for s in statements if s[0].startswith(("SELECT", "DELETE", "UPDATE"))]
+    assert len(plain) >= 10
+    with closing(sqlite3.connect(path)) as db:
+        for statement, parameters in plain:
+            for *_, step in db.execute(f"EXPLAIN QUERY PLAN {statement}", parameters):
+                for table in ("outcomes", "exposures", "shadow_results"):
+                    assert f"SCAN {table}" not in step, statement
+                assert "outcomes USING PRIMARY KEY (experiment=?)" not in step, statement
+
+
+def test_actions_come_back_in_order_and_an_experiment_starts_once(store: Store) -> None:
+    start = Action("prune20", "start", 1.0, "replica")
+    first = store.record_action(start)
+    at_once(*(lambda: store.record_action(start) for _ in range(4)))
+    rollback = Action(
+        "prune20", "rollback", 2.0, "guardrail", arm="pruned", reason="error_rate", detail="3 %"
+    )
+    store.record_action(Action("other", "ramp", 1.5, "operator", traffic=0.25))
+    store.record_action(rollback)
+    log = store.actions(["prune20"])
+    assert [action for _, action in log] == [start, rollback]
+    assert log[0][0] == first
+    assert [action.traffic for _, action in store.actions(["prune20", "other"])] == [None, 0.25, None]
+    assert store.actions([]) == []
+
+
+def test_p99_of_shadow_differences_is_over_all_pairs(store: Store) -> None:
+    rows = [
+        ShadowResult("prune20", "pruned", 86_400.0 * day, 0.0, tuple(0.001 * i for i in range(1, 101)))
+        for day in range(3)
+    ]
+    store.add_shadow(rows)
+    counts = aggregates.shadow_histogram(store, "prune20")["pruned"]
+    assert sum(counts.values()) == 300
+    from service.experiments.storage.absolute_differences import quantile
+
+    assert quantile(counts, 0.99) == pytest.approx(0.099, rel=0.06)
+    assert quantile(counts, 0.5) == pytest.approx(0.05, rel=0.06)
+    assert quantile({}, 0.5) is None
+    assert quantile({0: 3}, 0.5) == 0.0
+
+
+def test_a_missing_database_is_one_error_and_names_no_password(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    broken = [
+        Store("postgresql://user:hunter2@127.0.0.1:1/none"),
+        Store(f"sqlite:///{tmp_path / 'file' / 'below.db'}"),
+    ]
+    for store in broken:
+        assert "hunter2" not in repr(store)
+        calls: list[Callable[[], object]] = [
+            store.migrate,
+            lambda s=store: s.add_exposures([exposure("a")]),  # type: ignore[misc]
+            lambda s=store: s.exposure_counts(["prune20"]),  # type: ignore[misc]
+        ]
+        for call in calls:
+            with pytest.raises(DatabaseUnavailable) as caught:
+                call()
+            assert caught.value.status == 503
+            assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://host/db", "mysql is not supported"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("/path/to/file", "not a URL"),
+    ],
+)
+def test_a_wrong_url_is_refused_in_one_sentence(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Store(url)
+
+
+def test_a_store_made_while_the_server_was_down_heals(postgres: Cluster) -> None:
+    store = Store(postgres.create("heals"))
+    try:
+        postgres.stop()
+        try:
+            with pytest.raises(DatabaseUnavailable):
+                store.add_exposures([exposure("a")])
+        finally:
+            postgres.start()
+        assert store.add_exposures([exposure("a")]) == 1
+        postgres.stop()  # and connections of the pool that broke
+        postgres.start()
+        assert store.add_exposures([exposure("b")]) == 1
+    finally:
+        store.close()
+
+
+def test_the_default_is_a_file_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert default_url() == f"sqlite:///{tmp_path}/headroom/experiments.db"
+    store = Store()
+    try:
+        assert store.add_exposures([exposure("a")]) == 1
+    finally:
+        store.close()
+    assert (tmp_path / "headroom" / "experiments.db").exists()

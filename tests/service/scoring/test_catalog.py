@@ -1,0 +1,78 @@
+"""Which mask a request gets: a remembered one must be the same as one that is read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models import Classifier, HeadMask
+from models.errors import InvalidMask
+from service.errors import InvalidRequest
+from service.scoring.catalog import BASE, CACHED_CHOICES, Catalog, build_catalog
+from service.settings import LiveConfig
+
+
+@pytest.fixture(scope="module")
+def classifier(tiny_checkpoint: Path) -> Classifier:
+    return Classifier.load(tiny_checkpoint, device="cpu", dtype="float32")
+
+
+def catalog(classifier: Classifier) -> Catalog:
+    config = LiveConfig.model_validate(
+        {"masks": {"some": "1.0"}, "variants": [{"name": "full"}, {"name": "cut", "head_mask": "0.1"}]}
+    )
+    return build_catalog(config, {BASE: classifier}, lambda path: Classifier.load(path))
+
+
+def parsed(spec: str, classifier: Classifier) -> HeadMask:
+    return HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads)
+
+
+def test_rows_of_requests_with_one_spec_share_one_mask(classifier: Classifier) -> None:
+    """The engine then multiplies by one mask for the batch, which costs less than one for each row."""
+    config = catalog(classifier)
+    first, again = config.choose(None, "0.0"), config.choose(None, "0.0")
+    assert first.mask is again.mask
+    assert first.mask == parsed("0.0", classifier)
+
+
+def test_a_spec_is_remembered_for_its_variant_and_its_config_alone(classifier: Classifier) -> None:
+    config = catalog(classifier)
+    assert config.choose("full", "@some").mask == parsed("1.0", classifier)
+    assert config.choose("cut", "@some").mask == parsed("0.1,1.0", classifier)
+    other = build_catalog(
+        LiveConfig.model_validate({"masks": {"some": "1.1"}}),
+        {BASE: classifier},
+        lambda path: Classifier.load(path),
+    )
+    assert other.choose(None, "@some").mask == parsed("1.1", classifier)
+
+
+def test_a_wrong_spec_is_refused_each_time(classifier: Classifier) -> None:
+    config = catalog(classifier)
+    for _ in range(2):
+        with pytest.raises(InvalidMask):
+            config.choose(None, "99.0")
+
+
+def test_callers_cannot_fill_the_memory_with_specs(classifier: Classifier) -> None:
+    config = catalog(classifier)
+    for seed in range(2 * CACHED_CHOICES):
+        config.choose(None, f"random:0.5@{seed}")
+        assert len(config._chosen) <= CACHED_CHOICES
+    config.choose(None, "0.0," * 1000 + "0.0")
+    assert all(len(spec) < 1000 for _, spec in config._chosen)
+
+
+def test_an_optional_variant_is_left_out_where_the_model_has_no_such_mask(
+    classifier: Classifier, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = LiveConfig.model_validate(
+        {"variants": [{"name": "full"}, {"name": "tuned", "head_mask": "@tuned", "optional": True}]}
+    )
+    found = build_catalog(config, {BASE: classifier}, lambda path: Classifier.load(path))
+    assert list(found.variants) == ["full"]
+    assert "tuned is left out" in caplog.text
+    with pytest.raises(InvalidRequest, match=r"there are full$"):
+        found.choose("tuned", None)
