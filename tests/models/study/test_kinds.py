@@ -10,9 +10,9 @@ from transformers import BertForSequenceClassification
 from models import Classifier, HeadMask
 from models.quality.evaluation import Evaluation
 from models.study.base import Study
-from models.study.layers.compute import compute as layers
+from models.study.layers import compute as layers
 from models.study.random import compute as random_heads
-from models.study.single.compute import compute as single
+from models.study.single import compute as single
 from models.study.statistics import METRICS
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged, study

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.study.base import Result, Study
-from models.study.roles.compute import compute as roles
+from models.study.roles import compute as roles
 from models.study.roles.compute import spread_over_queries
 from models.study.roles.effects import layer_matched
 from models.study.roles.scores import ROLES, max_t

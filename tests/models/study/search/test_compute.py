@@ -14,7 +14,7 @@ from models.checkpoint.config import read_config, read_stored_masks
 from models.compress.prune import prune, read_scales
 from models.study.base import Result, Study
 from models.study.runner import Runner
-from models.study.search.compute import compute as search
+from models.study.search import compute as search
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
 
 

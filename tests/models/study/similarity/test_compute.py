@@ -12,7 +12,7 @@ from scipy.spatial.distance import jensenshannon
 
 from models import Classifier
 from models.study.base import Result, Study
-from models.study.similarity.compute import compute as similarity
+from models.study.similarity import compute as similarity
 from models.study.similarity.distances import jensen_shannon
 from tests.models.study.planted import PLANTED, planted_study, write_planted
 
