@@ -60,7 +60,7 @@ def test_random_sets_have_as_many_heads_of_each_layer() -> None:
     held = [(layer, head) for layer in range(4) for head in range(12)]
     heads = [(0, 1), (0, 5), (2, 3)]
 
-    sets = layer_matched(heads, held, np.random.default_rng(0))
+    sets = layer_matched(heads, held, np.random.default_rng(0), 100)
 
     assert len(set(sets)) == len(sets) == 100
     for drawn in sets:

@@ -73,7 +73,7 @@ def test_without_a_second_model_nothing_is_said_of_seeds(tmp_path: Path) -> None
     found = similarity.run(planted_study(tmp_path, queries=4, titles=3, holdout=False))
 
     assert found.json["seeds"] is None
-    assert "--other" in found.conclusion
+    assert "--peer" in found.conclusion
 
 
 def test_report_is_plain_json_and_figures_can_be_drawn(result: Result) -> None:
