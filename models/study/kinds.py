@@ -10,7 +10,7 @@ from models.study.base import Result, Section, Study, Table
 
 KINDS = {
     "single": "single",
-    "random": "random_heads",
+    "random": "random",
     "layers": "layers",
     "roles": "roles",
     "similarity": "similarity",
@@ -23,7 +23,7 @@ def run(kind: str, study: Study) -> Result:
     """One kind, or `all`."""
     if kind == "all":
         return everything(study)
-    result: Result = import_module(f"models.study.{KINDS[kind]}").run(study)
+    result: Result = import_module(f"models.study.{KINDS[kind]}.compute").run(study)
     return replace(result, findings=claims.scored(result.findings, study))
 
 
