@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +54,7 @@ class Cluster:
         self._application = ""
         self._handle: Any = None
         self._deployed: ConfigFile | None = None
-        self._notices = Path(os.environ[environment.NOTICES])
+        self._notices = environment.notices_file(run)
         self._notices.touch()
         self._told = 0
 

@@ -35,9 +35,14 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
     """
     prepare_tasks(run)
     os.environ.update(_serve())
-    os.environ[NOTICES] = str(run / "notices")
+    os.environ[NOTICES] = str(notices_file(run))
     if uses_haproxy():
         os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
+
+
+def notices_file(run: Path) -> Path:
+    """Return the file of a run that NOTICES names."""
+    return run / "notices"
 
 
 def prepare_tasks(run: Path) -> None:

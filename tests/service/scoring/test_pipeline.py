@@ -304,7 +304,7 @@ async def test_a_full_queue_is_429_with_retry_after(tiny_checkpoint: Path) -> No
 async def test_a_long_request_shuts_nobody_out(tiny_checkpoint: Path) -> None:
     async with serve(tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=256) as service:
         long = asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 200))
-        scheduler = service.scoring.pipeline._scheduler
+        scheduler = service.pipeline._scheduler
         while not scheduler.queued_tokens:
             await asyncio.sleep(0)
         assert scheduler.queued_tokens > 256
@@ -373,7 +373,7 @@ async def test_the_queued_work_of_a_client_that_hung_up_is_dropped(tiny_checkpoi
     async with serve(tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=10**6) as service:
         body = httpx.Request("POST", "http://x", json={"query": QUERY, "titles": TITLES * 200}).content
         exchange = Exchange(service.app, messages=[chunk(body, more=False)])
-        scheduler = service.scoring.pipeline._scheduler
+        scheduler = service.pipeline._scheduler
         while not scheduler.queued_tokens:
             await asyncio.sleep(0)
         exchange.incoming.put_nowait({"type": "http.disconnect"})
@@ -386,7 +386,7 @@ async def test_the_queued_work_of_a_client_that_hung_up_is_dropped(tiny_checkpoi
 async def test_a_row_without_a_finite_score_fails_its_own_request_only(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = service.scoring.pipeline._engine
+    engine = service.pipeline._engine
     classifier = engine.classifiers[""]
     forward = classifier.forward
 
@@ -428,7 +428,7 @@ async def test_a_failed_device_is_503_counted_and_no_longer_ready(
     def broken(*_: Any, **__: Any) -> np.ndarray:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(service.scoring.pipeline._engine.classifiers[""], "forward", broken)
+    monkeypatch.setattr(service.pipeline._engine.classifiers[""], "forward", broken)
     error = await service.refused("/v1/score", 503, query=QUERY, titles=TITLES)
     assert error["type"] == DeviceFailed.type
     assert (await service.http.get("/health/ready")).status_code == 503
@@ -440,7 +440,7 @@ async def test_a_failed_device_is_503_counted_and_no_longer_ready(
 async def test_a_batch_that_does_not_fit_the_memory_is_halved_until_it_does(
     service: Service, clf: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    classifier = service.scoring.pipeline._engine.classifiers[""]
+    classifier = service.pipeline._engine.classifiers[""]
     forward = classifier.forward
 
     def small(encoded: Any, weights: Any, **how: Any) -> np.ndarray:
@@ -464,7 +464,7 @@ async def test_a_live_config_changes_variants_without_touching_requests_under_wa
     old = asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 100, variant="cut"))
     other = write_checkpoint(tmp_path / "other", seed=9)
     await asyncio.to_thread(
-        service.scoring.pipeline.apply,
+        service.pipeline.apply,
         LiveConfig.model_validate(
             {"variants": [{"name": "full"}, {"name": "other", "checkpoint": str(other)}], "default": "other"}
         ),
@@ -485,7 +485,7 @@ async def test_every_sliced_variant_has_room_for_its_heads(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("models.live_heads.LEAST_CACHE_BYTES", 0)
-    network = service.scoring.pipeline._base.network
+    network = service.pipeline._base.network
     attention = sum(layer.attention.nbytes for layer in network.layers if layer.attention)
     rooms = []
     for masks in (["0.0", "0.1", "0.1", "1.*"], []):
@@ -493,7 +493,7 @@ async def test_every_sliced_variant_has_room_for_its_heads(
             {"name": f"v{number}", "head_mask": mask, "sliced": True} for number, mask in enumerate(masks)
         ]
         live = LiveConfig.model_validate({"variants": [{"name": "full"}, *variants]})
-        await asyncio.to_thread(service.scoring.pipeline.apply, live)
+        await asyncio.to_thread(service.pipeline.apply, live)
         rooms.append(network.live_heads.cache.max_bytes)
     assert rooms == [(1 + 3) * attention, attention]  # two have the same mask
 
@@ -510,10 +510,10 @@ async def test_every_sliced_variant_has_room_for_its_heads(
 async def test_a_config_that_does_not_fit_the_model_leaves_the_last_good_one(
     service: Service, config: dict[str, Any], message: str
 ) -> None:
-    before = service.scoring.pipeline.config_version
+    before = service.pipeline.config_version
     with pytest.raises(InvalidConfig, match=message):
-        service.scoring.pipeline.apply(LiveConfig.model_validate(config))
-    assert service.scoring.pipeline.config_version == before
+        service.pipeline.apply(LiveConfig.model_validate(config))
+    assert service.pipeline.config_version == before
     await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cut")
 
 
@@ -557,9 +557,9 @@ async def test_draining_answers_what_was_accepted_and_refuses_what_comes_after(
         accepted = [
             asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 10)) for _ in range(5)
         ]
-        while len(service.scoring.pipeline._scheduler._tickets) < len(accepted):
+        while len(service.pipeline._scheduler._tickets) < len(accepted):
             await asyncio.sleep(0)
-        draining = asyncio.create_task(service.scoring.pipeline.drain())
+        draining = asyncio.create_task(service.pipeline.drain())
         await asyncio.sleep(0)
 
         late = await service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES})
