@@ -38,7 +38,8 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
     tiny_checkpoint: Path, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"sqlite:///{path}"
-    async with serve(tiny_checkpoint, config(), database_url=url) as service:
+    ramped = config(ramp=[[0.5, "1h"]])  # its schedule reckons with the time of the start
+    async with serve(tiny_checkpoint, ramped, database_url=url) as service:
         live = service.pipeline._live
         (time,) = sql(path, "SELECT time FROM actions")
         sql(path, "UPDATE actions SET time = 'soon'")  # nothing that a database that is down would raise
