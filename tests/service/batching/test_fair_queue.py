@@ -1,4 +1,4 @@
-"""The waiting line: what a request would lose if a batch were chosen wrongly."""
+"""The fair queue: what a request would lose if a batch were chosen wrongly."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_nobody_is_done_later_than_if_all_shared_the_device(
                 if shared[owner] <= 1e-6:
                     del shared[owner]
                     due[owner] = work
-        for owner in [owner for owner, flow in waiting.items() if not flow.items]:
+        for owner in [owner for owner, queued in waiting.items() if not queued.items]:
             del waiting[owner]
         for owner in waiting:
             assert owner not in due or work <= due[owner] + BUDGET, "later than under sharing"
@@ -217,9 +217,9 @@ def test_nobody_is_done_later_than_if_all_shared_the_device(
         for _ in range(batches):
             batch()
         if gives_up and owner in waiting:
-            flow = waiting.pop(owner)
-            got = sum(request) - flow.tokens
-            queue.remove(flow)
+            queued = waiting.pop(owner)
+            got = sum(request) - queued.tokens
+            queue.remove(queued)
             if owner in shared:
                 shared[owner] -= sum(request) - got
                 if shared[owner] <= 1e-6:
@@ -276,8 +276,8 @@ def test_a_request_does_not_pay_for_others_that_gave_up() -> None:
     queue = queue_of([25] * 400)
     others = [queue.push(owner, [Item(25, "lane", None)] * 200, now=0.0) for owner in range(1, 5)]
     assert set(owners(queue)) == {1}
-    for flow in others:
-        queue.remove(flow)
+    for queued in others:
+        queue.remove(queued)
     queue.push(99, [Item(25, "lane", None)] * 400, now=0.0)
     assert [set(owners(queue)) for _ in range(11)] == [{0}] * 10 + [{99}]
 
@@ -344,7 +344,7 @@ def test_two_overdue_models_still_run_in_full_batches() -> None:
 
 
 def test_clients_that_come_and_go_leave_nothing_behind() -> None:
-    """Behind a stuck device 10,000 requests time out; the line must not remember them."""
+    """Behind a stuck device 10,000 requests time out; the queue must not remember them."""
     queue = queue_of([25])
     for owner in range(10_000):
         queue.remove(queue.push(owner, [Item(25, "lane", None)] * 3, now=0.0))
