@@ -28,6 +28,7 @@ SECTIONS = {
     "servers": "over HTTP beside Ray Serve, LitServe, BentoML, mosec and Infinity",
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
+    "policies": "the scheduler without each of its policies, under simulated traffic in virtual time",
     "hour": "our server under an hour of traffic: memory (only where --only names it)",
 }
 UNASKED = [name for name in SECTIONS if name != "hour"]

@@ -1,0 +1,1 @@
+"""Batches that are shared fairly between requests; start reading in `scheduler`."""

@@ -1,6 +1,6 @@
 """Virtual time: how far each request would be if the device were shared equally between all of them.
 
-Nothing is served in this way; the waiting line takes its order from it (`service.batching.fair_queue`).
+Nothing is served in this way; the fair queue takes its order from it (`service.batching.fair_queue`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from heapq import heapify, heappop, heappush
 
 
 class Share:
-    """One request in the imagined sharing. `finish` is the virtual time at which it is done there."""
+    """One request under imagined sharing.
+
+    arrived, finish: the virtual times at which it comes and is done.
+    """
 
     __slots__ = ("arrived", "done", "finish")
 
@@ -19,28 +22,30 @@ class Share:
         self.done = False
 
 
-class Sharing:
-    """Processor sharing by tokens: `time` grows by one while each request that is not done gets one token.
+class ProcessorSharing:
+    """Imagined processor sharing by tokens, and its virtual time.
 
-    A request that was served already, but would not be done yet under sharing, goes on having its share: so
-    no more is owed to the others than what is left to do. O(log requests) to enter, to leave, to advance.
+    `time` grows by one while each of the `active` requests, those that are not done, gets one token. A
+    request that was really served already, but would not be done yet under sharing, keeps its share: so the
+    others are never owed more than the work that is left. Entering, leaving and advancing cost O(log
+    requests).
     """
 
     def __init__(self) -> None:
         self.time = 0.0
-        self.active = 0  # requests that are not done
+        self.active = 0
         self._entries = 0
-        self._line: list[tuple[float, int, Share]] = []  # heap by finish; it may name a share more than once
+        self._heap: list[tuple[float, int, Share]] = []  # by finish; outdated entries are skipped
 
     def enter(self, tokens: int) -> Share:
-        """A request of so many tokens, at least one, arrives."""
+        """Add a request of so many tokens, at least one."""
         share = Share(self.time, self.time + tokens)
         self.active += 1
         self._push(share)
         return share
 
     def shorten(self, share: Share, tokens: int) -> None:
-        """A request was withdrawn after `tokens` tokens of it were served: those it keeps, no more."""
+        """Reduce a request that was withdrawn to the tokens of it that were really served."""
         if share.done:
             return
         share.finish = share.arrived + tokens
@@ -49,37 +54,38 @@ class Sharing:
             self.active -= 1
         else:
             self._push(share)
-        if len(self._line) > 2 * self.active + 16:
-            self._line = [entry for entry in self._line if _holds(entry)]
-            heapify(self._line)
+        if len(self._heap) > 2 * self.active + 16:
+            self._heap = [entry for entry in self._heap if _is_current(entry)]
+            heapify(self._heap)
 
     def advance(self, tokens: int) -> None:
-        """The device did so many tokens of work."""
-        left = float(tokens)
-        while self._line:
-            entry = self._line[0]
-            if _holds(entry):
+        """Share out so many tokens of work that the device has done."""
+        remaining = float(tokens)
+        while self._heap:
+            entry = self._heap[0]
+            if _is_current(entry):
                 needed = (entry[0] - self.time) * self.active
-                if needed > left:
-                    self.time += left / self.active
+                if needed > remaining:
+                    self.time += remaining / self.active
                     return
-                left -= needed
+                remaining -= needed
                 self.time = entry[0]
                 entry[2].done = True
                 self.active -= 1
-            heappop(self._line)
+            heappop(self._heap)
 
     def clear(self) -> None:
-        """Nothing waits any more: whatever the sharing still owes is done as well."""
-        for _, _, share in self._line:
+        """Mark every request as done: nothing waits any more."""
+        for _, _, share in self._heap:
             share.done = True
-        self._line.clear()
+        self._heap.clear()
         self.active = 0
 
     def _push(self, share: Share) -> None:
         self._entries += 1
-        heappush(self._line, (share.finish, self._entries, share))
+        heappush(self._heap, (share.finish, self._entries, share))
 
 
-def _holds(entry: tuple[float, int, Share]) -> bool:
+def _is_current(entry: tuple[float, int, Share]) -> bool:
+    """Whether a heap entry still says when its request is done."""
     return not entry[2].done and entry[2].finish == entry[0]

@@ -1,4 +1,4 @@
-"""The waiting line: what a request would lose if a batch were chosen wrongly."""
+"""The fair queue: what a request would lose if a batch were chosen wrongly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.batching.fair_queue import AGED_PART, FairQueue, Flow, Item
+from service.batching.fair_queue import AGED_PART, FairQueue
+from service.batching.queued import Item, QueuedRequest
 
 MAX_AGE_S = 10.0
 BUDGET = 1000
@@ -18,12 +19,12 @@ lengths = st.integers(1, 512)
 
 
 class Waiting(NamedTuple):
-    """An item as the model of the queue knows it; `place` is its place in the fair order.
+    """An item as the model of the queue knows it; `rank` is its rank in the fair order.
 
-    That is: when its request would be done under sharing, which strand came first, which item is shorter.
+    That is: when its request would be done under sharing, which part came first, which item is shorter.
     """
 
-    place: tuple[float, int, int]
+    rank: tuple[float, int, int]
     item: Item[str]
     since: float
     deadline: float
@@ -36,9 +37,9 @@ class LineOfRequests(RuleBasedStateMachine):
         super().__init__()
         self.queue: FairQueue[str, int] = FairQueue(max_age_s=MAX_AGE_S)
         self.now = 0.0
-        self.flows: dict[int, Flow[str, int]] = {}
+        self.requests: dict[int, QueuedRequest[str, int]] = {}
         self.waiting: dict[tuple[int, int], Waiting] = {}
-        self.strands = 0
+        self.parts = 0
         self.batches = 0
 
     @rule(
@@ -46,29 +47,29 @@ class LineOfRequests(RuleBasedStateMachine):
         patience=st.one_of(st.none(), st.floats(0, 30)),
     )
     def push(self, items: list[tuple[int, str]], patience: float | None) -> None:
-        owner = len(self.flows)
+        owner = len(self.requests)
         deadline = None if patience is None else self.now + patience
         work = [Item(tokens, lane, f"{owner}.{n}") for n, (tokens, lane) in enumerate(items)]
-        self.flows[owner] = self.queue.push(owner, work, now=self.now, deadline=deadline)
+        self.requests[owner] = self.queue.push(owner, work, now=self.now, deadline=deadline)
         finish = self.queue.sharing.time + sum(item.tokens for item in work)
         for lane in dict.fromkeys(item.lane for item in work):
-            self.strands += 1
+            self.parts += 1
             mine = [n for n, item in enumerate(work) if item.lane == lane]
-            for rank, n in enumerate(sorted(mine, key=lambda n: work[n].tokens)):
-                place = (finish, self.strands, rank)
+            for nth, n in enumerate(sorted(mine, key=lambda n: work[n].tokens)):
+                rank = (finish, self.parts, nth)
                 patient = inf if deadline is None else deadline
-                self.waiting[owner, n] = Waiting(place, work[n], self.now, patient)
+                self.waiting[owner, n] = Waiting(rank, work[n], self.now, patient)
 
     @rule(seconds=st.floats(0, 8))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    @precondition(lambda self: self.flows)
+    @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
-        owner = data.draw(st.sampled_from(sorted(self.flows)))
+        owner = data.draw(st.sampled_from(sorted(self.requests)))
         gone = [key for key in self.waiting if key[0] == owner]
-        assert self.queue.remove(self.flows[owner]) == len(gone)
+        assert self.queue.remove(self.requests[owner]) == len(gone)
         for key in gone:
             del self.waiting[key]
 
@@ -96,7 +97,7 @@ class LineOfRequests(RuleBasedStateMachine):
         aged = [w for w in before.values() if self.now - w.since > MAX_AGE_S]
         first = min(before.values())
         if aged and self.batches % AGED_PART == 0:
-            first = min(aged, key=lambda w: w.place[1])
+            first = min(aged, key=lambda w: w.rank[1])
         self.batches += 1
         lane = str(first.item.lane)
         tokens = sum(w.item.tokens for w in taken.values())
@@ -104,10 +105,10 @@ class LineOfRequests(RuleBasedStateMachine):
         assert all(w.item.lane == lane for w in taken.values()), "two networks in one batch"
 
         mine = {key: w for key, w in before.items() if w.item.lane == lane}
-        aged = sorted((w for w in aged if w.item.lane == lane), key=lambda w: (w.place[1], w.place[2]))
+        aged = sorted((w for w in aged if w.item.lane == lane), key=lambda w: (w.rank[1], w.rank[2]))
         left = [w for key, w in mine.items() if key not in taken]
         # By age: a quarter of the batch at most, or one item; the oldest first, and it in any case.
-        out_of_turn = [w for w in taken.values() if any(other.place < w.place for other in left)]
+        out_of_turn = [w for w in taken.values() if any(other.rank < w.rank for other in left)]
         by_age = sum(w.item.tokens for w in out_of_turn)
         assert by_age <= budget // AGED_PART or len(out_of_turn) == 1, "more than its part went by age"
         assert set(out_of_turn) <= set(aged), "somebody was overtaken in the fair order"
@@ -187,7 +188,7 @@ def test_nobody_is_done_later_than_if_all_shared_the_device(
 ) -> None:
     """Whatever comes, and whoever gives up: it is done within one batch of when sharing had done it."""
     queue: FairQueue[None, int] = FairQueue(max_age_s=inf)
-    waiting: dict[int, Flow[None, int]] = {}
+    waiting: dict[int, QueuedRequest[None, int]] = {}
     shared: dict[int, float] = {}
     due: dict[int, int] = {}  # how much work had been done when sharing was done with it
     work = 0
@@ -205,7 +206,7 @@ def test_nobody_is_done_later_than_if_all_shared_the_device(
                 if shared[owner] <= 1e-6:
                     del shared[owner]
                     due[owner] = work
-        for owner in [owner for owner, flow in waiting.items() if not flow.items]:
+        for owner in [owner for owner, queued in waiting.items() if not queued.items]:
             del waiting[owner]
         for owner in waiting:
             assert owner not in due or work <= due[owner] + BUDGET, "later than under sharing"
@@ -216,9 +217,9 @@ def test_nobody_is_done_later_than_if_all_shared_the_device(
         for _ in range(batches):
             batch()
         if gives_up and owner in waiting:
-            flow = waiting.pop(owner)
-            got = sum(request) - flow.tokens
-            queue.remove(flow)
+            queued = waiting.pop(owner)
+            got = sum(request) - queued.tokens
+            queue.remove(queued)
             if owner in shared:
                 shared[owner] -= sum(request) - got
                 if shared[owner] <= 1e-6:
@@ -275,8 +276,8 @@ def test_a_request_does_not_pay_for_others_that_gave_up() -> None:
     queue = queue_of([25] * 400)
     others = [queue.push(owner, [Item(25, "lane", None)] * 200, now=0.0) for owner in range(1, 5)]
     assert set(owners(queue)) == {1}
-    for flow in others:
-        queue.remove(flow)
+    for queued in others:
+        queue.remove(queued)
     queue.push(99, [Item(25, "lane", None)] * 400, now=0.0)
     assert [set(owners(queue)) for _ in range(11)] == [{0}] * 10 + [{99}]
 
@@ -343,14 +344,14 @@ def test_two_overdue_models_still_run_in_full_batches() -> None:
 
 
 def test_clients_that_come_and_go_leave_nothing_behind() -> None:
-    """Behind a stuck device 10,000 requests time out; the line must not remember them."""
+    """Behind a stuck device 10,000 requests time out; the queue must not remember them."""
     queue = queue_of([25])
     for owner in range(10_000):
         queue.remove(queue.push(owner, [Item(25, "lane", None)] * 3, now=0.0))
     assert (queue.items, queue.tokens) == (1, 25)
     (lane,) = queue._lanes.values()
-    assert len(lane.strands) == 1
-    assert len(lane.line) <= 20
+    assert len(lane.by_arrival) == 1
+    assert len(lane.heap) <= 20
 
 
 def test_ages_turn_goes_to_the_oldest_that_is_not_late() -> None:

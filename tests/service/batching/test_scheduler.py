@@ -19,7 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from service.batching.scheduler import SLICE_S, TOO_LATE, Batch, Item, Observer, Scheduler, Ticket
+from service.batching.admission import TOO_LATE
+from service.batching.scheduler import Batch, Item, Observer, Scheduler, Ticket
+from service.batching.sizing import SLICE_S
 from service.errors import DeadlineExceeded, DeviceFailed, Draining, OutOfMemory, QueueFull
 
 T = TypeVar("T")

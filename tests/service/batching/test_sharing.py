@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.batching.sharing import Share, Sharing
+from service.batching.sharing import ProcessorSharing, Share
 
 steps = st.lists(
     st.one_of(
@@ -32,7 +32,7 @@ def shared(left: dict[int, float], tokens: float) -> None:
 
 @given(steps)
 def test_requests_are_done_when_equal_parts_would_have_done_them(steps: list[tuple[str, int]]) -> None:
-    sharing = Sharing()
+    sharing = ProcessorSharing()
     shares: list[Share] = []
     sizes: list[float] = []
     left: dict[int, float] = {}
@@ -60,16 +60,16 @@ def test_requests_are_done_when_equal_parts_would_have_done_them(steps: list[tup
 
 
 def test_what_comes_and_goes_leaves_nothing_behind() -> None:
-    sharing = Sharing()
+    sharing = ProcessorSharing()
     sharing.enter(10)
     for _ in range(10_000):
         sharing.shorten(sharing.enter(100), 0)
     assert sharing.active == 1
-    assert len(sharing._line) <= 20
+    assert len(sharing._heap) <= 20
 
 
 def test_when_nothing_is_left_nothing_is_owed() -> None:
-    sharing = Sharing()
+    sharing = ProcessorSharing()
     share = sharing.enter(10)
     sharing.clear()
     assert share.done

@@ -1,0 +1,107 @@
+"""A request in the queue, and its items by lane."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from itertools import accumulate
+from typing import Generic, NamedTuple, TypeVar
+
+from service.batching.sharing import Share
+
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+class Item(NamedTuple, Generic[P]):
+    """One sequence to be scored: its length (>= 1), the lane it must run in, and what the engine needs."""
+
+    tokens: int
+    lane: Hashable
+    payload: P
+
+
+class TakenItem(NamedTuple, Generic[P, T]):
+    """An item that left the queue in a batch: its owner, and its position among the items pushed."""
+
+    owner: T
+    position: int
+    item: Item[P]
+
+
+class LateRequest(NamedTuple, Generic[T]):
+    """A request that was removed because its deadline had passed, with this many items still waiting."""
+
+    owner: T
+    items: int
+
+
+class QueuedRequest(Generic[P, T]):
+    """One request in the queue.
+
+    since: when it came. deadline: when it is removed if it still waits. size: its tokens when it came.
+    items, tokens: the part of it that still waits. parts: its items, one part per lane.
+    """
+
+    __slots__ = ("deadline", "items", "owner", "parts", "share", "since", "size", "tokens")
+
+    def __init__(
+        self, owner: T, since: float, deadline: float, items: int, tokens: int, share: Share
+    ) -> None:
+        self.owner = owner
+        self.since = since
+        self.deadline = deadline
+        self.items = items
+        self.tokens = self.size = tokens
+        self.share = share
+        self.parts: list[LanePart[P, T]] = []
+
+
+class LanePart(Generic[P, T]):
+    """The items of one request in one lane, shortest first; `items` is empty once none waits.
+
+    arrival: a number that grows from part to part. next: index of the first item that still waits.
+    ends: ends[i] is the tokens of the first i items. positions: of the items among those pushed.
+    """
+
+    __slots__ = ("arrival", "ends", "items", "lane", "next", "positions", "request")
+
+    def __init__(
+        self,
+        request: QueuedRequest[P, T],
+        lane: Hashable,
+        arrival: int,
+        items: Sequence[Item[P]],
+        positions: list[int],
+    ) -> None:
+        positions.sort(key=lambda position: items[position].tokens)
+        self.request = request
+        self.lane = lane
+        self.arrival = arrival
+        self.positions = positions
+        self.items = [items[position] for position in positions]
+        self.ends = list(accumulate((item.tokens for item in self.items), initial=0))
+        self.next = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the items that still wait."""
+        return self.ends[-1] - self.ends[self.next]
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether every item has been taken."""
+        return self.next == len(self.positions)
+
+    def take(self, room: int, *, at_least_one: bool) -> tuple[list[TakenItem[P, T]], int]:
+        """Take the shortest items that fit the room, and return them with their tokens."""
+        first, ends = self.next, self.ends
+        stop = bisect_right(ends, ends[first] + room) - 1
+        if stop <= first:
+            if not at_least_one:
+                return [], 0
+            stop = first + 1
+        owner, positions, items = self.request.owner, self.positions, self.items
+        taken = [TakenItem(owner, positions[index], items[index]) for index in range(first, stop)]
+        self.next = stop
+        return taken, ends[stop] - ends[first]

@@ -1,0 +1,41 @@
+"""How fast the device is, measured while it works."""
+
+from __future__ import annotations
+
+LAST_BATCH_WEIGHT = 0.1
+"""The weight of the last batch in the moving average."""
+FULL_PART = 4
+"""A batch of at least a quarter of the budget counts as well filled."""
+
+
+class TokenRate:
+    """Tokens per second of a busy device: an exponentially weighted average over its batches.
+
+    Once a well-filled batch has run, only such batches count. A small one takes longer per token, so it says
+    little about how fast a queue empties.
+    """
+
+    def __init__(self, guess: float | None) -> None:
+        self.per_second = guess  # None: not known yet
+        self._tokens = 0.0
+        self._seconds = 0.0
+        self._has_full = False
+        self._ended = 0.0
+
+    def record(self, tokens: int, began: float, ended: float, *, budget: int) -> None:
+        """Count a batch. Time that it shared with the batch before it is not counted again."""
+        seconds = max(0.0, ended - max(began, self._ended))
+        self._ended = max(ended, self._ended)
+        is_full = FULL_PART * tokens >= budget
+        if self._has_full and not is_full:
+            return
+        weight = LAST_BATCH_WEIGHT if self._has_full or (not is_full and self._tokens) else 1.0
+        self._has_full = is_full
+        self._tokens += weight * (tokens - self._tokens)
+        self._seconds += weight * (seconds - self._seconds)
+        if self._seconds > 0:
+            self.per_second = self._tokens / self._seconds
+
+    def retry_after(self, tokens: float) -> float:
+        """Return the seconds that so many tokens take, kept between 1 and 60 as a Retry-After should be."""
+        return min(60.0, max(1.0, tokens / self.per_second)) if self.per_second else 1.0

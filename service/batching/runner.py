@@ -1,0 +1,124 @@
+"""Runs a batch on the device, and finds the items at fault if it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from service.batching.queued import Item, TakenItem
+from service.batching.rate import TokenRate
+from service.batching.sizing import TokenBudget
+from service.batching.ticket import Ticket
+from service.errors import DeviceFailed, OutOfMemory
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[P]):
+    """The input of one forward pass: items of one lane, `tokens` in all.
+
+    alone: no other pass runs when it begins, and none is about to.
+    """
+
+    lane: Hashable
+    items: tuple[Item[P], ...]
+    tokens: int
+    alone: bool = False
+
+
+class Observer:
+    """Hears what a scheduler does: override the methods of interest. No method may raise."""
+
+    def on_batch(self, items: int, tokens: int, budget: int) -> None:
+        """A forward pass begins. If a batch is tried again in parts, each part is reported as well."""
+
+    def on_drop(self, reason: Literal["deadline", "disconnect"], items: int) -> None:
+        """Items of one request were dropped before their work began."""
+
+
+class BatchRunner(Generic[P, R]):
+    """Runs batches on the device.
+
+    forward: one forward pass; returns a result or an exception for each item of the batch. After OutOfMemory
+        the budget is halved and the batch tried again in halves; after any other error it is tried again in
+        halves until the items that cause the error are alone. DeviceFailed is the result of every item.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[Batch[P]], Awaitable[Sequence[R | Exception]]],
+        budget: TokenBudget,
+        rate: TokenRate,
+        observer: Observer,
+        clock: Callable[[], float],
+    ) -> None:
+        self.busy_slots = 0
+        self.in_flight_items = 0
+        self.in_flight_tokens = 0
+        self._forward = forward
+        self._budget = budget
+        self._rate = rate
+        self._observer = observer
+        self._clock = clock
+
+    async def run(
+        self, batch: list[TakenItem[P, Ticket[R]]], *, alone: bool
+    ) -> AsyncIterator[tuple[list[TakenItem[P, Ticket[R]]], Sequence[R | Exception]]]:
+        """Run a batch and yield its items with their results, in parts if the whole of it failed.
+
+        Items of a request that was given up are not tried again.
+        """
+        tokens = sum(entry.item.tokens for entry in batch)
+        self.busy_slots += 1
+        self.in_flight_items += len(batch)
+        self.in_flight_tokens += tokens
+        try:
+            parts = [batch]
+            while parts:
+                part = [entry for entry in parts.pop() if entry.owner.is_open]
+                if not part:
+                    continue
+                results = await self._attempt([entry.item for entry in part], alone=alone)
+                if results is not None:
+                    yield part, results
+                else:
+                    middle = len(part) // 2
+                    parts += part[middle:], part[:middle]
+        finally:
+            self.busy_slots -= 1
+            self.in_flight_items -= len(batch)
+            self.in_flight_tokens -= tokens
+
+    async def _attempt(self, items: list[Item[P]], *, alone: bool) -> Sequence[R | Exception] | None:
+        """Return the results of one forward pass, or None if the items must be tried again in two halves."""
+        batch = Batch(items[0].lane, tuple(items), sum(item.tokens for item in items), alone)
+        budget = self._budget.tokens
+        is_single = len(items) == 1
+        if batch.tokens > budget and not is_single:  # formed before the budget was halved
+            return None
+        self._observer.on_batch(len(items), batch.tokens, budget)
+        began = self._clock()
+        try:
+            results = await self._forward(batch)
+            if len(results) != len(items):
+                raise RuntimeError(f"{len(results)} results for a batch of {len(items)} items")
+        except DeviceFailed as error:
+            return [error] * len(items)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise
+            return [DeviceFailed("cancelled") for _ in items]  # the engine cancelled it, so the slot goes on
+        except Exception as error:
+            if is_single:
+                return [error]
+            if isinstance(error, OutOfMemory):
+                self._budget.halve(budget, at_least=max(item.tokens for item in items))
+            return None
+        self._budget.record_success(batch.tokens)
+        self._rate.record(batch.tokens, began, self._clock(), budget=budget)
+        return results

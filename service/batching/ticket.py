@@ -1,0 +1,84 @@
+"""The claim that a request has on its results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from service.batching.queued import QueuedRequest
+
+R = TypeVar("R")
+
+
+class Timer(Protocol):
+    """A callback that is due later and can be cancelled."""
+
+    def cancel(self) -> object: ...
+
+
+class Ticket(Generic[R]):
+    """A request's claim on its results, for one waiter.
+
+    The waiter uses `result`, `cancel` and the two times; the scheduler uses the rest.
+
+    queue_s: seconds from admission to the start of the first batch; 0 until it starts.
+    inference_s: seconds from there to the last result; 0 until it is known.
+    is_open: whether results are still owed.
+    results: one per item, in the order of the items; None for an item without a result yet.
+    unanswered: how many items have no result yet.
+    started: when the first batch began; None before.
+    queued: the request in the queue; None if it never entered.
+    timer: goes off at the deadline; None if there is no deadline.
+    """
+
+    def __init__(self, items: int, submitted: float, on_cancel: Callable[[Ticket[R]], None]) -> None:
+        self.queue_s = 0.0
+        self.inference_s = 0.0
+        self.is_open = True
+        self.results: list[Any] = [None] * items
+        self.unanswered = items
+        self.submitted = submitted
+        self.started: float | None = None
+        self.queued: QueuedRequest[Any, Ticket[R]] | None = None
+        self.timer: Timer | None = None
+        self._on_cancel = on_cancel
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def result(self) -> list[R | Exception]:
+        """Return the results in the order of the items, with an exception in place of each that failed.
+
+        Raises DeadlineExceeded as soon as the deadline passes if some work has not begun, Draining if the
+        scheduler was stopped first, CancelledError after `cancel`. If the waiter is cancelled, so is the
+        ticket.
+        """
+        try:
+            await self._closed
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return self.results
+
+    def cancel(self) -> None:
+        """Give up: work that has not begun never runs, and its room in the queue is free at once."""
+        self._on_cancel(self)
+
+    def start(self, now: float) -> None:
+        """Note that the first batch begins."""
+        self.started = now
+        self.queue_s = now - self.submitted
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Wake the waiter, with the results or with an error. Closing a second time has no effect."""
+        self.is_open = False
+        if self.timer is not None:
+            self.timer.cancel()
+        if self._closed.done():  # it was closed before, or its waiter was cancelled
+            return
+        if error is None:
+            self._closed.set_result(None)
+        elif isinstance(error, asyncio.CancelledError):
+            self._closed.cancel()
+        else:
+            self._closed.set_exception(error)
+            self._closed.exception()  # marks it as seen: the loop must not log it if nobody waits
