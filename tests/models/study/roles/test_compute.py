@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from models.study.base import Result, Study
-from models.study.roles.compute import compute as roles
-from models.study.roles.compute import spread_over_queries
-from models.study.roles.effects import layer_matched
+from models.study import roles
+from models.study.inputs import spread_over_queries
+from models.study.result import Result
+from models.study.roles.causal import layer_matched
 from models.study.roles.scores import ROLES, max_t
+from models.study.study import Study
 from models.study.words import Words
 from tests.models.study.planted import PLANTED, planted_study
 
@@ -60,7 +61,7 @@ def test_random_sets_have_as_many_heads_of_each_layer() -> None:
     held = [(layer, head) for layer in range(4) for head in range(12)]
     heads = [(0, 1), (0, 5), (2, 3)]
 
-    sets = layer_matched(heads, held, np.random.default_rng(0))
+    sets = layer_matched(heads, held, np.random.default_rng(0), 100)
 
     assert len(set(sets)) == len(sets) == 100
     for drawn in sets:

@@ -12,9 +12,11 @@ import pytest
 from models import Classifier, HeadMask, ModelError
 from models.checkpoint.config import read_config, read_stored_masks
 from models.compress.prune import prune, read_scales
-from models.study.base import Result, Study
+from models.study import search
+from models.study.result import Result
 from models.study.runner import Runner
-from models.study.search.compute import compute as search
+from models.study.search import compute
+from models.study.study import Study
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
 
 
@@ -58,7 +60,7 @@ def test_report_names_every_method_and_its_quality(result: Result) -> None:
         "lower layers only",
         "random",
     }
-    assert sum(point["method"] == "random" for point in others) == 20 * len(search.RANDOM_KEPT)
+    assert sum(point["method"] == "random" for point in others) == 20 * len(compute.RANDOM_KEPT)
     for point in (*result.json["path"], *others):
         assert {"accuracy", "macro_f1", "qwk", "ndcg10", "spec"} <= point.keys()
     json.dumps(result.json, allow_nan=False)
@@ -129,10 +131,10 @@ def test_a_stopped_search_keeps_its_gradients_and_scales(tmp_path: Path) -> None
     study = planted_study(tmp_path, queries=3, titles=3, holdout=False)
     runner = Runner(study.classifier, study.data, cache=tmp_path / "cache", identity="planted")
     kept = dataclasses.replace(study, runner=runner)
-    first = search.gate_gradients(kept)
+    first = compute.gate_gradients(kept)
     (file,) = (tmp_path / "cache").glob("*.npy")
     np.save(file, first + 1)
 
-    assert np.array_equal(search.gate_gradients(kept), first + 1)
+    assert np.array_equal(compute.gate_gradients(kept), first + 1)
     other = dataclasses.replace(kept, runner=Runner(study.classifier, study.data, cache=tmp_path / "cache"))
-    assert np.array_equal(search.gate_gradients(other), first)
+    assert np.array_equal(compute.gate_gradients(other), first)

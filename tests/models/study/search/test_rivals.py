@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.study.search.compute import rivals
-from models.study.search.importance import held_heads
+from models.study.heads import held_heads
+from models.study.search import rivals, rivals_report
 from tests.models.study.planted import NEEDED, planted_study
 
 
@@ -39,9 +39,9 @@ def test_where_two_heads_do_all_the_work_their_layers_alone_do_not_explain_the_m
     rivalry = rivals.compete(study, intact, weights, found)
 
     assert rivalry.only_layers is False
-    assert "the choice within the layers matters too" in rivals.sentence(rivalry)
+    assert "the choice within the layers matters too" in rivals_report.sentence(rivalry)
     same = rivals.Rivalry(
-        2, rivalry.intact, rivalry.found, [rivals.Rival(rivals.MATCHED, weights, found)] * 20
+        2, rivalry.intact, rivalry.chosen, [rivals.Rival(rivals.MATCHED, weights, found)] * 20
     )
     assert same.only_layers is True
     assert len(held_heads(study.classifier)) == 24

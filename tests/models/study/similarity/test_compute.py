@@ -11,9 +11,10 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from models import Classifier
-from models.study.base import Result, Study
-from models.study.similarity.compute import compute as similarity
+from models.study import similarity
+from models.study.result import Result
 from models.study.similarity.distances import jensen_shannon
+from models.study.study import Study
 from tests.models.study.planted import PLANTED, planted_study, write_planted
 
 
@@ -73,7 +74,7 @@ def test_without_a_second_model_nothing_is_said_of_seeds(tmp_path: Path) -> None
     found = similarity.run(planted_study(tmp_path, queries=4, titles=3, holdout=False))
 
     assert found.json["seeds"] is None
-    assert "--other" in found.conclusion
+    assert "--peer" in found.conclusion
 
 
 def test_report_is_plain_json_and_figures_can_be_drawn(result: Result) -> None:
