@@ -1,4 +1,4 @@
-"""What every study works on: head weights, graded pairs and progress."""
+"""The values that every study works with: head weights, graded pairs and progress."""
 
 from __future__ import annotations
 

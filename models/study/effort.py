@@ -1,4 +1,4 @@
-"""How much a study computes: everything, or with `--quick` just enough for a rough answer."""
+"""The amount that a study computes: everything, or with `--quick` just enough for a rough answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Effort:
-    """How many of each thing a study computes.
+    """The numbers of things that a study computes.
 
     pairs: how many pairs of each file are used, spread over the queries; None: as many as --max-pairs allows.
     resamples: the most resamples of a bootstrap. permutations: the draws of a permutation test over queries.

@@ -1,4 +1,4 @@
-"""What a study hands back: the parts of its report."""
+"""The result of a study: the parts of its report."""
 
 from __future__ import annotations
 

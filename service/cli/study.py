@@ -54,9 +54,12 @@ Margin = Annotated[
     typer.Option(min=0.001, max=0.5, help="Largest fall of accuracy, QWK or NDCG@10 that counts as no loss."),
 ]
 MaxPairs = Annotated[
-    int, typer.Option(min=100, help="Most pairs to use; from a larger file, whole queries are drawn.")
+    int,
+    typer.Option(
+        min=100, help="Largest number of pairs to use; from a larger file, whole queries are drawn."
+    ),
 ]
-Counted = Annotated[int, typer.Option(min=200, max=20_000, help="Bootstrap resamples.")]
+Resamples = Annotated[int, typer.Option(min=200, max=20_000, help="Number of bootstrap resamples.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 NumberFormat = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
@@ -81,7 +84,7 @@ def command(
     peer: Peer = None,
     margin: Margin = 0.02,
     max_pairs: MaxPairs = 20_000,
-    resamples: Counted = 2000,
+    resamples: Resamples = 2000,
     seed: Seed = 0,
     device: Device = "auto",
     dtype: NumberFormat = "auto",

@@ -1,4 +1,4 @@
-"""How much the outputs of later layers change when the heads of one layer are off."""
+"""The change of the outputs of later layers when the heads of one layer are off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESAMPLES = 300
 
 @dataclass(frozen=True)
 class Change:
-    """How alike the output of layer `later` is with and without the heads of layer `off`; later ≥ off.
+    """The likeness of the output of layer `later` with and without the heads of layer `off`; later ≥ off.
 
     cka: linear centred kernel alignment over tokens (Kornblith et al. 2019, arXiv:1905.00414); cosine: the
     mean cosine between a token's two vectors. 1 is unchanged.

@@ -1,4 +1,4 @@
-"""How much each head plays each role, and how much it would by chance.
+"""Scores of each head in each role, and the scores that chance would give.
 
 Each null hypothesis is tested by permuting one thing: the order of a text's words (previous and next word),
 the borders between words (segmentation), the choice of special tokens, or, for term match, whether the title

@@ -39,7 +39,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether one mask passed. losses: by metric. tested: False if an earlier mask of the sequence failed."""
+    """The verdict on one mask. losses: by metric. tested: False if an earlier mask of the sequence failed."""
 
     losses: dict[str, Loss]
     passed: bool

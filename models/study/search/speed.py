@@ -44,7 +44,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """ways: the intact model first. pairs: how many in a round. rounds: how often the ways took turns."""
+    """The speeds of all ways.
+
+    ways: the intact model first. pairs: how many in a round. rounds: how often the ways took turns.
+    """
 
     ways: tuple[Way, ...]
     pairs: int

@@ -1,4 +1,4 @@
-"""How alike the heads are, what each layer's output can tell, and the comparison of two training seeds."""
+"""The distances of the heads, the probes of each layer's output, and the comparison of two seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Alike:
-    """How alike the heads are.
+    """The distances of the heads and their clusters.
 
     heads: in the order of the matrix. matrix: (heads, heads), the mean Jensen–Shannon distances.
     within, across: the mean distance of two heads of one layer, and of two layers; gap: across − within; each

@@ -49,8 +49,10 @@ class ProbeCurve:
 
 @dataclass(frozen=True)
 class _Labels:
-    """What a probe has to tell. rows: its rows of the state matrix; labels, control: (n,) each; query: (n,),
-    the query of each row."""
+    """The answers that a probe has to give.
+
+    rows: rows of the state matrix. labels, control: (n,) each. query: (n,), the query of each row.
+    """
 
     rows: NDArray[np.int64]
     labels: Floats

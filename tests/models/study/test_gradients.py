@@ -29,12 +29,12 @@ def test_gated_logits_are_the_encoders_logits(tiny_checkpoint: Path, tmp_path: P
     encoded = clf.tokenizer.encode(PAIRS)
     network = DifferentiableNetwork(clf)
 
-    found = np.empty((len(PAIRS), 5), np.float32)
+    logits = np.empty((len(PAIRS), 5), np.float32)
     for batch in network.batches(encoded, budget=30):  # several batches, so that the order must be restored
         gates = torch.from_numpy(weights).expand(batch.rows, 3, 4)
-        found[batch.order] = network.logits(batch, gates).detach().numpy()
+        logits[batch.order] = network.logits(batch, gates).detach().numpy()
 
-    np.testing.assert_allclose(found, clf.forward(encoded, weights), atol=2e-5)
+    np.testing.assert_allclose(logits, clf.forward(encoded, weights), atol=2e-5)
 
 
 def test_last_state_is_what_the_encoder_classifies(tiny_checkpoint: Path) -> None:

@@ -29,12 +29,12 @@ def result(study: Study) -> Result:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_exactly_the_planted_head_holds_the_role(result: Result, role: str) -> None:
-    found = result.json["roles"][role]
+    heads = result.json["roles"][role]
 
-    assert [(head["layer"], head["head"]) for head in found if head["holds"]] == [PLANTED[role]]
-    assert found[0]["p_adjusted"] < 0.05
-    assert found[0]["interval"][0] > 0.3
-    assert len(found) == 24
+    assert [(head["layer"], head["head"]) for head in heads if head["holds"]] == [PLANTED[role]]
+    assert heads[0]["p_adjusted"] < 0.05
+    assert heads[0]["interval"][0] > 0.3
+    assert len(heads) == 24
 
 
 def test_switching_off_is_missed_only_where_the_grade_hangs_on_it(result: Result) -> None:

@@ -119,12 +119,12 @@ def test_queries_that_took_part_cannot_also_judge(study: Study) -> None:
 
 
 def test_without_other_queries_nothing_is_chosen(tmp_path: Path) -> None:
-    found = search.run(planted_study(tmp_path, queries=3, titles=3, holdout=False))
+    result = search.run(planted_study(tmp_path, queries=3, titles=3, holdout=False))
 
-    assert found.json["chosen"] is None
-    assert found.files == {}
-    assert "nothing is chosen" in found.conclusion
-    assert [finding.replicates for finding in found.findings] == [None]
+    assert result.json["chosen"] is None
+    assert result.files == {}
+    assert "nothing is chosen" in result.conclusion
+    assert [finding.replicates for finding in result.findings] == [None]
 
 
 def test_a_stopped_search_keeps_its_gradients_and_scales(tmp_path: Path) -> None:

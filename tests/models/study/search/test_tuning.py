@@ -61,8 +61,8 @@ def test_scales_stay_in_range_and_dead_heads_dead(tiny_checkpoint: Path) -> None
     encoded = clf.tokenizer.encode(PAIRS)
     masks = [np.zeros((3, 4), np.float32), np.eye(3, 4, dtype=np.float32)]
 
-    found = tuned_scales(DifferentiableNetwork(clf), encoded, masks)
+    all_scales = tuned_scales(DifferentiableNetwork(clf), encoded, masks)
 
-    for mask, scales in zip(masks, found, strict=True):
+    for mask, scales in zip(masks, all_scales, strict=True):
         assert ((scales >= 0) & (scales <= LARGEST)).all()
         assert (scales[mask == 0] == 0).all()
