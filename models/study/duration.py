@@ -55,7 +55,7 @@ def seconds_per_pass(study: Study) -> float:
     try:
         if on_cpu:
             torch.set_num_threads(1)
-        runner.logits_of(clf, first, masks[:1])  # sets up what is set up once
+        runner.logits_of(clf, first, masks[:1])  # the first call also sets things up
         started = time.perf_counter()
         runner.logits_of(clf, first, masks)
         took = time.perf_counter() - started

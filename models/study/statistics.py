@@ -144,7 +144,7 @@ def mean_intervals(values: Floats, resamples: int, seed: int) -> tuple[Floats, F
     counts = with_data(resample(queries, resamples, seed))
     means = counts @ values / queries
     errors = np.sqrt(np.maximum(counts @ values**2 / queries - means**2, 0) / (queries - 1))
-    smallest = errors[0] / 4  # as models.quality.bootstrap
+    smallest = errors[0] / 4  # models.quality.bootstrap has the same floor
     with np.errstate(invalid="ignore", divide="ignore"):
         distances = np.abs(means[1:] - means[0]) / np.maximum(errors[1:], smallest)
     reach = np.quantile(np.nan_to_num(distances), 0.95, axis=0) * errors[0]

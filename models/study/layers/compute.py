@@ -49,7 +49,7 @@ def compute(study: Study) -> WholeLayers:
     resamples = Resamples(study.data, study.resamples, study.seed)
     base = resamples.draws(whole)
     p = swap_p(resamples, whole, masked, draws=study.effort.permutations, seed=study.seed)
-    # Three questions, three families of tests: each layer, from below, from above.
+    # Each of the three questions (alone, from below, from above) is a family of tests of its own.
     adjusted = np.concatenate([holm(p[start : start + depth]) for start in range(0, len(sets), depth)])
     results = [
         Off(how, layers, effect(resamples, base, evaluation), dict(zip(METRICS, row.tolist(), strict=True)))

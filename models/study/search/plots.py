@@ -84,7 +84,7 @@ def held_out(search: Search, margin: float) -> Figure:
                       label=f"{method}: not")  # fmt: skip
         lowest = min(v.losses[metric].bound for v in (*search.plain_verdicts, *search.tuned_verdicts))
         axes.set(xlabel="heads kept", ylabel=f"change in {LABELS[metric]}", xlim=(search.heads * 1.02, 0))
-        axes.set_ylim(bottom=max(lowest, -12 * margin) * 1.05)  # far failures would flatten what matters
+        axes.set_ylim(bottom=max(lowest, -12 * margin) * 1.05)  # distant failures would flatten the rest
     axes.legend(fontsize=8, loc="lower left")
     return drawing
 

@@ -108,5 +108,5 @@ def _least_squares(designs: Sequence[Tensor], targets: Sequence[Tensor]) -> Floa
     g, r = gram.numpy(force=True), moment.numpy(force=True)
     ridge = RIDGE * max(float(np.trace(g)) / len(g), np.finfo(np.float64).tiny)
     g, r = g + ridge * np.eye(len(g)), r + ridge
-    root = np.linalg.cholesky(g).T  # ‖root·m − root⁻ᵀ·r‖² is the same quadratic
+    root = np.linalg.cholesky(g).T  # ‖root·m − root⁻ᵀ·r‖² is the same quadratic form
     return np.asarray(lsq_linear(root, np.linalg.solve(root.T, r), bounds=(0, LARGEST)).x)
