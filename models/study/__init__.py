@@ -1,6 +1,7 @@
-"""Head studies: which attention heads matter, asked of any checkpoint with anybody's labelled pairs.
+"""Head studies: which attention heads matter to a checkpoint, on anybody's labelled pairs.
 
-One module a question (`single`, `random_heads`, `layers`, `roles`, `similarity`, `search`), each with
-`run(study) -> Result`; `kinds` for all of them. `base` holds what they share, `runner` evaluates many masks
-in one pass, `statistics` has the tests, `report` writes what was found.
+Each kind of study is a package (`single`, `random`, `layers`, `roles`, `similarity`, `search`) with
+`run(study) -> Result`: its `compute` computes, its `report` makes the report. `kinds` runs one or all.
+`study` and `result` hold what a kind is given and what it returns, `runner` evaluates many masks in one pass,
+`statistics` has the tests, and `report` writes the files.
 """

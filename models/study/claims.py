@@ -1,5 +1,7 @@
-"""The published claims scored: found, not found, built into the model, not testable here, or open; each
-fact once."""
+"""The verdicts on the published claims: found, not found, built in, not testable here, or open.
+
+Claims about the same fact count once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from models.checkpoint.hub import DEFAULT, locate
-from models.study.base import Finding, Study
+from models.study.result import Finding
+from models.study.study import Study
 from models.study.wording import listed
 
 FOUND, NOT_FOUND, BUILT_IN, NOT_TESTABLE, OPEN = (
@@ -42,19 +45,18 @@ SHIPPED = {
     SHARED: (BUILT_IN, f"Built in: {_GROWN}."),
     SEEDS: (NOT_TESTABLE, f"Not testable here: {_MATCHES}, the same in every seed."),
 }
-"""What the shipped model's making decides, by fact: the verdict and why. Other models are taken as they
-are."""
+"""By fact, the verdict that follows from how the shipped model was made, and why. For other models only the
+numbers decide."""
 
 
 def scored(findings: Sequence[Finding], study: Study) -> tuple[Finding, ...]:
-    """The findings with their verdicts, in the light of how the shipped model was made where it is that
-    one."""
+    """Return the findings with their verdicts; for the shipped model, how it was made counts too."""
     known = SHIPPED if _is_shipped(study.model) else {}
     return tuple(_scored(finding, known.get(finding.fact)) for finding in findings)
 
 
 def conclusion(findings: Sequence[Finding]) -> str:
-    """How many facts the claims come to, and how each kind of verdict fared. findings: scored."""
+    """Say how many facts the claims are about, and which fact has which verdict. findings: scored."""
     facts: dict[str, list[Finding]] = {}
     for finding in findings:
         facts.setdefault(finding.fact or finding.claim, []).append(finding)
@@ -71,7 +73,7 @@ def conclusion(findings: Sequence[Finding]) -> str:
 
 
 def _verdict(claims: Sequence[Finding]) -> str:
-    """Of a fact: what its claims agree on, else open."""
+    """Return the verdict on a fact: that of its claims if they agree, else open."""
     verdicts = {claim.verdict for claim in claims}
     return verdicts.pop() if len(verdicts) == 1 else OPEN
 

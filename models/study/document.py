@@ -1,9 +1,9 @@
-"""Puts a finished `headroom study all` into docs/head-studies.md, so that no number of it is typed by hand.
+"""Puts a finished `headroom study all` into docs/head-studies.md, so that nobody types its numbers by hand.
 
     python -m models.study.document runs/study docs/head-studies.md
 
-What stands between the two marks is written anew; the rest of the page is a person's. How the studies work is
-in head-studies-method.md beside it.
+It replaces the text between the two marks; people write the rest of the page. head-studies-method.md beside
+it explains how the studies work.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from models.errors import ModelError
 BEGIN, END = "<!-- study: begin -->", "<!-- study: end -->"
 
 SHOWN = ("single-heads", "random-heads", "layers-off", "layers-noticed")
-"""The plots that come first; every other plot of the run is shown too, after them."""
+"""The plots that come first; every other plot of the run follows."""
 
 
 def write(run: Path, page: Path) -> None:
-    """Writes the run's findings between the marks of `page`, and its plots into a directory of that name.
+    """Write the run's findings between the marks of `page`, and its plots into a directory of that name.
 
-    Raises ModelError for a run of another kind and for a page without the marks.
+    Raises ModelError if the run is of another kind, or the page has no marks.
     """
     file = run / "report.json"
     if not file.is_file():
         raise ModelError(f"{run} holds no report.json; run headroom study all --out {run} first")
     report = json.loads(file.read_text(encoding="utf-8"))
     if report["kind"] != "all":
-        raise ModelError(f"{file} is of the study {report['kind']!r}; the document needs 'all'")
+        raise ModelError(f"{file} holds the study {report['kind']!r}; the document needs 'all'")
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     if BEGIN not in text or END not in text:
         raise ModelError(f"{page} needs a line {BEGIN} and, after it, a line {END}")
@@ -44,8 +44,8 @@ def write(run: Path, page: Path) -> None:
     for name in names:
         shutil.copyfile(run / "plots" / f"{name}.png", plots / f"{name}.png")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    found = _text(report, names, plots.name)
-    page.write_text(f"{before}{BEGIN}\n{found}\n{END}{after}", encoding="utf-8")
+    findings = _text(report, names, plots.name)
+    page.write_text(f"{before}{BEGIN}\n{findings}\n{END}{after}", encoding="utf-8")
 
 
 def _place(name: str) -> int:

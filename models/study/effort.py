@@ -1,4 +1,4 @@
-"""How much a study computes: everything, or with `--quick` as little as still gives a rough answer."""
+"""The amount that a study computes: everything, or with `--quick` just enough for a rough answer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Effort:
-    """Counts of what a study computes.
+    """The numbers of things that a study computes.
 
-    pairs: of each file, spread over the queries; None: all that --max-pairs lets in.
-    resamples: of a bootstrap, at most. permutations: of a test over queries.
-    fractions, draws: of `random`, shares of heads off above 0 and masks for each.
-    role_pairs, role_sets: of `roles`, pairs whose attention is scored and random sets for each comparison.
-    compared_pairs: of `similarity`. tokens: whose states `layers` compares.
-    shares: of heads kept, at which `search` makes masks, in the order tested; orders: its random orders, and
-    the random masks of each kind beside the chosen one.
+    pairs: how many pairs of each file are used, spread over the queries; None: as many as --max-pairs allows.
+    resamples: the most resamples of a bootstrap. permutations: the draws of a permutation test over queries.
+    fractions, draws: for `random`, the number of shares of heads off above 0, and of masks per share.
+    role_pairs, role_sets: for `roles`, the pairs whose attention is scored, and the random sets for each
+    comparison. compared_pairs: the pairs that `similarity` compares. tokens: the tokens whose states `layers`
+    compares. shares: the shares of heads kept at which `search` makes masks, in the order tested; orders: how
+    many random orders it makes, and how many random masks of each kind it compares with the chosen one.
     """
 
     pairs: int | None = None
@@ -48,34 +48,30 @@ QUICK = Effort(
 )
 
 QUICK_ALL = replace(QUICK, pairs=120)
-"""All kinds in the time of one or two."""
+"""For `all`: every kind in the time of one or two."""
 
 QUERY_TITLES = 4
-"""Titles of each query in a quick study: with fewer there is hardly an order to judge."""
+"""Titles per query in a quick study: with fewer there is hardly an order to judge."""
 
 
 def left_out(kind: str, quick: Effort = QUICK, full: Effort = FULL) -> str:
-    """What a quick study of this kind leaves out, in one paragraph that its report begins with."""
+    """Say in one paragraph, with which the report begins, what a quick study of this kind leaves out."""
     each = {
         "single": f"{quick.permutations:,} permutations instead of {full.permutations:,}",
         "random": f"{quick.fractions} shares of heads with {quick.draws} draws each instead of "
-        f"{full.fractions} "
-        f"with {full.draws}",
+        f"{full.fractions} with {full.draws}",
         "layers": f"{quick.tokens} tokens compared instead of {full.tokens:,}, {quick.permutations:,} "
         f"permutations instead of {full.permutations:,}",
         "roles": f"attention in {quick.role_pairs} pairs instead of {full.role_pairs}, {quick.role_sets} "
-        "random "
-        f"sets for each comparison instead of {full.role_sets}",
+        f"random sets for each comparison instead of {full.role_sets}",
         "similarity": f"attention in {quick.compared_pairs} pairs instead of {full.compared_pairs}",
         "search": f"masks of {len(quick.shares)} sizes instead of {len(full.shares)}, {quick.orders} random "
         f"orders instead of {full.orders}",
     }
     parts = [f"{name}: {text}" for name, text in each.items()] if kind == "all" else [each[kind]]
     return (
-        f"This is a rough answer (--quick): at most {quick.pairs} pairs of each file, about "
-        f"{QUERY_TITLES} titles "
-        f"of a query, so that NDCG@10 ranks fewer titles than in the full study; at most {quick.resamples} "
-        f"bootstrap resamples; {'; '.join(parts)}. Intervals are wider and small effects are missed. Run "
-        f"the same "
-        "command without --quick before you act on it."
+        f"This is a rough answer (--quick): at most {quick.pairs} pairs of each file, about {QUERY_TITLES} "
+        "titles per query, so that NDCG@10 ranks fewer titles than in the full study; at most "
+        f"{quick.resamples} bootstrap resamples; {'; '.join(parts)}. Intervals are wider and small effects "
+        "are missed. Run the same command without --quick before you act on it."
     )

@@ -1,6 +1,6 @@
 """The network with a gate on each head of each sequence: gradients of the loss, and every layer's states.
 
-The serving network runs fused, prepacked products that autograd cannot follow, so this is the same network on
+The serving network runs fused, prepacked products that autograd cannot follow. This is the same network on
 plain float32 torch operators (`Bert.in_plain_torch`).
 """
 
@@ -26,7 +26,7 @@ BATCH_TOKENS = 2048
 shape."""
 
 
-class OpenNetwork:
+class DifferentiableNetwork:
     """A classifier's network in float32 plain torch, with a gate on every head of every sequence."""
 
     def __init__(self, classifier: Classifier) -> None:
@@ -72,8 +72,8 @@ class OpenNetwork:
         """Return ∂loss/∂gate of each pair: (n, layers, heads), 0 for heads that pruning removed.
 
         The loss is the cross-entropy of the calibrated probabilities. grades: (n,) from 0. weights: the gates
-        at which the gradient is taken, (layers, heads), None for all ones. done: called with the number of
-        pairs of each batch that is finished.
+        (layers, heads) at which the gradient is taken, None for all ones. done: called with the number of
+        pairs of each finished batch.
         """
         shape = (self.config.num_layers, self.config.num_heads)
         at = torch.ones(shape) if weights is None else torch.from_numpy(np.asarray(weights, np.float32))

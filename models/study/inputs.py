@@ -1,4 +1,4 @@
-"""Labelled pairs for a study, read in bounded memory and refused where no study could be made of them."""
+"""Reads the labelled pairs of a study in bounded memory, and refuses pairs that no study can use."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from models.errors import ModelError
 from models.quality.labelled import LabelledPair, iter_labelled
 from models.study.base import Judged
 
-LEAST_QUERIES = 10
-"""Intervals resample whole queries; with fewer than this they would say nothing."""
+MIN_QUERIES = 10
+"""Intervals resample whole queries; with fewer than this they say nothing."""
 
 
-def read_judged(path: Path, *, grades: int, most_pairs: int, seed: int) -> Judged:
-    """The pairs of a file, or of as many of its queries, drawn by `seed`, as make at most `most_pairs` pairs.
+def read_judged(path: Path, *, grades: int, max_pairs: int, seed: int) -> Judged:
+    """Read the pairs of a file; if there are more than `max_pairs`, those of some queries drawn by `seed`.
 
-    Raises ModelError for a file that cannot be read, a wrong row, fewer than LEAST_QUERIES queries, or pairs
-    that are all of one grade.
+    Raises ModelError if the file cannot be read, a row is wrong, there are fewer than MIN_QUERIES queries, or
+    all pairs have the same grade.
     """
-    kept, rows = sample_queries(iter_labelled(path, grades=grades), most_pairs, seed)
+    kept, rows = sample_queries(iter_labelled(path, grades=grades), max_pairs, seed)
     data = Judged.of(kept, str(path))
-    if len(data.queries) < LEAST_QUERIES:
+    if len(data.queries) < MIN_QUERIES:
         raise ModelError(
             f"{path} holds {len(data.queries)} {'query' if len(data.queries) == 1 else 'queries'}"
-            + (f" that fit into {most_pairs:,} pairs" if rows > len(kept) else "")
-            + f"; a study needs at least {LEAST_QUERIES}, because its intervals resample whole queries"
+            + (f" that fit into {max_pairs:,} pairs" if rows > len(kept) else "")
+            + f"; a study needs at least {MIN_QUERIES}, because its intervals resample whole queries"
         )
     if (data.grade == data.grade[0]).all():
         raise ModelError(
             f"{path}: every pair has grade {data.grade[0]}; a study needs pairs of different grades"
         )
     if rows > len(kept):
-        note = f"whole queries drawn by seed {seed}, at most {most_pairs:,} of the file's {rows:,} pairs"
+        note = f"whole queries drawn by seed {seed}, at most {max_pairs:,} of the file's {rows:,} pairs"
         return replace(data, note=note)
     return data
 
 
 def sample_queries(
-    pairs: Iterable[LabelledPair], most_pairs: int, seed: int
+    pairs: Iterable[LabelledPair], max_pairs: int, seed: int
 ) -> tuple[list[LabelledPair], int]:
-    """All pairs of the queries with the lowest SHA-256 of "{seed}:{query}", as many as fit; in the file's
-    order.
+    """Return all pairs of the queries with the lowest SHA-256 of "{seed}:{query}", as many as fit, in the
+    file's order; and how many pairs there were.
 
-    In one pass, holding little more than what is kept. Returns the pairs and how many there were.
+    It reads the pairs once and holds little more in memory than it returns.
     """
     kept: dict[bytes, list[tuple[int, LabelledPair]]] = {}
     highest: list[tuple[int, bytes]] = []  # a heap, the highest digest first
-    limit: int | None = None  # digests from here on are out
+    limit: int | None = None  # digests from here on are left out
     held = rows = 0
     for rows, pair in enumerate(pairs, start=1):
         digest = hashlib.sha256(f"{seed}:{pair.query}".encode("utf-8", "surrogatepass")).digest()
@@ -64,7 +64,7 @@ def sample_queries(
             heapq.heappush(highest, (-number, digest))
         kept[digest].append((rows, pair))
         held += 1
-        while held > most_pairs:
+        while held > max_pairs:
             negative, out = heapq.heappop(highest)
             held -= len(kept.pop(out))
             limit = -negative
@@ -72,8 +72,8 @@ def sample_queries(
     return [pair for _, pair in ordered], rows
 
 
-def spread_over_queries(query_of: np.ndarray, most: int, seed: int) -> list[int]:
-    """At most `most` pairs, one of each query in turn, ascending. query_of: (n,) the query of each pair."""
+def spread_over_queries(query_of: np.ndarray, limit: int, seed: int) -> list[int]:
+    """Return at most `limit` pairs, taken from each query in turn, ascending. query_of: (n,), by pair."""
     rng = np.random.default_rng([seed, 5])
     shuffled = rng.permutation(len(query_of))
     turns: dict[int, int] = {}
@@ -82,15 +82,15 @@ def spread_over_queries(query_of: np.ndarray, most: int, seed: int) -> list[int]
         query = int(query_of[i])
         turn[i] = turns.get(query, 0)
         turns[query] = turn[i] + 1
-    return sorted(int(i) for i in sorted(shuffled, key=lambda i: turn[i])[:most])
+    return sorted(int(i) for i in sorted(shuffled, key=lambda i: turn[i])[:limit])
 
 
 def roughly(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
-    """At most `pairs` pairs: some `titles` of each query, of all queries or as many as that allows."""
+    """Return at most `pairs` pairs: about `titles` per query, of as many queries as fit."""
     if len(data) <= pairs:
         return data
     rng = np.random.default_rng([seed, 11])
-    drawn = rng.permutation(len(data.queries))[: max(pairs // titles, LEAST_QUERIES)]
+    drawn = rng.permutation(len(data.queries))[: max(pairs // titles, MIN_QUERIES)]
     rows = np.flatnonzero(np.isin(data.query_of, drawn))
     kept = rows[spread_over_queries(data.query_of[rows], pairs, seed)]
     labelled = [
@@ -101,7 +101,7 @@ def roughly(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
 
 
 def check_apart(data: Judged, holdout: Judged) -> None:
-    """Raises ModelError where a held-out query is also among those that the study searches by."""
+    """Raise ModelError if a held-out query is also among the queries that the study searches on."""
     shared = sorted(set(data.queries) & set(holdout.queries))
     if shared:
         raise ModelError(

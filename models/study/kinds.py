@@ -6,29 +6,24 @@ from dataclasses import replace
 from importlib import import_module
 
 from models.study import claims
-from models.study.base import Result, Section, Study, Table
+from models.study.result import Result, Section, Table
+from models.study.study import Study
 
-KINDS = {
-    "single": "single",
-    "random": "random",
-    "layers": "layers",
-    "roles": "roles",
-    "similarity": "similarity",
-    "search": "search",
-}
-"""The module of each kind; it is imported when it runs, with the libraries that only it needs."""
+KINDS = ("single", "random", "layers", "roles", "similarity", "search")
+"""Each kind is a package of this one with `run`; it is imported when it runs, with the libraries that only it
+needs."""
 
 
 def run(kind: str, study: Study) -> Result:
-    """One kind, or `all`."""
+    """Run one kind, or `all`."""
     if kind == "all":
         return everything(study)
-    result: Result = import_module(f"models.study.{KINDS[kind]}.compute").run(study)
+    result: Result = import_module(f"models.study.{kind}").run(study)
     return replace(result, findings=claims.scored(result.findings, study))
 
 
 def everything(study: Study) -> Result:
-    """Every kind, one after the other, as one result."""
+    """Run every kind, one after the other, and merge the reports into one."""
     results = [run(kind, study) for kind in KINDS]
     merged: dict[str, object] = {"conclusions": {result.kind: result.conclusion for result in results}}
     files: dict[str, str] = {}
@@ -46,7 +41,7 @@ def everything(study: Study) -> Result:
 
 
 def beside_published(result: Result) -> Section:
-    """The table of our numbers beside the published ones."""
+    """Return the table of our numbers beside the published ones."""
     rows = tuple(
         (finding.claim, finding.published, finding.ours, finding.verdict, finding.reason)
         for finding in result.findings

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: no scripts, no fonts, no pictures beside it."""
+"""The report as one HTML file that needs no other: no scripts, no fonts, no pictures beside it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from html import escape
 
-from models.study.base import Figure, Section, Table
+from models.study.result import Figure, Section, Table
 
 _STYLE = """
 :root { color-scheme: light; --ink: #1b1f24; --soft: #57606a; --line: #d8dee4; --wash: #f6f8fa;
@@ -36,7 +36,7 @@ figcaption { color: var(--soft); font-size: .92rem; max-width: 90ch; margin-top:
 
 
 def html(title: str, conclusion: str, sections: tuple[Section, ...], drawings: Mapping[str, str]) -> str:
-    """The page. drawings: the SVG of each figure by its name; they become data: images."""
+    """Return the page. drawings: the SVG of each figure by its name; they become data: images."""
     links = "".join(f'<li><a href="#s{i}">{escape(s.title)}</a></li>' for i, s in enumerate(sections))
     body = "".join(_section(i, section, drawings) for i, section in enumerate(sections))
     return (

@@ -1,4 +1,4 @@
-"""The look of the studies' plots: made for talks, safe for colour-blind readers, readable in grey.
+"""The style of the studies' plots: large enough for talks, safe for colour-blind readers, readable in grey.
 
 Signed heat maps print the number, with its sign, in every cell; lines differ by dash and marker as well as by
 colour. Colours: Okabe and Ito (2008) for lines, ColorBrewer's PuOr for signed values, cividis for the rest.
@@ -43,15 +43,15 @@ STYLE: dict[str, Any] = {
     "svg.hashsalt": "headroom",
 }
 LEAST = {"accuracy": 0.0, "macro_f1": 0.0, "qwk": -1.0, "ndcg10": 0.0}
-"""The lowest value each metric can take; bands end there."""
-_MOST_NUMBERS = 200
+"""The lowest value that each metric can take; bands end there."""
+_MAX_NUMBERS = 200
 """A heat map with more cells than this prints no numbers."""
 
 
 def figure(
     width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure of this size in inches with rows × columns axes, laid out so that nothing overlaps."""
+    """Return a figure of this size in inches and its rows × columns axes, laid out without overlaps."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -74,10 +74,10 @@ def heat_map(
     marked: NDArray[np.bool_] | None = None,
     digits: int = 1,
 ) -> None:
-    """A matrix (rows, columns) as coloured cells with their numbers; nan cells stay empty.
+    """Draw a matrix (rows, columns) as coloured cells with their numbers; nan cells stay empty.
 
-    signed: colours spread evenly around 0. limits: the ends of the colours, by default those of the data.
-    marked: cells with a frame. Row 0 is at the bottom, as layers are drawn.
+    signed: spread the colours evenly around 0. limits: the values at the ends of the colours, by default
+    those of the data. marked: cells that get a frame. Row 0 is at the bottom, because layers count upwards.
     """
     from matplotlib import colormaps
     from matplotlib.patches import Rectangle
@@ -102,7 +102,7 @@ def heat_map(
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    for (row, column), value in np.ndenumerate(values) if values.size <= _MOST_NUMBERS else ():
+    for (row, column), value in np.ndenumerate(values) if values.size <= _MAX_NUMBERS else ():
         if np.isfinite(value):
             text = wording.signed(value, digits) if signed else f"{value:.{digits}f}"
             text = "0" if not float(f"{value:.{digits}f}") else text
@@ -130,7 +130,7 @@ def curve(
     line: int,
     label: str,
 ) -> None:
-    """A line with its band; `line` chooses colour, dash and marker from LINES."""
+    """Draw a line with its band; `line` chooses colour, dash and marker from LINES."""
     colour, dash, marker = LINES[line % len(LINES)]
     axes.plot(x, middle, dash, color=colour, marker=marker, label=label)
     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
@@ -139,12 +139,12 @@ def curve(
 def intervals(
     axes: Axes,
     names: Sequence[str],
-    found: Sequence[tuple[float, float, float]],
+    values: Sequence[tuple[float, float, float]],
     *,
     marked: Sequence[bool] | None = None,
 ) -> None:
-    """Values with their intervals (value, low, high), one row each, the first on top; marked ones filled."""
-    for row, (value, low, high) in enumerate(found):
+    """Draw (value, low, high) as points with intervals, one row each, the first on top; fill the marked."""
+    for row, (value, low, high) in enumerate(values):
         filled = marked is None or marked[row]
         axes.plot([low, high], [row, row], color=BLUE, lw=2)
         axes.plot(value, row, "o", color=BLUE, markerfacecolor=BLUE if filled else "white", markersize=6)

@@ -1,4 +1,4 @@
-"""One forward pass of a batch under many head masks: what two masks have in common is computed once.
+"""One forward pass of a batch under many head masks: the layers that two masks share are computed once.
 
 Masks are taken in the order of their rows, from layer 0 up, so that masks which agree in their first layers
 are neighbours. Two neighbours with the same rows 0 to L − 1 share the hidden states that enter layer L: the
@@ -17,7 +17,7 @@ from models.bert import Bert
 from models.live_heads import Live
 
 WORTH_SLICING = 0.25
-"""If at least this share of a layer's heads is dead, weights without them save more than cutting costs."""
+"""If at least this share of a layer's heads is off, cutting their weights out saves more than it costs."""
 
 
 def logits_under(network: Bert, batch: PackedBatch, masks: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -48,13 +48,13 @@ def logits_under(network: Bert, batch: PackedBatch, masks: NDArray[np.float32]) 
 
 
 def _first_difference(one: NDArray[np.float32], other: NDArray[np.float32]) -> int:
-    """The first layer in which two masks differ; the number of layers if they do not."""
+    """Return the first layer in which two masks differ; the number of layers if they are equal."""
     differs = (one != other).any(axis=1)
     return int(differs.argmax()) if differs.any() else len(differs)
 
 
 def _live(network: Bert, number: int, weights: NDArray[np.float32]) -> Live:
-    """What layer `number` computes under one row of weights, without its dead heads if that pays."""
+    """Return the live heads of layer `number` under one row of weights; cut out the others if that pays."""
     attention = network.layers[number].attention
     weights = weights[list(network.config.kept_heads[number])]
     live = np.flatnonzero(weights)

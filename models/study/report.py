@@ -1,4 +1,4 @@
-"""Writes what a study found: report.json, report.md, report.html, the plots and other files."""
+"""Writes the report of a study: report.json, report.md, report.html, the plots and other files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Any
 from models.device import describe
 from models.quality import evaluation
 from models.study import page, plots
-from models.study.base import Figure, Judged, Result, Section, Study, Table
+from models.study.base import Judged
 from models.study.effort import FULL, left_out
+from models.study.result import Figure, Result, Section, Table
+from models.study.study import Study
 from models.study.wording import NAMES
 
 PLOTS = "plots"
@@ -21,9 +23,9 @@ DPI = 160
 
 
 def write(study: Study, result: Result, sections: tuple[Section, ...]) -> dict[str, Any]:
-    """Writes the report into study.out and returns what report.json holds.
+    """Write the report into study.out and return the content of report.json.
 
-    sections: those of the result, with what comes before them.
+    sections: the sections of the result, and those that come before them.
     """
     study.out.mkdir(parents=True, exist_ok=True)
     (study.out / PLOTS).mkdir(exist_ok=True)
@@ -47,8 +49,8 @@ def write(study: Study, result: Result, sections: tuple[Section, ...]) -> dict[s
 
 
 def report_json(study: Study, result: Result) -> dict[str, Any]:
-    """CONTRACT §5, with the settings that the numbers depend on; what is not defined is null."""
-    whole = study.runner.evaluate([_none(study)], "baseline")[0]
+    """Return the content of report.json; undefined numbers are null."""
+    whole = study.runner.evaluate([study.classifier.all_heads.matrix], "baseline")[0]
     baseline = evaluation.intervals(whole, resamples=study.resamples, seed=study.seed)
     plain: dict[str, Any] = _defined(
         {
@@ -88,7 +90,7 @@ def report_json(study: Study, result: Result) -> dict[str, Any]:
 
 
 def markdown(title: str, conclusion: str, sections: tuple[Section, ...]) -> str:
-    """The report as Markdown, its plots beside it."""
+    """Return the report as Markdown, with links to its plots."""
     lines = [f"# {title}", "", _escaped(conclusion), ""]
     for section in sections:
         lines += [f"## {section.title}", ""]
@@ -118,15 +120,14 @@ def _setting(study: Study, content: Mapping[str, Any]) -> Section:
             f"queries from {study.holdout.source} held out"
             + (f" ({study.holdout.note})." if study.holdout.note else ".")
         )
-        + f" Intervals are 95 %, by symmetric bootstrap-t with whole queries drawn ({study.resamples:,} "
+        + f" Intervals are 95 %, by symmetric bootstrap-t over whole queries ({study.resamples:,} "
         f"resamples, seed {study.seed}). All figures are of {content['number_format']} on "
-        f"{content['device']}; another number format moves them a little, and counts of heads that barely "
-        f"pass a "
-        "test by more.",
+        f"{content['device']}; with another number format they differ a little, and the number of heads that "
+        "just pass a test differs more.",
     ]
     if len(data.queries) < 50:
         paragraphs.append(
-            f"With {len(data.queries)} queries only large effects can be told from chance: where an "
+            f"With {len(data.queries)} queries only large effects can be told from chance: if an "
             "interval is wide, the data do not say whether there is an effect."
         )
     rows = tuple(
@@ -147,12 +148,8 @@ def _source(data: Judged) -> dict[str, Any]:
     return {"source": data.source, "pairs": len(data), "queries": len(data.queries), "note": data.note}
 
 
-def _none(study: Study) -> Any:
-    return study.classifier.all_heads.matrix
-
-
 def _draw(directory: Path, figure: Figure) -> str:
-    """Writes PNG and SVG; returns the SVG."""
+    """Write the figure as PNG and SVG and return the SVG."""
     from matplotlib import rc_context
 
     with rc_context(rc=plots.STYLE):  # type: ignore[arg-type]  # the stubs list every key
@@ -174,14 +171,14 @@ def _markdown_table(table: Table) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text that Markdown takes as it stands: file names and queries may hold its signs."""
+    """Escape the signs of Markdown, which file names and queries may hold."""
     for sign in ("\\", "`", "*", "_", "<", "["):
         text = text.replace(sign, "\\" + sign)
     return text
 
 
 def _defined(value: Any) -> Any:
-    """JSON has no nan and no infinity: null in their place."""
+    """Replace nan and infinity, which JSON does not have, by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -192,7 +189,7 @@ def _defined(value: Any) -> Any:
 
 
 def _write(file: Path, text: str) -> None:
-    """Atomically, so that a report is there whole or not at all."""
+    """Write the file atomically, so that it is never there in part."""
     draft = file.with_name(file.name + ".tmp")
     draft.write_text(text, encoding="utf-8")
     draft.replace(file)

@@ -1,7 +1,7 @@
-"""Evaluates many head masks on the same pairs, resumably.
+"""Evaluates many head masks on the same pairs; a run that was stopped can be resumed.
 
-The work is cut into parts: a batch of pairs under a block of masks. Each part's logits go to a file of their
-own as soon as they are there, so that a run that was killed computes only what is missing.
+The work is cut into parts: a batch of pairs under a block of masks. The logits of each part go to a file as
+soon as they are computed, so that the next run computes only the missing parts.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from models.study.prefixes import logits_under
 
 BATCH_TOKENS = 2048
 BLOCK = 64
-"""Masks of a part: enough that neighbours in the order share layers, few enough that a kill loses seconds."""
+"""Masks in a part: enough that neighbours share layers, few enough that a stopped run loses only seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some pairs under some masks, the unit that is computed, cached and sent to other machines.
+    """Some pairs under some masks: the unit that is computed, cached and sent to other machines.
 
-    pairs: (query, title) of each; masks: (masks, layers, heads) float32.
+    pairs: the (query, title) of each; masks: (masks, layers, heads) float32.
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -43,19 +43,18 @@ class Part:
 
 
 Map = Callable[[Sequence[Part]], Iterable[tuple[int, NDArray[np.float32]]]]
-"""Computes parts somewhere: yields (index of the part, logits (masks, pairs, grades) float32) in any
-order."""
+"""Computes parts and yields (index of the part, logits (masks, pairs, grades) float32) in any order."""
 
 
 def compute(classifier: Classifier, part: Part) -> NDArray[np.float32]:
-    """A part's logits (masks, pairs, grades) float32, least relevant grade first."""
+    """Return a part's logits (masks, pairs, grades) float32, least relevant grade first."""
     return logits_of(classifier, classifier.tokenizer.encode(part.pairs), part.masks)
 
 
 def logits_of(
     classifier: Classifier, encoded: Sequence[EncodedPair], masks: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Logits (masks, pairs, grades) float32 of encoded pairs in one batch under each mask."""
+    """Return the logits (masks, pairs, grades) float32 of encoded pairs in one batch under each mask."""
     network = classifier.network
     batch = pack(encoded, device=network.device, deterministic=network.deterministic)
     ordered: NDArray[np.float32] = np.take(
@@ -65,11 +64,11 @@ def logits_of(
 
 
 class Runner:
-    """Logits of fixed pairs under any number of masks.
+    """Computes the logits of fixed pairs under any number of masks.
 
-    cache: where parts are kept; None: nowhere. identity: names model, device and number format; a part that
-    was computed under another identity is not used. remote: computes parts elsewhere; None: here, on all
-    cores.
+    cache: the directory of the parts; None keeps none. identity: names model, device and number format; a
+    part that was computed under another identity is not used. remote: computes parts elsewhere; None
+    computes them here, on all cores.
     """
 
     def __init__(
@@ -90,16 +89,13 @@ class Runner:
         self.remote = remote
 
     def logits(self, masks: Sequence[Matrix], what: str = "masks") -> NDArray[np.float32]:
-        """Logits under each mask (layers, heads): (masks, n, grades) float32, in the order of masks and
-        pairs.
+        """Return the logits under each mask (layers, heads): (masks, n, grades) float32, in the given order.
 
-        what: how the progress bar names this work.
+        what: the name of this work on the progress bar.
         """
         wanted = np.asarray(masks, np.float32)
         distinct, place = np.unique(wanted.reshape(len(wanted), -1), axis=0, return_inverse=True)
-        distinct = distinct.reshape(
-            -1, *wanted.shape[1:]
-        )  # sorted, so that neighbours share their first layers
+        distinct = distinct.reshape(-1, *wanted.shape[1:])  # sorted: neighbours share their first layers
         blocks = [slice(start, start + BLOCK) for start in range(0, len(distinct), BLOCK)]
         places = [(rows, block) for rows in self._batches for block in blocks]
         parts = [Part(tuple(self.data.pairs[i] for i in rows), distinct[block]) for rows, block in places]
@@ -112,11 +108,11 @@ class Runner:
         return out if np.array_equal(place, np.arange(len(out))) else out[place.ravel()]
 
     def evaluation(self, logits: NDArray[np.float32]) -> Evaluation:
-        """The evaluation of one mask's logits (n, grades)."""
+        """Return the evaluation of one mask's logits (n, grades)."""
         return Evaluation(self._names, self.data.grade.tolist(), self.classifier.scores(logits).probabilities)
 
     def evaluate(self, masks: Sequence[Matrix], what: str = "masks") -> list[Evaluation]:
-        """The evaluation under each mask; with thousands of masks, use `logits` and drop what is done."""
+        """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""
         return [self.evaluation(logits) for logits in self.logits(masks, what)]
 
     @cached_property
@@ -132,7 +128,7 @@ class Runner:
         return list(batches_by_length([len(pair) for pair in self._encoded], BATCH_TOKENS))
 
     def _computed(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Every part's logits, those that are cached first."""
+        """Yield the logits of every part, the cached ones first."""
         files = [self._file(part) for part in parts]
         missing = []
         for number, file in enumerate(files):
@@ -149,23 +145,27 @@ class Runner:
     def keep(
         self, name: str, inputs: Sequence[object], compute: Callable[[], NDArray[np.float64]]
     ) -> NDArray[np.float64]:
-        """What `compute` gives, kept like a part: a run that was stopped does not compute it again.
+        """Return the value of `compute`, cached like a part.
 
-        name, inputs: what it is computed from beside the model and the number format; repr tells them apart.
+        name, inputs: with the model and the number format, the key of the value in the cache; inputs are
+        compared by their repr.
         """
         digest = hashlib.sha256(f"{self.identity}\0{name}\0{list(inputs)!r}".encode()).hexdigest()
         file = None if self.cache is None else self.cache / f"{digest[:32]}.npy"
         if file is not None and file.exists():
             with contextlib.suppress(OSError, ValueError, EOFError):
-                found: NDArray[np.float64] = np.load(file)
-                return found
-        found = compute()
-        _write(file, found)
-        return found
+                cached: NDArray[np.float64] = np.load(file)
+                return cached
+        values = compute()
+        _write(file, values)
+        return values
 
     def _here(self, parts: Sequence[Part]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """On a CPU parts run side by side, a core each: threads that share one part wait for each other at
-        every product, and beside other work nearly always."""
+        """Compute the parts in this process.
+
+        On a CPU, each core computes a part of its own: cores that share a part wait for each other at every
+        matrix product.
+        """
         cores = torch.get_num_threads()
         if len(parts) < 2 or cores < 2 or self.classifier.network.device.type != "cpu":
             for number, part in enumerate(parts):
@@ -179,10 +179,8 @@ class Runner:
             for done in as_completed(numbers):
                 yield numbers[done], done.result()
         finally:
-            pool.shutdown(
-                wait=False, cancel_futures=True
-            )  # a part takes seconds, and whoever stops us is in a hurry
-            torch.set_num_threads(cores)  # a thread's own number is also that of threads to come
+            pool.shutdown(wait=False, cancel_futures=True)  # a part takes seconds: do not wait if stopped
+            torch.set_num_threads(cores)  # the pool's threads changed the default for new threads
 
     def _file(self, part: Part) -> Path | None:
         if self.cache is None:
@@ -195,7 +193,7 @@ class Runner:
 
 
 def _read(file: Path | None, part: Part, grades: int) -> NDArray[np.float32] | None:
-    """A cached part, or None where there is none that is whole."""
+    """Return a cached part, or None if there is none or it is damaged."""
     if file is None or not file.exists():
         return None
     try:
@@ -206,7 +204,7 @@ def _read(file: Path | None, part: Part, grades: int) -> NDArray[np.float32] | N
 
 
 def _write(file: Path | None, array: NDArray[np.floating]) -> None:
-    """Atomically: a part is there whole or not at all."""
+    """Write the file atomically, so that it is never there in part."""
     if file is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +217,8 @@ def _write(file: Path | None, array: NDArray[np.floating]) -> None:
 
 
 def identity_of(directory: Path, classifier: Classifier) -> str:
-    """Names the numbers a checkpoint gives here: its files, the device's kind and the number format."""
+    """Return a name for the numbers that a checkpoint gives here: a hash of its files, the kind of device and
+    the number format."""
     digest = hashlib.sha256()
     for file in sorted(directory.iterdir()):
         if file.suffix in (".safetensors", ".bin", ".json", ".txt") and file.name != "metrics.json":

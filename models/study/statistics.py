@@ -1,4 +1,4 @@
-"""Effects of masks with intervals and tests; the bootstrap itself is in models.quality.bootstrap."""
+"""Effects of masks with intervals and tests, on the bootstrap of models.quality.bootstrap."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
 
 from models.quality import metrics
 from models.quality.bootstrap import Draws, Estimate, Floats, estimate, resample, standard_errors, with_data
@@ -16,17 +17,20 @@ from models.study.base import Judged
 METRICS = metrics.NAMES
 """accuracy, macro_f1, qwk, ndcg10."""
 
+LEVEL = 0.05
+"""The error rate of the tests."""
+
 CLUSTERS = 1000
-"""Above this many queries, whole queries are put into this many groups, and groups are drawn: intervals
+"""If there are more queries than this, they are put into this many groups, and groups are drawn: intervals
 stay as good, and memory and time stop growing."""
 
 _CHUNK = 4096  # permutations at a time
 
 
 class Resamples:
-    """The resamples of one study's queries, which every mask shares: differences are paired.
+    """The resamples of a study's queries. All masks share them, so differences are paired.
 
-    counts: (1 + resamples, clusters), row 0 the data as they are.
+    counts: (1 + resamples, clusters); row 0 is the data as they are.
     """
 
     def __init__(self, data: Judged, resamples: int, seed: int) -> None:
@@ -35,7 +39,7 @@ class Resamples:
         self.counts = with_data(resample(self.clusters, resamples, seed))
 
     def sums(self, evaluation: Evaluation) -> Floats:
-        """The evaluation's sums by cluster: (clusters, grades² + 2)."""
+        """Return the evaluation's sums by cluster: (clusters, grades² + 2)."""
         if self.clusters == evaluation.queries:
             return evaluation.sums
         sums = np.zeros((self.clusters, evaluation.sums.shape[1]))
@@ -43,19 +47,19 @@ class Resamples:
         return sums
 
     def draws(self, evaluation: Evaluation) -> dict[str, Draws]:
-        """Each of METRICS on the data and on every resample."""
+        """Return each of METRICS on the data and on every resample."""
         sums = self.sums(evaluation)
         values, slopes = metrics.values_and_gradients(self.counts @ sums, evaluation.grades)
         return {name: Draws(values[:, i], slopes[:, i] @ sums.T) for i, name in enumerate(METRICS)}
 
     def estimate(self, draws: Draws) -> Estimate:
-        """The estimate of a metric, a difference or a relative change."""
+        """Return the estimate of a metric, a difference or a relative change."""
         return estimate(draws.values, standard_errors(draws.influences, self.counts))
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What a mask does to the metrics: by name, the change and the change relative to the whole model."""
+    """The effect of a mask, by metric: its value, its change, and its change relative to the whole model."""
 
     value: dict[str, float]
     delta: dict[str, Estimate]
@@ -63,7 +67,7 @@ class Effect:
 
 
 def effect(resamples: Resamples, whole: dict[str, Draws], masked: Evaluation) -> Effect:
-    """The paired effect of a mask; whole: the draws of the model with all heads on."""
+    """Return the paired effect of a mask. whole: the draws of the model with all heads on."""
     after = resamples.draws(masked)
     return Effect(
         {name: float(after[name].values[0]) for name in METRICS},
@@ -75,17 +79,19 @@ def effect(resamples: Resamples, whole: dict[str, Draws], masked: Evaluation) ->
 def swap_p(
     resamples: Resamples, whole: Evaluation, masked: Sequence[Evaluation], *, draws: int, seed: int
 ) -> Floats:
-    """Two-sided p of no effect, by a paired permutation test over queries: (masks, METRICS).
+    """Return the two-sided p of no effect, by a paired permutation test over queries: (masks, METRICS).
 
-    Under the null a query's two sets of predictions, with the mask and without, could be swapped; each draw
-    swaps those of a random half of the queries. All masks and metrics share the draws.
+    Under the null hypothesis, the predictions of a query with the mask and without it can be swapped. Each
+    draw swaps those of a random half of the queries. All masks and metrics share the draws.
     """
     rng = np.random.default_rng([seed, 1])
     before = resamples.sums(whole)
     after = [resamples.sums(evaluation) for evaluation in masked]
     grades = whole.grades
-    seen = np.array([metrics.values(x.sum(0), grades) - metrics.values(before.sum(0), grades) for x in after])
-    beyond = np.zeros_like(seen)
+    observed = np.array(
+        [metrics.values(x.sum(0), grades) - metrics.values(before.sum(0), grades) for x in after]
+    )
+    beyond = np.zeros_like(observed)
     for start in range(0, draws, _CHUNK):
         swapped = rng.integers(0, 2, (min(_CHUNK, draws - start), len(before))).astype(np.float64)
         for place, sums in enumerate(after):
@@ -95,12 +101,12 @@ def swap_p(
             moved = swapped @ (sums - before)
             null = metrics.values(before.sum(0) + moved, grades) - metrics.values(sums.sum(0) - moved, grades)
             # Equal up to rounding counts as equal: with few queries many swaps give the very same change.
-            beyond[place] += (np.abs(null) >= np.abs(seen[place]) - 1e-12).sum(0)
+            beyond[place] += (np.abs(null) >= np.abs(observed[place]) - 1e-12).sum(0)
     return np.asarray((1 + beyond) / (1 + draws))
 
 
 def holm(p: Floats) -> Floats:
-    """Holm's step-down adjusted p-values (1979): familywise error, whatever the dependence; same shape."""
+    """Return Holm's step-down adjusted p-values (1979), for any dependence between tests; same shape."""
     flat = np.asarray(p, np.float64).ravel()
     order = np.argsort(flat, kind="stable")
     adjusted = np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1))
@@ -110,22 +116,36 @@ def holm(p: Floats) -> Floats:
 
 
 def benjamini_hochberg(p: Floats) -> Floats:
-    """Benjamini and Hochberg's adjusted p-values (1995): the false discovery rate; same shape."""
-    flat = np.asarray(p, np.float64).ravel()
-    order = np.argsort(flat, kind="stable")[::-1]
-    count = len(flat)
-    adjusted = np.minimum.accumulate(flat[order] * count / np.arange(count, 0, -1))
-    result = np.empty(count)
-    result[order] = np.minimum(adjusted, 1)
-    return result.reshape(np.shape(p))
+    """Return Benjamini and Hochberg's adjusted p-values (1995) over all of `p`; same shape."""
+    return np.asarray(false_discovery_control(p, axis=None, method="bh")).reshape(np.shape(p))
 
 
 def permutation_p(observed: float, null: NDArray[np.float64], *, two_sided: bool = False) -> float:
-    """The share of draws at least as extreme as what was seen, itself counted (Phipps, Smyth 2010)."""
-    values, seen = (np.abs(null), abs(observed)) if two_sided else (np.asarray(null), observed)
-    return float((1 + np.count_nonzero(values >= seen)) / (1 + len(values)))
+    """Return the share of values at least as extreme as the observed one, which counts too (Phipps and Smyth
+    2010)."""
+    values, value = (np.abs(null), abs(observed)) if two_sided else (np.asarray(null), observed)
+    return float((1 + np.count_nonzero(values >= value)) / (1 + len(values)))
 
 
 def equivalence_p(change: Estimate, margin: float) -> float:
-    """p of two one-sided tests (Schuirmann 1987) that the change is within ± margin."""
+    """Return the p of two one-sided tests (Schuirmann 1987) that the change is within ± margin."""
     return max(change.p_above(-margin), change.p_below(margin))
+
+
+def mean_intervals(values: Floats, resamples: int, seed: int) -> tuple[Floats, Floats]:
+    """Return the 95 % symmetric bootstrap-t intervals of means over queries.
+
+    (queries, k) → low and high, (k,) each; nan if there are fewer than two queries.
+    """
+    queries = len(values)
+    if queries < 2:
+        nothing = np.full(values.shape[1], np.nan)
+        return nothing, nothing
+    counts = with_data(resample(queries, resamples, seed))
+    means = counts @ values / queries
+    errors = np.sqrt(np.maximum(counts @ values**2 / queries - means**2, 0) / (queries - 1))
+    smallest = errors[0] / 4  # models.quality.bootstrap has the same floor
+    with np.errstate(invalid="ignore", divide="ignore"):
+        distances = np.abs(means[1:] - means[0]) / np.maximum(errors[1:], smallest)
+    reach = np.quantile(np.nan_to_num(distances), 0.95, axis=0) * errors[0]
+    return means[0] - reach, means[0] + reach

@@ -1,4 +1,4 @@
-"""`headroom study`: which heads matter, asked of your own checkpoint and labelled pairs."""
+"""`headroom study`: find out which heads of your checkpoint matter, on your labelled pairs."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import contextlib
 import importlib.util
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.interrupt import ends_at_once
 
 if TYPE_CHECKING:
+    from models import Classifier
+    from models.study.base import Judged
+    from models.study.effort import Effort
     from models.study.runner import Map
+    from models.study.study import Study
 
 NEEDED = ("matplotlib",)
-"""What the extra [study] installs."""
+"""The packages that the extra [study] installs."""
 
 
 class Kind(StrEnum):
-    """The questions; each answers one of docs/head-studies.md."""
+    """The questions that docs/head-studies.md answers for the shipped model."""
 
     single = "single"
     random = "random"
@@ -34,96 +38,88 @@ class Kind(StrEnum):
     all = "all"
 
 
+Data = Annotated[
+    Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet with query, title and grade.")
+]
+Out = Annotated[Path, typer.Option(help="Directory for report.md, report.html, report.json and plots.")]
+Model = Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")]
+Holdout = Annotated[
+    Path | None, typer.Option(help="Pairs of other queries, on which `search` tests its masks.")
+]
+Peer = Annotated[
+    str | None, typer.Option(help="The same model from another training seed, for `similarity`.")
+]
+Margin = Annotated[
+    float,
+    typer.Option(min=0.001, max=0.5, help="Largest fall of accuracy, QWK or NDCG@10 that counts as no loss."),
+]
+MaxPairs = Annotated[
+    int,
+    typer.Option(
+        min=100, help="Largest number of pairs to use; from a larger file, whole queries are drawn."
+    ),
+]
+Resamples = Annotated[int, typer.Option(min=200, max=20_000, help="Number of bootstrap resamples.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+NumberFormat = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
+Quick = Annotated[
+    bool,
+    typer.Option("--quick", help="Give a rough answer from few pairs and draws: a minute or two per kind."),
+]
+Ray = Annotated[
+    bool,
+    typer.Option("--ray", help="Spread the masks over a Ray cluster (RAY_ADDRESS), or one started here."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print report.json on standard output.")]
+
+
 @ends_at_once("headroom: stopped; the same command goes on from what is done")
 def command(
-    kind: Annotated[Kind, typer.Argument(help="What to ask; all: everything, in one report.")],
-    data: Annotated[
-        Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet of query,title,grade.")
-    ],
-    out: Annotated[Path, typer.Option(help="Directory for report.md, report.html, report.json and plots.")],
-    model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
-    holdout: Annotated[
-        Path | None, typer.Option(help="Pairs of other queries, on which `search` proves its mask.")
-    ] = None,
-    peer: Annotated[
-        str | None, typer.Option(help="The same model from another training seed, for `similarity`.")
-    ] = None,
-    margin: Annotated[
-        float, typer.Option(min=0.001, max=0.5, help="A loss of accuracy, QWK or NDCG@10 that is still none.")
-    ] = 0.02,
-    max_pairs: Annotated[
-        int, typer.Option(min=100, help="From a larger file whole queries are drawn, to this many pairs.")
-    ] = 20_000,
-    resamples: Annotated[int, typer.Option(min=200, max=20_000, help="Bootstrap resamples.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn at random.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="A rough answer from few pairs and draws, in a minute or two a kind."),
-    ] = False,
-    use_ray: Annotated[
-        bool,
-        typer.Option("--ray", help="Spread the masks over a Ray cluster (RAY_ADDRESS), or one started here."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="report.json on standard output.")] = False,
+    kind: Annotated[Kind, typer.Argument(help="Which question to ask; all: every one, in one report.")],
+    data: Data,
+    out: Out,
+    model: Model = None,
+    holdout: Holdout = None,
+    peer: Peer = None,
+    margin: Margin = 0.02,
+    max_pairs: MaxPairs = 20_000,
+    resamples: Resamples = 2000,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: NumberFormat = "auto",
+    quick: Quick = False,
+    use_ray: Ray = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Find out which attention heads matter; every effect with its 95 % interval.
+    """Find out which attention heads matter; every effect comes with its 95 % interval.
 
-    A study that was stopped (Ctrl-C) goes on where it was when the same command is given again.
+    If a study is stopped (Ctrl-C), the same command goes on where it stopped.
 
     Example: headroom study single --data data/sample/calibration.jsonl.gz --out runs/single
     """
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(f"headroom study needs {', '.join(missing)}; pip install 'headroom[study]'")
-    import json
-
-    from models import ModelError
-    from models.checkpoint.config import read_config
-    from models.checkpoint.hub import locate
-    from models.device import check_device_name, check_dtype_name
-    from models.quality.labelled import iter_labelled
-
-    check_device_name(device)
-    check_dtype_name(dtype)
-    own = read_config(locate(model))
-    for file in (data, holdout):  # a missing file or column is told before torch is imported
-        if own.is_graded and file is not None:
-            next(iter_labelled(file, grades=len(own.labels)))
+    _check(data, holdout, model, device, dtype)
+    from functools import partial
 
     from models import Classifier
-    from models.study import duration, inputs, kinds, report
-    from models.study.base import Study
-    from models.study.effort import FULL, QUERY_TITLES, QUICK, QUICK_ALL
+    from models.checkpoint.hub import locate
     from models.study.runner import Runner, identity_of
+    from models.study.study import Study
 
-    clf = Classifier.load(model, device, dtype)
-    if not clf.grades:
-        raise ModelError(f"{clf.name} gives one score and no grades; a study needs a graded classifier")
-    judged = inputs.read_judged(data, grades=len(clf.grades), most_pairs=max_pairs, seed=seed)
-    kept = None
-    if holdout is not None:
-        kept = inputs.read_judged(holdout, grades=len(clf.grades), most_pairs=max_pairs, seed=seed)
-        inputs.check_apart(judged, kept)
-    effort = FULL if not quick else QUICK_ALL if kind is Kind.all else QUICK
-    if effort.pairs is not None:
-        judged = inputs.roughly(judged, effort.pairs, QUERY_TITLES, seed)
-        kept = None if kept is None else inputs.roughly(kept, effort.pairs, QUERY_TITLES, seed)
+    clf = _graded(model, device, dtype)
+    effort = _effort(kind, quick)
+    judged, held_out = _read(data, holdout, clf, effort, max_pairs, seed)
     bar = Bar()
-    common: dict[str, Any] = {
-        "cache": out / "cache",
-        "identity": identity_of(locate(model), clf),
-        "progress": bar,
-    }
     with _cluster(model, clf, use_ray) as remote:
+        identity = identity_of(locate(model), clf)
+        runner = partial(Runner, clf, cache=out / "cache", identity=identity, progress=bar, remote=remote)
         study = Study(
             classifier=clf,
             data=judged,
-            runner=Runner(clf, judged, remote=remote, **common),
+            runner=runner(judged),
             out=out,
-            holdout=kept,
-            holdout_runner=None if kept is None else Runner(clf, kept, remote=remote, **common),
+            holdout=held_out,
+            holdout_runner=None if held_out is None else runner(held_out),
             seed=seed,
             resamples=min(resamples, effort.resamples),
             margin=margin,
@@ -132,37 +128,100 @@ def command(
             progress=bar,
             effort=effort,
         )
-        if not use_ray:  # a cluster's speed is not this machine's
-            pace = duration.seconds_per_pass(study)
-            plan = [(what, work * pace) for what, work in duration.stages(kind.value, study)]
-            bar.expect(plan, duration.in_words(duration.total(plan)))
-        result = kinds.run(kind.value, study)
-        before = (kinds.beside_published(result),) if result.findings else ()
-        content = report.write(study, result, (*before, *result.sections))
+        # The speed of a cluster is not that of this machine, so only a study here gets a forecast.
+        text = _run(kind, study, None if use_ray else bar, as_json)
     bar.close()
+    print(text)
+
+
+def _check(data: Path, holdout: Path | None, model: str | None, device: str, dtype: str) -> None:
+    """Refuse wrong arguments before torch is imported, which takes seconds."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(f"headroom study needs {', '.join(missing)}; pip install 'headroom[study]'")
+    from models.checkpoint.config import read_config
+    from models.checkpoint.hub import locate
+    from models.device import check_device_name, check_dtype_name
+    from models.quality.labelled import iter_labelled
+
+    check_device_name(device)
+    check_dtype_name(dtype)
+    config = read_config(locate(model))
+    for file in (data, holdout):
+        if config.is_graded and file is not None:
+            next(iter_labelled(file, grades=len(config.labels)))
+
+
+def _graded(model: str | None, device: str, dtype: str) -> Classifier:
+    from models import Classifier, ModelError
+
+    clf = Classifier.load(model, device, dtype)
+    if not clf.grades:
+        raise ModelError(f"{clf.name} gives one score and no grades; a study needs a graded classifier")
+    return clf
+
+
+def _effort(kind: Kind, quick: bool) -> Effort:
+    from models.study.effort import FULL, QUICK, QUICK_ALL
+
+    if not quick:
+        return FULL
+    return QUICK_ALL if kind is Kind.all else QUICK
+
+
+def _read(
+    data: Path, holdout: Path | None, clf: Classifier, effort: Effort, max_pairs: int, seed: int
+) -> tuple[Judged, Judged | None]:
+    """Read both files, check that they share no query, and cut them to the effort."""
+    from models.study import inputs
+    from models.study.effort import QUERY_TITLES
+
+    files = (data,) if holdout is None else (data, holdout)
+    judged, *held_out = (
+        inputs.read_judged(file, grades=len(clf.grades), max_pairs=max_pairs, seed=seed) for file in files
+    )
+    for other in held_out:
+        inputs.check_apart(judged, other)
+    if effort.pairs is not None:
+        judged = inputs.roughly(judged, effort.pairs, QUERY_TITLES, seed)
+        held_out = [inputs.roughly(other, effort.pairs, QUERY_TITLES, seed) for other in held_out]
+    return judged, held_out[0] if held_out else None
+
+
+def _run(kind: Kind, study: Study, bar: Bar | None, as_json: bool) -> str:
+    """Run the study, write its report and return the text to print. bar: tells how long it will take."""
+    import json
+
+    from models.study import duration, kinds, report
+
+    if bar is not None:
+        pace = duration.seconds_per_pass(study)
+        plan = [(stage, work * pace) for stage, work in duration.stages(kind.value, study)]
+        bar.expect(plan, duration.in_words(duration.total(plan)))
+    result = kinds.run(kind.value, study)
+    before = (kinds.beside_published(result),) if result.findings else ()
+    content = report.write(study, result, (*before, *result.sections))
     if as_json:
-        print(json.dumps(content, ensure_ascii=False))
-    else:
-        print(f"{result.conclusion}\n\n{out / 'report.html'}")
+        return json.dumps(content, ensure_ascii=False)
+    return f"{result.conclusion}\n\n{study.out / 'report.html'}"
 
 
 @contextlib.contextmanager
-def _cluster(model: str | None, clf: Any, use_ray: bool) -> Any:
-    """Where masks are evaluated: None for this process."""
+def _cluster(model: str | None, clf: Classifier, use_ray: bool) -> Iterator[Map | None]:
+    """Yield what evaluates masks on a Ray cluster; None, without --ray, stands for this process."""
     if not use_ray:
         yield None
         return
     from models.checkpoint.hub import locate
     from service.deployment import tasks
 
-    remote: Map
     with tasks.spread(str(locate(model)), str(clf.network.device), str(clf.network.dtype)) as remote:
         yield remote
 
 
 class Bar:
-    """Progress on standard error with the time left: one moving line on a terminal, else a line now and
-    then."""
+    """Shows progress and the time left on standard error: one moving line on a terminal, else a line every
+    15 seconds."""
 
     def __init__(self) -> None:
         self._moving = sys.stderr.isatty()
@@ -171,16 +230,17 @@ class Bar:
         self._plan: list[tuple[str, float]] = []
 
     def expect(self, plan: Sequence[tuple[str, float]], words: str) -> None:
-        """Says how long it will take. plan: the stages to come with their seconds; words: their sum."""
+        """Say how long the study will take. plan: the stages with their seconds; words: the sum."""
         self._plan = list(plan)
         print(
-            f"This takes {words} here, by the speed of a first batch, less what an earlier run has left "
-            f"in cache/.",
+            f"This takes {words} here, by the speed of a first batch, or less if an earlier run left results "
+            "in cache/.",
             file=sys.stderr,
             flush=True,
         )
 
     def start(self, what: str, total: int) -> None:
+        """Begin the stage `what` of `total` steps."""
         self.close()
         names = [name for name, _ in self._plan]
         if what in names:
@@ -189,6 +249,7 @@ class Bar:
         self._began = self._said = time.monotonic()
 
     def advance(self, steps: int = 1) -> None:
+        """Count steps as done and, if it is time to, show the progress."""
         self._done += steps
         now = time.monotonic()
         if now - self._said < (0.2 if self._moving else 15) and self._done < self._total:
@@ -209,7 +270,7 @@ class Bar:
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Ends the moving line."""
+        """End the moving line."""
         if self._open:
             print(file=sys.stderr, flush=True)
         self._open = False

@@ -1,4 +1,4 @@
-"""How much do the later layers' outputs change when one layer's heads are off?"""
+"""The change of the outputs of later layers when the heads of one layer are off."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from models.batch import pack
 from models.classifier import Classifier, batches_by_length
 from models.quality.bootstrap import Draws, Floats, Interval
-from models.study.base import Study
 from models.study.statistics import Resamples
+from models.study.study import Study
 
 PAIRS = 400
-"""Pairs whose tokens are drawn."""
+"""How many pairs the tokens are drawn from."""
 RESAMPLES = 300
 
 
 @dataclass(frozen=True)
 class Change:
-    """How alike layer `later`'s output is with the heads of layer `off` gone, and whole; later ≥ off.
+    """The likeness of the output of layer `later` with and without the heads of layer `off`; later ≥ off.
 
     cka: linear centred kernel alignment over tokens (Kornblith et al. 2019, arXiv:1905.00414); cosine: the
     mean cosine between a token's two vectors. 1 is unchanged.
@@ -34,7 +34,7 @@ class Change:
 
 
 def layer_changes(study: Study) -> list[Change]:
-    """Every layer off, looked at from itself to the last one."""
+    """Switch each layer off and return the changes of its own output and of all later ones."""
     depth = study.shape[0]
     rng = np.random.default_rng([study.seed, 3])
     chosen = np.sort(rng.permutation(len(study.data))[:PAIRS])
@@ -69,9 +69,9 @@ def outputs(
     tokens: int,
     seed: int,
 ) -> tuple[list[NDArray[np.float32]], NDArray[np.int64]]:
-    """What each layer puts out for tokens drawn at random from the pairs, the same for every mask.
+    """Return the output of each layer for tokens drawn at random from the pairs, the same for every mask.
 
-    Returns a matrix (tokens, hidden) for each layer, and the number of the pair each token is of.
+    Returns a matrix (tokens, hidden) for each layer, and the number of each token's pair.
     """
     encoded = classifier.tokenizer.encode(pairs)
     lengths = np.array([len(pair) for pair in encoded])
@@ -79,7 +79,7 @@ def outputs(
     drawn = np.zeros(total, np.bool_)
     drawn[np.random.default_rng([seed, 4]).permutation(total)[:tokens]] = True
     start = np.concatenate(([0], np.cumsum(lengths)))
-    found: list[list[NDArray[np.float32]]] = [[] for _ in range(classifier.num_layers)]
+    parts: list[list[NDArray[np.float32]]] = [[] for _ in range(classifier.num_layers)]
     pair_of = []
     network = classifier.network
     for rows in batches_by_length(lengths.tolist(), 4096):
@@ -90,21 +90,22 @@ def outputs(
         with torch.inference_mode():
             live = network.live_heads.of(mask)
             for layer, x in enumerate(network.layer_outputs(network.embed(batch), batch, live)):
-                found[layer].append(x[torch.from_numpy(wanted)].float().numpy(force=True))
-    return [np.concatenate(parts) for parts in found], np.concatenate(pair_of)
+                parts[layer].append(x[torch.from_numpy(wanted)].float().numpy(force=True))
+    return [np.concatenate(states) for states in parts], np.concatenate(pair_of)
 
 
 def _kernel(x: NDArray[np.float32]) -> Floats:
-    """The linear kernel of token vectors (n, d), on a scale that keeps sums small: (n, n)."""
+    """Return the linear kernel of token vectors (n, d), scaled to keep sums small: (n, n)."""
     centred: Floats = x.astype(np.float64) - x.mean(0)
     centred /= np.sqrt((centred**2).sum(1).mean())
     return np.asarray(centred @ centred.T)
 
 
 def _alignment(first: Floats, second: Floats, cluster: NDArray[np.int64], counts: Floats) -> Floats:
-    """Σ over tokens i, j of w_i w_j K̃_ij L̃_ij for each row of cluster counts, K̃ and L̃ centred under w.
+    """Return Σ over tokens i, j of w_i w_j K̃_ij L̃_ij for each row of cluster counts, K̃ and L̃ centred under w.
 
-    Expanded, so that a resample costs products of vectors: w(K∘L)w − 2/W Σ w_i (Kw)_i (Lw)_i + wKw·wLw/W².
+    The sum is expanded, so that a resample costs products of vectors:
+    w(K∘L)w − 2/W Σ w_i (Kw)_i (Lw)_i + wKw·wLw/W².
     """
     clusters = counts.shape[1]
     member = np.zeros((len(cluster), clusters))
@@ -134,6 +135,7 @@ def _cosine(
 
 
 def _percentiles(values: Floats) -> Interval:
-    """Value and interval of row 0 and resamples; CKA is not a function of sums, so no standard error."""
+    """Return row 0 with the percentiles of the others; CKA is no function of sums, so it has no standard
+    error."""
     low, high = np.quantile(values[1:], (0.025, 0.975))
     return Interval(float(values[0]), float(low), float(high))

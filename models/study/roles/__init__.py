@@ -1,0 +1,10 @@
+"""What do heads attend to: word order, parts of a word, equal terms, special tokens? And does it matter?"""
+
+from models.study.result import Result
+from models.study.roles import compute, report
+from models.study.study import Study
+
+
+def run(study: Study) -> Result:
+    """Return each head's score in every role, and the effect of switching off the leading heads of a role."""
+    return report.result(study, compute.compute(study))

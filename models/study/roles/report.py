@@ -1,55 +1,54 @@
-"""What `roles` found, as JSON, tables, maps and sentences."""
+"""The report of `roles`: JSON, conclusion, findings and sections."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from models.study import claims
-from models.study.base import Figure, Finding, Section, Study, Table
-from models.study.plots import BLUE, GREY, ORANGE, figure, heat_map
-from models.study.roles.effects import METRICS, Comparison, Effects
-from models.study.roles.scores import ROLES, RoleScores
+from models.study.heads import name as head_name
+from models.study.result import Figure, Finding, Result, Section, Table
+from models.study.roles.causal import CAUSAL_METRICS, CausalCheck, Comparison
+from models.study.roles.compute import HOLDS, Roles, holds
+from models.study.roles.plots import TITLES, causal_plot, role_maps
+from models.study.roles.scores import ROLES
+from models.study.statistics import LEVEL
+from models.study.study import Study
 from models.study.wording import NAMES, listed, p_value, percent, signed
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
-
-Heads = Sequence[tuple[int, int]]
-Scores = Mapping[str, RoleScores]
-
-TITLES = {
-    "term_match": "term match",
-    "previous_word": "previous word",
-    "next_word": "next word",
-    "segmentation": "segmentation",
-    "special": "special tokens",
-}
-_LETTERS = {"term_match": "T", "previous_word": "P", "next_word": "N", "segmentation": "W", "special": "S"}
-
 _METHOD = (
-    "Attention is counted from word to word: to a word is the sum over its pieces, from a word the mean. "
-    "Previous and next word: against the same attention with the text's words in random order. Segmentation: "
-    "attention to the neighbouring piece of the same word, less that to the neighbour across the word's "
-    "border at the same offset; against borders put elsewhere. Special: attention to [CLS] and [SEP], "
-    "against three random tokens. Term match: attention between a query term and the equal title term, both "
-    "ways, less the same after the title term was replaced by another word of as many pieces; against random "
-    "signs of whole queries. Each null has 999 draws; p is adjusted over all heads by the largest "
-    "standardised score (max-T), so the familywise error rate of a role is 5 %."
+    "Attention is counted from word to word: attention to a word is the sum over its pieces, attention from "
+    "a word is the mean. Each score is compared with chance. Previous and next word: the same attention with "
+    "the text's words in random order. Segmentation: attention to the neighbouring piece of the same word, "
+    "less attention to the neighbour across the word's border at the same offset; by chance, the borders are "
+    "elsewhere. Special: attention to [CLS] and [SEP]; by chance, to three random tokens. Term match: "
+    "attention between a query term and the equal title term, both ways, less the same after another word of "
+    "as many pieces replaced the title term; by chance, the signs of whole queries are random. Each null "
+    "hypothesis has 999 draws; p is adjusted over all heads by the largest standardised score (max-T), so "
+    "the familywise error rate of a role is 5 %."
 )
 
 
-def holds(scores: RoleScores, least: float) -> np.ndarray:
-    """(heads,) bool: significantly and by at least `least` above chance."""
-    with np.errstate(invalid="ignore"):
-        return np.asarray((scores.p_adjusted < 0.05) & (scores.excess >= least))
+def result(study: Study, roles: Roles) -> Result:
+    """Return the report of roles."""
+    return Result(
+        "roles",
+        {
+            "roles": {role: _role_json(roles, role) for role in ROLES},
+            "causal": _causal_json(roles.causal),
+            "role_pairs": roles.pairs,
+        },
+        _conclusion(roles),
+        (_role_section(roles, study.shape), _causal_section(roles.causal)),
+        (*_function_findings(roles), *_published_findings(roles.causal)),
+    )
 
 
-def role_json(scores: RoleScores, heads: Heads, least: float) -> list[dict[str, Any]]:
-    """Every head, the largest excess over chance first."""
-    held = holds(scores, least)
+def _role_json(roles: Roles, role: str) -> list[dict[str, Any]]:
+    """Return every head, the largest excess over chance first."""
+    scores, heads = roles.scores[role], roles.heads
+    held = holds(scores)
     return [
         {
             "layer": heads[i][0],
@@ -65,48 +64,49 @@ def role_json(scores: RoleScores, heads: Heads, least: float) -> list[dict[str, 
     ]
 
 
-def causal_json(found: Effects) -> dict[str, Any]:
-    """The comparisons by name."""
+def _causal_json(check: CausalCheck) -> dict[str, Any]:
+    """Return the comparisons by name."""
 
     def one(comparison: Comparison) -> dict[str, Any]:
-        intervals = {m: comparison.relative[m].interval() for m in METRICS}
+        intervals = {m: comparison.relative[m].interval() for m in CAUSAL_METRICS}
         return {
             "heads": [list(head) for head in comparison.heads],
-            "value": {m: comparison.value[m] for m in METRICS},
-            "relative": {m: comparison.relative[m].value for m in METRICS},
+            "value": {m: comparison.value[m] for m in CAUSAL_METRICS},
+            "relative": {m: comparison.relative[m].value for m in CAUSAL_METRICS},
             "interval": {m: [_number(v.low), _number(v.high)] for m, v in intervals.items()},
             "random_sets": len(comparison.random["qwk"]),
-            "random": {m: _quantiles(comparison.random[m]) for m in METRICS},
+            "random": {m: _quantiles(comparison.random[m]) for m in CAUSAL_METRICS},
             "p": comparison.p if len(comparison.random["qwk"]) else None,
         }
 
     return {
-        "pairs": found.pairs,
-        "queries": found.queries,
-        "roles": {c.name: one(c) for c in found.comparisons},
-        "published": {c.name.removeprefix("published: "): one(c) for c in found.anchors},
+        "pairs": check.pairs,
+        "queries": check.queries,
+        "roles": {c.name: one(c) for c in check.comparisons},
+        "published": {c.name.removeprefix("published: "): one(c) for c in check.published},
     }
 
 
-def conclusion(scores: Scores, heads: Heads, found: Effects, least: float) -> str:
-    """One paragraph: who holds what, and what losing it costs."""
+def _conclusion(roles: Roles) -> str:
+    """Return one paragraph: which heads hold which role, and what losing them costs."""
+    scores, heads = roles.scores, roles.heads
     parts = []
     for role in ROLES:
-        places = np.flatnonzero(holds(scores[role], least))
+        places = np.flatnonzero(holds(scores[role]))
         if len(places):
             layers = sorted({heads[int(i)][0] for i in places})
             best = int(np.nanargmax(scores[role].excess))
             count = f"{len(places)} heads hold" if len(places) > 1 else "one head holds"
             parts.append(
                 f"{count} {TITLES[role]} (layers {listed([str(x) for x in layers])}; the "
-                f"strongest, {_head(heads[best])}, has {scores[role].excess[best]:.2f} of its attention "
+                f"strongest, {head_name(heads[best])}, has {scores[role].excess[best]:.2f} of its attention "
                 "there beyond chance)"
             )
         else:
             top = np.nanmax(scores[role].excess) if scores[role].queries else float("nan")
             parts.append(f"no head holds {TITLES[role]} (the largest excess is {top:.3f})")
     text = ["Of " + f"{len(heads)} heads, " + "; ".join(parts) + "."]
-    for c in found.comparisons:
+    for c in roles.causal.comparisons:
         if not len(c.random["qwk"]):
             continue
         qwk = c.relative["qwk"].interval()
@@ -119,34 +119,19 @@ def conclusion(scores: Scores, heads: Heads, found: Effects, least: float) -> st
     return " ".join(text)
 
 
-def sections(scores: Scores, heads: Heads, found: Effects, study: Study, least: float) -> tuple[Section, ...]:
-    """The role map, the leading heads, the causal check."""
-    rows = [
-        (
-            TITLES[role],
-            _head(heads[i]),
-            f"{scores[role].score[i]:.3f}",
-            f"{scores[role].chance[i]:.3f}",
-            f"{signed(scores[role].excess[i])} ({signed(scores[role].low[i])} to "
-            f"{signed(scores[role].high[i])})",
-            p_value(float(scores[role].p_adjusted[i])),
-            "yes" if holds(scores[role], least)[i] else "no",
-        )
-        for role in ROLES
-        if scores[role].queries
-        for i in np.argsort(-scores[role].excess, kind="stable")[:5]
-    ]
-    counts = [
-        f"{TITLES[role]} {int((scores[role].p_adjusted < 0.05).sum())} significant, "
-        f"{int(holds(scores[role], least).sum())} holding"
-        for role in ROLES
-    ]
+def _role_section(roles: Roles, shape: tuple[int, int]) -> Section:
+    """Return the role map and the leading heads of each role."""
+    counts = []
+    for role, scores in roles.scores.items():
+        significant, holding = int((scores.p_adjusted < LEVEL).sum()), int(holds(scores).sum())
+        counts.append(f"{TITLES[role]} {significant} significant, {holding} holding")
     header = ("role", "head", "score", "chance", "excess (95 % interval)", "adjusted p", "holds")
-    who = Section(
+    rows = [row for role in ROLES for row in _leading_rows(roles, role)]
+    return Section(
         "Roles: which head does what",
         (
             _METHOD,
-            f"A head holds a role when its excess over chance is significant and at least {least:g}: with so "
+            f"A head holds a role if its excess over chance is significant and at least {HOLDS:g}: with so "
             f"many tokens far smaller habits are significant. Heads by role: {'; '.join(counts)}.",
         ),
         (Table(header, tuple(rows), "The five leading heads of each role."),),
@@ -154,113 +139,81 @@ def sections(scores: Scores, heads: Heads, found: Effects, study: Study, least: 
             Figure(
                 "role_map",
                 "Excess over chance of every head in every role; framed heads hold it.",
-                lambda: role_maps(scores, heads, study.shape, least),
+                lambda: role_maps(roles, shape),
                 alt="Heat maps of layers by heads, one per role, and one that names each head's main role.",
             ),
         ),
     )
-    return (who, _causal_section(found))
 
 
-def findings(scores: Scores, found: Effects, least: float) -> tuple[Finding, ...]:
-    """Fixed functions, and the published effect of switching term-match heads off."""
-    rows = []
-    for claim, roles in (
+def _leading_rows(roles: Roles, role: str) -> list[tuple[str, ...]]:
+    scores = roles.scores[role]
+    if not scores.queries:
+        return []
+    return [
+        (
+            TITLES[role],
+            head_name(roles.heads[i]),
+            f"{scores.score[i]:.3f}",
+            f"{scores.chance[i]:.3f}",
+            f"{signed(scores.excess[i])} ({signed(scores.low[i])} to {signed(scores.high[i])})",
+            p_value(float(scores.p_adjusted[i])),
+            "yes" if holds(scores)[i] else "no",
+        )
+        for i in np.argsort(-scores.excess, kind="stable")[:5]
+    ]
+
+
+def _function_findings(roles: Roles) -> list[Finding]:
+    """Return whether some heads have the published functions."""
+    findings = []
+    for claim, names in (
         ("some heads attend by word order", ("previous_word", "next_word")),
         ("some heads attend by word segmentation", ("segmentation",)),
         ("some heads match query terms with title terms", ("term_match",)),
     ):
-        count = sum(int(holds(scores[role], least).sum()) for role in roles)
-        top = max(
-            (float(np.nanmax(scores[r].excess)) for r in roles if scores[r].queries), default=float("nan")
-        )
-        tested = any(scores[role].queries for role in roles)
-        rows.append(
+        scores = [roles.scores[role] for role in names]
+        count = sum(int(holds(one).sum()) for one in scores)
+        top = max((float(np.nanmax(one.excess)) for one in scores if one.queries), default=float("nan"))
+        tested = any(one.queries for one in scores)
+        findings.append(
             Finding(
                 claim,
                 "yes",
                 f"{count or 'no'} heads; largest excess {top:.2f}" if tested else "–",
                 count > 0 if tested else None,
-                f"A head must put at least {least:g} of its attention there beyond chance, adjusted p < "
+                f"A head must put at least {HOLDS:g} of its attention there beyond chance, adjusted p < "
                 "0.05.",
-                claims.MATCHING if "term_match" in roles else "",
+                claims.MATCHING if "term_match" in names else "",
             )
         )
-    for anchor in found.anchors:
-        if not len(anchor.random["accuracy"]):
+    return findings
+
+
+def _published_findings(check: CausalCheck) -> list[Finding]:
+    """Return the effect of switching off the heads that the source study switched off."""
+    findings = []
+    for comparison in check.published:
+        if not len(comparison.random["accuracy"]):
             continue  # whole layers: the study of layers asks that of all the data
-        change = anchor.relative["accuracy"].interval()
-        random = np.median(anchor.random["accuracy"])
-        rows.append(
+        change = comparison.relative["accuracy"].interval()
+        random = np.median(comparison.random["accuracy"])
+        p = comparison.p["accuracy"]
+        findings.append(
             Finding(
-                f"{anchor.name.removeprefix('published: ')} off cost accuracy",
+                f"{comparison.name.removeprefix('published: ')} off cost accuracy",
                 "−52 %, against 0 % for five random heads",
                 f"accuracy {percent(change)}; random {signed(100 * random, 1)} % (median)",
-                bool(change.high < 0 and anchor.p["accuracy"] < 0.05),
-                f"They lose more than {1 - anchor.p['accuracy']:.0%} of layer-matched random sets"
-                f" (p = {p_value(anchor.p['accuracy'])}).",
+                bool(change.high < 0 and p < LEVEL),
+                f"They lose more than {1 - p:.0%} of layer-matched random sets (p = {p_value(p)}).",
                 claims.MATCHING_LOST,
             )
         )
-    return tuple(rows)
+    return findings
 
 
-def role_maps(scores: Scores, heads: Heads, shape: tuple[int, int], least: float) -> Drawing:
-    """A heat map of each role, and the map of main roles."""
-    drawing, panels = figure(17, 9.5, rows=2, columns=3)
-    main = np.full(shape, "", dtype=object)
-    best = np.zeros(shape)
-    for axes, role in zip(panels.flat, ROLES, strict=False):
-        values, held = np.full(shape, np.nan), np.zeros(shape, np.bool_)
-        for i, head in enumerate(heads):
-            values[head], held[head] = scores[role].excess[i], holds(scores[role], least)[i]
-            if held[head] and values[head] > best[head]:
-                best[head], main[head] = values[head], _LETTERS[role]
-        heat_map(axes, values, title=TITLES[role], label="attention beyond chance", marked=held, digits=2)
-    axes = panels.flat[5]
-    axes.imshow(np.where(main == "", 0.0, best), cmap="Blues", vmin=0, vmax=1, origin="lower", aspect="auto")
-    for (layer, head), letter in np.ndenumerate(main):
-        axes.text(head, layer, letter, ha="center", va="center", fontweight="bold")
-    axes.set(title="main role of each head", xlabel="head", ylabel="layer")
-    axes.set_xticks(range(shape[1]))
-    axes.set_yticks(range(shape[0]))
-    axes.grid(False)
-    key = ", ".join(f"{letter} {TITLES[role]}" for role, letter in _LETTERS.items())
-    axes.annotate(key, (0.5, -0.16), xycoords="axes fraction", ha="center", fontsize=9)
-    return drawing
-
-
-def causal_plot(found: Effects) -> Drawing:
-    """Each comparison's random sets as a strip, its own heads as a diamond with its interval."""
-    shown = [c for c in (*found.comparisons, *found.anchors) if len(c.random["qwk"])]
-    drawing, panels = figure(15, 1.6 + 0.75 * len(shown), columns=len(METRICS), sharey=True)
-    rng = np.random.default_rng(0)
-    for axes, metric in zip(panels, METRICS, strict=True):
-        for row, c in enumerate(shown):
-            random = 100 * c.random[metric]
-            spread = rng.uniform(-0.22, 0.22, len(random))
-            axes.plot(random, row + spread, ".", color=GREY, alpha=0.45, markersize=4, label="random heads")
-            change = c.relative[metric].interval()
-            axes.plot([100 * change.low, 100 * change.high], [row, row], color=ORANGE, lw=2)
-            axes.plot(
-                100 * change.value, row, "D", color=ORANGE, markeredgecolor="black", label="heads of the role"
-            )
-        axes.axvline(0, color=BLUE, lw=1)
-        axes.set(xlabel=f"relative change in {NAMES[metric]}, %", title=NAMES[metric])
-    names = [
-        TITLES.get(c.name, c.name.removeprefix("published: ").replace(" heads", "\nheads")) for c in shown
-    ]
-    panels[0].set_yticks(
-        range(len(shown)), [f"{n} ({len(c.heads)})" for n, c in zip(names, shown, strict=True)]
-    )
-    panels[0].set_ylim(len(shown) - 0.5, -0.5)
-    handles, labels = panels[0].get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    drawing.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=2, fontsize=10)
-    return drawing
-
-
-def _causal_section(found: Effects) -> Section:
+def _causal_section(check: CausalCheck) -> Section:
+    comparisons = (*check.comparisons, *check.published)
     rows = [
         (
             TITLES.get(c.name, c.name),
@@ -269,25 +222,25 @@ def _causal_section(found: Effects) -> Section:
             percent(c.relative[metric].interval()),
             *_random_cells(c, metric),
         )
-        for c in (*found.comparisons, *found.anchors)
-        for metric in METRICS
+        for c in comparisons
+        for metric in CAUSAL_METRICS
     ]
     header = ("heads off", "how many", "metric", "relative change", "random: median", "random: worst", "p")
     figures: tuple[Figure, ...] = ()
-    if any(len(c.random["qwk"]) for c in (*found.comparisons, *found.anchors)):
+    if any(len(c.random["qwk"]) for c in comparisons):
         figures = (
             Figure(
                 "role_effects",
                 "Relative change with the heads of a role off (diamond, 95 % interval) and with as many "
                 "random heads of the same layers off (dots).",
-                lambda: causal_plot(found),
+                lambda: causal_plot(check),
                 alt="For each role, a diamond for its heads and dots for random sets, in three metrics.",
             ),
         )
     return Section(
         "Roles: the causal check",
         (
-            f"The leading heads of a role are switched off on {found.pairs} pairs of {found.queries} "
+            f"The leading heads of a role are switched off on {check.pairs} pairs of {check.queries} "
             "queries, and so are up to 100 different random sets with as many heads of each layer. p is the "
             "share of sets, the role's own counted, that lose at least as much; with few possible sets it "
             "cannot be small. The p-values of the roles are not corrected for each other.",
@@ -298,7 +251,7 @@ def _causal_section(found: Effects) -> Section:
 
 
 def _random_cells(comparison: Comparison, metric: str) -> tuple[str, str, str]:
-    """Median and worst random set, and p; dashes where the comparison has no random sets."""
+    """Return the median and the worst random set, and p; dashes if the comparison has no random sets."""
     random = 100 * comparison.random[metric]
     if not len(random):
         return "–", "–", "–"
@@ -306,12 +259,8 @@ def _random_cells(comparison: Comparison, metric: str) -> tuple[str, str, str]:
     return f"{signed(np.median(random), 1)} %", f"{signed(random.min(), 1)} %", f"{p} of {len(random)} sets"
 
 
-def _head(head: tuple[int, int]) -> str:
-    return f"{head[0]}.{head[1]}"
-
-
 def _number(value: float) -> float | None:
-    """The number for JSON, None for nan."""
+    """Return the number for JSON, None for nan."""
     return float(value) if np.isfinite(value) else None
 
 

@@ -1,10 +1,9 @@
-"""How much each head plays each role, and how much it would by chance.
+"""Scores of each head in each role, and the scores that chance would give.
 
-All nulls are exact for what they permute: the order of a text's words (previous and next word), which
-neighbours are of one word (segmentation), which tokens are special, and, for term match, whether the title
-holds the query's term or another one in its place. One permutation is used for all heads at once, so the
-largest of their standardised scores gives p-values that hold for all heads together (max-T, Westfall and
-Young 1993).
+Each null hypothesis is tested by permuting one thing: the order of a text's words (previous and next word),
+the borders between words (segmentation), the choice of special tokens, or, for term match, whether the title
+holds the query's term or another word in its place. All heads share each permutation, so the largest of their
+standardised scores gives p-values that hold for all heads together (max-T, Westfall and Young 1993).
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.quality.bootstrap import resample, with_data
+from models.study.heads import Heads
+from models.study.statistics import mean_intervals
 from models.study.words import Words
 
 ROLES = ("term_match", "previous_word", "next_word", "segmentation", "special")
@@ -26,16 +26,15 @@ _NEGLIGIBLE = 1e-6  # attention below it is rounding, and its spread means nothi
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
-Heads = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class RoleScores:
-    """One role's scores, by head in the order asked.
+    """One role's scores, by head in the order given.
 
-    score: attention that goes where the role says, 0 to 1; chance: its mean under the null; excess: the
-    difference, with a 95 % interval low to high over queries. p_adjusted: familywise over the heads.
-    queries: how many counted.
+    score: the attention that the role asks for, 0 to 1; chance: its mean under the null hypothesis; excess:
+    the difference, with a 95 % interval over queries from low to high. p_adjusted: adjusted over the heads
+    (familywise). queries: how many queries counted.
     """
 
     score: Floats
@@ -51,7 +50,7 @@ class RoleScores:
 
 
 class _Tally:
-    """Observed and null means of one role: pairs within a query, then queries, count the same."""
+    """Observed and null means of one role: all pairs of a query count the same, and so do all queries."""
 
     def __init__(self, heads: int) -> None:
         self.observed: dict[int, list[Floats]] = {}
@@ -60,13 +59,13 @@ class _Tally:
         self.heads = heads
 
     def add(self, query: int, observed: Floats32, null: Floats32) -> None:
-        """observed: (heads,), null: (draws, heads) of one pair."""
+        """Add one pair. observed: (heads,); null: (draws, heads)."""
         self.observed.setdefault(query, []).append(observed.astype(np.float64))
         self.expected.setdefault(query, []).append(null.mean(0, dtype=np.float64))
         self.null[query] = self.null.get(query, 0.0) + null.astype(np.float64)
 
     def scores(self, resamples: int, seed: int) -> RoleScores:
-        """Of the pairs added so far, each query counting alike; nan, and p 1, where there were none."""
+        """Return the scores of the pairs added so far; nan, and p 1, if there were none."""
         if not self.observed:
             nothing = np.full(self.heads, np.nan)
             return RoleScores(nothing, nothing, nothing, nothing, np.ones(self.heads), 0)
@@ -88,37 +87,35 @@ def role_scores(
     resamples: int,
     steps: Iterable[None],
 ) -> dict[str, RoleScores]:
-    """Scores of the heads for every role in ROLES.
+    """Return the scores of the heads in every role of ROLES.
 
-    pairs and query_of: (n,) encoded pairs and the query of each. steps: advanced once for each pair.
+    pairs, query_of: (n,) encoded pairs and the query of each. steps: advanced once for each pair.
     """
     tallies = {role: _Tally(len(heads)) for role in ROLES if role != "term_match"}
     differences: dict[int, list[Floats]] = {}
     present: dict[int, list[Floats]] = {}
     words = [Words.of(classifier.tokenizer, pair) for pair in pairs]
     pool = _words_by_length(words)
-    for number, (pair, found, query, _) in enumerate(zip(pairs, words, query_of, steps, strict=False)):
+    for number, (pair, split, query, _) in enumerate(zip(pairs, words, query_of, steps, strict=False)):
         rng = np.random.default_rng([seed, 1, number])
-        of_query = np.random.default_rng(
-            [seed, 2, query]
-        )  # one query's words are permuted alike in all its pairs
+        of_query = np.random.default_rng([seed, 2, query])  # permutes a query's words alike in all its pairs
         maps = classifier.attention(pair, heads)
-        between = found.attention(maps)
+        between = split.attention(maps)
         for role, tally in tallies.items():
             if role in ("previous_word", "next_word"):
                 continue
-            result = _segmentation(maps, found, rng) if role == "segmentation" else _special(maps, found, rng)
+            result = _segmentation(maps, split, rng) if role == "segmentation" else _special(maps, split, rng)
             if result is not None:
                 tally.add(query, *result)
-        ordered = _word_order(between, found, of_query, rng)
+        ordered = _word_order(between, split, of_query, rng)
         if ordered is not None:
             observed, null = ordered
             tallies["next_word"].add(query, observed[: len(heads)], null[:, : len(heads)])
             tallies["previous_word"].add(query, observed[len(heads) :], null[:, len(heads) :])
-        replaced = _replaced(pair, found, pool, rng)
+        replaced = _replaced(pair, split, pool, rng)
         if replaced is not None:
-            after = found.attention(classifier.attention(replaced, heads))
-            kept, lost = _term_mass(between, found), _term_mass(after, found)
+            after = split.attention(classifier.attention(replaced, heads))
+            kept, lost = _term_mass(between, split), _term_mass(after, split)
             differences.setdefault(query, []).append((kept - lost).astype(np.float64))
             present.setdefault(query, []).append(kept.astype(np.float64))
     scores = {role: tally.scores(resamples, seed) for role, tally in tallies.items()}
@@ -127,7 +124,7 @@ def role_scores(
 
 
 def max_t(observed: Floats, null: Floats) -> Floats:
-    """One-sided p-values adjusted for all heads: (heads,) observed, (draws, heads) null."""
+    """Return one-sided p-values adjusted for all heads. observed: (heads,); null: (draws, heads)."""
     spread = null.std(0)
     usable = spread > _NEGLIGIBLE
     scale = np.where(usable, spread, 1)
@@ -136,31 +133,15 @@ def max_t(observed: Floats, null: Floats) -> Floats:
     return np.asarray((1 + (largest[:, None] >= standard).sum(0)) / (1 + len(null)))
 
 
-def mean_intervals(values: Floats, resamples: int, seed: int) -> tuple[Floats, Floats]:
-    """95 % symmetric bootstrap-t intervals of the means over queries: (queries, k) → low and high (k,)."""
-    queries = len(values)
-    if queries < 2:
-        nothing = np.full(values.shape[1], np.nan)
-        return nothing, nothing
-    counts = with_data(resample(queries, resamples, seed))
-    means = counts @ values / queries
-    errors = np.sqrt(np.maximum(counts @ values**2 / queries - means**2, 0) / (queries - 1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        distances = np.abs(means[1:] - means[0]) / np.maximum(
-            errors[1:], errors[0] / 4
-        )  # as models.quality.bootstrap
-    reach = np.quantile(np.nan_to_num(distances), 0.95, axis=0) * errors[0]
-    return means[0] - reach, means[0] + reach
-
-
 def _word_order(
     between: Floats32, words: Words, of_query: np.random.Generator, rng: np.random.Generator
 ) -> tuple[Floats32, Floats32] | None:
-    """Mean attention from a word to the next and, after it, to the previous: (2·heads,), (draws, 2·heads)."""
+    """Return the mean attention from a word to the next one, then to the previous one, and the same under
+    random orders: (2·heads,), (draws, 2·heads); None if no text has three words."""
     both = np.concatenate([between, between.transpose(0, 2, 1)])
     observed, null, edges = np.zeros(len(both), np.float32), np.zeros((DRAWS, len(both)), np.float32), 0
     for text, generator in zip(words.texts, (of_query, rng), strict=True):
-        if len(text) < 3:  # of two words, every order has the same neighbours
+        if len(text) < 3:  # two words are neighbours in either order
             continue
         size = len(text)
         inside = both[:, text[:, None], text].reshape(len(both), -1)  # (2·heads, words²)
@@ -174,11 +155,11 @@ def _word_order(
 
 
 def _segmentation(maps: Floats32, words: Words, rng: np.random.Generator) -> tuple[Floats32, Floats32] | None:
-    """Attention to the neighbour within the word minus to the neighbour across its border, at the same
-    offset.
+    """Return the attention to a neighbour in the same word minus that to a neighbour across the word's border
+    at the same offset, and the same with the borders elsewhere; None if no text has both.
 
-    From each is taken what tokens outside the word pay to that neighbour, so that a head which likes some
-    pieces wherever it looks from does not count.
+    From each, the attention that tokens of other words pay to that neighbour is subtracted. A head that likes
+    some pieces from everywhere thus scores nothing.
     """
     observed, null = np.zeros(len(maps), np.float32), np.zeros((DRAWS, len(maps)), np.float32)
     strata = 0
@@ -204,7 +185,7 @@ def _segmentation(maps: Floats32, words: Words, rng: np.random.Generator) -> tup
 
 
 def _special(maps: Floats32, words: Words, rng: np.random.Generator) -> tuple[Floats32, Floats32]:
-    """Attention of words to [CLS] and both [SEP], against three tokens drawn at random."""
+    """Return the attention of words to [CLS] and both [SEP], and that to three random tokens."""
     special = words.word_of < 0
     mass = maps[:, ~special].mean(1)  # (heads, n)
     chosen = rng.permuted(np.tile(special.astype(np.float32), (DRAWS, 1)), axis=1)
@@ -212,15 +193,15 @@ def _special(maps: Floats32, words: Words, rng: np.random.Generator) -> tuple[Fl
 
 
 def _term_mass(between: Floats32, words: Words) -> Floats32:
-    """Mean attention between a query term and the equal title term, both ways: (heads,)."""
+    """Return the mean attention between a query term and the equal title term, both ways: (heads,)."""
     a, b = np.array(words.matches).T
     return np.asarray((between[:, a, b] + between[:, b, a]).mean(1) / 2)
 
 
 def _words_by_length(words: Sequence[Words]) -> dict[int, list[tuple[int, ...]]]:
-    """The distinct title words of all pairs, by how many pieces they have."""
+    """Return the distinct title words of all pairs, by how many pieces they have."""
     pool: dict[int, list[tuple[int, ...]]] = {}
-    for pieces in dict.fromkeys(found.pieces[i] for found in words for i in found.texts[1]):
+    for pieces in dict.fromkeys(split.pieces[i] for split in words for i in split.texts[1]):
         pool.setdefault(len(pieces), []).append(pieces)
     return pool
 
@@ -228,7 +209,8 @@ def _words_by_length(words: Sequence[Words]) -> dict[int, list[tuple[int, ...]]]
 def _replaced(
     pair: EncodedPair, words: Words, pool: dict[int, list[tuple[int, ...]]], rng: np.random.Generator
 ) -> EncodedPair | None:
-    """The pair with other words of as many pieces in place of the title terms that the query has, or None."""
+    """Return the pair with each title term that the query has replaced by another word of as many pieces;
+    None if there is no such term or no such word."""
     if not words.matches:
         return None
     ids = pair.ids.copy()
@@ -247,7 +229,8 @@ def _term_scores(
     resamples: int,
     seed: int,
 ) -> RoleScores:
-    """Sign flips of whole queries: by the null, replacing the term changes nothing on average."""
+    """Test by flipping the signs of whole queries: under the null hypothesis, replacing the term changes
+    nothing on average."""
     if not differences:
         return _Tally(heads).scores(resamples, seed)
     change = np.stack([np.mean(rows, 0) for rows in differences.values()])  # (queries, heads)

@@ -1,7 +1,7 @@
-"""In which order heads should go: by full and diagonal Fisher information, by Michel et al., by magnitude,
-by layer, at random.
+"""The order in which heads go: by full and diagonal Fisher information, by Michel et al., by magnitude, by
+layer, at random.
 
-Every function returns the heads that the checkpoint holds, (layer, head), first to go first.
+Every function returns the heads that the checkpoint holds, the first to go first.
 """
 
 from __future__ import annotations
@@ -13,33 +13,27 @@ from numpy.typing import NDArray
 
 from models.classifier import Classifier
 from models.live_heads import head_rows
+from models.study.heads import Head, Heads
 
 Floats = NDArray[np.float64]
-Head = tuple[int, int]
-Order = tuple[Head, ...]
-
-
-def held_heads(classifier: Classifier) -> Order:
-    """The heads that the checkpoint still holds, ascending."""
-    return tuple((layer, head) for layer, kept in enumerate(classifier.config.kept_heads) for head in kept)
 
 
 def fisher(gradients: Floats) -> Floats:
-    """The Fisher information of the gates: mean over pairs of g·gᵀ. (n, layers, heads) → (layers·heads,)
-    squared.
+    """Return the Fisher information of the gates, the mean over pairs of g·gᵀ.
 
-    It stands in for the Hessian of the loss at the intact network (Kwon et al. 2022,
-    https://arxiv.org/abs/2204.09656, eq. 8): ½·dᵀ·F·d is the loss that the change d of the gates brings.
+    (n, layers, heads) → (layers·heads, layers·heads). It stands in for the Hessian of the loss at the intact
+    network (Kwon et al. 2022, https://arxiv.org/abs/2204.09656, eq. 8): a change d of the gates raises the
+    loss by ½·dᵀ·F·d.
     """
     flat = gradients.reshape(len(gradients), -1)
     return np.asarray(flat.T @ flat / len(flat))
 
 
-def by_full_fisher(gradients: Floats, held: Sequence[Head]) -> Order:
-    """Backward elimination: the next head to go is the one that adds least to the quadratic of all that went.
+def by_full_fisher(gradients: Floats, held: Sequence[Head]) -> Heads:
+    """Remove heads one at a time, always the one that adds least to the cost of all that went.
 
-    Removing the set S costs ½·Σ F[i, j] over i, j in S (Kwon et al. 2022, eq. 12), so heads that do the same
-    work are not both taken for dispensable.
+    Removing the set S costs ½·Σ F[i, j] over i, j in S (Kwon et al. 2022, eq. 12). The first of two heads
+    that do the same work is thus cheap, and the second is not.
     """
     information = fisher(gradients)
     heads = gradients.shape[2]
@@ -54,21 +48,21 @@ def by_full_fisher(gradients: Floats, held: Sequence[Head]) -> Order:
     return tuple(order)
 
 
-def by_diagonal_fisher(gradients: Floats, held: Sequence[Head]) -> Order:
-    """The same without interactions: ascending F[i, i], the mean squared gradient."""
+def by_diagonal_fisher(gradients: Floats, held: Sequence[Head]) -> Heads:
+    """Order by ascending F[i, i], the mean squared gradient: full Fisher without interactions."""
     return _ascending((gradients**2).mean(0), held)
 
 
-def by_michel(gradients: Floats, held: Sequence[Head]) -> Order:
-    """Ascending mean |∂loss/∂gate|, each layer scaled to unit length (Michel et al. 2019, §4.1,
+def by_michel(gradients: Floats, held: Sequence[Head]) -> Heads:
+    """Order by ascending mean |∂loss/∂gate|, each layer scaled to unit length (Michel et al. 2019, §4.1,
     https://arxiv.org/abs/1905.10650)."""
     importance = np.abs(gradients).mean(0)
     length = np.linalg.norm(importance, axis=1, keepdims=True)
     return _ascending(np.divide(importance, length, out=np.zeros_like(importance), where=length > 0), held)
 
 
-def by_magnitude(classifier: Classifier, held: Sequence[Head]) -> Order:
-    """Ascending Frobenius norm of W^O·W^V, the linear map that a head applies to what it attends to."""
+def by_magnitude(classifier: Classifier, held: Sequence[Head]) -> Heads:
+    """Order by ascending Frobenius norm of W^O·W^V, the linear map that a head applies to tokens."""
     norms = np.zeros((classifier.num_layers, classifier.num_heads))
     for number, (layer, kept) in enumerate(
         zip(classifier.network.layers, classifier.config.kept_heads, strict=True)
@@ -84,24 +78,16 @@ def by_magnitude(classifier: Classifier, held: Sequence[Head]) -> Order:
     return _ascending(norms, held)
 
 
-def from_the_top(held: Sequence[Head]) -> Order:
-    """The last layer's heads first: what stays is the lower layers, whatever their heads do."""
+def from_the_top(held: Sequence[Head]) -> Heads:
+    """Return the heads of the last layer first, so that the lower layers stay, whatever their heads do."""
     return tuple(sorted(held, reverse=True))
 
 
-def at_random(held: Sequence[Head], seed: int) -> Order:
-    """A random order."""
+def at_random(held: Sequence[Head], seed: int) -> Heads:
+    """Return a random order."""
     drawn = np.random.default_rng(seed).permutation(len(held))
     return tuple(held[i] for i in drawn)
 
 
-def weights_without(gone: Sequence[Head], shape: tuple[int, int]) -> NDArray[np.float32]:
-    """Head weights (layers, heads): 0 for the heads `gone`, else 1."""
-    weights = np.ones(shape, np.float32)
-    for head in gone:
-        weights[head] = 0
-    return weights
-
-
-def _ascending(importance: Floats, held: Sequence[Head]) -> Order:
+def _ascending(importance: Floats, held: Sequence[Head]) -> Heads:
     return tuple(sorted(held, key=lambda head: float(importance[head])))

@@ -8,16 +8,15 @@ import numpy as np
 
 from models.study.base import Judged, Matrix
 from models.study.plots import BLUE, GREEN, ORANGE, PINK, figure
-from models.study.search.noninferiority import METRICS
+from models.study.search.compute import Candidate, Search
+from models.study.search.noninferiority import TESTED_METRICS
 from models.study.statistics import Resamples
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from models.study.search.compute import Candidate, Search
-
-# Okabe and Ito's colours, told apart by marker and dash in grey.
+# Okabe and Ito's colours; in grey, markers and dashes tell the lines apart.
 STYLES = {
     "full Fisher": (BLUE, "o", "-"),
     "full Fisher, tuned": (ORANGE, "s", "-"),
@@ -31,10 +30,10 @@ LABELS = {"qwk": "quadratic weighted kappa", "ndcg10": "NDCG@10"}
 
 
 def path(search: Search, data: Judged) -> Figure:
-    """Quality on the search data by heads kept, a panel per metric."""
+    """Draw the quality on the search data by heads kept, one panel per metric."""
     resamples = Resamples(data, 500, 0)
     drawing, panels = figure(12, 5, columns=2)
-    for axes, metric in zip(panels, METRICS, strict=True):
+    for axes, metric in zip(panels, TESTED_METRICS, strict=True):
         intact = search.intact.metrics()[metric]
         axes.axhline(intact, color="black", linewidth=0.8, linestyle=(0, (1, 1)))
         axes.annotate("intact", (search.heads, intact), xytext=(0, 4), textcoords="offset points", fontsize=8)
@@ -62,9 +61,9 @@ def path(search: Search, data: Judged) -> Figure:
 
 
 def held_out(search: Search, margin: float) -> Figure:
-    """Change on held-out queries with its lower bound, a panel per metric."""
+    """Draw the change on held-out queries with its lower bound, one panel per metric."""
     drawing, panels = figure(12, 4.8, columns=2)
-    for axes, metric in zip(panels, METRICS, strict=True):
+    for axes, metric in zip(panels, TESTED_METRICS, strict=True):
         axes.axhline(0, color="black", linewidth=0.8)
         axes.axhline(-margin, color="black", linewidth=1, linestyle="--")
         label = f"margin −{margin:g}"
@@ -85,13 +84,13 @@ def held_out(search: Search, margin: float) -> Figure:
                       label=f"{method}: not")  # fmt: skip
         lowest = min(v.losses[metric].bound for v in (*search.plain_verdicts, *search.tuned_verdicts))
         axes.set(xlabel="heads kept", ylabel=f"change in {LABELS[metric]}", xlim=(search.heads * 1.02, 0))
-        axes.set_ylim(bottom=max(lowest, -12 * margin) * 1.05)  # far failures would flatten what matters
+        axes.set_ylim(bottom=max(lowest, -12 * margin) * 1.05)  # distant failures would flatten the rest
     axes.legend(fontsize=8, loc="lower left")
     return drawing
 
 
 def masks(weights: Matrix, scales: Matrix | None) -> Figure:
-    """The chosen mask and the chosen scales, layers by heads."""
+    """Draw the chosen mask and the chosen scales, layers by heads."""
     panels = [("heads kept at run time", weights)]
     if scales is not None:
         panels.append(("tuned scales, folded into W^O", scales))

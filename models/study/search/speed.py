@@ -1,5 +1,5 @@
-"""What a mask saves: pairs a second of the intact model, of the mask at run time and of the pruned
-checkpoint."""
+"""The speed that a mask gains: pairs per second of the intact model, of the mask at run time and of the
+pruned checkpoint."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from models.classifier import Classifier
 from models.compress.prune import prune
 from models.head_mask import HeadMask
 from models.quality.evaluation import Evaluation
-from models.study.base import Judged, Matrix, Study
+from models.study.base import Judged, Matrix
 from models.study.runner import Runner
+from models.study.study import Study
 
 ROUNDS = 5
 PAIRS = 256
-"""Pairs of a round: a few batches, so that a round is short beside what else the machine does."""
+"""Pairs in a round: a few batches, so that other work on the machine seldom changes during a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """One way to run a set of heads.
 
-    pairs_per_second: median of the rounds; speedup: median over rounds of the ratio to the intact model.
-    parameters: numbers in the weights. quality: on the held-out queries; None for the intact model at its
-    place.
+    pairs_per_second: the median of the rounds. speedup: the median over rounds of the ratio to the intact
+    model. parameters: how many numbers the weights hold. quality: on the held-out queries; only pruned
+    checkpoints have one.
     """
 
     name: str
@@ -43,7 +44,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """ways: intact first. pairs: in a round; rounds: how often the ways took turns."""
+    """The speeds of all ways.
+
+    ways: the intact model first. pairs: how many in a round. rounds: how often the ways took turns.
+    """
 
     ways: tuple[Way, ...]
     pairs: int
@@ -51,10 +55,10 @@ class Speed:
 
 
 def measure(study: Study, mask: Matrix | None, scales: Matrix | None) -> Speed:
-    """Times the intact model, `mask` at run time, and the checkpoints pruned by `mask` and by `scales`, in
+    """Time the intact model, `mask` at run time, and the checkpoints pruned by `mask` and by `scales`, in
     turns.
 
-    mask, scales: (layers, heads); what is None is left out. Quality is that of the loaded, pruned checkpoint.
+    mask, scales: (layers, heads); None is left out. The quality is that of the pruned checkpoint as loaded.
     """
     clf, judged = study.classifier, study.holdout or study.data
     pairs = judged.pairs[:PAIRS]
@@ -69,7 +73,7 @@ def measure(study: Study, mask: Matrix | None, scales: Matrix | None) -> Speed:
             ways.append(("pruned checkpoint, tuned scales", pruned, None))
     runs = [_scoring(classifier, pairs, head_mask) for _, classifier, head_mask in ways]
     study.progress.start("speed", ROUNDS * len(ways))
-    for run in runs:  # the second sight of a mask cuts its weights out; see models.live_heads
+    for run in runs:  # the second run under a mask cuts its weights out; see models.live_heads
         run()
         run()
     seconds = np.empty((ROUNDS, len(ways)))

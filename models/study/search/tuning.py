@@ -1,4 +1,4 @@
-"""Mask tuning: after heads went, scales for the ones that stay, so that each layer gives what it gave before.
+"""Mask tuning: scales for the heads that stay, so that each layer computes nearly what it did before.
 
 Kwon et al. 2022, §4.3 (https://arxiv.org/abs/2204.09656). A scale may exceed 1, so the result is no head
 mask: it is folded into W^O by models.compress.prune.
@@ -18,10 +18,10 @@ from models.batch import PackedBatch
 from models.checkpoint.tokenizer import EncodedPair
 from models.live_heads import Live, head_rows
 from models.study.base import Matrix
-from models.study.gradients import OpenNetwork
+from models.study.gradients import DifferentiableNetwork
 
 LARGEST = 10.0
-"""No scale is larger: beyond it, a head is blown up to stand in for something that it does not compute."""
+"""The largest scale: with a larger one, a head would stand in for something that it does not compute."""
 
 RIDGE = 1e-2
 """How strongly scales are held at 1, in units of a head's mean squared output."""
@@ -30,17 +30,18 @@ Floats = NDArray[np.float64]
 
 
 def tuned_scales(
-    network: OpenNetwork,
+    network: DifferentiableNetwork,
     pairs: Sequence[EncodedPair],
     masks: Sequence[Matrix],
     *,
     done: Callable[[int], None] = lambda _: None,
 ) -> list[Matrix]:
-    """For each mask, scales for the heads that it keeps: (layers, heads) float32 each, 0 to LARGEST.
+    """Return for each mask the scales of the heads that it keeps: (layers, heads) float32 each, 0 to LARGEST.
 
-    From below, each layer's scales minimise the squared difference, over all tokens of `pairs`, between its
-    residual stream after attention and that of the intact model, given what the layers below now give.
-    masks: (layers, heads) each, 1 for the heads that stay, 0 for the others. done: told of each step.
+    The layers are tuned from the lowest up. Each layer's scales minimise the squared difference between its
+    residual stream after attention and that of the intact model, over all tokens of `pairs`, given the
+    outputs of the tuned layers below. masks: (layers, heads) each, 1 for the heads that stay, 0 for the
+    others. done: called after each layer of each mask.
     """
     scales = [np.array(mask, np.float32) for mask in masks]
     with torch.inference_mode():
@@ -67,19 +68,19 @@ def tuned_scales(
 
 
 def _outputs(
-    network: OpenNetwork, number: int, streams: Sequence[Tensor], batches: Sequence[PackedBatch]
+    network: DifferentiableNetwork, number: int, streams: Sequence[Tensor], batches: Sequence[PackedBatch]
 ) -> list[Tensor]:
     return [_head_outputs(network, number, x, batch) for x, batch in zip(streams, batches, strict=True)]
 
 
 def _onward(
-    network: OpenNetwork,
+    network: DifferentiableNetwork,
     number: int,
     streams: Sequence[Tensor],
     outputs: Sequence[Tensor],
     scales: Tensor,
 ) -> list[Tensor]:
-    """What leaves the layer when its heads' outputs (T, h, D) are scaled by `scales` (h,)."""
+    """Return the output of the layer with its heads' outputs (T, h, D) scaled by `scales` (h,)."""
     layer = network.network.layers[number]
     return [
         layer.feed_forward(layer.attention_norm(x + (parts * scales[:, None]).sum(1) + layer.attention_bias))
@@ -87,8 +88,8 @@ def _onward(
     ]
 
 
-def _head_outputs(network: OpenNetwork, number: int, x: Tensor, batch: PackedBatch) -> Tensor:
-    """What each head of the layer adds to the residual, W^O applied, without its bias. (T, D) → (T, h, D)."""
+def _head_outputs(network: DifferentiableNetwork, number: int, x: Tensor, batch: PackedBatch) -> Tensor:
+    """Return what each head adds to the residual stream, without the bias: (T, D) → (T, h, D)."""
     attention = network.network.layers[number].attention
     context = network.network.context(x, batch, Live(attention))
     if attention is None or context is None:
@@ -99,7 +100,7 @@ def _head_outputs(network: OpenNetwork, number: int, x: Tensor, batch: PackedBat
 
 
 def _least_squares(designs: Sequence[Tensor], targets: Sequence[Tensor]) -> Floats:
-    """argmin ‖A·m − b‖² + λ‖m − 1‖² for 0 ≤ m ≤ LARGEST, from the normal equations of the stacked batches."""
+    """Return argmin ‖A·m − b‖² + λ‖m − 1‖² for 0 ≤ m ≤ LARGEST, from the normal equations of all batches."""
     gram = sum((a.T @ a).double() for a in designs)
     moment = sum((a.T @ b).double() for a, b in zip(designs, targets, strict=True))
     assert isinstance(gram, Tensor)
@@ -107,5 +108,5 @@ def _least_squares(designs: Sequence[Tensor], targets: Sequence[Tensor]) -> Floa
     g, r = gram.numpy(force=True), moment.numpy(force=True)
     ridge = RIDGE * max(float(np.trace(g)) / len(g), np.finfo(np.float64).tiny)
     g, r = g + ridge * np.eye(len(g)), r + ridge
-    root = np.linalg.cholesky(g).T  # ‖root·m − root⁻ᵀ·r‖² is the same quadratic
+    root = np.linalg.cholesky(g).T  # ‖root·m − root⁻ᵀ·r‖² is the same quadratic form
     return np.asarray(lsq_linear(root, np.linalg.solve(root.T, r), bounds=(0, LARGEST)).x)

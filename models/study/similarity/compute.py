@@ -1,8 +1,8 @@
-"""How alike are the heads, what can each layer's output tell, and do two training seeds end with the same
-heads?"""
+"""The distances of the heads, the probes of each layer's output, and the comparison of two seeds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +10,13 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from models.study.base import Result, Study
+from models.study.heads import Heads, held_heads
 from models.study.inputs import spread_over_queries
-from models.study.roles.scores import mean_intervals
-from models.study.search.importance import held_heads
-from models.study.similarity import report as similarity_report
-from models.study.similarity import seeds
 from models.study.similarity.distances import Distances, between_heads
-from models.study.similarity.probes import curves
-from models.study.statistics import permutation_p
+from models.study.similarity.probes import ProbeCurve, curves
+from models.study.similarity.seeds import Seeds, compare
+from models.study.statistics import mean_intervals, permutation_p
+from models.study.study import Study
 
 MOST_CLUSTERS = 20
 PERMUTATIONS = 999
@@ -27,17 +25,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Alike:
-    """How alike the heads are.
+    """The distances of the heads and their clusters.
 
-    heads: (layer, head) in the order of the matrix. matrix: (heads, heads) mean Jensen–Shannon distance.
-    within, across: mean distance of two heads of one layer, of two layers; gap: across − within; each with
-    its interval. gap_p: of the gap against heads dealt to layers at random. by_layer: mean distance within
-    each layer. nearest: (heads,) distance to the nearest other head; mean: of all distances. tree: scipy's
-    linkage matrix (average linkage). clusters: (heads,) numbered from 1; silhouette: of that cut, the best
-    of 2 to MOST_CLUSTERS.
+    heads: in the order of the matrix. matrix: (heads, heads), the mean Jensen–Shannon distances.
+    within, across: the mean distance of two heads of one layer, and of two layers; gap: across − within; each
+    with its interval. gap_p: tests the gap against heads dealt to layers at random. by_layer: the mean
+    distance within each layer. nearest: (heads,), the distance to the nearest other head. mean: the mean of
+    all distances. tree: scipy's linkage matrix (average linkage). clusters: (heads,), numbered from 1.
+    silhouette: that of the clusters, the best of all cuts into 2 to MOST_CLUSTERS.
     """
 
-    heads: tuple[tuple[int, int], ...]
+    heads: Heads
     matrix: Floats
     within: tuple[float, float, float]
     across: tuple[float, float, float]
@@ -52,36 +50,43 @@ class Alike:
 
     @property
     def sharing(self) -> float:
-        """The share of heads whose nearest other head is at less than half the mean distance."""
+        """Return the share of heads whose nearest other head is at less than half the mean distance."""
         return float((self.nearest < self.mean / 2).mean())
 
 
-def run(study: Study) -> Result:
-    """Distances and clusters, probes, and, with a peer, the comparison of training seeds."""
+@dataclass(frozen=True)
+class Similarity:
+    """The likeness of the heads, the probes and the comparison of seeds.
+
+    probes: by task. seeds: None without a peer, or if too few queries can be compared. pairs: how many pairs
+    the attention was compared on.
+    """
+
+    alike: Alike
+    probes: Mapping[str, ProbeCurve]
+    seeds: Seeds | None
+    pairs: int
+
+
+def compute(study: Study) -> Similarity:
+    """Compare the heads, probe the layers and, with a peer, compare the training seeds."""
     rows = spread_over_queries(study.data.query_of, study.effort.compared_pairs, study.seed)
     heads = held_heads(study.classifier)
     study.progress.start("attention of every two heads", len(rows))
     own = between_heads(study.classifier, None, study.data, rows, study.progress)
-    found = alike(own, heads, study)
-    other = None
+    likeness = alike(own, heads, study)
+    seeds = None
     if study.peer is not None:
         study.progress.start("attention of the other model's heads", len(rows))
         between = between_heads(study.classifier, study.peer, study.data, rows, study.progress)
-        other = seeds.compare(
+        seeds = compare(
             own, between, heads, held_heads(study.peer), seed=study.seed, resamples=study.resamples
         )
-    probes = curves(study)
-    return Result(
-        "similarity",
-        similarity_report.as_json(found, probes, other, len(rows)),
-        similarity_report.conclusion(found, probes, other, study),
-        similarity_report.sections(found, probes, other, study, len(rows)),
-        similarity_report.findings(found, probes, other),
-    )
+    return Similarity(likeness, curves(study), seeds, len(rows))
 
 
-def alike(distances: Distances, heads: tuple[tuple[int, int], ...], study: Study) -> Alike:
-    """Means within and across layers with intervals over queries, neighbours and clusters."""
+def alike(distances: Distances, heads: Heads, study: Study) -> Alike:
+    """Return the means within and across layers with intervals over queries, the neighbours and clusters."""
     queries = np.unique(distances.query_of)
     by_query = np.stack(
         [distances.values[distances.query_of == q].mean(0, dtype=np.float64) for q in queries]
@@ -130,12 +135,13 @@ def alike(distances: Distances, heads: tuple[tuple[int, int], ...], study: Study
 
 
 def _mean(values: Floats) -> Floats:
-    """Row means; nan where there is nothing."""
+    """Return the mean of each row; nan if the rows are empty."""
     return values.mean(1) if values.shape[1] else np.full(len(values), np.nan)
 
 
 def _best_cut(matrix: Floats, tree: Floats) -> tuple[NDArray[np.int64], float]:
-    """The cut of the tree with the largest mean silhouette (Rousseeuw 1987), 2 to MOST_CLUSTERS clusters."""
+    """Return the cut into 2 to MOST_CLUSTERS clusters with the largest mean silhouette (Rousseeuw 1987), and
+    that silhouette."""
     best, best_value = np.ones(len(matrix), np.int64), -np.inf
     for count in range(2, min(MOST_CLUSTERS, len(matrix) - 1) + 1):
         clusters = fcluster(tree, count, "maxclust").astype(np.int64)

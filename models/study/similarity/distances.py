@@ -1,4 +1,4 @@
-"""How far apart two heads' attention patterns are: the Jensen–Shannon distance, from word to word."""
+"""The distance of two heads' attention patterns: Jensen–Shannon, from word to word."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from models.classifier import Classifier
 from models.study.base import Judged, Progress
-from models.study.search.importance import held_heads
+from models.study.heads import held_heads
 from models.study.words import Words
 
 Floats32 = NDArray[np.float32]
@@ -21,7 +21,7 @@ class Distances:
     """Distances between the heads of a model and of another (or the same one), pair by pair.
 
     values: (pairs, heads, other heads) float32, 0 (same attention) to 1 (none in common).
-    query_of: (pairs,) the query of each. left_out: pairs that the two models cut into different words.
+    query_of: (pairs,) the query of each. left_out: how many pairs the two models cut into different words.
     """
 
     values: Floats32
@@ -30,7 +30,9 @@ class Distances:
 
 
 def jensen_shannon(first: Floats32, second: Floats32) -> Floats32:
-    """Mean over words of √JSD (base 2) of what the heads attend to: (a, w, w) and (b, w, w) → (a, b).
+    """Return the mean over words of √JSD (base 2) of what the heads attend to.
+
+    (a, w, w) and (b, w, w) → (a, b).
 
     √JSD is a metric (Endres and Schindelin 2003), and so is its mean over words.
     """
@@ -47,19 +49,19 @@ def jensen_shannon(first: Floats32, second: Floats32) -> Floats32:
 def between_heads(
     classifier: Classifier, other: Classifier | None, data: Judged, rows: Sequence[int], progress: Progress
 ) -> Distances:
-    """Distances between the heads of `classifier` and those of `other`, or its own, on the rows of the
-    data."""
-    found, kept = [], []
+    """Return the distances between the heads of `classifier` and those of `other` (None: its own) on the rows
+    of the data."""
+    distances, queries = [], []
     mine = _patterns(classifier, data, rows)
     theirs = None if other is None else _patterns(other, data, rows)
     for row, pattern in zip(rows, mine, strict=True):
         against = pattern if theirs is None else next(theirs)
         if pattern.shape[1] == against.shape[1]:
-            found.append(jensen_shannon(pattern, against))
-            kept.append(data.query_of[row])
+            distances.append(jensen_shannon(pattern, against))
+            queries.append(data.query_of[row])
         progress.advance()
-    values = np.stack(found) if found else np.empty((0, 0, 0), np.float32)
-    return Distances(values, np.array(kept, np.int64), len(rows) - len(found))
+    values = np.stack(distances) if distances else np.empty((0, 0, 0), np.float32)
+    return Distances(values, np.array(queries, np.int64), len(rows) - len(distances))
 
 
 def _patterns(classifier: Classifier, data: Judged, rows: Sequence[int]) -> Iterator[Floats32]:

@@ -1,42 +1,43 @@
-"""What each layer's output can tell a linear probe: where words end, which terms match, how relevant the
-title is."""
+"""Linear probes of each layer's output: do they tell where words end, which terms match, how relevant the
+title is?"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from models.checkpoint.tokenizer import EncodedPair
 from models.quality.bootstrap import resample, with_data
-from models.study.base import Study
-from models.study.gradients import OpenNetwork
+from models.study.gradients import DifferentiableNetwork
+from models.study.study import Study
 from models.study.words import Words
 
 TASKS = ("word_end", "term_overlap", "grade")
-"""Does the word end with this token? Does the other text hold this token's word? And the pair's grade, from
-[CLS].
+"""Does the word end with this token? Does the other text hold this token's word? Which grade has the pair?
 
-The first two are scored by AUC, the grade by Spearman's correlation."""
+The first two are scored by AUC. The grade is told from [CLS] and scored by Spearman's correlation."""
 
 PAIRS = 600
 TOKENS = 6000
 FOLDS = 5
 RESAMPLES = 500
 RIDGE = 1e-3
-"""Of the mean squared length of the features; fixed, not tuned."""
+"""The ridge penalty, as a share of the mean squared length of the features; fixed, not tuned."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One task's score from each layer's input and, last, the last layer's output: (layers + 1,) each.
+class ProbeCurve:
+    """One task's score from the embeddings and from each layer's output: (layers + 1,) each.
 
-    value with low and high, the 95 % interval over queries; control: the same probe on labels that tell
-    nothing of the task (for tokens: drawn once for each word piece, Hewitt and Liang 2019; for grades:
-    shuffled). peaks: (resamples,) the layer where the score is highest in each resample.
+    value: the score; low, high: its 95 % interval over queries. control: the score of the same probe on
+    labels that tell nothing about the task (for tokens: drawn once for each word piece, Hewitt and Liang
+    2019; for grades: shuffled). peaks: (resamples,), the layer with the highest score in each resample.
     """
 
     value: Floats
@@ -48,7 +49,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class _Labels:
-    """rows: of the state matrix; labels and control: (n,); query: (n,) the query of each."""
+    """The answers that a probe has to give.
+
+    rows: rows of the state matrix. labels, control: (n,) each. query: (n,), the query of each row.
+    """
 
     rows: NDArray[np.int64]
     labels: Floats
@@ -56,15 +60,15 @@ class _Labels:
     query: NDArray[np.int64]
 
 
-def curves(study: Study) -> dict[str, Curve]:
-    """Every task's curve; a task of which the data hold one answer only is left out."""
+def curves(study: Study) -> dict[str, ProbeCurve]:
+    """Return the curve of every task; a task with only one answer in the data is left out."""
     rng = np.random.default_rng([study.seed, 7])
     rows = np.sort(rng.permutation(len(study.data))[:PAIRS])
     states, tasks = _collect(study, rows, rng)
     fold_of_query = rng.permutation(len(study.data.queries)) % FOLDS
     counts = with_data(resample(len(study.data.queries), RESAMPLES, study.seed))
     study.progress.start("probes", len(states) * len(tasks))
-    found: dict[str, list[tuple[Floats, float]]] = {name: [] for name in tasks}
+    scores: dict[str, list[tuple[Floats, float]]] = {name: [] for name in tasks}
     for layer in states:
         for name, task in tasks.items():
             score = _spearman if name == "grade" else _auc
@@ -73,29 +77,29 @@ def curves(study: Study) -> dict[str, Curve]:
             weights = counts[:, task.query]
             values = score(predicted[:, 0], task.labels, weights)
             control = score(predicted[:, 1], task.control, weights[:1])
-            found[name].append((values, float(control[0])))
+            scores[name].append((values, float(control[0])))
             study.progress.advance()
-    return {name: _curve(layers) for name, layers in found.items()}
+    return {name: _curve(layers) for name, layers in scores.items()}
 
 
-def _curve(layers: list[tuple[Floats, float]]) -> Curve:
+def _curve(layers: list[tuple[Floats, float]]) -> ProbeCurve:
     drawn = np.stack([values for values, _ in layers], 1)  # (1 + resamples, layers + 1)
     low, high = np.nanquantile(drawn[1:], (0.025, 0.975), axis=0)
     peaks = np.nan_to_num(drawn[1:], nan=-np.inf).argmax(1)
-    return Curve(drawn[0], low, high, np.array([control for _, control in layers]), peaks)
+    return ProbeCurve(drawn[0], low, high, np.array([control for _, control in layers]), peaks)
 
 
 def _collect(
     study: Study, rows: NDArray[np.int64], rng: np.random.Generator
 ) -> tuple[list[NDArray[np.float32]], dict[str, _Labels]]:
-    """States by layer, (tokens kept + pairs, D) each, [CLS] of every pair last; and the tasks on them."""
+    """Return the states by layer, (tokens kept + pairs, D) each with the [CLS] tokens last, and the tasks."""
     tokenizer, data = study.classifier.tokenizer, study.data
     encoded = tokenizer.encode([data.pairs[i] for i in rows])
-    network = OpenNetwork(study.classifier)
+    network = DifferentiableNetwork(study.classifier)
     words = [Words.of(tokenizer, pair) for pair in encoded]
-    total = sum(int((found.word_of >= 0).sum()) for found in words)
+    total = sum(int((split.word_of >= 0).sum()) for split in words)
     share = min(1.0, TOKENS / max(total, 1))
-    keep = [(found.word_of >= 0) & (rng.random(len(found.word_of)) < share) for found in words]
+    keep = [(split.word_of >= 0) & (rng.random(len(split.word_of)) < share) for split in words]
     tokens: list[list[NDArray[np.float32]]] = []
     firsts: list[list[NDArray[np.float32]]] = []
     order: list[int] = []
@@ -116,14 +120,23 @@ def _collect(
     return states, _tasks(data.grade[rows], data.query_of[rows], encoded, words, keep, order, rng)
 
 
-def _tasks(grade, query_of, encoded, words, keep, order, rng) -> dict[str, _Labels]:  # type: ignore[no-untyped-def]
+def _tasks(
+    grade: NDArray[np.int64],
+    query_of: NDArray[np.int64],
+    encoded: Sequence[EncodedPair],
+    words: Sequence[Words],
+    keep: Sequence[NDArray[np.bool_]],
+    order: Sequence[int],
+    rng: np.random.Generator,
+) -> dict[str, _Labels]:
+    """Return the labels of each task. keep: the tokens of each pair that take part; order: that of pairs."""
     ends, overlap, ids, query = [], [], [], []
     for i in order:
-        found, kept = words[i], keep[i]
-        shared = {word for pair in found.matches for word in pair}
-        last = found.word_of != np.append(found.word_of[1:], -1)
+        split, kept = words[i], keep[i]
+        shared = {word for pair in split.matches for word in pair}
+        last = split.word_of != np.append(split.word_of[1:], -1)
         ends.append(last[kept])
-        overlap.append(np.isin(found.word_of, list(shared))[kept])
+        overlap.append(np.isin(split.word_of, list(shared))[kept])
         ids.append(encoded[i].ids[kept])
         query.append(np.full(int(kept.sum()), query_of[i]))
     piece, of_query = np.concatenate(ids), np.concatenate(query)
@@ -140,7 +153,7 @@ def _tasks(grade, query_of, encoded, words, keep, order, rng) -> dict[str, _Labe
 
 
 def _cross_validated(x: NDArray[np.float32], targets: Floats, folds: NDArray[np.int64]) -> Floats:
-    """Ridge predictions (n, targets) for each fold from the others."""
+    """Return ridge predictions (n, targets), each fold's from the others."""
     predicted = np.zeros(targets.shape)
     for fold in range(FOLDS):
         test = folds == fold
@@ -157,7 +170,7 @@ def _cross_validated(x: NDArray[np.float32], targets: Floats, folds: NDArray[np.
 
 
 def _auc(scores: Floats, labels: Floats, weights: Floats) -> Floats:
-    """Area under the ROC curve where item i is there weights[r, i] times: (resamples,)."""
+    """Return the area under the ROC curve with item i counted weights[r, i] times: (resamples,)."""
     order = np.argsort(scores, kind="stable")
     positive = weights[:, order] * labels[order]
     negative = weights[:, order] - positive
@@ -167,7 +180,7 @@ def _auc(scores: Floats, labels: Floats, weights: Floats) -> Floats:
 
 
 def _spearman(scores: Floats, labels: Floats, weights: Floats) -> Floats:
-    """Correlation of the ranks in the data, weighted: (resamples,)."""
+    """Return the weighted correlation of the ranks in the data: (resamples,)."""
     a, b = rankdata(scores), rankdata(labels)
     total = weights.sum(1)
     first, second = weights @ a / total, weights @ b / total

@@ -1,47 +1,59 @@
-"""What `similarity` found, as JSON, tables, plots and sentences."""
+"""The report of `similarity`: JSON, conclusion, findings and sections."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from models.study import claims
-from models.study.base import Figure, Finding, Section, Study, Table
-from models.study.plots import LINES, figure
-from models.study.similarity.probes import Curve
+from models.study.result import Figure, Finding, Result, Section, Table
+from models.study.similarity.compute import Similarity
+from models.study.similarity.plots import SCORES, TITLES, matrices, probe_curves
+from models.study.similarity.probes import ProbeCurve
 from models.study.similarity.seeds import Seeds
+from models.study.statistics import LEVEL
+from models.study.study import Study
 from models.study.wording import p_value, signed
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Drawing
-
-    from models.study.similarity.compute import Alike
-
-Curves = Mapping[str, Curve]
-TITLES = {"word_end": "where words end", "term_overlap": "which terms match", "grade": "the grade"}
-SCORES = {"word_end": "AUC", "term_overlap": "AUC", "grade": "Spearman"}
+Curves = Mapping[str, ProbeCurve]
 _SHARED = "most heads share their pattern"
 _INITIAL = "differences between heads come from initialisation"
 _SYNTAX = "syntax low, meaning high"
 
 
-def as_json(found: Alike, probes: Curves, other: Seeds | None, pairs: int) -> dict[str, Any]:
-    """The keys of report.json that are the study's own."""
+def result(study: Study, similarity: Similarity) -> Result:
+    """Return the report of similarity."""
+    return Result(
+        "similarity",
+        _json(similarity),
+        _conclusion(study, similarity),
+        (
+            _distance_section(similarity),
+            _probe_section(similarity.probes),
+            *_seed_sections(similarity.seeds, study),
+        ),
+        tuple(_findings(similarity)),
+    )
+
+
+def _json(similarity: Similarity) -> dict[str, Any]:
+    """Return the keys of report.json that belong to this study."""
+    alike, seeds = similarity.alike, similarity.seeds
     return {
         "similarity": {
-            "pairs": pairs,
-            "heads": [list(head) for head in found.heads],
-            "distance": found.matrix.round(4).tolist(),
-            "within_layers": _triple(found.within),
-            "across_layers": _triple(found.across),
-            "across_minus_within": {**_triple(found.gap), "p": found.gap_p},
-            "by_layer": found.by_layer,
-            "mean": found.mean,
-            "sharing": found.sharing,
-            "clusters": found.clusters.tolist(),
-            "silhouette": found.silhouette,
+            "pairs": similarity.pairs,
+            "heads": [list(head) for head in alike.heads],
+            "distance": alike.matrix.round(4).tolist(),
+            "within_layers": _triple(alike.within),
+            "across_layers": _triple(alike.across),
+            "across_minus_within": {**_triple(alike.gap), "p": alike.gap_p},
+            "by_layer": alike.by_layer,
+            "mean": alike.mean,
+            "sharing": alike.sharing,
+            "clusters": alike.clusters.tolist(),
+            "silhouette": alike.silhouette,
         },
         "probes": {
             name: {
@@ -51,68 +63,67 @@ def as_json(found: Alike, probes: Curves, other: Seeds | None, pairs: int) -> di
                 "high": _plain(curve.high),
                 "control": _plain(curve.control),
             }
-            for name, curve in probes.items()
+            for name, curve in similarity.probes.items()
         },
         "seeds": None
-        if other is None
+        if seeds is None
         else {
-            "matched": _triple(other.matched),
-            "random_matching": other.chance,
-            "p": other.p,
-            "same_place": other.same_place,
-            "same_place_p": other.same_place_p,
-            "nearest_within": other.nearest_within,
-            "matched_minus_nearest_within": _triple(other.extra),
-            "matched_in_same_layer": other.same_layer,
-            "pairs": other.pairs,
-            "left_out": other.left_out,
+            "matched": _triple(seeds.matched),
+            "random_matching": seeds.chance,
+            "p": seeds.p,
+            "same_place": seeds.same_place,
+            "same_place_p": seeds.same_place_p,
+            "nearest_within": seeds.nearest_within,
+            "matched_minus_nearest_within": _triple(seeds.extra),
+            "matched_in_same_layer": seeds.same_layer,
+            "pairs": seeds.pairs,
+            "left_out": seeds.left_out,
         },
     }
 
 
-def conclusion(found: Alike, probes: Curves, other: Seeds | None, study: Study) -> str:
-    """One paragraph that follows from the numbers."""
+def _conclusion(study: Study, similarity: Similarity) -> str:
+    """Return one paragraph that follows from the numbers."""
+    alike = similarity.alike
     text = [
-        f"Two heads of one layer are {_with(found.within)} apart in Jensen–Shannon distance, two of "
-        f"different layers {_with(found.across)} (difference {_with(found.gap)}, p = "
-        f"{p_value(found.gap_p)}). {found.sharing:.0%} of the heads have another head at less than half the "
-        f"mean distance of {found.mean:.2f}; the best cut of the tree makes "
-        f"{len(np.unique(found.clusters))} clusters (silhouette {found.silhouette:.2f})."
+        f"Two heads of one layer are {_with(alike.within)} apart in Jensen–Shannon distance, two of "
+        f"different layers {_with(alike.across)} (difference {_with(alike.gap)}, p = "
+        f"{p_value(alike.gap_p)}). {alike.sharing:.0%} of the heads have another head at less than half the "
+        f"mean distance of {alike.mean:.2f}; the best cut of the tree makes "
+        f"{len(np.unique(alike.clusters))} clusters (silhouette {alike.silhouette:.2f})."
     ]
-    for name, curve in probes.items():
+    for name, curve in similarity.probes.items():
         peak = int(np.nanargmax(curve.value))
         text.append(
             f"A linear probe tells {TITLES[name]} best from {_place(peak)} ({SCORES[name]} "
             f"{curve.value[peak]:.3f}, {curve.low[peak]:.3f} to {curve.high[peak]:.3f}; control "
             f"{curve.control[peak]:.3f})."
         )
-    if other is None:
+    if similarity.seeds is None:
         text.append(
             "There was no second model to compare with (--peer), so nothing is said about training seeds."
             if study.peer is None
             else "Too few queries are cut into the same words by both models to compare their heads."
         )
     else:
-        text.append(_seeds_sentence(other))
+        text.append(_seeds_sentence(similarity.seeds))
     return " ".join(text)
 
 
-def sections(
-    found: Alike, probes: Curves, other: Seeds | None, study: Study, pairs: int
-) -> tuple[Section, ...]:
-    """Distances, probes, seeds."""
+def _distance_section(similarity: Similarity) -> Section:
+    alike = similarity.alike
     rows = [
-        ("two heads of one layer", _with(found.within)),
-        ("two heads of different layers", _with(found.across)),
-        ("difference", f"{_with(found.gap)}, p = {p_value(found.gap_p)}"),
-        *((f"within layer {layer}", f"{value:.3f}") for layer, value in found.by_layer.items()),
+        ("two heads of one layer", _with(alike.within)),
+        ("two heads of different layers", _with(alike.across)),
+        ("difference", f"{_with(alike.gap)}, p = {p_value(alike.gap_p)}"),
+        *((f"within layer {layer}", f"{value:.3f}") for layer, value in alike.by_layer.items()),
     ]
-    distances = Section(
+    return Section(
         "Similarity: the heads' patterns",
         (
-            "The distance of two heads is the mean over words of √JSD (base 2) between what they attend to, "
-            f"from word to word, on {pairs} pairs spread over the queries: 0 is the same attention, 1 has "
-            "nothing in common. Intervals are bootstraps over queries; p is that of dealing the heads to "
+            "The distance of two heads is the mean over words of √JSD (base 2) between their attention, from "
+            f"word to word, on {similarity.pairs} pairs spread over the queries: 0 is the same attention, 1 "
+            "has nothing in common. Intervals are bootstraps over queries; p comes from dealing the heads to "
             "layers at random. The tree is average linkage, cut where the mean silhouette is largest.",
         ),
         (Table(("what", "distance (95 % interval)"), tuple(rows)),),
@@ -120,114 +131,63 @@ def sections(
             Figure(
                 "similarity_matrix",
                 "Distance of every two heads, by layer; and the same in the order of the tree.",
-                lambda: matrices(found),
+                lambda: matrices(alike),
                 alt="Two square heat maps of distances between heads and a dendrogram.",
             ),
         ),
     )
-    return (distances, _probe_section(probes), *_seed_sections(other, study))
 
 
-def findings(found: Alike, probes: Curves, other: Seeds | None) -> tuple[Finding, ...]:
-    """Shared patterns, initialisation, syntax low and meaning high."""
-    rows = [
+def _findings(similarity: Similarity) -> list[Finding]:
+    """Return the findings on shared patterns, on initialisation, and on syntax low and meaning high."""
+    sharing = similarity.alike.sharing
+    findings = [
         Finding(
             _SHARED,
             "most",
-            f"{found.sharing:.0%}",
-            found.sharing > 0.5,
+            f"{sharing:.0%}",
+            sharing > 0.5,
             "Share of heads whose nearest other head is at less than half the mean distance of two heads.",
             claims.SHARED,
-        )
+        ),
+        _seeds_finding(similarity.seeds),
     ]
-    if other is None:
-        rows.append(
-            Finding(
-                _INITIAL, "yes", "–", None, "Needs a second model from another seed (--peer).", claims.SEEDS
-            )
-        )
-    else:
-        again = other.matched[0] < other.chance and other.p < 0.05
-        moved = other.same_place_p is None or other.same_place_p >= 0.05
-        rows.append(
-            Finding(
-                _INITIAL,
-                "yes",
-                f"matched {_with(other.matched)}, at random {other.chance:.3f}",
-                again and moved,
-                "The other seed has the same patterns, at other places."
-                if again and moved
-                else "Heads at the same place in both models are alike beyond chance."
-                if again
-                else "The other seed's heads do not repeat this model's patterns beyond chance.",
-                claims.SEEDS,
-            )
-        )
-    if "word_end" in probes and "grade" in probes:
-        later = probes["grade"].peaks - probes["word_end"].peaks
-        low, high = np.quantile(later, (0.025, 0.975))
-        value = int(np.nanargmax(probes["grade"].value)) - int(np.nanargmax(probes["word_end"].value))
-        rows.append(
-            Finding(
-                _SYNTAX,
-                "yes",
-                f"the grade peaks {value:+d} layers after word ends ({low:+.0f} to {high:+.0f})",
-                True if low > 0 else False if high <= 0 else None,
-                "By where linear probes do best; the interval is that of the difference between the two "
-                "peaks.",
-            )
-        )
-    return tuple(rows)
+    if "word_end" in similarity.probes and "grade" in similarity.probes:
+        findings.append(_syntax_finding(similarity.probes["word_end"], similarity.probes["grade"]))
+    return findings
 
 
-def matrices(found: Alike) -> Drawing:
-    """The distance matrix by layer and, beside its tree, in the tree's order."""
-    from scipy.cluster.hierarchy import dendrogram
-
-    drawing, panels = figure(17, 6, columns=3, width_ratios=(1, 1, 0.8))
-    tree = dendrogram(found.tree, no_plot=True)
-    orders = (np.arange(len(found.heads)), np.array(tree["leaves"]))
-    top = float(found.matrix.max())
-    for axes, order, title in zip(
-        panels[:2], orders, ("heads by layer", "heads in the order of the tree"), strict=True
-    ):
-        image = axes.imshow(
-            found.matrix[np.ix_(order, order)], cmap="cividis", vmin=0, vmax=top, origin="lower"
-        )
-        axes.set(title=title)
-        axes.grid(False)
-    layers = np.array([layer for layer, _ in found.heads])
-    middles = [float(np.flatnonzero(layers == layer).mean()) for layer in np.unique(layers)]
-    for axis in (panels[0].xaxis, panels[0].yaxis):
-        axis.set_ticks(middles, [str(layer) for layer in np.unique(layers)])
-    panels[0].set(xlabel="layer", ylabel="layer")
-    panels[1].set(xlabel="place in the tree", ylabel="place in the tree")
-    drawing.colorbar(image, ax=panels[1], label="Jensen–Shannon distance", shrink=0.85)
-    for x, y in zip(tree["dcoord"], tree["icoord"], strict=True):
-        panels[2].plot(x, np.array(y) / 10 - 0.5, color="#333333", lw=0.8)
-    panels[2].set(
-        xlabel="Jensen–Shannon distance", title="tree (labels: layer)", ylim=(-0.5, len(layers) - 0.5)
+def _seeds_finding(seeds: Seeds | None) -> Finding:
+    if seeds is None:
+        reason = "Needs a second model from another seed (--peer)."
+        return Finding(_INITIAL, "yes", "–", None, reason, claims.SEEDS)
+    again = seeds.matched[0] < seeds.chance and seeds.p < LEVEL
+    moved = seeds.same_place_p is None or seeds.same_place_p >= LEVEL
+    return Finding(
+        _INITIAL,
+        "yes",
+        f"matched {_with(seeds.matched)}, at random {seeds.chance:.3f}",
+        again and moved,
+        "The other seed has the same patterns, at other places."
+        if again and moved
+        else "Heads at the same place in both models are alike beyond chance."
+        if again
+        else "The other seed's heads do not repeat this model's patterns beyond chance.",
+        claims.SEEDS,
     )
-    size = 5 if len(layers) > 60 else 8
-    panels[2].set_yticks(range(len(layers)), [str(layers[i]) for i in tree["leaves"]], fontsize=size)
-    panels[2].grid(False)
-    return drawing
 
 
-def probe_curves(probes: Curves) -> Drawing:
-    """Score by layer with band, control dashed, a panel per task."""
-    drawing, panels = figure(5 * len(probes), 4.2, columns=len(probes))
-    for place, (axes, (name, curve)) in enumerate(zip(np.atleast_1d(panels), probes.items(), strict=True)):
-        colour, _, marker = LINES[place]
-        layers = np.arange(len(curve.value))
-        axes.plot(layers, curve.value, color=colour, marker=marker, label="probe")
-        axes.fill_between(layers, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
-        axes.plot(layers, curve.control, color="#555555", linestyle="--", label="control task")
-        names = ["emb.", *(str(layer) for layer in layers[:-1])]
-        axes.set_xticks(layers, names, fontsize=9)
-        axes.set(title=TITLES[name], xlabel="output of layer", ylabel=SCORES[name])
-    np.atleast_1d(panels)[0].legend()
-    return drawing
+def _syntax_finding(word_end: ProbeCurve, grade: ProbeCurve) -> Finding:
+    low, high = np.quantile(grade.peaks - word_end.peaks, (0.025, 0.975))
+    value = int(np.nanargmax(grade.value)) - int(np.nanargmax(word_end.value))
+    return Finding(
+        _SYNTAX,
+        "yes",
+        f"the grade peaks {value:+d} layers after word ends ({low:+.0f} to {high:+.0f})",
+        True if low > 0 else False if high <= 0 else None,
+        "Judged by the layers where linear probes do best; the interval is that of the difference between "
+        "the two peaks.",
+    )
 
 
 def _probe_section(probes: Curves) -> Section:
@@ -262,21 +222,21 @@ def _probe_section(probes: Curves) -> Section:
     )
 
 
-def _seed_sections(other: Seeds | None, study: Study) -> tuple[Section, ...]:
-    if other is None or study.peer is None:
+def _seed_sections(seeds: Seeds | None, study: Study) -> tuple[Section, ...]:
+    if seeds is None or study.peer is None:
         return ()
     rows = [
-        ("each head and its match in the other model", _with(other.matched)),
-        ("random matchings", f"{other.chance:.3f}, p = {p_value(other.p)}"),
-        ("each head and the nearest other head of its own model", f"{other.nearest_within:.3f}"),
-        ("match minus nearest", _with(other.extra)),
-        ("matches in the layer of the same number", f"{other.same_layer:.0%}"),
+        ("each head and its match in the other model", _with(seeds.matched)),
+        ("random matchings", f"{seeds.chance:.3f}, p = {p_value(seeds.p)}"),
+        ("each head and the nearest other head of its own model", f"{seeds.nearest_within:.3f}"),
+        ("match minus nearest", _with(seeds.extra)),
+        ("matches in the layer of the same number", f"{seeds.same_layer:.0%}"),
     ]
-    if other.same_place is not None and other.same_place_p is not None:
+    if seeds.same_place is not None and seeds.same_place_p is not None:
         rows.append(
             (
                 "heads of the same layer and number",
-                f"{other.same_place:.3f}, p = {p_value(other.same_place_p)}",
+                f"{seeds.same_place:.3f}, p = {p_value(seeds.same_place_p)}",
             )
         )
     return (
@@ -284,27 +244,27 @@ def _seed_sections(other: Seeds | None, study: Study) -> tuple[Section, ...]:
             "Similarity: training seeds",
             (
                 f"Heads of {study.classifier.name} and {study.peer.name} are matched one to one (Hungarian "
-                f"matching) on half of the queries and compared on the other half: {other.pairs} pairs, "
-                f"{other.left_out} left out because the two tokenizers cut them into different words.",
-                _seeds_sentence(other),
+                f"matching) on half of the queries and compared on the other half: {seeds.pairs} pairs, "
+                f"{seeds.left_out} left out because the two tokenizers cut them into different words.",
+                _seeds_sentence(seeds),
             ),
             (Table(("distance between", "value (95 % interval)"), tuple(rows)),),
         ),
     )
 
 
-def _seeds_sentence(other: Seeds) -> str:
+def _seeds_sentence(seeds: Seeds) -> str:
     text = (
-        f"On queries that took no part in matching, a head is {_with(other.matched)} from its match in the "
-        f"other model, {other.chance:.3f} under random matchings (p = {p_value(other.p)}), and "
-        f"{other.nearest_within:.3f} from the nearest other head of its own model (difference "
-        f"{_with(other.extra)}); {other.same_layer:.0%} of the matches are in the layer of the same number."
+        f"On queries that took no part in matching, a head is {_with(seeds.matched)} from its match in the "
+        f"other model, {seeds.chance:.3f} under random matchings (p = {p_value(seeds.p)}), and "
+        f"{seeds.nearest_within:.3f} from the nearest other head of its own model (difference "
+        f"{_with(seeds.extra)}); {seeds.same_layer:.0%} of the matches are in the layer of the same number."
     )
-    if other.same_place is not None and other.same_place_p is not None:
-        alike_ = "closer than" if other.same_place_p < 0.05 else "no closer than"
+    if seeds.same_place is not None and seeds.same_place_p is not None:
+        closeness = "closer than" if seeds.same_place_p < LEVEL else "no closer than"
         text += (
-            f" Heads of the same layer and number are {other.same_place:.3f} apart, {alike_} other heads of "
-            f"that layer (p = {p_value(other.same_place_p)})."
+            f" Heads of the same layer and number are {seeds.same_place:.3f} apart, {closeness} other heads "
+            f"of that layer (p = {p_value(seeds.same_place_p)})."
         )
     return text
 

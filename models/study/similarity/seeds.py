@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from models.study.roles.scores import mean_intervals
+from models.study.heads import Heads
 from models.study.similarity.distances import Distances
-from models.study.statistics import permutation_p
+from models.study.statistics import mean_intervals, permutation_p
 
 PERMUTATIONS = 999
 Floats = NDArray[np.float64]
@@ -21,11 +20,13 @@ Floats = NDArray[np.float64]
 class Seeds:
     """Distances between two models' heads, on queries that took no part in matching them.
 
-    matched: mean distance of each head to its match in the other model (Hungarian matching), with interval;
-    chance: that of random matchings, p: the share of them at least as close. same_place: mean distance of
-    heads with the same layer and number, same_place_p: against heads of the same layer in random order.
-    nearest_within: mean distance of each head to the nearest other head of its own model. extra: matched −
-    nearest_within, with interval. same_layer: share of heads whose match is in the layer of the same number.
+    matched: the mean distance of each head to its match in the other model (Hungarian matching), with its
+    interval; chance: the same under random matchings; p: the share of random matchings at least as close.
+    same_place: the mean distance of heads with the same layer and number; same_place_p: tests it against
+    heads of the same layer in random order. nearest_within: the mean distance of each head to the nearest
+    other head of its own model. extra: matched − nearest_within, with its interval. same_layer: the share of
+    heads whose match is in the layer of the same number. pairs: how many pairs were compared; left_out: how
+    many were not, because the two models cut them into different words.
     """
 
     matched: tuple[float, float, float]
@@ -43,16 +44,16 @@ class Seeds:
 def compare(
     within: Distances,
     between: Distances,
-    mine: Sequence[tuple[int, int]],
-    theirs: Sequence[tuple[int, int]],
+    mine: Heads,
+    theirs: Heads,
     *,
     seed: int,
     resamples: int,
 ) -> Seeds | None:
-    """The comparison, or None where fewer than four queries have pairs that both models cut into the same
+    """Return the comparison, or None if fewer than four queries have pairs that both models cut into the same
     words.
 
-    mine, theirs: the (layer, head) of the rows and columns of `between`.
+    mine, theirs: the heads of the rows and columns of `between`.
     """
     rng = np.random.default_rng([seed, 8])
     queries = np.intersect1d(within.query_of, between.query_of)
@@ -70,7 +71,7 @@ def compare(
     pooled = test.mean(0)
     null = np.array([pooled[rows, rng.permutation(columns)].mean() for _ in range(PERMUTATIONS)])
     same_place = same_place_p = None
-    if list(mine) == list(theirs):
+    if mine == theirs:
         same_place = float(np.diag(pooled).mean())
         layers = np.array([layer for layer, _ in mine])
         shuffled = [
@@ -92,14 +93,15 @@ def compare(
 
 
 def _by_query(distances: Distances, chosen: NDArray[np.int64], *, inside: bool) -> Floats:
-    """Mean distances of each query that is (not) chosen: (queries, heads, other heads)."""
+    """Return the mean distances of each query that is inside `chosen` or, if not `inside`, outside it:
+    (queries, heads, other heads)."""
     wanted = np.isin(distances.query_of, chosen, invert=not inside)
     numbers = np.unique(distances.query_of[wanted])
     return np.stack([distances.values[distances.query_of == q].mean(0, dtype=np.float64) for q in numbers])
 
 
 def _within_layers(layers: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """A permutation that keeps every head in its layer."""
+    """Return a permutation that keeps every head in its layer."""
     places = np.arange(len(layers))
     for layer in np.unique(layers):
         inside = np.flatnonzero(layers == layer)

@@ -8,8 +8,9 @@ import numpy as np
 
 from models import Classifier
 from models.quality.labelled import LabelledPair
-from models.study.base import Judged, Study
+from models.study.base import Judged
 from models.study.runner import Runner
+from models.study.study import Study
 
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "tool", "case", "phone"]
 

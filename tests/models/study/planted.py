@@ -27,8 +27,9 @@ from models import Classifier
 from models.checkpoint.config import read_config
 from models.checkpoint.tensors import expected_shapes, layer_prefix
 from models.quality.labelled import LabelledPair
-from models.study.base import Judged, Study
+from models.study.base import Judged
 from models.study.runner import Runner
+from models.study.study import Study
 
 PLANTED = {
     "term_match": (0, 0),

@@ -6,7 +6,8 @@ import dataclasses
 from pathlib import Path
 
 from models.study import claims
-from models.study.base import Finding, Study
+from models.study.result import Finding
+from models.study.study import Study
 from tests.models.study.planted import planted_study
 
 

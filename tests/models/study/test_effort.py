@@ -16,12 +16,12 @@ from tests.models.study.planted import planted_study
 def test_a_quick_sample_keeps_queries_whole_enough_to_rank() -> None:
     data = judged(queries=70)
 
-    found = inputs.roughly(data, 80, 4, 0)
+    sample = inputs.roughly(data, 80, 4, 0)
 
-    assert len(found) <= 80
-    assert 10 <= len(found.queries) <= 20
-    assert np.bincount(found.query_of).max() <= 7
-    assert "--quick" in found.note
+    assert len(sample) <= 80
+    assert 10 <= len(sample.queries) <= 20
+    assert np.bincount(sample.query_of).max() <= 7
+    assert "--quick" in sample.note
     assert inputs.roughly(data, len(data), 4, 0) is data
 
 

@@ -10,7 +10,7 @@ import torch
 
 from models import Classifier, HeadMask
 from models.compress.prune import prune
-from models.study.gradients import OpenNetwork
+from models.study.gradients import DifferentiableNetwork
 
 PAIRS = [
     ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
@@ -27,20 +27,20 @@ def test_gated_logits_are_the_encoders_logits(tiny_checkpoint: Path, tmp_path: P
     clf = Classifier.load(tmp_path / "model", "cpu", "float32")
     weights = np.random.default_rng(0).uniform(0, 2, (3, 4)).astype(np.float32)
     encoded = clf.tokenizer.encode(PAIRS)
-    network = OpenNetwork(clf)
+    network = DifferentiableNetwork(clf)
 
-    found = np.empty((len(PAIRS), 5), np.float32)
+    logits = np.empty((len(PAIRS), 5), np.float32)
     for batch in network.batches(encoded, budget=30):  # several batches, so that the order must be restored
         gates = torch.from_numpy(weights).expand(batch.rows, 3, 4)
-        found[batch.order] = network.logits(batch, gates).detach().numpy()
+        logits[batch.order] = network.logits(batch, gates).detach().numpy()
 
-    np.testing.assert_allclose(found, clf.forward(encoded, weights), atol=2e-5)
+    np.testing.assert_allclose(logits, clf.forward(encoded, weights), atol=2e-5)
 
 
 def test_last_state_is_what_the_encoder_classifies(tiny_checkpoint: Path) -> None:
     clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     encoded = clf.tokenizer.encode(PAIRS)
-    network = OpenNetwork(clf)
+    network = DifferentiableNetwork(clf)
     (batch,) = network.batches(encoded)
 
     *_, last = network.states(batch)
@@ -53,7 +53,7 @@ def test_gate_gradients_are_slopes_of_the_loss_of_each_pair(tiny_checkpoint: Pat
     clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
     encoded = clf.tokenizer.encode(PAIRS)
 
-    gradients = OpenNetwork(clf).gate_gradients(encoded, GRADES)
+    gradients = DifferentiableNetwork(clf).gate_gradients(encoded, GRADES)
 
     def loss(weights: np.ndarray) -> np.ndarray:
         probabilities = clf.scores(clf.forward(encoded, weights)).probabilities

@@ -40,18 +40,18 @@ def rows(queries: int, grade: int | None = None) -> list[dict[str, object]]:
 )
 def test_bad_data_is_named(tmp_path: Path, content: list[dict[str, object]], words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        read_judged(write(tmp_path / "d.jsonl", content), grades=5, most_pairs=1000, seed=0)
+        read_judged(write(tmp_path / "d.jsonl", content), grades=5, max_pairs=1000, seed=0)
 
 
 def test_a_large_file_gives_whole_queries_that_do_not_depend_on_the_order(tmp_path: Path) -> None:
     content = rows(200)
-    first = read_judged(write(tmp_path / "a.jsonl", content), grades=5, most_pairs=100, seed=0)
-    second = read_judged(write(tmp_path / "b.jsonl", content[::-1]), grades=5, most_pairs=100, seed=0)
+    first = read_judged(write(tmp_path / "a.jsonl", content), grades=5, max_pairs=100, seed=0)
+    second = read_judged(write(tmp_path / "b.jsonl", content[::-1]), grades=5, max_pairs=100, seed=0)
     assert set(first.pairs) == set(second.pairs)
     assert len(first) == 99
     assert len(first.queries) == 33
     assert "600" in first.note
-    other = read_judged(write(tmp_path / "a.jsonl", content), grades=5, most_pairs=100, seed=1)
+    other = read_judged(write(tmp_path / "a.jsonl", content), grades=5, max_pairs=100, seed=1)
     assert set(other.queries) != set(first.queries)
 
 

@@ -8,12 +8,12 @@ import torch
 from transformers import BertForSequenceClassification
 
 from models import Classifier, HeadMask
+from models.quality.bootstrap import Draws
 from models.quality.evaluation import Evaluation
-from models.study.base import Study
-from models.study.layers import compute as layers
-from models.study.random import compute as random_heads
-from models.study.single import compute as single
-from models.study.statistics import METRICS
+from models.study import layers, random, single
+from models.study.random.means import MeanOfMasks
+from models.study.statistics import METRICS, Resamples
+from models.study.study import Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged, study
 
@@ -77,7 +77,7 @@ def test_layers_that_do_nothing_are_found_to_do_nothing(asked: Study) -> None:
 
 
 def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study) -> None:
-    result = random_heads.run(asked)
+    result = random.run(asked)
     rows = result.json["curves"]
     assert len(rows) == 3 * 21 * 20
     assert {row["layers"] for row in rows} == {"0-2", "0", "1-2"}
@@ -94,16 +94,13 @@ def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study)
 
 
 def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
-    from models.quality.bootstrap import Draws
-    from models.study.statistics import Resamples
-
     rng = np.random.default_rng(0)
     resamples = Resamples(judged(queries=40), 50, 0)
     weights = np.ones((51, 20))
     spread = rng.normal(0, 0.1, 20)
-    mean = random_heads.MeanOfMasks(resamples, weights)
+    mean = MeanOfMasks(resamples, weights)
     for mask in range(20):
         mean.add(mask, Draws(np.full(51, spread[mask]), np.zeros_like(resamples.counts)))
-    found = mean.estimate()
-    assert found.value == pytest.approx(spread.mean())
-    assert found.error == pytest.approx(spread.std(ddof=1) / np.sqrt(20))
+    estimate = mean.estimate()
+    assert estimate.value == pytest.approx(spread.mean())
+    assert estimate.error == pytest.approx(spread.std(ddof=1) / np.sqrt(20))

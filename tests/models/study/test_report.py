@@ -12,7 +12,8 @@ import pytest
 from models import Classifier
 from models.quality.labelled import LabelledPair
 from models.study import kinds, plots, report
-from models.study.base import Figure, Finding, Judged, Result, Section, Table
+from models.study.base import Judged
+from models.study.result import Figure, Finding, Result, Section, Table
 from tests.models.study.data import study
 
 HOSTILE = "<script>alert('x')</script> | *a_b* & \"q\""

@@ -45,10 +45,10 @@ def test_a_stopped_run_computes_only_what_is_missing(classifier: Classifier, tmp
         Runner(classifier, judged(), cache=tmp_path, remote=first).logits(masks)
     second, third = Counting(classifier), Counting(classifier)
 
-    found = Runner(classifier, judged(), cache=tmp_path, remote=second).logits(masks)
+    logits = Runner(classifier, judged(), cache=tmp_path, remote=second).logits(masks)
     again = Runner(classifier, judged(), cache=tmp_path, remote=third).logits(masks)
 
-    assert np.array_equal(found, expected)
+    assert np.array_equal(logits, expected)
     assert np.array_equal(again, expected)
     assert second.done > 0
     assert len(list(tmp_path.glob("*.npy"))) == 5 + second.done

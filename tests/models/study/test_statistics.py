@@ -42,8 +42,8 @@ def test_swapping_queries_finds_the_exact_p_of_few_queries() -> None:
         mixed = [sum(sums[s ^ side][q] for q, s in enumerate(swap)) for side in (0, 1)]
         accuracy = [np.trace(m[:25].reshape(5, 5)) / m[:25].sum() for m in mixed]
         exact += abs(accuracy[1] - accuracy[0]) >= abs(seen) - 1e-12
-    found = swap_p(resamples, whole, [masked], draws=20_000, seed=0)[0, 0]
-    assert found == pytest.approx(exact / 2**8, abs=0.02)
+    p = swap_p(resamples, whole, [masked], draws=20_000, seed=0)[0, 0]
+    assert p == pytest.approx(exact / 2**8, abs=0.02)
 
 
 def test_a_mask_that_changes_nothing_has_p_one() -> None:

@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from models.study.base import Result, Study
-from models.study.roles import compute as roles
-from models.study.roles.compute import spread_over_queries
-from models.study.roles.effects import layer_matched
+from models.study import roles
+from models.study.inputs import spread_over_queries
+from models.study.result import Result
+from models.study.roles.causal import layer_matched
 from models.study.roles.scores import ROLES, max_t
+from models.study.study import Study
 from models.study.words import Words
 from tests.models.study.planted import PLANTED, planted_study
 
@@ -28,12 +29,12 @@ def result(study: Study) -> Result:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_exactly_the_planted_head_holds_the_role(result: Result, role: str) -> None:
-    found = result.json["roles"][role]
+    heads = result.json["roles"][role]
 
-    assert [(head["layer"], head["head"]) for head in found if head["holds"]] == [PLANTED[role]]
-    assert found[0]["p_adjusted"] < 0.05
-    assert found[0]["interval"][0] > 0.3
-    assert len(found) == 24
+    assert [(head["layer"], head["head"]) for head in heads if head["holds"]] == [PLANTED[role]]
+    assert heads[0]["p_adjusted"] < 0.05
+    assert heads[0]["interval"][0] > 0.3
+    assert len(heads) == 24
 
 
 def test_switching_off_is_missed_only_where_the_grade_hangs_on_it(result: Result) -> None:

@@ -12,9 +12,11 @@ import pytest
 from models import Classifier, HeadMask, ModelError
 from models.checkpoint.config import read_config, read_stored_masks
 from models.compress.prune import prune, read_scales
-from models.study.base import Result, Study
+from models.study import search
+from models.study.result import Result
 from models.study.runner import Runner
-from models.study.search import compute as search
+from models.study.search import compute
+from models.study.study import Study
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
 
 
@@ -58,7 +60,7 @@ def test_report_names_every_method_and_its_quality(result: Result) -> None:
         "lower layers only",
         "random",
     }
-    assert sum(point["method"] == "random" for point in others) == 20 * len(search.RANDOM_KEPT)
+    assert sum(point["method"] == "random" for point in others) == 20 * len(compute.RANDOM_KEPT)
     for point in (*result.json["path"], *others):
         assert {"accuracy", "macro_f1", "qwk", "ndcg10", "spec"} <= point.keys()
     json.dumps(result.json, allow_nan=False)
@@ -117,22 +119,22 @@ def test_queries_that_took_part_cannot_also_judge(study: Study) -> None:
 
 
 def test_without_other_queries_nothing_is_chosen(tmp_path: Path) -> None:
-    found = search.run(planted_study(tmp_path, queries=3, titles=3, holdout=False))
+    result = search.run(planted_study(tmp_path, queries=3, titles=3, holdout=False))
 
-    assert found.json["chosen"] is None
-    assert found.files == {}
-    assert "nothing is chosen" in found.conclusion
-    assert [finding.replicates for finding in found.findings] == [None]
+    assert result.json["chosen"] is None
+    assert result.files == {}
+    assert "nothing is chosen" in result.conclusion
+    assert [finding.replicates for finding in result.findings] == [None]
 
 
 def test_a_stopped_search_keeps_its_gradients_and_scales(tmp_path: Path) -> None:
     study = planted_study(tmp_path, queries=3, titles=3, holdout=False)
     runner = Runner(study.classifier, study.data, cache=tmp_path / "cache", identity="planted")
     kept = dataclasses.replace(study, runner=runner)
-    first = search.gate_gradients(kept)
+    first = compute.gate_gradients(kept)
     (file,) = (tmp_path / "cache").glob("*.npy")
     np.save(file, first + 1)
 
-    assert np.array_equal(search.gate_gradients(kept), first + 1)
+    assert np.array_equal(compute.gate_gradients(kept), first + 1)
     other = dataclasses.replace(kept, runner=Runner(study.classifier, study.data, cache=tmp_path / "cache"))
-    assert np.array_equal(search.gate_gradients(other), first)
+    assert np.array_equal(compute.gate_gradients(other), first)

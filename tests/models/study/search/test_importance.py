@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from models import Classifier
-from models.study.gradients import OpenNetwork
-from models.study.search.compute import importance
+from models.study import heads
+from models.study.gradients import DifferentiableNetwork
+from models.study.search import importance
 from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
 
 DEAD = {(0, 1), (0, 3), (1, 0), (2, 2)}  # 4 of 12: three tenths, rounded
@@ -38,24 +39,24 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Classifier:
 def gradients(classifier: Classifier) -> np.ndarray:
     pairs = [(query, title) for query in ("angle bracket", "white towel", "usb lamp") for title in TITLES]
     grades = np.random.default_rng(0).integers(0, 5, len(pairs))
-    return OpenNetwork(classifier).gate_gradients(classifier.tokenizer.encode(pairs), grades)
+    return DifferentiableNetwork(classifier).gate_gradients(classifier.tokenizer.encode(pairs), grades)
 
 
-Rule = Callable[[np.ndarray, importance.Order], importance.Order]
+Rule = Callable[[np.ndarray, heads.Heads], heads.Heads]
 
 
 @pytest.mark.parametrize(
     "rule", [importance.by_full_fisher, importance.by_diagonal_fisher, importance.by_michel]
 )
 def test_heads_multiplied_by_zero_go_first(classifier: Classifier, gradients: np.ndarray, rule: Rule) -> None:
-    order = rule(gradients, importance.held_heads(classifier))
+    order = rule(gradients, heads.held_heads(classifier))
 
     assert set(order[: len(DEAD)]) == DEAD
-    assert sorted(order) == list(importance.held_heads(classifier))
+    assert sorted(order) == list(heads.held_heads(classifier))
 
 
 def test_magnitude_sees_heads_multiplied_by_zero(classifier: Classifier) -> None:
-    order = importance.by_magnitude(classifier, importance.held_heads(classifier))
+    order = importance.by_magnitude(classifier, heads.held_heads(classifier))
 
     assert set(order[: len(DEAD)]) == DEAD
 
@@ -75,6 +76,6 @@ def test_of_two_heads_that_do_the_same_only_one_goes_early() -> None:
 
 
 def test_weights_without_heads_keep_all_others() -> None:
-    weights = importance.weights_without([(0, 1)], (2, 2))
+    weights = heads.weights_without([(0, 1)], (2, 2))
 
     np.testing.assert_array_equal(weights, [[1, 0], [1, 1]])

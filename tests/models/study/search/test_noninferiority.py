@@ -42,27 +42,27 @@ def losses(data: Judged, masked: Evaluation, margin: float = 0.02) -> dict[str, 
 
 
 def test_same_predictions_lose_nothing(data: Judged) -> None:
-    found = losses(data, graded(data, 0.2))
+    by_metric = losses(data, graded(data, 0.2))
 
-    assert all(loss.delta == loss.bound == loss.error == 0 for loss in found.values())
-    assert [v.passed for v in fixed_sequence([found], 0.02)] == [True]
+    assert all(loss.delta == loss.bound == loss.error == 0 for loss in by_metric.values())
+    assert [v.passed for v in fixed_sequence([by_metric], 0.02)] == [True]
 
 
 def test_noise_that_may_hide_a_loss_does_not_pass(data: Judged) -> None:
-    found = losses(data, graded(data, 0.2, seed=2))
+    by_metric = losses(data, graded(data, 0.2, seed=2))
 
-    assert found["qwk"].bound < found["qwk"].delta
-    assert [v.passed for v in fixed_sequence([found], 0.02)] == [False]
-    assert found["qwk"].power < 0.5
-    assert found["qwk"].queries_needed > QUERIES
+    assert by_metric["qwk"].bound < by_metric["qwk"].delta
+    assert [v.passed for v in fixed_sequence([by_metric], 0.02)] == [False]
+    assert by_metric["qwk"].power < 0.5
+    assert by_metric["qwk"].queries_needed > QUERIES
 
 
 def test_a_wide_margin_needs_few_queries(data: Judged) -> None:
-    found = losses(data, graded(data, 0.2, seed=2), margin=0.5)
+    by_metric = losses(data, graded(data, 0.2, seed=2), margin=0.5)
 
-    assert [v.passed for v in fixed_sequence([found], 0.5)] == [True]
-    assert found["qwk"].power > 0.99
-    assert found["qwk"].queries_needed < QUERIES
+    assert [v.passed for v in fixed_sequence([by_metric], 0.5)] == [True]
+    assert by_metric["qwk"].power > 0.99
+    assert by_metric["qwk"].queries_needed < QUERIES
 
 
 def test_nothing_is_tested_after_the_first_failure() -> None:
@@ -77,6 +77,6 @@ def test_nothing_is_tested_after_the_first_failure() -> None:
 
 
 def test_every_metric_must_pass_and_the_margin_itself_does_not() -> None:
-    found = {"qwk": Loss(0.0, -0.01, 0.01, 0.5, 100), "ndcg10": Loss(0.0, -0.02, 0.01, 0.5, 100)}
+    by_metric = {"qwk": Loss(0.0, -0.01, 0.01, 0.5, 100), "ndcg10": Loss(0.0, -0.02, 0.01, 0.5, 100)}
 
-    assert not fixed_sequence([found], 0.02)[0].passed
+    assert not fixed_sequence([by_metric], 0.02)[0].passed

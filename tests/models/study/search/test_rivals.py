@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.study.search.compute import rivals
-from models.study.search.importance import held_heads
+from models.study.heads import held_heads
+from models.study.search import rivals, rivals_report
 from tests.models.study.planted import NEEDED, planted_study
 
 
@@ -16,14 +16,14 @@ def test_rivals_keep_as_many_heads_and_the_matched_ones_as_many_of_each_layer() 
     weights = (rng.random((4, 6)) < 0.5).astype(np.float32)
     held = tuple((layer, head) for layer in range(4) for head in range(6))
 
-    found = rivals.masks(weights, held, 5, 0)
+    others = rivals.masks(weights, held, 5, 0)
 
-    assert all(mask.sum() == weights.sum() for _, mask in found)
-    matched = [mask for kind, mask in found if kind == rivals.MATCHED]
+    assert all(mask.sum() == weights.sum() for _, mask in others)
+    matched = [mask for kind, mask in others if kind == rivals.MATCHED]
     assert len(matched) == 5
     assert all((mask.sum(1) == weights.sum(1)).all() for mask in matched)
     assert len({mask.tobytes() for mask in matched}) > 1
-    (lowest,) = [mask for kind, mask in found if kind == rivals.LOWEST]
+    (lowest,) = [mask for kind, mask in others if kind == rivals.LOWEST]
     assert lowest.flatten().tolist() == sorted(lowest.flatten().tolist(), reverse=True)
 
 
@@ -35,13 +35,13 @@ def test_where_two_heads_do_all_the_work_their_layers_alone_do_not_explain_the_m
         weights[head] = 1
     ones = np.ones(study.shape, np.float32)
 
-    intact, found = study.holdout_runner.evaluate([ones, weights])
-    rivalry = rivals.compete(study, intact, weights, found)
+    intact, quality = study.holdout_runner.evaluate([ones, weights])
+    rivalry = rivals.compete(study, intact, weights, quality)
 
     assert rivalry.only_layers is False
-    assert "the choice within the layers matters too" in rivals.sentence(rivalry)
+    assert "the choice within the layers matters too" in rivals_report.sentence(rivalry)
     same = rivals.Rivalry(
-        2, rivalry.intact, rivalry.found, [rivals.Rival(rivals.MATCHED, weights, found)] * 20
+        2, rivalry.intact, rivalry.chosen, [rivals.Rival(rivals.MATCHED, weights, quality)] * 20
     )
     assert same.only_layers is True
     assert len(held_heads(study.classifier)) == 24

@@ -10,7 +10,7 @@ import torch
 
 from models import Classifier
 from models.compress.prune import prune
-from models.study.gradients import OpenNetwork
+from models.study.gradients import DifferentiableNetwork
 from models.study.search.tuning import LARGEST, tuned_scales
 from tests.checkpoints import random_model, write_vocabulary
 
@@ -44,7 +44,7 @@ def test_a_twin_does_the_work_of_both(twins: Path, tmp_path: Path) -> None:
     mask = np.ones((3, 4), np.float32)
     mask[1, 2] = 0
 
-    scales = tuned_scales(OpenNetwork(clf), encoded, [mask])[0]
+    scales = tuned_scales(DifferentiableNetwork(clf), encoded, [mask])[0]
 
     expected = np.ones((3, 4))
     expected[1] = [2, 1, 0, 1]
@@ -61,8 +61,8 @@ def test_scales_stay_in_range_and_dead_heads_dead(tiny_checkpoint: Path) -> None
     encoded = clf.tokenizer.encode(PAIRS)
     masks = [np.zeros((3, 4), np.float32), np.eye(3, 4, dtype=np.float32)]
 
-    found = tuned_scales(OpenNetwork(clf), encoded, masks)
+    all_scales = tuned_scales(DifferentiableNetwork(clf), encoded, masks)
 
-    for mask, scales in zip(masks, found, strict=True):
+    for mask, scales in zip(masks, all_scales, strict=True):
         assert ((scales >= 0) & (scales <= LARGEST)).all()
         assert (scales[mask == 0] == 0).all()

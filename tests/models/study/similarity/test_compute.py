@@ -11,9 +11,10 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from models import Classifier
-from models.study.base import Result, Study
-from models.study.similarity import compute as similarity
+from models.study import similarity
+from models.study.result import Result
 from models.study.similarity.distances import jensen_shannon
+from models.study.study import Study
 from tests.models.study.planted import PLANTED, planted_study, write_planted
 
 
@@ -33,10 +34,10 @@ def test_distance_is_scipys_jensen_shannon() -> None:
     rng = np.random.default_rng(0)
     first, second = (rng.dirichlet(np.ones(7), (heads, 7)).astype(np.float32) for heads in (3, 4))
 
-    found = jensen_shannon(first, second)
+    distances = jensen_shannon(first, second)
 
     expected = [[jensenshannon(a, b, base=2, axis=1).mean() for b in second] for a in first]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(distances, expected, atol=1e-5)
 
 
 def test_even_heads_are_one_cluster_and_planted_ones_stand_apart(result: Result) -> None:
@@ -60,20 +61,20 @@ def test_probes_find_in_which_layer_a_thing_becomes_known(result: Result) -> Non
 
 
 def test_the_same_heads_are_recognised_in_a_model_of_another_seed(result: Result) -> None:
-    found = result.json["seeds"]
+    seeds = result.json["seeds"]
 
-    assert found["matched"]["value"] < 0.1 < found["random_matching"]
-    assert found["p"] == 1 / 1000
-    assert found["same_place_p"] < 0.05  # the planted places are the same in both
+    assert seeds["matched"]["value"] < 0.1 < seeds["random_matching"]
+    assert seeds["p"] == 1 / 1000
+    assert seeds["same_place_p"] < 0.05  # the planted places are the same in both
     claims = {finding.claim: finding.replicates for finding in result.findings}
     assert claims["differences between heads come from initialisation"] is False
 
 
 def test_without_a_second_model_nothing_is_said_of_seeds(tmp_path: Path) -> None:
-    found = similarity.run(planted_study(tmp_path, queries=4, titles=3, holdout=False))
+    result = similarity.run(planted_study(tmp_path, queries=4, titles=3, holdout=False))
 
-    assert found.json["seeds"] is None
-    assert "--peer" in found.conclusion
+    assert result.json["seeds"] is None
+    assert "--peer" in result.conclusion
 
 
 def test_report_is_plain_json_and_figures_can_be_drawn(result: Result) -> None:

@@ -1,4 +1,4 @@
-"""The causal check: heads of a role off, against random heads of the same layers off."""
+"""The causal check: the heads of a role are switched off, and so are random heads of the same layers."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ import numpy as np
 
 from models.quality.bootstrap import Estimate
 from models.quality.labelled import LabelledPair
-from models.study.base import Judged, Study
+from models.study.base import Judged
+from models.study.heads import Head, Heads, weights_without
 from models.study.inputs import spread_over_queries
 from models.study.roles.scores import RoleScores
 from models.study.runner import Runner
-from models.study.search.importance import weights_without
 from models.study.statistics import Resamples, effect
+from models.study.study import Study
 
 PAIRS = 600
-"""Pairs, spread over the queries, on which hundreds of masks are tried: queries are the sample."""
+"""How many pairs, spread over the queries, hundreds of masks are tried on: the queries are the sample."""
 
-METRICS = ("accuracy", "qwk", "ndcg10")
-
-Head = tuple[int, int]
+CAUSAL_METRICS = ("accuracy", "qwk", "ndcg10")
+"""The metrics that are compared."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Heads of a role off, beside random sets with as many heads of each layer.
+    """The effect of switching some heads off, beside that of random sets with as many heads of each layer.
 
-    name: the role, or of the published comparison. intact: the metrics with all heads on.
-    relative: by metric, the relative change with its bootstrap. random: by metric, each random set's
-    relative change. p: by metric, the share of sets, this one counted, that lose at least as much
-    (one-sided).
+    name: the name of the role, or of a comparison that the source study published. intact: the metrics with
+    all heads on. value: the metrics with these heads off. relative: by metric, the relative change with its
+    bootstrap. random: by metric, the relative change of each random set.
     """
 
     name: str
-    heads: tuple[Head, ...]
+    heads: Heads
     intact: dict[str, float]
     value: dict[str, float]
     relative: dict[str, Estimate]
@@ -46,26 +45,30 @@ class Comparison:
 
     @property
     def p(self) -> dict[str, float]:
+        """Return by metric the share of sets that lose at least as much, this one included (one-sided)."""
         return {
             m: (1 + int((self.random[m] <= self.relative[m].value).sum())) / (1 + len(self.random[m]))
-            for m in METRICS
+            for m in CAUSAL_METRICS
         }
 
 
 @dataclass(frozen=True)
-class Effects:
-    """comparisons: a role each; anchors: what the source study switched off. pairs, queries: tried on."""
+class CausalCheck:
+    """The comparisons of the causal check.
+
+    comparisons: one per role. published: those of the source study. pairs, queries: the size of the sample.
+    """
 
     comparisons: tuple[Comparison, ...]
-    anchors: tuple[Comparison, ...]
+    published: tuple[Comparison, ...]
     pairs: int
     queries: int
 
 
-def effects(
-    study: Study, leading: Mapping[str, tuple[Head, ...]], term_match: RoleScores, held: Sequence[Head]
-) -> Effects:
-    """Switches off the leading heads of each role, and what the source study switched off."""
+def causal_check(
+    study: Study, leading: Mapping[str, Heads], term_match: RoleScores, held: Heads
+) -> CausalCheck:
+    """Switch off the leading heads of each role, and the heads that the source study switched off."""
     data = _sample(study)
     runner = Runner(
         study.classifier,
@@ -88,30 +91,31 @@ def effects(
     evaluations = iter(runner.evaluate(masks, "heads of a role off, and random ones"))
     resamples = Resamples(data, study.resamples, study.seed)
     whole = resamples.draws(next(evaluations))
-    intact = {metric: float(whole[metric].values[0]) for metric in METRICS}
-    found = []
+    intact = {metric: float(whole[metric].values[0]) for metric in CAUSAL_METRICS}
+    comparisons = []
     for name, heads, random in plans:
         off = effect(resamples, whole, next(evaluations))
         others = [next(evaluations).metrics() for _ in random]
-        found.append(
+        comparisons.append(
             Comparison(
                 name,
                 heads,
                 intact,
                 off.value,
-                {metric: off.relative[metric] for metric in METRICS},
-                {m: np.array([x[m] / intact[m] - 1 for x in others]) for m in METRICS},
+                {metric: off.relative[metric] for metric in CAUSAL_METRICS},
+                {m: np.array([x[m] / intact[m] - 1 for x in others]) for m in CAUSAL_METRICS},
             )
         )
-    return Effects(tuple(found[: len(sets)]), tuple(found[len(sets) :]), len(data), len(data.queries))
+    split = len(sets)
+    return CausalCheck(tuple(comparisons[:split]), tuple(comparisons[split:]), len(data), len(data.queries))
 
 
 def layer_matched(
     heads: Sequence[Head], held: Sequence[Head], rng: np.random.Generator, sets: int
-) -> list[tuple[Head, ...]]:
-    """Up to `sets` different sets with as many heads of each layer as `heads`, but none of `heads`.
+) -> list[Heads]:
+    """Return up to `sets` different sets with as many heads of each layer as `heads`, but none of `heads`.
 
-    Where a layer has too few other heads, the set takes all of them and fills up from its own.
+    If a layer has too few other heads, each set takes all of them and fills up from those in `heads`.
     """
     wanted = Counter(layer for layer, _ in heads)
     pools, fixed = [], []
@@ -129,15 +133,16 @@ def layer_matched(
             for parts in product(*(combinations(pool, count) for pool, count in pools))
         ]
         return [every[i] for i in rng.permutation(len(every))[:sets]]
-    drawn: dict[tuple[Head, ...], None] = {}
+    drawn: dict[Heads, None] = {}
     while len(drawn) < sets:
         parts = [pool[i] for pool, count in pools for i in rng.permutation(len(pool))[:count]]
         drawn[tuple(sorted([*fixed, *parts]))] = None
     return list(drawn)
 
 
-def _published(term_match: RoleScores, held: Sequence[Head]) -> dict[str, tuple[Head, ...]]:
-    """The source study's two: five term-match heads of layers 2–4 of 12, and all heads of the lower half."""
+def _published(term_match: RoleScores, held: Heads) -> dict[str, Heads]:
+    """Return the two sets that the source study switched off: five term-match heads of layers 2–4 of 12, and
+    all heads of the lower half."""
     layers = 1 + max(layer for layer, _ in held)
     middle = range(round(layers / 6), round(layers / 3) + 1)
     inside = [i for i in np.argsort(-term_match.excess, kind="stable") if held[i][0] in middle]
@@ -151,7 +156,7 @@ def _published(term_match: RoleScores, held: Sequence[Head]) -> dict[str, tuple[
 
 
 def _sample(study: Study) -> Judged:
-    """At most PAIRS pairs, some of every query."""
+    """Return at most PAIRS pairs, some of every query."""
     data = study.data
     rows = spread_over_queries(data.query_of, PAIRS, study.seed)
     pairs = [LabelledPair(*data.pairs[i], int(data.grade[i])) for i in rows]

@@ -1,0 +1,80 @@
+"""The result of a study: the parts of its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report; cells are plain text."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot of the report, written as plots/NAME.png and plots/NAME.svg.
+
+    draw: makes the matplotlib figure (with matplotlib.figure.Figure or plots.figure, never with pyplot's
+    global state). caption: says in one or two sentences what the plot shows; alt: says the same for readers
+    who cannot see it.
+    """
+
+    name: str
+    caption: str
+    draw: Callable[[], Drawing]
+    alt: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report: paragraphs of plain text (no markup), then tables, then figures."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A published claim beside the numbers of this run: one row of the table in `all`.
+
+    published: the source study's figure, or "–". ours: our figure with its interval. replicates: None if
+    this run cannot tell. reason: one sentence that follows from the numbers. fact: the fact that the claim
+    is about; claims about the same fact count once. verdict: one of models.study.claims.VERDICTS, which
+    models.study.claims fills in.
+    """
+
+    claim: str
+    published: str
+    ours: str
+    replicates: bool | None
+    reason: str
+    fact: str = ""
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The report of one kind of study.
+
+    json: plain Python values, merged into report.json beside schema, kind, model and baseline.
+    conclusion: one paragraph made from the numbers. files: the text of further files for the report's
+    directory, by name.
+    """
+
+    kind: str
+    json: Mapping[str, Any]
+    conclusion: str
+    sections: tuple[Section, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
