@@ -1,4 +1,4 @@
-"""What a report holds. Plain values throughout, so that it is JSON as it stands; None: cannot be said."""
+"""The parts of a report, as plain values that become JSON. None means that a value is not known."""
 
 from __future__ import annotations
 

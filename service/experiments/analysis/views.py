@@ -1,4 +1,4 @@
-"""What the experiment routes answer with: plain dataclasses, written field by field."""
+"""The answers of the experiment routes, as plain dataclasses."""
 
 from __future__ import annotations
 
