@@ -66,7 +66,7 @@ class Comparison:
 
     @cached_property
     def _ends(self) -> list[tuple[float, Mapping[str, int] | None]]:
-        """When units lose their arm, with the limits of the buckets that keep it (None: no bucket does)."""
+        """The times when units lose their arm, with the limits of the buckets that keep it (None: none)."""
         ends: list[tuple[float, Mapping[str, int] | None]] = []
         for index, stretch in enumerate(self.stretches):
             later = self.stretches[index + 1] if index + 1 < len(self.stretches) else None

@@ -13,7 +13,7 @@ MAX_TEXT = 256
 """Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
 
 MAX_VALUE = 1e15
-"""Largest size of an outcome's value: its square must still be summed exactly enough."""
+"""Largest absolute value of an outcome, so that sums of squares stay exact enough."""
 
 ActionKind = Literal["start", "ramp", "stop", "ship", "rollback", "reinstate"]
 
@@ -51,11 +51,11 @@ class UnknownOutcome:
     """An outcome that no analysis counts, at least for now."""
 
     index: Annotated[int, Field(description="Position in the request.")]
-    id: Annotated[str, Field(description="The outcome's own.")]
+    id: Annotated[str, Field(description="The outcome's id.")]
     reason: Annotated[
         Literal["experiment", "metric", "unit"],
         Field(
-            description="`experiment`: there is none of this name; `metric`: the experiment declares others. "
+            description="`experiment`: there is none of this name. `metric`: the experiment declares others. "
             "Neither is kept: send it again once the config is right. `unit`: no exposure of this unit to "
             "the experiment is stored so far; the outcome is kept for a day and counts if one comes."
         ),
@@ -67,11 +67,15 @@ class UnknownOutcome:
 class OutcomeReceipt:
     """The result of a batch of outcomes. accepted, duplicates and unknown add up to the batch's length."""
 
-    accepted: Annotated[int, Field(description="Stored, and counted with their unit's arm.")]
-    duplicates: Annotated[int, Field(description="Left alone: this id of this experiment is stored already.")]
-    unknown: Annotated[int, Field(description="Not counted; `unknown_outcomes` says which and why.")]
+    accepted: Annotated[int, Field(description="Outcomes that were stored and count for their unit's arm.")]
+    duplicates: Annotated[
+        int, Field(description="Outcomes that were ignored, because their id is stored already.")
+    ]
+    unknown: Annotated[
+        int, Field(description="Outcomes that are not counted; `unknown_outcomes` says which and why.")
+    ]
     unknown_outcomes: Annotated[
-        Sequence[UnknownOutcome], Field(description="In the request's order, one for each unknown outcome.")
+        Sequence[UnknownOutcome], Field(description="One entry per unknown outcome, in the request's order.")
     ] = ()
 
 

@@ -45,7 +45,7 @@ class Standing:
 
     @property
     def is_running(self) -> bool:
-        """Whether units are assigned."""
+        """True while units are assigned."""
         return self.status == "running"
 
 
