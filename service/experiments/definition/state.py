@@ -53,7 +53,7 @@ IDLE = Standing()
 
 
 def identity(config: ExperimentConfig) -> str:
-    """Return the text of what must stay the same while an experiment runs. It is recorded with the start."""
+    """Return the salt and arms, which must not change while an experiment runs, as recorded at its start."""
     arms = ", ".join(f"{arm.name}={arm.variant}:{arm.weight}" for arm in config.arms)
     return f"salt {config.salt}; arms {arms}"
 

@@ -93,8 +93,8 @@ class ExperimentAdmin:
             )
         if traffic is None:
             traffic = next_traffic(config, standing.traffic)
-        if (why := config.unexposed(traffic, still_back)) is not None:
-            raise InvalidRequest(why, param="traffic")
+        if (reason_refused := config.unexposed(traffic, still_back)) is not None:
+            raise InvalidRequest(reason_refused, param="traffic")
         actions = [self._action(name, "reinstate", actor, reason, arm=arm) for arm in reinstate]
         actions.append(self._action(name, "ramp", actor, reason, traffic=traffic))
         return await self._act(name, actions)

@@ -27,7 +27,7 @@ class Guard:
 
     Args:
         ledger: knows where the experiments stand, and takes the roll-backs.
-        windows: what the arms did in the last seconds.
+        windows: counts the arms' requests of the last seconds.
         writer: its buffer's depth is published here, because this loop goes on when the database hangs.
         observer: is told of roll-backs and of the sample ratio.
         monotonic: returns seconds that never go back.

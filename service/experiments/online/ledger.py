@@ -1,4 +1,4 @@
-"""The state of the experiments: what the database knows, and what it is yet to be told.
+"""The state of the experiments: the actions in the database, and those that are not recorded there yet.
 
 Requests read `standings`, which is replaced as a whole, and never wait for the database. One thread talks to
 the database: it reads the log of actions every second and records the roll-backs of this replica. While the
@@ -26,7 +26,7 @@ logger = logging.getLogger("headroom.experiments")
 
 REFRESH_SECONDS = 1.0
 COUNTS_EVERY = 5
-"""Exposed units are counted once in so many refreshes."""
+"""The number of refreshes per count of the exposed units."""
 
 SCHEDULE = "schedule"
 
@@ -76,7 +76,7 @@ class Ledger:
         self._thread.submit(self._apply, configs, config_version).result()
 
     def refresh(self) -> None:
-        """Record what the database has to know, and read the log again. Blocks.
+        """Record the unrecorded actions, and read the log again. Blocks.
 
         If the database is down, the state stays as it is.
         """
@@ -94,7 +94,7 @@ class Ledger:
                 await loop.run_in_executor(self._thread, self._refresh)
 
     def flush(self) -> None:
-        """Record what is left: otherwise the other replicas would miss a roll-back of the last second."""
+        """Record the unrecorded actions, so that other replicas learn of a roll-back of the last second."""
         if self._unrecorded:
             self.refresh()
 

@@ -20,7 +20,7 @@ from service.experiments.storage.writer import Writer
 class LiveExperiments:
     """One replica's share in the experiments.
 
-    router: assigns requests and logs what became of them. guard: watches the guardrails. ledger: knows where
+    router: assigns requests and logs their results. guard: watches the guardrails. ledger: knows where
     the experiments stand.
 
     Args:
@@ -86,7 +86,7 @@ class LiveExperiments:
         return "the experiments' guardrails stopped" if any(task.done() for task in self._tasks) else None
 
     async def close(self, timeout_s: float) -> None:
-        """Stop, and write what is still buffered within the timeout."""
+        """Stop, and store the buffered records within the timeout."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The events of the experiments, for whoever counts them."""
+"""The interface through which the experiments report events, such as exposures and roll-backs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ExperimentObserver:
         """Records are in the database."""
 
     def unwritten(self, count: int) -> None:
-        """So many records wait for the database: a kill would lose them now."""
+        """`count` records wait for the database. A kill would lose them."""
 
     def rolled_back(self, experiment: str, guardrail: str) -> None:
         """A guardrail took an arm back to control."""

@@ -1,4 +1,4 @@
-"""Gives requests their variant, and logs what became of them. No request waits for the database.
+"""Gives requests their variant, and logs their results. No request waits for the database.
 
 A unit is exposed by a request that its arm's variant answered or failed. A request that was refused for a
 reason that no arm causes (a full queue, a wrong field, draining) exposes nobody. So an arm that fails keeps
@@ -24,7 +24,7 @@ from service.experiments.storage.writer import Writer
 logger = logging.getLogger("headroom.experiments")
 
 SHADOW_DEPTH = 1_000
-"""If so many rows wait in the buffer, shadow results, which may be large, are not added to it."""
+"""If the buffer holds this many records, shadow results, which may be large, are not added to it."""
 
 WARNING_SECONDS = 10.0
 """A failing arm is logged once in this time."""
@@ -51,7 +51,7 @@ class Router:
 
     Args:
         ledger: knows where the experiments stand.
-        windows: count the requests for the guardrails.
+        windows: counts the requests for the guardrails.
         writer: stores exposures and shadow results.
         observer: is told of exposures, fallbacks and lost rows.
         monotonic: returns seconds that never go back.
@@ -106,7 +106,7 @@ class Router:
             logger.warning("experiment %s: arm %s failed a request: %r", *key, error)
 
     def abandoned(self, route: Route, elapsed: float, *, late: bool) -> None:
-        """Log that nobody waits for the answer any more. If it is `late`, its deadline passed: an error.
+        """Log that nobody waits for the answer any more. late: its deadline passed, which is an error.
 
         A client that hung up says something about the arm only if it had already waited too long. Its unit
         is exposed in any case, because a slow arm loses more clients.

@@ -1,4 +1,4 @@
-"""The windows of every arm: what the requests of the last seconds say about it, on this replica."""
+"""The windows of all arms: counts of this replica's requests in the last seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scores = NDArray[np.float32]
 
 
 class Windows:
-    """One window per arm of the live config. All of them start anew with each config.
+    """Keeps one window per arm of the live config. All windows start anew with each config.
 
     Not thread-safe: it belongs to the event loop.
 

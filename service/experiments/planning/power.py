@@ -16,7 +16,7 @@ from service.experiments.analysis.moments import Floats
 from service.experiments.analysis.sequences import Boundary
 
 PATHS = 20_000
-"""Simulated experiments; so many make the power of a plan right to half a percentage point."""
+"""Number of simulated experiments. It makes the power of a plan right to half a percentage point."""
 
 MAX_LOOKS = 200
 

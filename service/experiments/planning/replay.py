@@ -187,7 +187,7 @@ def replay(
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Replay:
-    """Run the experiment so many times as it is, and as often without an effect (A/A)."""
+    """Run the experiment `experiments` times as it is, and as often without an effect (A/A)."""
     control, arm = users.means
     sd, correlation = users.spread
     with_effect = simulate(

@@ -79,7 +79,7 @@ def simulate(
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Conclusions:
-    """Run so many experiments to the end, with a look every `every` units.
+    """Run `experiments` experiments to the end, with a look every `every` units.
 
     truth: the true difference. progress: is told how many experiments are done.
     """
