@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from service.experiments.online.observer import Disposal, Observer, RowKind
+from service.experiments.online.observer import ExperimentObserver, ShadowFate
+from service.experiments.storage.writer import RecordKind
 
 
-class ExperimentMetrics(Observer):
+class ExperimentMetrics(ExperimentObserver):
     """Counts what the experiments of one process report.
 
-    Put − written − lost is what waits for the database, or went with a replica that was killed: the counters
-    outlive it in the node's shared directory.
+    Exposures minus written minus lost gives the rows that wait for the database or went with a killed
+    replica. The counters outlive a replica in the node's shared directory.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -67,15 +68,15 @@ class ExperimentMetrics(Observer):
     def exposed(self, experiment: str, arm: str) -> None:
         self._exposures.labels(experiment, arm).inc()
 
-    def lost(self, kind: RowKind, rows: int) -> None:
-        (self._exposures_lost if kind == "exposure" else self._shadow_lost).inc(rows)
+    def lost(self, kind: RecordKind, count: int) -> None:
+        (self._exposures_lost if kind == "exposure" else self._shadow_lost).inc(count)
 
-    def written(self, kind: RowKind, rows: int) -> None:
+    def written(self, kind: RecordKind, count: int) -> None:
         if kind == "exposure":
-            self._exposures_written.inc(rows)
+            self._exposures_written.inc(count)
 
-    def unwritten(self, rows: int) -> None:
-        self._unwritten.set(rows)
+    def unwritten(self, count: int) -> None:
+        self._unwritten.set(count)
 
     def rolled_back(self, experiment: str, guardrail: str) -> None:
         self._rollbacks.labels(experiment, guardrail).inc()
@@ -86,8 +87,8 @@ class ExperimentMetrics(Observer):
     def sample_ratio(self, experiment: str, p: float) -> None:
         self._sample_ratio.labels(experiment).set(p)
 
-    def shadowed(self, experiment: str, disposal: Disposal) -> None:
-        self._shadow.labels(experiment, disposal).inc()
+    def shadowed(self, experiment: str, fate: ShadowFate) -> None:
+        self._shadow.labels(experiment, fate).inc()
 
     def state(self, version: int) -> None:
         self._state.set(version)

@@ -24,7 +24,8 @@ from models.errors import InvalidMask
 from models.head_mask import HeadMask
 from service.api_keys import ApiKey, parse_api_keys
 from service.experiments.definition.assignment import Assigner
-from service.experiments.definition.config import STORABLE, ExperimentConfig, HoldoutConfig, check_together
+from service.experiments.definition.config import ExperimentConfig, HoldoutConfig, check_together
+from service.experiments.definition.fields import STORABLE
 
 CUSTOM = "custom"
 """The variant name under which ad hoc masks are counted; no variant may be called so."""

@@ -22,7 +22,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from service.errors import InvalidRequest
-from service.experiments.definition.config import MAX_ATTRIBUTES, Attribute, AttributeName, Unit
+from service.experiments.definition.fields import MAX_ATTRIBUTES, Attribute, AttributeName, Unit
 from service.settings import Settings
 
 MAX_GRADE = 30

@@ -31,8 +31,9 @@ from service.errors import (
     as_service_error,
 )
 from service.experiments.definition.assignment import Assigned
-from service.experiments.online.desk import Desk
-from service.experiments.online.live import Experiments, Route
+from service.experiments.online.admin import ExperimentAdmin
+from service.experiments.online.live import LiveExperiments
+from service.experiments.online.router import Route
 from service.experiments.storage.connection import reason_of
 from service.experiments.storage.store import Store
 from service.metrics import Metrics
@@ -99,10 +100,10 @@ class Pipeline:
         self._tasks: list[asyncio.Task[None]] = []
         self._draining = False
         self._checked: Catalog | None = None  # checked last, so that applying it loads nothing twice
-        self._live = Experiments(
+        self._live = LiveExperiments(
             Store(settings.database_url), metrics.experiments, retention_days=settings.retention_days
         )
-        self.experiments = Desk(self._live)
+        self.experiments = ExperimentAdmin(self._live)
 
     @classmethod
     def load(cls, settings: Settings, config: LiveConfig, metrics: Metrics, *, threads: int) -> Pipeline:
@@ -220,7 +221,7 @@ class Pipeline:
         if request.variant is not None or request.head_mask is not None:
             return await self._score(request, catalog.choose(request.variant, request.head_mask), started)
         attributes = request.attributes or {}
-        route = self._live.route(catalog.assigner, request.unit, attributes)
+        route = self._live.router.route(catalog.assigner, request.unit, attributes)
         answer = await self._score_assigned(request, catalog, route, started)
         if catalog.assigner.experiments:
             self._shadow.offer(catalog, request.texts(), attributes, request.grades)
@@ -238,13 +239,13 @@ class Pipeline:
             raise
         except (DeadlineExceeded, asyncio.CancelledError):
             late = request.deadline_ms is not None and _since(started) * 1000 > 0.95 * request.deadline_ms
-            self._live.abandoned(route, _since(started), late=late)
+            self._live.router.abandoned(route, _since(started), late=late)
             raise
         except Exception as error:
             answer = await self._fall_back(request, catalog, route, started, error)
-            self._live.fell_back(route, _since(started), error)
+            self._live.router.fell_back(route, _since(started), error)
             return answer
-        self._live.succeeded(
+        self._live.router.succeeded(
             route,
             _since(started),
             lambda: np.array([result.score for result in answer.results], dtype=np.float32),
@@ -262,7 +263,7 @@ class Pipeline:
             return await self._score(request, catalog.choose(assigned.fallback, None), started, assigned)
         except BaseException:
             if as_service_error(error).status >= 500:  # else a refusal, and the control's as well
-                self._live.failed(route, _since(started))
+                self._live.router.failed(route, _since(started))
             raise
 
     async def _score(

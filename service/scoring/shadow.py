@@ -25,10 +25,11 @@ from models.checkpoint.tokenizer import EncodedPair
 from service.batching.scheduler import Batch, Item
 from service.engine import Lane, Outcome, Row, RowScore, Work
 from service.experiments.analysis.paired import paired
-from service.experiments.definition.config import Attribute, ExperimentConfig
+from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import ShadowResult
+from service.experiments.definition.fields import Attribute
 from service.experiments.definition.state import IDLE
-from service.experiments.online.live import Experiments
+from service.experiments.online.live import LiveExperiments
 from service.scoring.catalog import Catalog, Variant
 
 logger = logging.getLogger("headroom.shadow")
@@ -87,7 +88,7 @@ class Shadow:
 
     def __init__(
         self,
-        experiments: Experiments,
+        experiments: LiveExperiments,
         queue: Queue,
         run: Callable[[Batch[Work]], Awaitable[Sequence[Outcome | Exception]]],
         budget_tokens: int,
@@ -112,7 +113,7 @@ class Shadow:
     ) -> None:
         """Perhaps scores this request again, later. Never waits."""
         experiments = self._experiments
-        for config in catalog.assigner.shadowed(attributes, experiments.standings):
+        for config in catalog.assigner.shadowed(attributes, experiments.ledger.standings):
             if self._draw() < config.shadow:
                 self._enqueue(Job(config, catalog, texts, grades))
 
@@ -152,7 +153,7 @@ class Shadow:
             await asyncio.sleep(IDLE_POLL_SECONDS)
 
     async def _score(self, job: Job) -> None:
-        standing = self._experiments.standings.get(job.experiment.name, IDLE)
+        standing = self._experiments.ledger.standings.get(job.experiment.name, IDLE)
         arms = {
             arm.name: job.catalog.variants[arm.variant]
             for arm in job.experiment.arms
@@ -214,11 +215,11 @@ class Shadow:
         self, job: Job, name: str, control: NDArray[np.float32], arm: _Arm, control_seconds: float
     ) -> None:
         difference = paired(control, np.array(arm.scores, dtype=np.float32), job.grades)
-        self._experiments.shadow_result(
+        self._experiments.router.shadow_result(
             ShadowResult(
                 experiment=job.experiment.name,
                 arm=name,
-                time=self._experiments.clock(),
+                time=self._experiments.ledger.clock(),
                 mean_delta=difference.mean_delta,
                 abs_deltas=difference.abs_deltas,
                 rank_correlation=difference.rank_correlation,

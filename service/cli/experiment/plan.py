@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from service.experiments.planning.plan import Arms, Need, Plan
+    from service.experiments.planning.plan import ArmWeights, Need, Plan
     from service.experiments.planning.power import Question
 
 Better = Literal["higher", "lower"]
@@ -82,12 +82,12 @@ def command(
         print(text(plan, question, arms, alpha=alpha, power=power))
 
 
-def parse_weights(value: str) -> Arms:
+def parse_weights(value: str) -> ArmWeights:
     """`50,50` as numbers. Raises BadParameter."""
-    from service.experiments.planning.plan import Arms
+    from service.experiments.planning.plan import ArmWeights
 
     try:
-        return Arms(tuple(float(part) for part in value.split(",")))
+        return ArmWeights(tuple(float(part) for part in value.split(",")))
     except ValueError:
         raise typer.BadParameter(
             "two or more numbers above 0, the control's first, such as 50,50", param_hint="--weights"
@@ -102,7 +102,7 @@ def ask(
     absolute: bool,
     better: Better,
     correlation: float,
-    arms: Arms,
+    arms: ArmWeights,
 ) -> Question:
     """The options as a question, in the metric's own unit. Raises BadParameter for what makes no sense."""
     from service.experiments.planning.power import Question
@@ -137,7 +137,7 @@ def ask(
         raise typer.BadParameter(str(error), param_hint="--effect") from None
 
 
-def text(plan: Plan, question: Question, arms: Arms, *, alpha: float, power: float) -> str:
+def text(plan: Plan, question: Question, arms: ArmWeights, *, alpha: float, power: float) -> str:
     """The plan for people."""
 
     def size(value: float) -> str:

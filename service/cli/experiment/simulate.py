@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from models import Classifier, HeadMask
     from models.quality.labelled import LabelledPair
-    from service.experiments.planning.replay import Replay, Shadow, World
+    from service.experiments.planning.replay import Replay, ShadowSummary, SimulatedUsers
     from service.experiments.planning.simulation import Design
 
 CHUNK = 2048
@@ -66,7 +66,7 @@ def command(
     """
     import orjson
 
-    from service.experiments.planning.replay import Labelled, World, replay, shadow
+    from service.experiments.planning.replay import LabelledPairs, SimulatedUsers, compare_scores, replay
 
     arms = parse_weights(weights)
     if len(arms.weights) != 2:
@@ -74,23 +74,23 @@ def command(
     if not 0 < margin < 1:
         raise typer.BadParameter("a share of control's value, above 0 and below 1", param_hint="--margin")
     pairs, levels, scores = score(data, model, (control_mask, mask), device, dtype)
-    labelled = Labelled.of([pair.query for pair in pairs], [pair.grade for pair in pairs], levels)
-    world = World.of(labelled, scores, model=click_model, measure=measure, past=past)
-    design = plan(world, margin=margin, units=units, every=every, alpha=alpha, share=arms.share)
+    labelled = LabelledPairs.of([pair.query for pair in pairs], [pair.grade for pair in pairs], levels)
+    users = SimulatedUsers.of(labelled, scores, model=click_model, measure=measure, past=past)
+    design = plan(users, margin=margin, units=units, every=every, alpha=alpha, share=arms.share)
     total = 2 * experiments
     found = replay(
-        world,
+        users,
         design,
         experiments=experiments,
         seed=seed,
         progress=lambda done: _progress(f"{done} of {total} experiments", last=done == total),
     )
-    paired = shadow(labelled, scores)
+    paired = compare_scores(labelled, scores)
     if as_json:
-        document = as_document(found, paired, world, click_model)
+        document = as_document(found, paired, users, click_model)
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY).decode())
     else:
-        print(text(found, paired, world, data, mask, click_model))
+        print(text(found, paired, users, data, mask, click_model))
 
 
 def score(
@@ -123,7 +123,9 @@ def _scores(clf: Classifier, pairs: list[LabelledPair], mask: HeadMask, number: 
     return np.concatenate(parts).astype(np.float64)
 
 
-def plan(world: World, *, margin: float, units: int | None, every: int, alpha: float, share: float) -> Design:
+def plan(
+    users: SimulatedUsers, *, margin: float, units: int | None, every: int, alpha: float, share: float
+) -> Design:
     """The design; without `units` those that give 80 % power to show that the arm is good enough.
 
     Where the arm is worse than the margin, nothing could: then those for an arm without effect.
@@ -131,9 +133,9 @@ def plan(world: World, *, margin: float, units: int | None, every: int, alpha: f
     from service.experiments.planning.power import Question, sequential_units
     from service.experiments.planning.simulation import Design
 
-    control, arm = world.means
+    control, arm = users.means
     if units is None:
-        sd, correlation = world.spread
+        sd, correlation = users.spread
         allowed = margin * control
         # Close to the margin the number of units grows without bound.
         effect = arm - control if arm - control > -0.8 * allowed else 0.0
@@ -144,10 +146,12 @@ def plan(world: World, *, margin: float, units: int | None, every: int, alpha: f
                 f"80 % power takes {units:,} users; give a larger --margin, or --units and see what it has"
             )
     units = max(every, units - units % every)
-    return Design(units, every=every, share=share, alpha=alpha, margin=margin, adjusted=world.past)
+    return Design(units, every=every, share=share, alpha=alpha, margin=margin, adjusted=users.past)
 
 
-def as_document(found: Replay, paired: Shadow, world: World, click_model: str) -> dict[str, Any]:
+def as_document(
+    found: Replay, paired: ShadowSummary, users: SimulatedUsers, click_model: str
+) -> dict[str, Any]:
     """The result as plain values."""
     import dataclasses
 
@@ -156,8 +160,8 @@ def as_document(found: Replay, paired: Shadow, world: World, click_model: str) -
     return {
         "schema": 1,
         "click_model": click_model,
-        "measure": world.measure,
-        "queries": world.queries,
+        "measure": users.measure,
+        "queries": users.queries,
         "truth": {"control": control, "arm": arm, "relative": arm / control - 1 if control else None},
         "sd": found.sd,
         "correlation_with_past": found.correlation,
@@ -176,14 +180,16 @@ def as_document(found: Replay, paired: Shadow, world: World, click_model: str) -
     }
 
 
-def text(found: Replay, paired: Shadow, world: World, data: Path, mask: str, click_model: str) -> str:
+def text(
+    found: Replay, paired: ShadowSummary, users: SimulatedUsers, data: Path, mask: str, click_model: str
+) -> str:
     """The result for people."""
     from service.experiments.analysis.verdicts import judge
 
     design, last = found.design, found.example.last
     relative = found.arm / found.control - 1
     first = judge(
-        f"{mask} on {world.measure}",
+        f"{mask} on {users.measure}",
         float(last.relative_low[0]),
         float(last.relative_high[0]),
         margin=design.margin,
@@ -192,7 +198,7 @@ def text(found: Replay, paired: Shadow, world: World, data: Path, mask: str, cli
     ended = found.example.good[0] if found.example.good[0] > 0 else found.example.bad[0]
     when = f" First said after {ended:,} users." if ended > 0 else ""
     lines = [
-        f"{world.queries:,} queries of {data}, users of the {click_model} model, {world.measure}",
+        f"{users.queries:,} queries of {data}, users of the {click_model} model, {users.measure}",
         f"the truth: control {found.control:.4f}, {mask} {found.arm:.4f} ({100 * relative:+.2f} %)",
         f"one experiment: {design.units:,} users, a look every {design.every}, margin {design.margin:.2%}",
         "",
@@ -222,7 +228,7 @@ def _power(found: Replay) -> str:
     return "" if found.planned_power is None else f" (the power calculation says {found.planned_power:.1%})"
 
 
-def _optional(paired: Shadow) -> str:
+def _optional(paired: ShadowSummary) -> str:
     parts = (
         ("rank correlation", paired.rank_correlation, ".3f"),
         ("top-10 overlap", paired.top10_overlap, ".3f"),

@@ -1,4 +1,4 @@
-"""Sums over units, computed in the database: an analysis moves a few rows, whatever the number of units."""
+"""Sums over units, computed in the database, so that an analysis reads a few rows for any number of units."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from sqlalchemy import ColumnElement, Connection, FromClause, Subquery, and_, case, func, literal, select
 
+from service.experiments.analysis.comparison import Comparison
 from service.experiments.analysis.moments import VALUE, Moments
-from service.experiments.analysis.treatment import Treatment
 from service.experiments.definition.metric import Metric
 from service.experiments.storage.schema import exposures, outcomes, shadow_histograms, shadow_results
 from service.experiments.storage.store import Store
 
 SECONDS = 60
-"""What one statement of an analysis may take (PostgreSQL)."""
+"""Limit of one statement of an analysis (PostgreSQL)."""
 
 SHADOW_MEASURES = (
     "mean_delta",
@@ -30,7 +30,10 @@ SHADOW_MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The moments of a metric by arm. cap, uncapped: of one with winsorize, and the moments without it."""
+    """The moments of a metric by arm.
+
+    cap, uncapped: the cap of a metric with `winsorize`, and the moments without the cap; else None.
+    """
 
     moments: Mapping[str, Moments]
     cap: float | None = None
@@ -38,13 +41,13 @@ class Measured:
 
 
 def measure(
-    store: Store, experiment: str, metric: Metric, now: float, during: Treatment | None = None
+    store: Store, experiment: str, metric: Metric, now: float, during: Comparison | None = None
 ) -> Measured:
-    """By arm: the moments of the units' values, denominators and covariates.
+    """Return the moments of the units' values, denominators and covariates by arm.
 
-    A metric's outcomes count from the unit's exposure on, a covariate's before it; a unit without outcomes
+    A metric's outcomes count after the unit's exposure, and a covariate's before it. A unit without outcomes
     counts as 0. now: seconds since the epoch; units whose window is not over by then are left out.
-    during: the arms that are compared, and when they ran (treatment.py); None: all units, all outcomes.
+    during: the compared arms and when they ran (comparison.py); None takes all units and all outcomes.
     """
     with store.read(seconds=SECONDS) as db:
         units = _units(experiment, metric, now, during)
@@ -60,9 +63,9 @@ def measure(
 
 
 def shadow_moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
-    """By measure and arm: the moments of the requests' measures (as VALUE), where they have one."""
+    """Return the moments of the requests' measures (as VALUE), by measure and arm."""
     zero = literal(0.0)
-    found = {}
+    moments = {}
     with store.read(seconds=SECONDS) as db:
         for name in SHADOW_MEASURES:
             column = shadow_results.c[name]
@@ -71,27 +74,27 @@ def shadow_moments(store: Store, experiment: str) -> dict[str, dict[str, Moments
                 .where(shadow_results.c.experiment == experiment, column.is_not(None))
                 .subquery()
             )
-            found[name] = _moments_by_arm(db, rows, [rows.c.value, zero, zero])
-    return found
+            moments[name] = _moments_by_arm(db, rows, [rows.c.value, zero, zero])
+    return moments
 
 
 def shadow_histogram(store: Store, experiment: str) -> dict[str, dict[int, int]]:
-    """By arm: pairs by the bin of their |score difference|."""
+    """Return the pairs by arm and by the bin of their |score difference|."""
     table = shadow_histograms
     query = (
         select(table.c.arm, table.c.bin, func.sum(table.c.pairs).label("pairs"))
         .where(table.c.experiment == experiment)
         .group_by(table.c.arm, table.c.bin)
     )
-    found: dict[str, dict[int, int]] = {}
+    histograms: dict[str, dict[int, int]] = {}
     with store.read(seconds=SECONDS) as db:
         for row in db.execute(query):
-            found.setdefault(row.arm, {})[row.bin] = int(row.pairs)
-    return found
+            histograms.setdefault(row.arm, {})[row.bin] = int(row.pairs)
+    return histograms
 
 
-def _units(experiment: str, metric: Metric, now: float, during: Treatment | None) -> Subquery:
-    """A row per unit: arm, value, denominator, covariate."""
+def _units(experiment: str, metric: Metric, now: float, during: Comparison | None) -> Subquery:
+    """Return a query with one row per unit: arm, value, denominator, covariate."""
     window_s = None if metric.window_hours is None else metric.window_hours * 3600
     exposed = exposures if during is None else during.units(experiment)
     counts = outcomes.c.time >= exposed.c.time
@@ -136,10 +139,10 @@ def _units(experiment: str, metric: Metric, now: float, during: Treatment | None
 
 
 def _quantile(db: Connection, units: Subquery, fraction: float) -> float | None:
-    """The smallest value that at least this fraction of the units does not exceed."""
+    """Return the smallest value that at least this fraction of the units does not exceed."""
     number = int(db.execute(select(func.count()).select_from(units)).scalar_one())
-    place = max(0, int(np.ceil(fraction * number)) - 1)
-    return db.scalar(select(units.c.value).order_by(units.c.value).limit(1).offset(place))
+    index = max(0, int(np.ceil(fraction * number)) - 1)
+    return db.scalar(select(units.c.value).order_by(units.c.value).limit(1).offset(index))
 
 
 def _capped(units: Subquery, cap: float) -> Subquery:
@@ -150,24 +153,27 @@ def _capped(units: Subquery, cap: float) -> Subquery:
 def _moments_by_arm(
     db: Connection, rows: FromClause, columns: list[ColumnElement[Any]]
 ) -> dict[str, Moments]:
-    """Two passes, the second around the mean: sums of squares of large values would lose their digits."""
+    """Return the moments of the columns by arm.
+
+    The second pass sums around the mean, because sums of squares of large values would lose digits.
+    """
     means = db.execute(select(*(func.avg(column) for column in columns)).select_from(rows)).one()
     centre = [float(mean or 0.0) for mean in means]
     shifted = [column - literal(middle) for column, middle in zip(columns, centre, strict=True)]
-    places = [(i, j) for i in range(3) for j in range(i, 3)]
+    pairs = [(i, j) for i in range(3) for j in range(i, 3)]
     query = select(
         rows.c.arm,
         func.count(),
         *(func.sum(column) for column in shifted),
-        *(func.sum(shifted[i] * shifted[j]) for i, j in places),
+        *(func.sum(shifted[i] * shifted[j]) for i, j in pairs),
         func.sum(shifted[VALUE] * shifted[VALUE] * shifted[VALUE]),
     ).group_by(rows.c.arm)
-    found = {}
+    moments = {}
     for arm, units, *sums in db.execute(query):
         products = np.zeros((3, 3))
-        for (i, j), total in zip(places, sums[3:-1], strict=True):
+        for (i, j), total in zip(pairs, sums[3:-1], strict=True):
             products[i, j] = products[j, i] = total
-        found[arm] = Moments.from_sums(
+        moments[arm] = Moments.from_sums(
             float(units), np.array(sums[:3], np.float64), products, sums[-1], centre
         )
-    return found
+    return moments

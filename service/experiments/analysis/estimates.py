@@ -1,7 +1,8 @@
-"""A metric's value in each arm and the variance of that value: means, ratios by the delta method, CUPED."""
+"""Estimates a metric's value in each arm and its variance: means, ratios by the delta method, CUPED."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,10 @@ from service.experiments.analysis.moments import COVARIATE, DENOMINATOR, VALUE, 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Of one arm, or of many experiments' arms at once; all arrays of one shape.
+    """The estimate for one arm, or for the arms of many experiments at once. All arrays have one shape.
 
-    variance: of `value` as an estimate, so it falls as one over units; skewness: of the units' values.
+    variance: the squared standard error of `value`, which falls as one over units. skewness: the skewness of
+    the units' values.
     """
 
     value: Floats
@@ -23,12 +25,12 @@ class Estimate:
 
 
 def estimate(arm: Moments, pooled: Moments, *, ratio: bool = False, adjusted: bool = False) -> Estimate:
-    """The mean of VALUE, or of VALUE over that of DENOMINATOR.
+    """Return the mean of VALUE, or that mean divided by the mean of DENOMINATOR.
 
-    pooled: the moments of all arms together, for what the arms must share.
-    ratio: linearised at the arm's own means (delta method).
-    adjusted: VALUE is corrected for COVARIATE (CUPED; Deng, Xu, Kohavi & Walker 2013): by the slope over all
-        arms times how far the arm's covariate is from that of all.
+    pooled: the moments of all arms together, for the slope that the arms share.
+    ratio: the estimate is a ratio, linearised at the arm's own means (delta method).
+    adjusted: VALUE is corrected for COVARIATE (CUPED; Deng, Xu, Kohavi & Walker 2013) by the slope over all
+        arms times the distance of the arm's mean covariate from that of all arms.
     """
     weights = _weights(arm, ratio)
     value = np.where(arm.units > 0, arm.mean[..., VALUE], np.nan)
@@ -46,7 +48,7 @@ def estimate(arm: Moments, pooled: Moments, *, ratio: bool = False, adjusted: bo
 
 
 def _weights(moments: Moments, ratio: bool) -> Floats:
-    """(..., 3): what one more of each of a unit's numbers adds to the metric."""
+    """Return the metric's derivative by the mean of each of a unit's numbers, (..., 3)."""
     weights = np.zeros_like(moments.mean)
     if not ratio:
         weights[..., VALUE] = 1.0
@@ -59,9 +61,15 @@ def _weights(moments: Moments, ratio: bool) -> Floats:
 
 
 def _slope(pooled: Moments, ratio: bool) -> Floats:
-    """(...,): of the metric on the covariate, by least squares; 0 where the covariate does not vary."""
+    """Return the least-squares slope of the metric on the covariate, (...,); 0 for a constant covariate."""
     covariance = pooled.covariance
     with_covariate = np.einsum("...i,...i->...", _weights(pooled, ratio), covariance[..., COVARIATE])
     spread = covariance[..., COVARIATE, COVARIATE]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(spread > 0, with_covariate / spread, 0.0))
+
+
+def finite(value: float | np.ndarray) -> float | None:
+    """Return a value as a float; None for NaN and infinity."""
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,4 +1,4 @@
-"""What a report holds. Plain values throughout, so that it is JSON as it stands; None: cannot be said."""
+"""The parts of a report, as plain values that become JSON. None means that a value is not known."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ from service.experiments.analysis.verdicts import Decision
 
 @dataclass(frozen=True, slots=True)
 class EpochRatio:
-    """Units that came in one epoch: between two actions on the experiment, or changes of its traffic."""
+    """The units of one epoch: the time between two actions on the experiment or changes of its traffic."""
 
     traffic: Annotated[float, Field(description="The share of traffic in this epoch.")]
     units: Annotated[Mapping[str, int], Field(description="Units that came, by arm.")]
-    expected: Annotated[
-        Mapping[str, float], Field(description="Each arm's part of the buckets that were exposed.")
-    ]
-    chi_square_p: Annotated[float, Field(description="Of a chi-square test, for one look.")]
-    sequential_p: Annotated[float, Field(description="Valid however often one looks.")]
+    expected: Annotated[Mapping[str, float], Field(description="Each arm's share of the exposed buckets.")]
+    chi_square_p: Annotated[float, Field(description="p-value of a chi-square test, valid for one look.")]
+    sequential_p: Annotated[float, Field(description="p-value that is valid for any number of looks.")]
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRatio:
-    """Whether the arms have the shares of units that they should have.
+    """The check that the arms have the shares of units that they should have.
 
-    The figures are those of the epoch that raises the alarm, else of the last one.
+    The figures are those of the epoch that raises the alarm, or else those of the last epoch.
     """
 
-    chi_square_p: Annotated[float, Field(description="Of a chi-square test, for one look.")]
-    sequential_p: Annotated[float, Field(description="Valid however often one looks.")]
+    chi_square_p: Annotated[float, Field(description="p-value of a chi-square test, valid for one look.")]
+    sequential_p: Annotated[float, Field(description="p-value that is valid for any number of looks.")]
     alarm: Annotated[
         bool, Field(description="Whether `sequential_p` is so small that no result can be trusted.")
     ]
-    text: Annotated[str, Field(description="The same as a sentence.")]
+    text: Annotated[str, Field(description="The result as a sentence.")]
     epochs: Annotated[
         Sequence[EpochRatio],
         Field(description="All epochs in their order, with the arms that are not rolled back now."),
@@ -45,25 +43,25 @@ class SampleRatio:
 
 @dataclass(frozen=True, slots=True)
 class Uncapped:
-    """A metric with `winsorize` as it is without the cap: raw means, and the change between them."""
+    """A metric with `winsorize`, computed without the cap: the raw means and the change between them."""
 
-    cap: Annotated[float, Field(description="A unit's sum above it counts as the cap.")]
+    cap: Annotated[float, Field(description="A unit's sum above this value counts as this value.")]
     value: Annotated[float | None, Field(description="The arm's raw value.")]
     control_value: Annotated[float | None, Field(description="Control's raw value.")]
     difference: Annotated[float | None, Field(description="The arm's raw value minus control's.")]
     relative: Annotated[float | None, Field(description="The difference as a share of control's raw value.")]
     relative_low: Annotated[
         float | None,
-        Field(description="Lower end of the confidence sequence; one huge basket makes it wide."),
+        Field(description="Lower end of the confidence sequence. One huge basket makes it wide."),
     ]
     relative_high: Annotated[float | None, Field(description="Upper end of the confidence sequence.")]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricReport:
-    """An arm's metric against control's; the intervals are of the confidence sequence."""
+    """An arm's metric against control's. The intervals are those of the confidence sequence."""
 
-    metric: Annotated[str, Field(description="Its name in the config.")]
+    metric: Annotated[str, Field(description="The metric's name in the config.")]
     kind: Annotated[str, Field(description="`mean`, `proportion` or `ratio`.")]
     units: Annotated[int, Field(description="Units of the arm that were exposed while it ran.")]
     control_units: Annotated[int, Field(description="Units of control that were exposed while the arm ran.")]
@@ -81,17 +79,22 @@ class MetricReport:
     relative_high: Annotated[
         float | None, Field(description="Upper end of the relative difference's interval.")
     ]
-    p_value: Annotated[float, Field(description="Anytime-valid, of no difference.")]
+    p_value: Annotated[
+        float, Field(description="Anytime-valid p-value of the hypothesis that there is no difference.")
+    ]
     margin: Annotated[
-        float | None, Field(description="How much worse is still good enough, as the config has it.")
+        float | None, Field(description="How much worse is still good enough, from the config.")
     ]
     variance_explained: Annotated[
-        float | None, Field(description="By the covariate, as a share; null without one.")
+        float | None,
+        Field(description="Share of the variance that the covariate explains; null without a covariate."),
     ]
-    decision: Annotated[Decision, Field(description="What the interval says about the margin.")]
-    text: Annotated[str, Field(description="The same as a sentence.")]
+    decision: Annotated[
+        Decision, Field(description="The verdict that follows from the interval and the margin.")
+    ]
+    text: Annotated[str, Field(description="The result as a sentence.")]
     uncapped: Annotated[
-        Uncapped | None, Field(description="The same without the cap, of a metric with `winsorize`.")
+        Uncapped | None, Field(description="The result without the cap, for a metric with `winsorize`.")
     ] = None
 
 
@@ -100,7 +103,7 @@ class ShadowMeasure:
     """The mean over requests of a paired measure, with the interval of its confidence sequence."""
 
     requests: Annotated[int, Field(description="Requests that were scored under both arms.")]
-    mean: Annotated[float, Field(description="Over those requests.")]
+    mean: Annotated[float, Field(description="Mean over those requests.")]
     low: Annotated[float | None, Field(description="Lower end of the mean's interval.")]
     high: Annotated[float | None, Field(description="Upper end of the mean's interval.")]
 
@@ -110,23 +113,21 @@ class ShadowReport:
     """Requests scored under both arms. Score differences are arm minus control, of scores from 0 to 1."""
 
     pairs: Annotated[int, Field(description="Pairs that were scored under both arms.")]
-    abs_delta_p50: Annotated[float | None, Field(description="Median of the size of the score's difference.")]
-    abs_delta_p99: Annotated[
-        float | None, Field(description="99th percentile of the size of the score's difference.")
-    ]
+    abs_delta_p50: Annotated[float | None, Field(description="Median of |score difference|.")]
+    abs_delta_p99: Annotated[float | None, Field(description="99th percentile of |score difference|.")]
     measures: Annotated[
         Mapping[str, ShadowMeasure],
-        Field(description="By name; `ndcg_loss` is control's NDCG@10 minus the arm's."),
+        Field(description="Measures by name. `ndcg_loss` is control's NDCG@10 minus the arm's."),
     ]
-    text: Annotated[str, Field(description="The same as a sentence.")]
+    text: Annotated[str, Field(description="The result as a sentence.")]
 
 
 @dataclass(frozen=True, slots=True)
 class ArmReport:
     """One arm against control."""
 
-    arm: Annotated[str, Field(description="Its name.")]
-    metrics: Annotated[Sequence[MetricReport], Field(description="In the config's order.")]
+    arm: Annotated[str, Field(description="The arm's name.")]
+    metrics: Annotated[Sequence[MetricReport], Field(description="The metrics in the config's order.")]
     shadow: Annotated[
         ShadowReport | None, Field(description="The paired comparison; null without shadow traffic.")
     ]
@@ -134,10 +135,10 @@ class ArmReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An experiment at one look. The first metric is the one that decides."""
+    """The analysis of an experiment at one look. The first metric decides."""
 
-    experiment: Annotated[str, Field(description="Its name.")]
-    time: Annotated[float, Field(description="When it was made, in Unix seconds.")]
+    experiment: Annotated[str, Field(description="The experiment's name.")]
+    time: Annotated[float, Field(description="When the report was made, in Unix seconds.")]
     control: Annotated[str, Field(description="The arm that the others are measured against.")]
     alpha: Annotated[
         float, Field(description="Share of experiments without a difference in which some look finds one.")
@@ -147,10 +148,10 @@ class Report:
     sample_ratio: Annotated[
         SampleRatio, Field(description="Whether the arms have the shares of units that they should have.")
     ]
-    arms: Annotated[Sequence[ArmReport], Field(description="All but control.")]
+    arms: Annotated[Sequence[ArmReport], Field(description="All arms except control.")]
     recommendation: Annotated[
         str,
-        Field(description="`ship` an arm, `stop`, `wait`, or `invalid`, where the sample ratio is off."),
+        Field(description="`ship` an arm, `stop`, `wait`, or `invalid` if the sample ratio is off."),
     ]
     text: Annotated[str, Field(description="The recommendation and its reason.")]
     schema: Annotated[int, Field(description="Version of this format.")] = 1

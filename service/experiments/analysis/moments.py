@@ -1,4 +1,4 @@
-"""Means and covariances of what units did, computed in parts and put together."""
+"""Means and covariances of the units' numbers, computed in parts and then combined."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 VALUE, DENOMINATOR, COVARIATE = range(3)
-"""The three numbers of a unit; those that a metric lacks are 0."""
+"""The three numbers of a unit. A number that a metric lacks is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of any number of units; leading axes are experiments computed at once.
+    """The moments of any number of units. Leading axes are experiments that are computed at once.
 
-    units: (...,); mean: (..., 3); scatter: (..., 3, 3), sums of products of deviations from the mean.
-    cubes: (...,), the sum of cubes of VALUE's deviations.
+    units: (...,). mean: (..., 3). scatter: (..., 3, 3), sums of products of deviations from the mean.
+    cubes: (...,), sums of cubes of VALUE's deviations.
     """
 
     units: Floats
@@ -30,7 +30,7 @@ class Moments:
 
     @classmethod
     def of(cls, value: ArrayLike, denominator: ArrayLike = 0.0, covariate: ArrayLike = 0.0) -> Moments:
-        """Of arrays with the units on their last axis."""
+        """Return the moments of arrays whose last axis is the units."""
         columns = np.broadcast_arrays(
             *(np.asarray(part, np.float64) for part in (value, denominator, covariate))
         )
@@ -48,7 +48,7 @@ class Moments:
     def from_sums(
         cls, units: ArrayLike, sums: ArrayLike, products: ArrayLike, cubes: ArrayLike, centre: ArrayLike = 0.0
     ) -> Moments:
-        """From sums over units of v − centre, of its products with itself, and of the cubes of VALUE's.
+        """Return the moments from sums over units of v − centre, its products, and the cubes of VALUE's.
 
         units, cubes: (...,); sums: (..., 3); products: (..., 3, 3); centre: (3,), near the mean.
         """
@@ -62,7 +62,7 @@ class Moments:
         return cls(n, shift + np.asarray(centre, np.float64), scatter, third)
 
     def __add__(self, other: Moments) -> Moments:
-        """Of both sets of units together (Chan, Golub & LeVeque 1983; for the cubes Pébay 2008)."""
+        """Return the moments of both sets of units (Chan, Golub & LeVeque 1983; for the cubes Pébay 2008)."""
         units = self.units + other.units
         with np.errstate(invalid="ignore"):
             share = np.where(units > 0, other.units / np.maximum(units, 1), 0.0)
@@ -85,19 +85,19 @@ class Moments:
 
     @property
     def covariance(self) -> Floats:
-        """(..., 3, 3), the unbiased estimate; NaN for fewer than two units."""
+        """The unbiased estimate, (..., 3, 3); NaN for fewer than two units."""
         with np.errstate(invalid="ignore", divide="ignore"):
             freedom = np.where(self.units > 1, self.units - 1, np.nan)
         return np.asarray(self.scatter / freedom[..., None, None])
 
     @property
     def skewness(self) -> Floats:
-        """(...,), of VALUE; 0 where it does not vary."""
+        """The skewness of VALUE, (...,); 0 if VALUE is constant."""
         spread = self.scatter[..., VALUE, VALUE]
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(np.where(spread > 0, self.cubes * np.sqrt(self.units) / spread**1.5, 0.0))
 
 
 def pool(parts: Iterable[Moments]) -> Moments:
-    """All parts together; at least one."""
+    """Return the moments of all parts together. There must be at least one part."""
     return reduce(lambda left, right: left + right, parts)

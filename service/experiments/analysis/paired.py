@@ -1,4 +1,4 @@
-"""One request scored under two arms: how far apart are the scores, and the rankings they make?"""
+"""Compares the scores and rankings of one request under two arms."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class PairedDifference:
 def paired(
     control: NDArray[np.floating], arm: NDArray[np.floating], grades: Sequence[int] | None = None
 ) -> PairedDifference:
-    """Differences of an arm's scores to control's on the same titles.
+    """Return the differences between an arm's scores and control's on the same titles.
 
-    control, arm: (n,), n ≥ 1, in the request's order; grades: (n,) judgments from 0, where they are known.
-    The rank correlation is Spearman's with mean ranks for ties; the overlap is of the ten best titles, where
-    there are more than ten; NDCG@10 has gain 2^grade − 1 and is None where all grades are alike.
+    control, arm: (n,), n ≥ 1, in the request's order. grades: (n,) judgments from 0, if they are known.
+    The rank correlation is Spearman's with mean ranks for ties. The overlap is that of the ten best titles,
+    if there are more than ten. NDCG@10 has gain 2^grade − 1 and is None if all grades are equal.
     """
     before, after = np.asarray(control, np.float64), np.asarray(arm, np.float64)
     deltas = after - before
@@ -58,7 +58,7 @@ def _ranks(values: Floats) -> Floats:
 
 
 def _best(scores: Floats) -> NDArray[np.intp]:
-    """The places of the ten best, in order; among equal scores the request's order decides."""
+    """Return the indices of the ten best, in order. The request's order breaks ties."""
     return np.argsort(-scores, kind="stable")[:CUTOFF]
 
 

@@ -1,4 +1,4 @@
-"""Do the arms have the units they should, in each epoch of an experiment?"""
+"""Checks in each epoch of an experiment that the arms have the units that they should."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from service.experiments.definition.epochs import Epoch
 def check(
     counts: Mapping[str, Mapping[str, int]], shares: Mapping[str, float], rolled_back: Collection[str]
 ) -> SampleRatio:
-    """The units of each epoch beside what was exposed in it.
+    """Compare the units of each epoch with the buckets that were exposed in it.
 
-    counts: by the epoch's label and by arm, in order of time; shares: of the buckets, by arm; rolled_back:
-    arms that get no units now, which are left out.
+    counts: units by the epoch's label and by arm, in order of time. shares: each arm's share of the buckets.
+    rolled_back: arms that get no units now, which are left out.
     """
     arms = {arm: share for arm, share in shares.items() if arm not in rolled_back}
-    found = [ratio for label, units in counts.items() if (ratio := _ratio_of(label, units, arms)) is not None]
-    worst = min(found, key=lambda ratio: ratio.sequential_p, default=None)
+    epochs = [
+        ratio for label, units in counts.items() if (ratio := _ratio_of(label, units, arms)) is not None
+    ]
+    worst = min(epochs, key=lambda ratio: ratio.sequential_p, default=None)
     if worst is None:
         return SampleRatio(1.0, 1.0, False, "No two arms have units to compare.", [])
     alarm = worst.sequential_p < ALARM
-    shown = worst if alarm else found[-1]
+    shown = worst if alarm else epochs[-1]
     seen = ", ".join(f"{arm} {units:,}" for arm, units in shown.units.items())
     if alarm:
         text = "The arms do not have the units they should"
         text += f" ({seen} at traffic {shown.traffic:g}): find out why before trusting any result."
-        if shown is not found[-1]:
+        if shown is not epochs[-1]:
             text += " What was exposed has changed since, but those units are in all results."
-    elif len(found) == 1:
+    elif len(epochs) == 1:
         text = f"The arms have the units they should ({seen})."
     else:
-        text = f"The arms have the units they should, at each of {len(found)} stages (now: {seen})."
-    return SampleRatio(shown.chi_square_p, shown.sequential_p, alarm, text, found)
+        text = f"The arms have the units they should, at each of {len(epochs)} stages (now: {seen})."
+    return SampleRatio(shown.chi_square_p, shown.sequential_p, alarm, text, epochs)
 
 
 def _ratio_of(label: str, counts: Mapping[str, int], shares: Mapping[str, float]) -> EpochRatio | None:

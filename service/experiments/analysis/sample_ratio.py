@@ -1,7 +1,7 @@
-"""Do the arms have the units that the config gives them? If not, something loses units of one arm.
+"""Tests whether the arms have the units that the config gives them. If not, an arm loses units somewhere.
 
-Two answers: Pearson's chi-square test, right for one look, and a sequential test that stays right however
-often one looks, which is what a guardrail needs.
+There are two tests: Pearson's chi-square test, which is valid for one look, and a sequential test, which is
+valid for any number of looks, as a guardrail needs.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping
 
 ALARM = 0.001
-"""Below this p-value a mismatch is reported: the conventional bar, since it makes all other results void."""
+"""Below this p-value a mismatch is reported. It is the conventional limit: a mismatch voids all results."""
 
 CONCENTRATION = 1000.0
-"""Of the prior around the expected shares: it looks hardest for deviations of a few parts in a hundred."""
+"""Weight of the prior at the expected shares. It is most sensitive to deviations of a few percent."""
 
 
 def chi_square_p(counts: Mapping[str, int], shares: Mapping[str, float]) -> float:
-    """Pearson's chi-square p-value of the counts; 1 where there is nothing to compare.
+    """Return Pearson's chi-square p-value of the counts; 1 if there is nothing to compare.
 
     counts, shares: by arm; shares are scaled to sum to 1 over the arms given.
     """
@@ -32,10 +32,11 @@ def chi_square_p(counts: Mapping[str, int], shares: Mapping[str, float]) -> floa
 
 
 def sequential_p(counts: Mapping[str, int], shares: Mapping[str, float]) -> float:
-    """An anytime-valid p-value: without mismatch, the chance that any look finds it below α is at most α.
+    """Return an anytime-valid p-value: without mismatch, the chance that it is ever below α is at most α.
 
-    One over the Bayes factor of a Dirichlet(CONCENTRATION x shares) mixture against the expected multinomial
-    (Lindon & Malek 2022, "Anytime-Valid Inference For Multinomial Count Data"). Arguments as in chi_square_p.
+    It is one over the Bayes factor of a Dirichlet(CONCENTRATION x shares) mixture against the expected
+    multinomial (Lindon & Malek 2022, "Anytime-Valid Inference For Multinomial Count Data"). The arguments are
+    those of chi_square_p.
     """
     expected = _expected(counts, shares)
     total = sum(counts.get(arm, 0) for arm in expected)

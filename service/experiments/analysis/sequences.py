@@ -1,8 +1,8 @@
-"""Confidence sequences: intervals that hold at all looks together, so that one may look at any time.
+"""Confidence sequences: intervals that hold at all looks together, so that looking at any time is valid.
 
-The asymptotic ones of Waudby-Smith, Arbour, Sinha, Kennedy & Ramdas, "Time-uniform central limit theory and
-asymptotic confidence sequences" (https://arxiv.org/abs/2103.06476), with the Gaussian mixture boundary of
-Robbins: for an estimate of standard error s after t units,
+They are the asymptotic ones of Waudby-Smith, Arbour, Sinha, Kennedy & Ramdas, "Time-uniform central limit
+theory and asymptotic confidence sequences" (https://arxiv.org/abs/2103.06476), with the Gaussian mixture
+boundary of Robbins: for an estimate of standard error s after t units,
 
     estimate ± s · sqrt(2 (tρ² + 1) / (tρ²) · log(sqrt(tρ² + 1) / α)).
 
@@ -21,18 +21,18 @@ from service.experiments.analysis.estimates import Estimate
 from service.experiments.analysis.moments import Floats
 
 MIN_UNITS = 30
-"""Fewer units of an arm give no interval: the theory is asymptotic."""
+"""An arm with fewer units gets no interval, because the theory is asymptotic."""
 
 MAX_SKEWNESS = 0.1
-"""A mean that is more skewed gives no interval yet. Between arms skewness cancels."""
+"""A mean that is more skewed gets no interval yet. Between arms, skewness cancels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """How many standard errors wide.
+    """The half width of the intervals, in standard errors.
 
-    alpha: the chance, at most, that any of the intervals misses the truth.
-    planned_units: where the intervals are narrowest, relative to those of a test with a single look.
+    alpha: upper limit of the chance that any of the intervals misses the truth.
+    planned_units: the number of units at which the intervals are narrowest, compared with a single look.
     """
 
     alpha: float
@@ -40,17 +40,17 @@ class Boundary:
 
     @property
     def rho_squared(self) -> float:
-        """The mixture's variance that is best at `planned_units` (in the paper, the end of section 2)."""
+        """The mixture's variance that is best at `planned_units` (end of section 2 of the paper)."""
         log = -2 * math.log(self.alpha)
         return (log + math.log(log + 1)) / self.planned_units
 
     def multiplier(self, units: ArrayLike) -> Floats:
-        """Standard errors on each side after so many units."""
+        """Return the standard errors on each side after so many units."""
         scaled = np.asarray(units, np.float64) * self.rho_squared
         return np.sqrt(2 * (scaled + 1) / scaled * np.log(np.sqrt(scaled + 1) / self.alpha))
 
     def p_value(self, z: ArrayLike, units: ArrayLike) -> Floats:
-        """Anytime-valid p-value of an estimate that is z standard errors from what is tested."""
+        """Return the anytime-valid p-value of an estimate that is z standard errors from the hypothesis."""
         scaled = np.asarray(units, np.float64) * self.rho_squared
         log = 0.5 * np.log(scaled + 1) - np.square(z) * scaled / (2 * (scaled + 1))
         return np.exp(np.minimum(0.0, log))
@@ -58,9 +58,9 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """An arm against control at one look; low and high of an interval are NaN where there is none.
+    """An arm against control at one look. low and high are NaN if there is no interval.
 
-    difference: arm minus control; relative: arm over control minus 1, by Fieller's method, so that a relative
+    difference: arm minus control. relative: arm over control minus 1, by Fieller's method, so that a relative
     margin is inside the interval exactly when the test of that margin does not reject.
     """
 
@@ -74,10 +74,10 @@ class Contrast:
 
 
 def contrast(control: Estimate, arm: Estimate, pooled: Estimate, boundary: Boundary) -> Contrast:
-    """The sequence's interval at this look. Arrays of one shape in, arrays of that shape out.
+    """Return the sequence's interval at this look. All arrays have one shape.
 
-    pooled: the same estimate from the units of all arms. Where these vary more than the two arms do, their
-    variance is taken: a small arm that happens to have none of the rare events would look too certain.
+    pooled: the same estimate from the units of all arms. If these vary more than the two arms do, their
+    variance is used: a small arm that has none of the rare events by chance would look too certain.
     """
     units = control.units + arm.units
     variances = _variances(control, arm, pooled)
@@ -102,7 +102,7 @@ def contrast(control: Estimate, arm: Estimate, pooled: Estimate, boundary: Bound
 
 
 def one_sample(mean: Estimate, boundary: Boundary) -> tuple[Floats, Floats]:
-    """The interval of a plain mean; NaN where there is none."""
+    """Return the interval of a plain mean; NaN if there is none."""
     with np.errstate(invalid="ignore", divide="ignore"):
         enough = (mean.units >= MIN_UNITS) & (np.abs(mean.skewness) / np.sqrt(mean.units) <= MAX_SKEWNESS)
         radius = boundary.multiplier(np.maximum(mean.units, 1)) * np.sqrt(mean.variance)
@@ -111,7 +111,7 @@ def one_sample(mean: Estimate, boundary: Boundary) -> tuple[Floats, Floats]:
 
 
 def _variances(control: Estimate, arm: Estimate, pooled: Estimate) -> tuple[Floats, Floats]:
-    """Of both values: from each arm's own units, or from all units where these vary more."""
+    """Return both variances, from each arm's own units or, if these vary more, from all units."""
     spread = pooled.variance * pooled.units
     with np.errstate(invalid="ignore", divide="ignore"):
         from_all = (spread / control.units, spread / arm.units)
@@ -120,9 +120,9 @@ def _variances(control: Estimate, arm: Estimate, pooled: Estimate) -> tuple[Floa
 
 
 def _fieller(control: Estimate, arm: Estimate, width: Floats) -> tuple[Floats, Floats]:
-    """All r − 1 for which arm − r · control is within `width` of its standard errors from 0.
+    """Return the ends of all r − 1 for which arm − r · control is within `width` standard errors of 0.
 
-    NaN where control's mean is not clearly above 0, since then no bounded interval does.
+    They are NaN if control's mean is not clearly above 0, because then there is no bounded interval.
     """
     square = width**2
     a = control.value**2 - square * control.variance

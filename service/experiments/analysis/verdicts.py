@@ -1,4 +1,4 @@
-"""What an interval means for the question asked: a code for programs, a sentence for people."""
+"""Turns an interval into a verdict: a code for programs and a sentence for people."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Literal
 
 Decision = Literal[
     "better",  # than control
-    "good_enough",  # worse by less than the margin, if at all
+    "good_enough",  # worse by less than the margin, or not worse
     "worse_within_margin",  # worse, but by less than the margin
-    "worse",  # than control; where there is a margin, whether by less than it is open
+    "worse",  # than control; if there is a margin, by more or less than it is not yet known
     "too_bad",  # worse by more than the margin
     "undecided",
 ]
@@ -20,6 +20,8 @@ BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """The answer to an experiment's question about one metric."""
+
     decision: Decision
     text: str
 
@@ -27,9 +29,9 @@ class Verdict:
 def judge(
     subject: str, low: float, high: float, *, margin: float | None, sign: int = 1, relative: bool = False
 ) -> Verdict:
-    """The verdict on a change of `low` to `high` (arm against control), NaN where nothing can be said yet.
+    """Return the verdict on a change of `low` to `high` (arm against control); NaN means no interval yet.
 
-    margin: how much worse is still good enough, in the unit of low and high; sign: 1 where more is better.
+    margin: how much worse is still good enough, in the unit of low and high. sign: 1 if more is better.
     relative: low and high are shares of control's value, so the sentence gives them in percent.
     """
     if not (math.isfinite(low) and math.isfinite(high)):

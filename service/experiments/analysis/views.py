@@ -1,4 +1,4 @@
-"""What the experiment routes answer with: plain dataclasses, written field by field."""
+"""The answers of the experiment routes, as plain dataclasses."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ UnixSeconds = Annotated[float, Field(description="Seconds since the epoch, UTC."
 
 @dataclass(slots=True)
 class ArmView:
-    """One arm now."""
+    """The present state of one arm."""
 
-    name: Annotated[str, Field(description="Its name in the config.")]
-    variant: Annotated[str, Field(description="What scores for its units.")]
-    weight: Annotated[int, Field(description="Its share of the units, relative to the other arms' weights.")]
-    control: Annotated[bool, Field(description="Whether the others are measured against it.")]
-    exposures: Annotated[int, Field(description="Units exposed so far, as the database counts them.")]
+    name: Annotated[str, Field(description="The name in the config.")]
+    variant: Annotated[str, Field(description="The variant that scores for the arm's units.")]
+    weight: Annotated[
+        int, Field(description="The arm's share of the units, relative to the other arms' weights.")
+    ]
+    control: Annotated[bool, Field(description="Whether the other arms are compared with this one.")]
+    exposures: Annotated[int, Field(description="Units exposed so far, as counted in the database.")]
 
 
 @dataclass(slots=True)
 class GuardrailView:
-    """What the answering replica's guardrails see of one arm in their window."""
+    """One arm's requests in the guardrails' window on the answering replica."""
 
-    arm: Annotated[str, Field(description="Its name.")]
-    requests: Annotated[int, Field(description="In the window.")]
+    arm: Annotated[str, Field(description="The arm's name.")]
+    requests: Annotated[int, Field(description="Requests in the window.")]
     error_rate: Annotated[
         float | None,
-        Field(description="Share of the requests that the arm's variant failed; null: no request."),
+        Field(description="Share of the requests that the arm's variant failed; null without requests."),
     ]
     p99_ms: Annotated[
         float | None, Field(description="99th percentile of the time from admission to result.")
@@ -46,18 +48,18 @@ class ActionView:
 
     time: UnixSeconds
     kind: Annotated[str, Field(description="`start`, `ramp`, `stop`, `ship`, `rollback` or `reinstate`.")]
-    arm: Annotated[str | None, Field(description="That was shipped, rolled back or reinstated.")]
-    traffic: Annotated[float | None, Field(description="After a ramp.")]
+    arm: Annotated[str | None, Field(description="The arm that was shipped, rolled back or reinstated.")]
+    traffic: Annotated[float | None, Field(description="The traffic after a ramp.")]
     actor: Annotated[str, Field(description="The key's name, `guardrail` or `schedule`.")]
     reason: Annotated[str, Field(description="The guardrail's name, or the person's words.")]
-    detail: Annotated[str, Field(description="What the guardrail saw, or what the experiment started with.")]
+    detail: Annotated[str, Field(description="The guardrail's figures, or the arms and salt at the start.")]
 
 
 @dataclass(slots=True)
 class ExperimentView:
-    """One experiment now."""
+    """The present state of one experiment."""
 
-    name: Annotated[str, Field(description="Its name in the config.")]
+    name: Annotated[str, Field(description="The name in the config.")]
     status: Annotated[
         Status,
         Field(
@@ -66,26 +68,30 @@ class ExperimentView:
         ),
     ]
     traffic: Annotated[float, Field(description="Share of each arm's units that is exposed now.")]
-    next_step: Annotated[float | None, Field(description="When the ramp goes on, in Unix seconds.")]
-    started: Annotated[float | None, Field(description="Seconds since the epoch, UTC; null: not yet.")]
+    next_step: Annotated[
+        float | None, Field(description="The time of the ramp's next step, in Unix seconds.")
+    ]
+    started: Annotated[
+        float | None, Field(description="Start in seconds since the epoch, UTC; null before the start.")
+    ]
     slots: Annotated[
         tuple[int, int],
-        Field(description="From and to (excluded): the part of the 10,000 slots that the experiment has."),
+        Field(description="The experiment's part of the 10,000 slots: first, and last plus one."),
     ]
     where: Annotated[dict[str, Any], Field(description="Attributes that requests must have to take part.")]
     shadow: Annotated[float, Field(description="Share of requests that are scored under every arm.")]
-    arms: Annotated[list[ArmView], Field(description="In the config's order.")]
-    rolled_back: Annotated[list[str], Field(description="Arms that are back at control.")]
+    arms: Annotated[list[ArmView], Field(description="The arms in the config's order.")]
+    rolled_back: Annotated[list[str], Field(description="Arms that were rolled back to control.")]
     shipped: Annotated[str | None, Field(description="The arm that everybody gets.")]
     sample_ratio_p: Annotated[
         float | None,
         Field(
             description="Anytime-valid p of the sample-ratio check since the last start, ramp, rollback or "
-            "reinstatement; None: no exposure since."
+            "reinstatement; null without an exposure since."
         ),
     ]
     guardrails: Annotated[
-        list[GuardrailView], Field(description="What the answering replica sees, one entry for each arm.")
+        list[GuardrailView], Field(description="The windows on the answering replica, one entry per arm.")
     ]
 
 
@@ -95,14 +101,14 @@ class ExperimentsView:
 
     config_version: Annotated[str, Field(description="Changes with the live config.")]
     state_version: Annotated[int, Field(description="Grows with every action on an experiment.")]
-    experiments: Annotated[list[ExperimentView], Field(description="In the config's order.")]
+    experiments: Annotated[list[ExperimentView], Field(description="The experiments in the config's order.")]
 
 
 @dataclass(slots=True)
 class ExperimentDetail(ExperimentView):
     """One experiment with its log and its analysis."""
 
-    history: Annotated[list[ActionView], Field(description="What was done to the experiment, oldest first.")]
+    history: Annotated[list[ActionView], Field(description="The actions on the experiment, oldest first.")]
     report: Annotated[
         Report | None, Field(description="The analysis so far; null while the database is down.")
     ]

@@ -1,4 +1,4 @@
-"""Who gets what: the holdout, slots, `where` and the arm, as the contract has it."""
+"""Assigns units to arms by the contract's rules: holdout, slots, `where`, then the arm's buckets."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from service.experiments.definition.buckets import BUCKETS, bucket, is_exposed
-from service.experiments.definition.config import LAYER_SALT, Attribute, ExperimentConfig, HoldoutConfig
+from service.experiments.definition.config import LAYER_SALT, ExperimentConfig, HoldoutConfig
+from service.experiments.definition.fields import Attribute
 from service.experiments.definition.state import IDLE, Standing
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What assignment found for one request.
+    """The arm of one request.
 
-    forced: a listed unit, for a look at an arm; not an exposure.
-    fallback: the control arm's variant, for when this arm fails; None where this is the control, or forced.
-    epoch: the standing's, under which the unit was assigned.
+    forced: the unit is listed, to look at an arm; its requests are no exposures.
+    fallback: the control's variant, which answers if this arm fails; None if this is the control or forced.
+    epoch: the epoch of the standing under which the unit was assigned.
     """
 
     experiment: str
@@ -30,8 +31,8 @@ class Assigned:
     epoch: str = ""
 
 
-class Experiment:
-    """One experiment's table, made ready for look-ups."""
+class ArmTable:
+    """The arms and conditions of one experiment, ready for look-ups."""
 
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
@@ -41,13 +42,13 @@ class Experiment:
         self._where = {key: _accepted(values) for key, values in config.where.items()}
 
     def concerns(self, attributes: Mapping[str, Attribute]) -> bool:
-        """Whether a request with these attributes is one that `where` asks for."""
+        """Return whether a request with these attributes meets `where`."""
         return all(
             key in attributes and _typed(attributes[key]) in accepted for key, accepted in self._where.items()
         )
 
     def arm_of(self, unit: str, standing: Standing) -> Assigned | None:
-        """The arm that a unit is exposed to; None outside the traffic, and for an arm that is rolled back."""
+        """Return the arm that a unit is exposed to; None outside the traffic or if the arm is rolled back."""
         position = bucket(self.config.salt, unit)
         index = bisect_right(self._ends, position)
         arm = self.config.arms[index]
@@ -56,7 +57,7 @@ class Experiment:
         return self._assigned(arm.name, position, forced=False, epoch=standing.epoch)
 
     def forced(self, unit: str) -> Assigned | None:
-        """The arm that `force` lists the unit for."""
+        """Return the arm for which `force` lists the unit, if any."""
         arm = self.config.force.get(unit)
         return None if arm is None else self._assigned(arm, bucket(self.config.salt, unit), forced=True)
 
@@ -68,27 +69,27 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Assigner:
-    """The experiments of one live config; immutable, so that a request sees one config from start to end."""
+    """The experiments of one live config. Immutable, so that a request sees one config from start to end."""
 
     experiments: tuple[ExperimentConfig, ...] = ()
     holdout: HoldoutConfig | None = None
 
     @cached_property
-    def _tables(self) -> tuple[Experiment, ...]:
-        return tuple(Experiment(config) for config in self.experiments)
+    def _tables(self) -> tuple[ArmTable, ...]:
+        return tuple(ArmTable(config) for config in self.experiments)
 
     def assign(
         self, unit: str, attributes: Mapping[str, Attribute], standings: Mapping[str, Standing]
     ) -> Assigned | None:
-        """The arm for a unit; None where it is in no running experiment.
+        """Return the arm of a unit; None if the unit is in no running experiment.
 
-        A listed unit comes before everything else, then the holdout, then the one experiment whose slots hold
-        it.
-        standings: by experiment; one that is missing does not run.
+        The list of forced units is asked first, then the holdout, then the one experiment whose slots hold
+        the unit.
+        standings: by experiment; an experiment that is missing does not run.
         """
         for table in self._tables:
-            if table.config.force and (found := table.forced(unit)) is not None:
-                return found
+            if table.config.force and (assigned := table.forced(unit)) is not None:
+                return assigned
         if not self._tables or self.holds_out(unit):
             return None
         slot = bucket(LAYER_SALT, unit)
@@ -104,7 +105,7 @@ class Assigner:
     def shipped(
         self, unit: str | None, attributes: Mapping[str, Attribute], standings: Mapping[str, Standing]
     ) -> str | None:
-        """The variant that a shipped experiment gives this request: the first that concerns it."""
+        """Return the variant of the first shipped experiment that concerns this request, if any."""
         for table in self._tables:
             arm = standings.get(table.name, IDLE).shipped
             if arm is not None and table.concerns(attributes):
@@ -114,7 +115,7 @@ class Assigner:
     def shadowed(
         self, attributes: Mapping[str, Attribute], standings: Mapping[str, Standing]
     ) -> list[ExperimentConfig]:
-        """The running experiments with a shadow share that concern this request."""
+        """Return the running experiments with a shadow share that concern this request."""
         return [
             table.config
             for table in self._tables
@@ -124,13 +125,13 @@ class Assigner:
         ]
 
     def holds_out(self, unit: str) -> bool:
-        """Whether the unit is in the holdout: in no experiment, and given nothing that one shipped."""
+        """Return whether the unit is in the holdout, which gets no experiment and no shipped variant."""
         holdout = self.holdout
         return holdout is not None and bucket(holdout.salt, unit) < int(holdout.share * BUCKETS)
 
 
 def _typed(value: Attribute) -> tuple[str, Attribute]:
-    """JSON's types are kept apart: 1, true and "1" are three values; 1 and 1.0 are one."""
+    """Tag a value with its JSON type: 1, true and "1" are three values; 1 and 1.0 are one."""
     if isinstance(value, bool):
         return "boolean", value
     return ("string" if isinstance(value, str) else "number"), value

@@ -1,4 +1,4 @@
-"""Buckets: where a unit's hash falls, which arm owns it, and which of them a share of traffic exposes.
+"""Buckets: they hold the units by hash, belong to arms, and are exposed by a share of traffic.
 
 A unit's bucket is the first 8 bytes (big-endian) of SHA-256(`"{salt}:{unit}"`) modulo 10,000. Arms own
 consecutive ranges of the buckets, sized by weight. `traffic` exposes the first part of every range, so
@@ -15,12 +15,14 @@ BUCKETS = 10_000
 
 
 def bucket(salt: str, unit: str) -> int:
-    """The unit's bucket under a salt, 0 to 9,999."""
+    """Return the unit's bucket under a salt, 0 to 9,999."""
     return int.from_bytes(sha256(f"{salt}:{unit}".encode()).digest()[:8], "big") % BUCKETS
 
 
 def ranges(weights: Sequence[int]) -> list[tuple[int, int]]:
-    """The range [a, b) of buckets of each arm, in order: largest remainder, ties to the earlier arm.
+    """Return the range [a, b) of buckets of each arm, in order.
+
+    Sizes are rounded by largest remainder; ties go to the earlier arm.
 
     weights: whole numbers >= 0 that are not all 0.
     """
@@ -34,7 +36,7 @@ def ranges(weights: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def exposed_buckets(width: int, traffic: float) -> int:
-    """How many buckets of a range of this width a share of traffic exposes: the first ones.
+    """Return how many buckets of a range of this width a share of traffic exposes (the first ones).
 
     `int(traffic * width)` is the product of two IEEE doubles, rounded down.
     """
@@ -42,11 +44,11 @@ def exposed_buckets(width: int, traffic: float) -> int:
 
 
 def is_exposed(position: int, span: tuple[int, int], traffic: float) -> bool:
-    """Whether a bucket that lies in the range `span` takes part at this share of traffic."""
+    """Return whether a bucket of the range `span` takes part at this share of traffic."""
     start, end = span
     return position - start < exposed_buckets(end - start, traffic)
 
 
 def least_traffic(width: int) -> float:
-    """The least traffic, rounded up to six decimals, that exposes a bucket of a range of this width >= 1."""
+    """Return the least traffic, rounded up to 6 decimals, that exposes a bucket of a range (width >= 1)."""
     return math.ceil(1_000_000 / width) / 1_000_000

@@ -1,9 +1,9 @@
-"""Epochs: units of one are counted apart, because in each of them other buckets are exposed.
+"""Epochs: times with the same exposed buckets. The units of each epoch are counted separately.
 
 An epoch ends with every action on the experiment and with every change of its traffic. A replica writes a
 unit's first request of each epoch, so that the arms of an epoch are compared by all units that came in it,
-whether they are new or return. Otherwise an arm that was rolled back and reinstated would have too many new
-units: those of its users who came while it was away, and who are not new in the other arms.
+both new and returning ones. Otherwise an arm that was rolled back and reinstated would have too many new
+units: the users who came while it was away would be new in this arm and known in the others.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What is exposed, as its label says; the same in every replica that has read the same log.
+    """The exposed buckets, as a label describes them. All replicas that have read the same log agree on it.
 
-    actions: how many the log held, so that what was reinstated is counted anew; rolled_back: arms, sorted.
+    actions: the length of the log, so that a reinstated arm is counted anew. rolled_back: arms, sorted.
     """
 
     actions: int = 0
@@ -25,11 +25,12 @@ class Epoch:
 
     @classmethod
     def of(cls, actions: int, traffic: float, rolled_back: Collection[str]) -> Epoch:
+        """Make an epoch of arms in any order."""
         return cls(actions, traffic, tuple(sorted(rolled_back)))
 
     @classmethod
     def parse(cls, label: str) -> Epoch:
-        """The epoch of a label; an empty one, of exposures without epoch, is taken as all traffic."""
+        """Return the epoch of a label. The empty label of exposures without epoch stands for all traffic."""
         if not label:
             return cls()
         actions, traffic, rolled_back = label.split(" ")
@@ -37,4 +38,5 @@ class Epoch:
 
     @property
     def label(self) -> str:
+        """The text that stands for this epoch in the database."""
         return f"{self.actions} {self.traffic!r} {','.join(self.rolled_back)}"

@@ -1,4 +1,4 @@
-"""What an experiment leaves behind: values, nothing else. All times are seconds since the epoch, UTC."""
+"""The records of an experiment, as plain values. All times are seconds since the epoch, UTC."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MAX_TEXT = 256
 """Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
 
 MAX_VALUE = 1e15
-"""Largest size of an outcome's value: its square must still be summed exactly enough."""
+"""Largest absolute value of an outcome, so that sums of squares stay exact enough."""
 
 ActionKind = Literal["start", "ramp", "stop", "ship", "rollback", "reinstate"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A unit met its arm. The first of a unit in an epoch counts; a forced arm (QA) is no exposure.
+    """A unit met its arm. A unit's first exposure in an epoch counts; a forced arm (QA) is no exposure.
 
-    epoch: the label of what was exposed then (epochs.py).
+    epoch: the label of the epoch (epochs.py).
     """
 
     experiment: str
@@ -36,7 +36,7 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Something a unit did. `id` is unique within the experiment: the same one again is a duplicate."""
+    """An action of a unit. `id` is unique within the experiment; the same id again is a duplicate."""
 
     experiment: str
     id: str
@@ -48,14 +48,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class UnknownOutcome:
-    """An outcome that no analysis counts, at least not now."""
+    """An outcome that no analysis counts, at least for now."""
 
     index: Annotated[int, Field(description="Position in the request.")]
-    id: Annotated[str, Field(description="The outcome's own.")]
+    id: Annotated[str, Field(description="The outcome's id.")]
     reason: Annotated[
         Literal["experiment", "metric", "unit"],
         Field(
-            description="`experiment`: there is none of this name; `metric`: the experiment declares others. "
+            description="`experiment`: there is none of this name. `metric`: the experiment declares others. "
             "Neither is kept: send it again once the config is right. `unit`: no exposure of this unit to "
             "the experiment is stored so far; the outcome is kept for a day and counts if one comes."
         ),
@@ -65,13 +65,17 @@ class UnknownOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeReceipt:
-    """What became of a batch of outcomes: accepted, duplicates and unknown add up to its length."""
+    """The result of a batch of outcomes. accepted, duplicates and unknown add up to the batch's length."""
 
-    accepted: Annotated[int, Field(description="Stored, and counted with their unit's arm.")]
-    duplicates: Annotated[int, Field(description="Left alone: this id of this experiment is stored already.")]
-    unknown: Annotated[int, Field(description="Not counted; `unknown_outcomes` says which and why.")]
+    accepted: Annotated[int, Field(description="Outcomes that were stored and count for their unit's arm.")]
+    duplicates: Annotated[
+        int, Field(description="Outcomes that were ignored, because their id is stored already.")
+    ]
+    unknown: Annotated[
+        int, Field(description="Outcomes that are not counted; `unknown_outcomes` says which and why.")
+    ]
     unknown_outcomes: Annotated[
-        Sequence[UnknownOutcome], Field(description="In the request's order, one for each unknown outcome.")
+        Sequence[UnknownOutcome], Field(description="One entry per unknown outcome, in the request's order.")
     ] = ()
 
 
@@ -81,10 +85,10 @@ class ShadowResult:
 
     mean_delta: mean over the pairs of the arm's score minus control's.
     abs_deltas: |difference| of each pair, in any order.
-    rank_correlation: Spearman's, None for fewer than two titles or where one arm scores all the same.
-    top10_overlap: share of control's ten best titles among the arm's, None for ten titles or fewer.
-    ndcg_control, ndcg_arm: NDCG@10 where the request brought grades.
-    control_seconds, arm_seconds: from admission to result, where measured.
+    rank_correlation: Spearman's; None for fewer than two titles or if one arm scores all titles alike.
+    top10_overlap: share of control's ten best titles among the arm's ten best; None for ten titles or fewer.
+    ndcg_control, ndcg_arm: NDCG@10, if the request brought grades.
+    control_seconds, arm_seconds: the time from admission to result, if measured.
     """
 
     experiment: str
@@ -102,10 +106,10 @@ class ShadowResult:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Somebody, or a guardrail, changed how an experiment runs.
+    """A change to an experiment, made by a person, a guardrail or the schedule.
 
-    arm: that was shipped, rolled back or reinstated; traffic: after a ramp; reason: the guardrail's name, or
-    a person's words; actor: a key's name, or `guardrail`, `schedule`.
+    arm: the arm that was shipped, rolled back or reinstated. traffic: the traffic after a ramp. reason: the
+    guardrail's name or a person's words. actor: a key's name, `guardrail` or `schedule`.
     """
 
     experiment: str
@@ -119,7 +123,7 @@ class Action:
 
 
 def unstorable_value(value: float) -> str | None:
-    """Why an outcome's value cannot be kept; None where it can."""
+    """Return why an outcome's value cannot be stored; None if it can."""
     if math.isfinite(value) and abs(value) <= MAX_VALUE:
         return None
     return f"must be a finite number between {-MAX_VALUE:g} and {MAX_VALUE:g}"

@@ -1,4 +1,4 @@
-"""What an experiment measures, as a config declares it."""
+"""A metric of an experiment, as a config declares it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$"
 
 
 class Metric(BaseModel):
-    """A metric over units, from the values of their outcomes.
+    """A metric over units, computed from the values of their outcomes.
 
-    kind: `mean` of the units' sums; `proportion`, the share of units with a sum above 0; `ratio`, the sum
-        over all units over that of `denominator` (clicks over impressions).
-    margin: a variant is good enough when it is worse by less than this; none: the question is only whether
-        there is a difference. A share of control's value where `relative`, else in the metric's own unit.
-    covariate: a metric whose values from before a unit's exposure explain some of the variance (CUPED); it
+    kind: `mean` is the mean of the units' sums; `proportion` is the share of units with a sum above 0;
+        `ratio` is the sum over all units divided by the sum of `denominator` (clicks over impressions).
+    margin: a variant is good enough if it is worse by less than this. Without a margin, the question is only
+        whether there is a difference. The margin is a share of control's value if `relative` is true, and
+        otherwise in the metric's own unit.
+    covariate: a metric whose values from before a unit's exposure explain some of the variance (CUPED). It
         may be this metric itself.
-    winsorize: sums above this quantile of all units' count as that quantile.
-    window_hours: outcomes count up to so long after a unit's exposure, and units only once they are through.
+    winsorize: sums above this quantile of all units' sums count as that quantile.
+    window_hours: outcomes count for so long after a unit's exposure, and a unit counts once this time is
+        over.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -48,10 +50,10 @@ class Metric(BaseModel):
 
     @property
     def sources(self) -> set[str]:
-        """The names of the outcomes that it is computed from."""
+        """The names of the outcomes that the metric is computed from."""
         return {name for name in (self.name, self.denominator, self.covariate) if name is not None}
 
     @property
     def sign(self) -> int:
-        """1 where more is better, -1 where less is."""
+        """1 if more is better, -1 if less is better."""
         return 1 if self.better == "higher" else -1

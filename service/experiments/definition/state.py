@@ -1,7 +1,7 @@
-"""Where an experiment stands: the log of what was done to it, folded into what a request needs to know.
+"""The state of an experiment, computed from the log of its actions.
 
 The log is in the database, so that a new replica sees a rollback as the old ones do. Ramp steps are not
-written: where a schedule stands follows from the time of the `start`, in every replica alike.
+written: every replica computes the schedule's step from the time of the `start`.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from service.experiments.definition.config import ExperimentConfig, seconds
+from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.epochs import Epoch
 from service.experiments.definition.events import Action
+from service.experiments.definition.fields import seconds
 
 Status = Literal["pending", "running", "stopped", "shipped", "rolled_back", "changed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One experiment now.
+    """The state of one experiment now.
 
     status: `pending` until the start is recorded in the database; `rolled_back` when no treatment arm is
-        left;
-        `changed` where the config's salt or arms are not those it started with, which would mix two
+        left; `changed` if the config's salt or arms differ from those at the start, which would mix two
         experiments.
     traffic: the exposed share of each arm's range.
     rolled_back: arms whose units get the default, and are not exposed.
     shipped: the arm that everybody gets.
     started, next_step: Unix seconds.
-    epoch: the label of what is exposed while it runs (epochs.py).
+    epoch: the label of the present epoch while the experiment runs (epochs.py).
     """
 
     status: Status = "pending"
@@ -45,6 +45,7 @@ class Standing:
 
     @property
     def is_running(self) -> bool:
+        """True while units are assigned."""
         return self.status == "running"
 
 
@@ -52,14 +53,14 @@ IDLE = Standing()
 
 
 def identity(config: ExperimentConfig) -> str:
-    """What must stay the same while an experiment runs; recorded with its start."""
+    """Return the salt and arms, which must not change while an experiment runs, as recorded at its start."""
     arms = ", ".join(f"{arm.name}={arm.variant}:{arm.weight}" for arm in config.arms)
     return f"salt {config.salt}; arms {arms}"
 
 
 @dataclass(slots=True)
 class _Logged:
-    """What the log says, without the schedule."""
+    """The state that the log gives, without the schedule."""
 
     began_as: str
     started: float | None = None
@@ -69,6 +70,7 @@ class _Logged:
     rolled_back: set[str] = field(default_factory=set)
 
     def status(self, config: ExperimentConfig) -> Status:
+        """Return the status of an experiment that has begun."""
         if self.shipped is not None:
             return "shipped"
         if self.is_stopped:
@@ -77,7 +79,7 @@ class _Logged:
 
 
 def fold(config: ExperimentConfig, actions: Sequence[Action], now: float) -> Standing:
-    """The standing that an experiment's actions, in their order, lead to at a time (Unix seconds)."""
+    """Return the standing that an experiment's actions lead to at a time (Unix seconds)."""
     logged = _read(config, actions)
     if logged.started is None:
         return IDLE
@@ -100,9 +102,9 @@ def fold(config: ExperimentConfig, actions: Sequence[Action], now: float) -> Sta
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A time in which the same buckets were exposed: from `start` until before `end`, Unix seconds.
+    """A time in which the same buckets were exposed: from `start` until before `end`, in Unix seconds.
 
-    end: infinite for what still runs. limits: for each arm that was exposed, the bucket after its last one.
+    end: infinite if it still runs. limits: for each exposed arm, the bucket after its last exposed one.
     """
 
     start: float
@@ -111,11 +113,11 @@ class Run:
 
 
 def runs(config: ExperimentConfig, actions: Sequence[Action], now: float) -> list[Run]:
-    """When which units were exposed, in order. The schedule is taken to have always been the config's."""
+    """Return the runs of an experiment in order, as if the config had always had its present schedule."""
     logged_at = list(accumulate((action.time for action in actions), max))  # replicas' clocks differ
     started = next((action.time for action in actions if action.kind == "start"), now)
     steps = list(accumulate((seconds(hold) for _, hold in config.ramp), initial=started))[1:]
-    found: list[Run] = []
+    ran: list[Run] = []
     times = sorted({*logged_at, *(step for step in steps if step <= now)})
     for start, end in pairwise([*times, math.inf]):
         logged = _read(config, actions[: bisect_right(logged_at, start)])
@@ -125,11 +127,11 @@ def runs(config: ExperimentConfig, actions: Sequence[Action], now: float) -> lis
         spans = config.spans
         exposed = config.exposed(traffic, logged.rolled_back)
         limits = {arm: spans[arm][0] + buckets for arm, buckets in exposed.items() if buckets}
-        if found and found[-1].end == start and found[-1].limits == limits:
-            found[-1] = Run(found[-1].start, end, limits)
+        if ran and ran[-1].end == start and ran[-1].limits == limits:
+            ran[-1] = Run(ran[-1].start, end, limits)
         elif limits:
-            found.append(Run(start, end, limits))
-    return found
+            ran.append(Run(start, end, limits))
+    return ran
 
 
 def _read(config: ExperimentConfig, actions: Sequence[Action]) -> _Logged:
@@ -150,12 +152,12 @@ def _read(config: ExperimentConfig, actions: Sequence[Action]) -> _Logged:
             case "reinstate":
                 logged.rolled_back.discard(action.arm or "")
             case _:
-                pass  # about an arm that the config no longer has
+                pass  # the action is about an arm that the config no longer has
     return logged
 
 
 def _traffic(config: ExperimentConfig, logged: _Logged, now: float) -> tuple[float, float | None]:
-    """The traffic at a time, and when the schedule's next step comes, if any does."""
+    """Return the traffic at a time, and the time of the schedule's next step, if there is one."""
     if logged.traffic is not None:
         return logged.traffic, None
     end = logged.started or 0.0

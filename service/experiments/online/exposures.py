@@ -1,4 +1,4 @@
-"""Which units were exposed a moment ago, so that a unit's every request does not become an event."""
+"""Remembers the units that were exposed lately, so that only a unit's first request is logged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 
 class RecentlySeen:
-    """A set that forgets: the latest `capacity` members are known, at most twice as many are kept."""
+    """A set that forgets. It knows the latest `capacity` members and keeps at most twice as many."""
 
     def __init__(self, capacity: int = 50_000) -> None:
         self._capacity = capacity
@@ -14,7 +14,7 @@ class RecentlySeen:
         self._old: set[Hashable] = set()
 
     def add(self, member: Hashable) -> bool:
-        """Whether the member is new. One that is seen again stays known for longer."""
+        """Add a member and return whether it is new. A member that comes again stays known for longer."""
         if member in self._new:
             return False
         is_known = member in self._old
@@ -24,6 +24,6 @@ class RecentlySeen:
         return not is_known
 
     def forget(self, member: Hashable) -> None:
-        """As if it had not been seen."""
+        """Remove a member, so that it is new again."""
         self._new.discard(member)
         self._old.discard(member)

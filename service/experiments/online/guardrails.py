@@ -1,8 +1,8 @@
-"""When an arm has to go back to control: limits, and what must rule chance out before one counts as broken.
+"""Decides whether an arm breaks a guardrail, with a margin for chance.
 
-A guardrail is looked at every second, so a plain comparison with the limit would sooner or later be broken by
-chance. A share (of failed, or of slow requests) breaks its limit only where a share at the limit would show
-so many with a probability under `CHANCE`, by Chernoff's bound n·KL(k/n ‖ limit) > ln(1/CHANCE) (Hoeffding
+A guardrail is checked every second, so chance would sooner or later break a plain comparison with the limit.
+A share of failed or slow requests breaks its limit only if an arm exactly at the limit would show so many
+with a probability below `CHANCE`. The test is Chernoff's bound n·KL(k/n ‖ limit) > ln(1/CHANCE) (Hoeffding
 1963).
 """
 
@@ -19,26 +19,26 @@ from service.experiments.online.window import Counts
 
 CHANCE = 1e-4
 SHIFT_BINS = 10
-# Where nothing differs, PSI · nm/(n+m) is about χ² with SHIFT_BINS − 1 degrees of freedom;
-# this is its 1 − CHANCE quantile.
+# If nothing differs, PSI · nm/(n+m) is about χ² with SHIFT_BINS − 1 degrees of freedom.
+# This is the 1 − CHANCE quantile of that distribution.
 _SHIFT_BY_CHANCE = 33.72
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A guardrail that an arm broke; `detail` is one sentence for people."""
+    """A guardrail that an arm broke. `detail` is one sentence for people."""
 
     arm: str
     guardrail: str
     detail: str
 
 
-def breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -> Breach | None:
-    """The first guardrail that an arm's window breaks, if any. The sample ratio is checked elsewhere."""
+def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -> Breach | None:
+    """Return the first guardrail that an arm's window breaks, if any. The guard checks the sample ratio."""
     if counts.requests < limits.min_requests:
         return None
     if limits.error_rate is not None:
-        # The control's own errors are not the arm's doing.
+        # The arm does not cause the control's own errors.
         usual = control.errors / control.requests if control.requests else 0.0
         if exceeds(counts.errors, counts.requests, limits.error_rate + usual):
             return Breach(
@@ -68,7 +68,7 @@ def breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -> Bre
 
 
 def exceeds(count: int, total: int, limit: float) -> bool:
-    """Whether `count` of `total` is more than a share of `limit` makes by chance."""
+    """Return whether `count` of `total` is more than chance makes of a share of `limit`."""
     share = count / total if total else 0.0
     if share <= limit:
         return False
@@ -81,15 +81,15 @@ def exceeds(count: int, total: int, limit: float) -> bool:
 
 
 def population_stability(scores: NDArray[np.int64], reference: NDArray[np.int64]) -> float:
-    """The population stability index Σ (p − q) ln(p / q) over tenths of the reference.
+    """Return the population stability index Σ (p − q) ln(p / q) over tenths of the reference.
 
-    scores, reference: counts by the same fine bins. 0: alike; 0.1 is usually called small and 0.25 large.
-    Half a pair is added to each bin, so that an empty one stays finite.
+    scores, reference: counts by the same fine bins. 0 means alike; 0.1 is usually called small and 0.25
+    large. Half a pair is added to each bin, so that the index of an empty bin stays finite.
     """
     total = int(reference.sum())
     if not total or not scores.sum():
         return 0.0
-    # A fine bin goes to the tenth in which its middle lies: scores crowd, and equal ones stay together.
+    # A fine bin goes to the tenth that holds its middle, so that equal scores stay together.
     middles = np.cumsum(reference) - reference / 2
     tenth = np.minimum((middles * SHIFT_BINS / total).astype(np.int64), SHIFT_BINS - 1)
     p = np.bincount(tenth, weights=scores, minlength=SHIFT_BINS) + 0.5

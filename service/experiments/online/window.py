@@ -1,4 +1,4 @@
-"""What an arm did in the last seconds, on this replica."""
+"""A sliding window over the requests of one arm."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 SLOTS = 30
-"""A window moves on by a thirtieth of its length at a time."""
+"""A window advances by a thirtieth of its length at a time."""
 
 SCORE_BINS = 100
 UNBINNED = 64
 
-# 0.5 ms to 60 s, 10 % apart: a percentile read from it is right to 5 %.
+# 0.5 ms to 60 s, 10 % apart, so a percentile read from these bins is right to 5 %.
 LATENCY_BOUNDS = tuple(0.0005 * 1.1**step for step in range(124))
 
 
 @dataclass(slots=True)
 class Counts:
-    """Requests of one arm.
+    """Counts of one arm's requests.
 
-    errors: that the arm's variant failed. slow: over the guardrail's limit.
-    latencies: by LATENCY_BOUNDS. scores: pairs by score, (SCORE_BINS,) over [0, 1].
+    errors: requests that the arm's variant failed. slow: requests over the guardrail's limit.
+    latencies: requests by LATENCY_BOUNDS. scores: pairs by score, (SCORE_BINS,) over [0, 1].
     """
 
     requests: int = 0
@@ -36,6 +36,7 @@ class Counts:
     scores: NDArray[np.int64] = field(default_factory=lambda: np.zeros(SCORE_BINS, dtype=np.int64))
 
     def add(self, other: Counts) -> None:
+        """Add the counts of other requests of the arm."""
         self.requests += other.requests
         self.errors += other.errors
         self.slow += other.slow
@@ -44,11 +45,12 @@ class Counts:
 
     @property
     def error_rate(self) -> float | None:
+        """The share of requests that failed; None without requests."""
         return self.errors / self.requests if self.requests else None
 
     @property
     def p99_seconds(self) -> float | None:
-        """The 99th percentile: the upper bound of its bin."""
+        """The upper bound of the bin that holds the 99th percentile; None without requests."""
         total = int(self.latencies.sum())
         if not total:
             return None
@@ -58,18 +60,18 @@ class Counts:
 
 
 class Window:
-    """A sliding window over one arm's requests. Not thread-safe: it belongs to the event loop."""
+    """Counts the requests of the last seconds. Not thread-safe: it belongs to the event loop."""
 
     def __init__(self, seconds: float, slow_seconds: float | None) -> None:
         self._slot_seconds = seconds / SLOTS
         self._slow_seconds = slow_seconds
         self._slots: deque[tuple[int, Counts]] = deque()
-        self._unbinned: list[NDArray[np.float32]] = []  # scores of the last slot: cheaper to bin many at once
+        self._unbinned: list[NDArray[np.float32]] = []  # the last slot's; many are binned at once
 
     def record(
         self, now: float, seconds: float, *, scores: NDArray[np.float32] | None = None, is_error: bool = False
     ) -> None:
-        """One request that took so many seconds. scores: (pairs,) in [0, 1]; None where nobody asks."""
+        """Count one request that took so many seconds. scores: (pairs,) in [0, 1], or None if nobody asks."""
         slot = int(now / self._slot_seconds)
         if not self._slots or self._slots[-1][0] != slot:
             self._bin()
@@ -86,7 +88,7 @@ class Window:
                 self._bin()
 
     def total(self, now: float) -> Counts:
-        """All of the window that ends now."""
+        """Return the counts of the window that ends now."""
         self._bin()
         self._expire(int(now / self._slot_seconds))
         total = Counts()

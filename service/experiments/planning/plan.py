@@ -1,4 +1,4 @@
-"""What an experiment needs before it can say something, over all its arms."""
+"""Plans an experiment: the units and days that it needs, over all its arms."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DAYS = (7, 14, 28, 56)
 
 
 @dataclass(frozen=True, slots=True)
-class Arms:
-    """Weights as in the config, the control's first; the plan is for the arm that gets fewest units."""
+class ArmWeights:
+    """The arms' weights as in the config, control's first. The plan is for the arm with the fewest units."""
 
     weights: tuple[float, ...]
 
@@ -23,7 +23,7 @@ class Arms:
 
     @property
     def share(self) -> float:
-        """The smallest arm's part of its and control's units."""
+        """The smallest arm's share of its own and control's units."""
         return min(self.weights[1:]) / self.pair
 
     @property
@@ -33,17 +33,17 @@ class Arms:
 
     @property
     def pair_share(self) -> float:
-        """The part of all units that the smallest arm and control get."""
+        """The share of all units that the smallest arm and control get."""
         return self.pair / sum(self.weights)
 
     def level(self, alpha: float) -> float:
-        """α of one arm against control, so that the chance of any error is α (Bonferroni)."""
+        """Return the α of one arm against control, so that the chance of any error is α (Bonferroni)."""
         return alpha / (len(self.weights) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Units of all arms together; days where the traffic is known."""
+    """Units of all arms together, and days if the traffic is known."""
 
     units: int
     days: int | None
@@ -51,7 +51,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Provable:
-    """What looking at any time can show after so many days: a margin or difference of this size."""
+    """The smallest margin or difference that looking at any time can show after so many days."""
 
     days: int
     shift: float
@@ -59,7 +59,10 @@ class Provable:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """one_look: with one look at the end; any_time: with the confidence sequence, tuned to these units."""
+    """The needs of an experiment.
+
+    one_look: with one look at the end. any_time: with the confidence sequence, tuned to these units.
+    """
 
     one_look: Need
     any_time: Need
@@ -68,14 +71,17 @@ class Plan:
 
 def make_plan(
     question: Question,
-    arms: Arms,
+    arms: ArmWeights,
     *,
     alpha: float,
     power: float,
     units_per_day: float | None = None,
     every: int = 100,
 ) -> Plan:
-    """units_per_day: new units in the experiment, over all arms; every: units between two looks."""
+    """Return the plan for a question.
+
+    units_per_day: new units in the experiment, over all arms. every: units between two looks.
+    """
     level = arms.level(alpha)
 
     def need(of_pair: int) -> Need:

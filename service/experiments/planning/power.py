@@ -1,7 +1,8 @@
-"""How many units an experiment needs, with one look at the end or with looks at any time.
+"""The number of units that an experiment needs, with one look at the end or with looks at any time.
 
-The statistic is taken as a Brownian motion: with N units, the distance from what is to be ruled out, `shift`,
-and the standard deviation that the estimate would have after one unit, `tau`, all depends on shift √N / tau.
+The statistic is modelled as a Brownian motion. `shift` is the distance between the truth and the hypothesis
+to rule out; `tau` is the standard deviation of the estimate after one unit. With N units, everything depends
+on shift √N / tau.
 """
 
 from __future__ import annotations
@@ -15,20 +16,21 @@ from service.experiments.analysis.moments import Floats
 from service.experiments.analysis.sequences import Boundary
 
 PATHS = 20_000
-"""Simulated experiments: the power of a plan is right to within half a point."""
+"""Number of simulated experiments. It makes the power of a plan right to half a percentage point."""
 
-MOST_LOOKS = 200
+MAX_LOOKS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an experiment is to show of one metric, arm against control.
+    """The question of an experiment about one metric, arm against control.
 
-    baseline, sd: of control's units. margin: how much worse is good enough, None: show that there is a
-    difference. effect: the true change, arm minus control; both in the metric's unit.
+    baseline, sd: mean and standard deviation of control's units. margin: how much worse is good enough; None
+    asks whether there is a difference. effect: the true change, arm minus control. Margin and effect are in
+    the metric's unit.
     relative: the margin is declared as a share of control's value, which is then estimated too.
-    share: of the two arms' units, those of the arm. correlation: with the covariate (CUPED).
-    sign: 1 where more is better.
+    share: the arm's share of the units of both arms. correlation: that of the metric with its covariate
+    (CUPED). sign: 1 if more is better, else -1.
     """
 
     baseline: float
@@ -46,12 +48,12 @@ class Question:
 
     @property
     def shift(self) -> float:
-        """How far the truth is from what is to be ruled out."""
+        """The distance between the truth and the hypothesis to rule out."""
         return abs(self.effect) if self.margin is None else self.margin + self.sign * self.effect
 
     @property
     def tau(self) -> float:
-        """Standard deviation of what is tested, after one unit of both arms together."""
+        """Standard deviation of the tested estimate after one unit of both arms together."""
         weight = 1.0
         if self.relative and self.margin is not None and self.baseline > 0:
             weight = 1 - self.sign * self.margin / self.baseline
@@ -60,7 +62,7 @@ class Question:
 
 
 def fixed_units(question: Question, *, alpha: float, power: float) -> int:
-    """Units of both arms for one look at the end, with the 1 − α interval."""
+    """Return the units of both arms for one look at the end, with the 1 − α interval."""
     from scipy.stats import norm
 
     needed = norm.isf(alpha / 2) + norm.ppf(power)
@@ -68,7 +70,7 @@ def fixed_units(question: Question, *, alpha: float, power: float) -> int:
 
 
 def sequential_units(question: Question, *, alpha: float, power: float, every: int = 100) -> int:
-    """Units of both arms for looks after every so many units, with a sequence tuned to this very number."""
+    """Return the units of both arms for a look every `every` units, with a sequence tuned to the result."""
     looks, units = 100, 0
     for _ in range(3):  # the number of looks matters little, so this settles at once
         needed = float(np.quantile(_needed(alpha, looks), power))
@@ -78,27 +80,27 @@ def sequential_units(question: Question, *, alpha: float, power: float, every: i
 
 
 def sequential_power(question: Question, units: int, *, alpha: float, every: int = 100) -> float:
-    """The chance to conclude within so many units of both arms, with a sequence tuned to that number."""
+    """Return the chance to conclude within so many units of both arms, with a sequence tuned to them."""
     reached = question.shift * float(np.sqrt(units)) / question.tau
     return float((_needed(alpha, _looks(units, every)) <= reached).mean())
 
 
 def provable_shift(question: Question, units: int, *, alpha: float, power: float, every: int = 100) -> float:
-    """The smallest distance from the truth that so many units can rule out."""
+    """Return the smallest distance from the truth that so many units can rule out."""
     needed = float(np.quantile(_needed(alpha, _looks(units, every)), power))
     return needed * question.tau / float(np.sqrt(units))
 
 
 def _looks(units: int, every: int) -> int:
-    return min(max(units // every, 1), MOST_LOOKS)
+    return min(max(units // every, 1), MAX_LOOKS)
 
 
 @lru_cache(maxsize=32)
 def _needed(alpha: float, looks: int) -> Floats:
-    """(PATHS,): the smallest shift √N / tau with which each simulated experiment concludes.
+    """Return the smallest shift √N / tau with which each simulated experiment concludes, (PATHS,).
 
     At a share u of the units the estimate is clear of the interval's end when d·u + W(u) > multiplier(u)·√u,
-    with a Brownian motion W; the smallest such d over the looks is what the experiment needs.
+    with a Brownian motion W. The experiment needs the smallest such d over the looks.
     """
     rng = np.random.default_rng(7)
     share = np.arange(1, looks + 1) / looks

@@ -1,4 +1,4 @@
-"""An experiment on labelled data: two variants rank each query's titles, and simulated users click."""
+"""Replays an experiment on labelled data: two variants rank the titles, and simulated users click."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from numpy.typing import NDArray
 
 from service.experiments.analysis.moments import Floats
 from service.experiments.analysis.paired import paired
-from service.experiments.planning.clicks import Measure, Model, Rankings, Visits, rank
+from service.experiments.planning.clicks import ClickMeasure, ClickModel, Rankings, Visits, rank
 from service.experiments.planning.power import Question, sequential_power
-from service.experiments.planning.simulation import Design, Outcomes, Units, simulate
+from service.experiments.planning.simulation import Conclusions, Design, Units, simulate
 
-Places = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
-    """Pairs of a file: query_of (from 0) and grades, (pairs,) int64; levels: how many grades there are."""
+class LabelledPairs:
+    """The pairs of a file. query_of (from 0) and grades: (pairs,) int64. levels: the number of grades."""
 
-    query_of: Places
-    grades: Places
+    query_of: Integers
+    grades: Integers
     levels: int
 
     @classmethod
-    def of(cls, queries: list[str], grades: list[int], levels: int) -> Labelled:
+    def of(cls, queries: list[str], grades: list[int], levels: int) -> LabelledPairs:
+        """Number the queries in their order."""
         numbers: dict[str, int] = {}
         return cls(
             np.array([numbers.setdefault(query, len(numbers)) for query in queries], np.int64),
@@ -37,28 +38,28 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class World:
-    """Where a user asks one of the queries, each as likely, and sees the ranking of an arm.
+class SimulatedUsers:
+    """Users who ask one of the queries, each equally likely, and see the ranking of an arm.
 
-    `past`: a user's behaviour under control before the experiment, on the same query, serves as covariate.
+    past: a user's behaviour under control before the experiment, on the same query, is the covariate.
     """
 
     control: Rankings
     arm: Rankings
-    measure: Measure
+    measure: ClickMeasure
     past: bool = False
 
     @classmethod
     def of(
         cls,
-        data: Labelled,
+        data: LabelledPairs,
         scores: tuple[Floats, Floats],
         *,
-        model: Model,
-        measure: Measure,
+        model: ClickModel,
+        measure: ClickMeasure,
         past: bool = False,
-    ) -> World:
-        """scores: control's and the arm's, of the pairs."""
+    ) -> SimulatedUsers:
+        """Return users of the two rankings. scores: control's and the arm's scores of the pairs."""
         control, arm = (
             Rankings.of(rank(data.query_of, data.grades, of_arm), levels=data.levels, model=model)
             for of_arm in scores
@@ -67,6 +68,7 @@ class World:
 
     @property
     def queries(self) -> int:
+        """The number of queries."""
         return len(self.control.click)
 
     @cached_property
@@ -82,16 +84,16 @@ class World:
 
     @property
     def means(self) -> tuple[float, float]:
-        """Exactly what the measure is under control and under the arm."""
+        """The exact means of the measure under control and under the arm."""
         values, control, arm = self._tables
         return float((control @ values).mean()), float((arm @ values).mean())
 
-    def without_effect(self) -> World:
-        """The same with control's ranking in both arms: an A/A test."""
-        return World(self.control, self.control, self.measure, self.past)
+    def without_effect(self) -> SimulatedUsers:
+        """Return users who see control's ranking in both arms: an A/A test."""
+        return SimulatedUsers(self.control, self.control, self.measure, self.past)
 
     def draw(self, treated: NDArray[np.bool_], rng: np.random.Generator) -> Units:
-        """One user per place."""
+        """Draw one user for each element of `treated`."""
         query = rng.integers(0, self.queries, treated.shape)
         value = self._visits.draw(query + self.queries * treated, rng)
         return Units(value, covariate=self._visits.draw(query, rng) if self.past else None)
@@ -108,8 +110,8 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Shadow:
-    """What scoring every query under both arms shows without any user: means over queries."""
+class ShadowSummary:
+    """The comparison of both arms on every query, without any user: means over queries."""
 
     mean_delta: float
     abs_delta_p99: float
@@ -118,11 +120,11 @@ class Shadow:
     ndcg_loss: float | None
 
 
-def shadow(data: Labelled, scores: tuple[Floats, Floats]) -> Shadow:
-    """scores: control's and the arm's, in [0, 1], of the pairs."""
+def compare_scores(data: LabelledPairs, scores: tuple[Floats, Floats]) -> ShadowSummary:
+    """Compare the scores of both arms. scores: control's and the arm's scores of the pairs, in [0, 1]."""
     order = np.argsort(data.query_of, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(data.query_of[order])) + 1)
-    found = [paired(scores[0][g], scores[1][g], data.grades[g].tolist()) for g in groups]
+    differences = [paired(scores[0][g], scores[1][g], data.grades[g].tolist()) for g in groups]
     deltas = scores[1] - scores[0]
 
     def mean(values: list[float | None]) -> float | None:
@@ -131,22 +133,22 @@ def shadow(data: Labelled, scores: tuple[Floats, Floats]) -> Shadow:
 
     losses = [
         None if one.ndcg_control is None or one.ndcg_arm is None else one.ndcg_control - one.ndcg_arm
-        for one in found
+        for one in differences
     ]
-    return Shadow(
+    return ShadowSummary(
         mean_delta=float(deltas.mean()),
         abs_delta_p99=float(np.quantile(np.abs(deltas), 0.99)),
-        rank_correlation=mean([one.rank_correlation for one in found]),
-        top10_overlap=mean([one.top10_overlap for one in found]),
+        rank_correlation=mean([one.rank_correlation for one in differences]),
+        top10_overlap=mean([one.top10_overlap for one in differences]),
         ndcg_loss=mean(losses),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of many simulated experiments: shares of those that ever concluded so, at any look.
+    """The shares of many simulated experiments that ever drew each conclusion, at any look.
 
-    median_units: at which those that found the arm good (or else bad) did so; None where none did.
+    median_units: median units at which experiments found the arm good (or, if none did, bad); else None.
     """
 
     experiments: int
@@ -161,7 +163,10 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """planned_power: what the power calculation says for the true effect; None: good is not the truth."""
+    """The result of many simulated experiments.
+
+    planned_power: the calculated power for the true effect; None if the arm is not good in truth.
+    """
 
     control: float
     arm: float
@@ -171,26 +176,26 @@ class Replay:
     planned_power: float | None
     effect: Rates
     no_effect: Rates
-    example: Outcomes
+    example: Conclusions
 
 
 def replay(
-    world: World,
+    users: SimulatedUsers,
     design: Design,
     *,
     experiments: int,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Replay:
-    """Runs the experiment so many times as it is, and as often again without an effect (A/A)."""
-    control, arm = world.means
-    sd, correlation = world.spread
-    found = simulate(
-        design, world.draw, experiments=experiments, truth=arm - control, seed=seed, progress=progress
+    """Run the experiment `experiments` times as it is, and as often without an effect (A/A)."""
+    control, arm = users.means
+    sd, correlation = users.spread
+    with_effect = simulate(
+        design, users.draw, experiments=experiments, truth=arm - control, seed=seed, progress=progress
     )
-    alike = simulate(
+    without_effect = simulate(
         design,
-        world.without_effect().draw,
+        users.without_effect().draw,
         experiments=experiments,
         truth=0.0,
         seed=seed + 1,
@@ -203,9 +208,9 @@ def replay(
         correlation=correlation,
         design=design,
         planned_power=_planned(design, control, arm, sd, correlation),
-        effect=_rates(found),
-        no_effect=_rates(alike),
-        example=found,
+        effect=_rates(with_effect),
+        no_effect=_rates(without_effect),
+        example=with_effect,
     )
 
 
@@ -229,16 +234,16 @@ def _planned(design: Design, control: float, arm: float, sd: float, correlation:
     return sequential_power(question, design.units, alpha=design.alpha, every=design.every)
 
 
-def _rates(found: Outcomes) -> Rates:
-    good, bad = found.good > 0, found.bad > 0
-    ended = found.good[good] if good.any() else found.bad[bad]
+def _rates(conclusions: Conclusions) -> Rates:
+    good, bad = conclusions.good > 0, conclusions.bad > 0
+    ended = conclusions.good[good] if good.any() else conclusions.bad[bad]
     return Rates(
-        experiments=len(found.good),
+        experiments=len(conclusions.good),
         good=float(good.mean()),
         bad=float(bad.mean()),
         undecided=float((~good & ~bad).mean()),
-        different=float((found.different > 0).mean()),
-        missed=float((found.missed > 0).mean()),
-        mismatches=int((found.mismatch > 0).sum()),
+        different=float((conclusions.different > 0).mean()),
+        missed=float((conclusions.missed > 0).mean()),
+        mismatches=int((conclusions.mismatch > 0).sum()),
         median_units=int(np.median(ended)) if len(ended) else None,
     )

@@ -1,4 +1,4 @@
-"""Whole experiments, simulated many at once: what would they conclude, and how often would they be wrong?"""
+"""Simulates whole experiments, many at once, to see what they conclude and how often they are wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """What simulated units did, (experiments, units) each; None for a number that the metric lacks."""
+    """The numbers of simulated units, (experiments, units) each; None for a number that the metric lacks."""
 
     value: Floats
     denominator: Floats | None = None
@@ -29,14 +29,16 @@ class Units:
 
 
 Draw = Callable[[NDArray[np.bool_], np.random.Generator], Units]
-"""Units for a boolean array that says which are treated."""
+"""Draws units for a boolean array that says which units are in the arm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """units: of both arms; every: units between looks; share: of the units, those of the arm.
+    """The design of an experiment with control and one arm.
 
-    margin: relative to control's value where `relative`; None: is there a difference?
+    units: units of both arms. every: units between two looks. share: the arm's share of the units.
+    margin: how much worse is good enough, as a share of control's value if `relative`; None asks whether
+        there is a difference.
     """
 
     units: int
@@ -51,12 +53,12 @@ class Design:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
-    """By experiment, (experiments,): the number of units at the look that first says so, or NEVER.
+class Conclusions:
+    """Conclusions by experiment, (experiments,): the units at the first look that draws it, or NEVER.
 
-    good: better, or worse by less than the margin; bad: worse by more than the margin (none: worse).
-    different: the interval leaves 0 out; missed: it leaves the true difference out; mismatch: the sample
-    ratio's alarm.
+    good: better, or worse by less than the margin. bad: worse by more than the margin (without one: worse).
+    different: the interval excludes 0. missed: the interval excludes the true difference. mismatch: the
+    sample ratio raises its alarm.
     last: the contrast at the last look, arrays of (experiments,).
     """
 
@@ -76,10 +78,10 @@ def simulate(
     truth: float,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
-) -> Outcomes:
-    """Runs so many experiments to the end, looking after every `every` units.
+) -> Conclusions:
+    """Run `experiments` experiments to the end, with a look every `every` units.
 
-    truth: the true difference. progress: told how many experiments are done.
+    truth: the true difference. progress: is told how many experiments are done.
     """
     rng = np.random.default_rng(seed)
     at_once = max(1, CHUNK_UNITS // design.units)
@@ -91,7 +93,7 @@ def simulate(
     def joined(name: str) -> NDArray[np.int64]:
         return np.concatenate([getattr(part, name) for part in parts])
 
-    return Outcomes(
+    return Conclusions(
         good=joined("good"),
         bad=joined("bad"),
         different=joined("different"),
@@ -101,7 +103,7 @@ def simulate(
     )
 
 
-def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.random.Generator) -> Outcomes:
+def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.random.Generator) -> Conclusions:
     looks = max(1, design.units // design.every)
     treated = rng.random((experiments, looks * design.every)) < design.share
     arms = look_moments(draw(treated, rng), treated, looks)
@@ -109,8 +111,10 @@ def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.ran
     control, arm, overall = (
         estimate(part, pooled, ratio=design.ratio, adjusted=design.adjusted) for part in (*arms, pooled)
     )
-    found = contrast(control, arm, overall, Boundary(design.alpha, design.units))
-    low, high = (found.relative_low, found.relative_high) if design.relative else (found.low, found.high)
+    at_looks = contrast(control, arm, overall, Boundary(design.alpha, design.units))
+    low, high = (
+        (at_looks.relative_low, at_looks.relative_high) if design.relative else (at_looks.low, at_looks.high)
+    )
     worst, best = (low, high) if design.sign > 0 else (-high, -low)
     bar = 0.0 if design.margin is None else -design.margin
     units = (np.arange(looks) + 1) * design.every
@@ -118,31 +122,31 @@ def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.ran
     def first(condition: NDArray[np.bool_]) -> NDArray[np.int64]:
         return np.where(condition.any(1), units[condition.argmax(1)], NEVER)
 
-    return Outcomes(
+    return Conclusions(
         good=first(worst > bar),
         bad=first(best < bar),
-        different=first((found.low > 0) | (found.high < 0)),
-        missed=first((found.low > truth) | (found.high < truth)),
+        different=first((at_looks.low > 0) | (at_looks.high < 0)),
+        missed=first((at_looks.low > truth) | (at_looks.high < truth)),
         mismatch=first(_log_mismatch(arms, design.share) > -np.log(ALARM)),
-        last=_contrast(lambda name: getattr(found, name)[:, -1]),
+        last=_contrast(lambda name: getattr(at_looks, name)[:, -1]),
     )
 
 
 def look_moments(units: Units, treated: NDArray[np.bool_], looks: int) -> tuple[Moments, Moments]:
-    """Of control and of the arm at every look, (experiments, looks); without the skewness.
+    """Return the moments of control and of the arm at every look, (experiments, looks), without skewness.
 
-    treated: (experiments, units), units a multiple of looks.
+    treated: (experiments, units); the units are a multiple of the looks.
     """
     experiments, number = treated.shape
     shape = (experiments, looks, number // looks)
     weight = treated.reshape(shape).astype(np.float64)
     centre = np.zeros(3)
     shifted: dict[int, Floats] = {}
-    for place, column in enumerate((units.value, units.denominator, units.covariate)):
+    for index, column in enumerate((units.value, units.denominator, units.covariate)):
         if column is not None:
-            centre[place] = column.mean()
-            shifted[place] = (column - centre[place]).reshape(shape)
-    sums = np.zeros((2, experiments, looks, 3))  # of all, of the treated
+            centre[index] = column.mean()
+            shifted[index] = (column - centre[index]).reshape(shape)
+    sums = np.zeros((2, experiments, looks, 3))  # of all units, of the arm's
     products = np.zeros((2, experiments, looks, 3, 3))
     for i, left in shifted.items():
         of_treated = left * weight
@@ -150,8 +154,8 @@ def look_moments(units: Units, treated: NDArray[np.bool_], looks: int) -> tuple[
         for j, right in shifted.items():
             if j >= i:
                 for part, column in enumerate((left, of_treated)):
-                    found = np.einsum("elu,elu->el", column, right)
-                    products[part, ..., i, j] = products[part, ..., j, i] = found
+                    product = np.einsum("elu,elu->el", column, right)
+                    products[part, ..., i, j] = products[part, ..., j, i] = product
     counts = np.stack([np.full((experiments, looks), float(shape[2])), weight.sum(2)])
     totals = [np.cumsum(part, axis=2) for part in (counts, sums, products)]
     none = np.zeros((experiments, looks))
@@ -165,7 +169,7 @@ def _contrast(of: Callable[[str], Floats]) -> Contrast:
 
 
 def _log_mismatch(arms: tuple[Moments, Moments], share: float) -> Floats:
-    """`sample_ratio.sequential_p` as minus its logarithm, for arrays of counts."""
+    """Return minus the logarithm of `sample_ratio.sequential_p`, for arrays of counts."""
     from scipy.special import gammaln
 
     total = arms[0].units + arms[1].units

@@ -1,7 +1,7 @@
 """Quantiles of |score difference| over any number of pairs, from counts in logarithmic bins.
 
-Bins of one twentieth of a decade from 1e-6 to 1: a quantile is right to within 6 %, and histograms of
-replicas and days add up.
+A bin is one twentieth of a decade, from 1e-6 to 1. So a quantile is right to within 6 %, and the histograms
+of replicas and days can be added.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping
 BINS_PER_DECADE = 20
 SMALLEST = 1e-6
 LAST_BIN = BINS_PER_DECADE * 6
-"""Bin 0 holds everything below SMALLEST, the last one everything from 0.89 up."""
+"""Bin 0 holds everything below SMALLEST; the last bin holds everything from 0.89 up."""
 
 
 def bin_of(difference: float) -> int:
-    """The bin of one |difference|."""
+    """Return the bin of one |difference|."""
     if difference < SMALLEST:
         return 0
     return min(1 + int(math.log10(difference / SMALLEST) * BINS_PER_DECADE), LAST_BIN)
 
 
 def histogram(differences: Iterable[float]) -> dict[int, int]:
-    """Counts by bin."""
+    """Return the number of differences in each bin."""
     counts: dict[int, int] = {}
     for difference in differences:
         number = bin_of(difference)
@@ -32,7 +32,7 @@ def histogram(differences: Iterable[float]) -> dict[int, int]:
 
 
 def quantile(counts: Mapping[int, int], fraction: float) -> float | None:
-    """The |difference| below which that fraction lies (its bin's geometric middle); None without counts."""
+    """Return the |difference| below which a fraction lies (its bin's geometric middle), or None."""
     total = sum(counts.values())
     rank, seen = fraction * total, 0
     for number in sorted(counts):

@@ -17,19 +17,19 @@ from service.state_directory import state_directory
 CONNECT_S = 3
 LOCK_S = 3
 STATEMENT_S = 5
-"""A write or a look-up takes milliseconds; what takes this long hangs."""
+"""A write or a look-up takes milliseconds; a statement that takes this long hangs."""
 
 
 def default_url() -> str:
-    """SQLite in `$XDG_STATE_HOME/headroom/experiments.db`; XDG_STATE_HOME is ~/.local/state where not set."""
+    """Return the URL of `$XDG_STATE_HOME/headroom/experiments.db` (by default under ~/.local/state)."""
     return f"sqlite:///{state_directory() / 'experiments.db'}"
 
 
 def parse_url(url: str) -> URL:
-    """The URL with the driver that is used. Raises ValueError with one sentence that shows no password."""
+    """Return the URL with our driver. Raises ValueError with one sentence that shows no password."""
     try:
         parsed = make_url(url)
-    except (exc.ArgumentError, ValueError):  # such as a port that is no number
+    except (exc.ArgumentError, ValueError):  # such as a port that is not a number
         raise ValueError(
             "database_url: not a URL such as sqlite:////path/file.db or postgresql://user@host/name"
         ) from None
@@ -45,7 +45,7 @@ def parse_url(url: str) -> URL:
 
 
 def connect(url: URL) -> Engine:
-    """An engine for a URL from `parse_url`; opens no connection. Raises ValueError without the driver."""
+    """Return an engine for a URL from `parse_url`, not yet connected. Raises ValueError without a driver."""
     if url.drivername == "sqlite+pysqlite":
         return _sqlite(url)
     try:
@@ -68,18 +68,18 @@ def connect(url: URL) -> Engine:
 
 
 def reason_of(error: Exception) -> str:
-    """One line; the database's own words where there are some."""
+    """Return one line about an error, in the database's own words if there are any."""
     cause = getattr(error.__cause__, "orig", None) or error.__cause__ or error
     return " ".join(str(cause).split())[:200]
 
 
 @contextmanager
 def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> Iterator[Connection]:
-    """One transaction. A writing one takes SQLite's lock at once: a reading one could not be raised to it.
+    """Open one transaction.
 
-    seconds: what a statement may take (PostgreSQL).
-    Raises DatabaseUnavailable where the database cannot do its part. What a row's own content causes is
-    raised as it is.
+    write: takes SQLite's write lock at the start, because a reading transaction cannot always get it later.
+    seconds: limit of each statement (PostgreSQL).
+    Raises DatabaseUnavailable if the database fails. Errors caused by a row's content are raised unchanged.
     """
     try:
         with engine.connect().execution_options(headroom_write=write) as connection, connection.begin():
@@ -93,7 +93,7 @@ def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> I
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Several replicas do so on a new file at once, and this one statement does not wait for its lock."""
+    """Switch to WAL mode. The statement does not wait for its lock, so retry: replicas may start together."""
     latest = time.monotonic() + LOCK_S
     while True:
         try:
@@ -116,9 +116,9 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _: Any) -> None:
-        connection.isolation_level = None  # begin() below says when a transaction starts
+        connection.isolation_level = None  # begin() below starts the transactions
         _switch_to_wal(connection)
-        connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode safe against everything but a power cut
+        connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode, only a power cut loses data
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

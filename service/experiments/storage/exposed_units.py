@@ -1,4 +1,4 @@
-"""Writes which units were exposed: a row per unit, one more for each later epoch it came in, and counts."""
+"""Writes exposures: one row per unit, one more per later epoch in which the unit came, and the counts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Counted = tuple[str, str, str]
 
 
 def add(db: Connection, rows: Sequence[dict[str, Any]]) -> int:
-    """Stores the exposures, as rows of their table; returns how many units were not there yet."""
-    # Sorted: two replicas that wait for each other's rows must do so in the same order.
+    """Store the exposures, given as rows of their table. Return how many units are new."""
+    # Sorted, so that two replicas lock rows in the same order and cannot deadlock.
     rows = sorted(rows, key=lambda row: (row["experiment"], row["unit"], row["time"]))
     new: Counter[tuple[str, str]] = Counter()
     counted: list[Counted] = []
@@ -57,7 +57,7 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _add_returns(db: Connection, rows: Sequence[dict[str, Any]]) -> list[Counted]:
-    """Stores exposures of units that have a row, where they are new in their epoch."""
+    """Store exposures of units that have a row already but are new in their epoch."""
     first: dict[tuple[str, str], Any] = {}
     for experiment in sorted({row["experiment"] for row in rows}):
         units = sorted({row["unit"] for row in rows if row["experiment"] == experiment})
@@ -68,7 +68,7 @@ def _add_returns(db: Connection, rows: Sequence[dict[str, Any]]) -> list[Counted
     later = [
         {name: row[name] for name in ("experiment", "unit", "epoch", "time")}
         for row in rows
-        if (found := first.get(_key(row))) is not None and found.epoch != row["epoch"]
+        if (exposure := first.get(_key(row))) is not None and exposure.epoch != row["epoch"]
     ]
     if not later:
         return []

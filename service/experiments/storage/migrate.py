@@ -1,4 +1,4 @@
-"""Brings the database to the schema of this release, once, however many replicas start at the same time."""
+"""Brings the database to the schema of this release, once, even if many replicas start at the same time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sqlalchemy import Connection, Engine
 from service.errors import DatabaseUnavailable
 from service.experiments.storage.connection import transaction
 
-_LOCK = 0x68656164726F6F6D  # "headroom" in ASCII: PostgreSQL's advisory locks have numbers
+_LOCK = 0x68656164726F6F6D  # "headroom" in ASCII, because PostgreSQL's advisory locks have numbers
 _SECONDS = 60
 
 
 def migrate(engine: Engine) -> None:
-    """Applies the revisions that are missing, in one transaction under a lock.
+    """Apply the missing revisions in one transaction under a lock.
 
-    Raises DatabaseUnavailable; also where a later release of headroom has changed the schema.
+    Raises DatabaseUnavailable, also if a later release of headroom has changed the schema.
     """
     from alembic import command
     from alembic.config import Config

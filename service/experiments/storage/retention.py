@@ -1,4 +1,4 @@
-"""What is too old goes, a few rows at a time, so that no transaction holds a lock for long."""
+"""Deletes old rows, a few at a time, so that no transaction holds a lock for long."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, exists, select,
 from service.experiments.storage.schema import exposures, outcomes, returns, shadow_histograms, shadow_results
 
 GRACE_S = 86_400
-"""How long an outcome waits for its exposure, which may be in a replica's buffer."""
+"""How long an outcome waits for its exposure, which may still be in a replica's buffer."""
 
 
 def delete_chunk(db: Connection, *, cutoff: float, now: float, limit: int) -> int:
-    """Removes up to `limit` rows of each table from before the cutoff, and outcomes without exposure.
+    """Delete up to `limit` rows of each table from before the cutoff, and outcomes without exposure.
 
-    Returns how many rows were looked at; 0 when nothing is left to do.
+    Return how many rows were handled; 0 if nothing is left to do.
     """
     old = (
         (outcomes, outcomes.c.time < cutoff),
@@ -26,7 +26,7 @@ def delete_chunk(db: Connection, *, cutoff: float, now: float, limit: int) -> in
 
 
 def _match(db: Connection, waited_since: float, limit: int) -> int:
-    """Outcomes that came before their exposure: those that have it now are like the others, the rest go."""
+    """Settle outcomes that came before their exposure: mark those that have it now, delete the others."""
     waiting = outcomes.c.unmatched & (outcomes.c.received < waited_since)
     exposed = exists().where(
         exposures.c.experiment == outcomes.c.experiment, exposures.c.unit == outcomes.c.unit

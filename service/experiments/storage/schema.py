@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
-_SERIAL = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER keys by itself
+_SERIAL = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers only INTEGER keys automatically
 
 exposures = Table(
     "exposures",
@@ -89,17 +89,17 @@ outcomes = Table(
     Column("received", Double, nullable=False),
     Column("unmatched", Boolean, nullable=False, server_default=false()),
     PrimaryKeyConstraint("experiment", "id"),
-    # All that an analysis reads; else SQLite takes the primary key and reads all outcomes for every unit.
+    # Holds all columns that an analysis reads. Without it SQLite reads all outcomes for every unit.
     Index("outcomes_unit", "experiment", "unit", "metric", "time", "value"),
     Index("outcomes_time", "time"),
     sqlite_with_rowid=False,
 )
-# Few outcomes come before their exposure; the sweep that matches or removes them must not read the others.
+# Few outcomes come before their exposure. The sweep that settles them must not read the others.
 Index(
     "outcomes_unmatched",
     outcomes.c.received,
     postgresql_where=outcomes.c.unmatched,
-    sqlite_where=text("unmatched = 1"),  # SQLite compares the text with that of the query
+    sqlite_where=text("unmatched = 1"),  # SQLite uses the index only if the query has the same text
 )
 
 shadow_results = Table(

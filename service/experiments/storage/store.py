@@ -1,8 +1,8 @@
 """The experiments' database: exposures, outcomes, shadow results and actions. SQLAlchemy Core, no ORM.
 
-All methods block, may be called from any thread, and raise DatabaseUnavailable where the database cannot be
-reached. The schema is brought up to date by the first call that succeeds, so that a store made while the
-database was down heals by itself.
+All methods block, may be called from any thread, and raise DatabaseUnavailable if the database cannot be
+reached. The first call that succeeds brings the schema up to date, so that a store made while the database
+was down works as soon as it is back.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from service.experiments.storage.schema import (
 )
 
 MAX_LISTED = 10
-"""Names of metrics in a message."""
+"""Names of metrics in a message, at most."""
 
 _ACTIONS_LOCK = 0x6163746E
 _DAY_S = 86_400
 
 
 class Store:
-    """One database. Opens nothing before the first call.
+    """One database. Nothing is opened before the first call.
 
-    url: sqlite:////path/file.db or postgresql://user:password@host/name; none: `connection.default_url()`.
-    clock: seconds since the epoch; when rows arrived.
-    Raises ValueError for a URL of neither kind.
+    url: sqlite:////path/file.db or postgresql://user:password@host/name. Default: `connection.default_url()`.
+    clock: returns seconds since the epoch, for the time at which rows arrive.
+    Raises ValueError for another kind of URL.
     """
 
     def __init__(self, url: str | None = None, *, clock: Callable[[], float] = time.time) -> None:
@@ -63,26 +63,26 @@ class Store:
         return f"Store({self.url})"  # a URL hides its password
 
     def migrate(self) -> None:
-        """Brings the schema up to date; safe when several replicas do so at once."""
+        """Bring the schema up to date. Several replicas may do so at once."""
         with self._migrating:
             if not self._migrated:
                 migrate(self._engine)
                 self._migrated = True
 
     def close(self) -> None:
-        """Closes the connections; a later call opens them again."""
+        """Close the connections. A later call opens them again."""
         self._engine.dispose()
 
     def add_exposures(self, rows: Sequence[Exposure]) -> int:
-        """Stores the exposures of units that are new, or new in their epoch.
+        """Store the exposures of units that are new, or new in their epoch.
 
-        Returns how many units were not there yet.
+        Return how many units are new.
         """
         with self._write() as db:
             return exposed_units.add(db, [_exposure(row) for row in rows])
 
     def add_shadow(self, rows: Sequence[ShadowResult]) -> None:
-        """Stores shadow results."""
+        """Store shadow results."""
         pairs: Counter[tuple[str, str, int, int]] = Counter()
         for row in rows:
             for number, count in absolute_differences.histogram(row.abs_deltas).items():
@@ -106,12 +106,12 @@ class Store:
         known: Collection[str] = (),
         metrics: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> OutcomeReceipt:
-        """Stores outcomes; the same id again is a duplicate, whatever else it says.
+        """Store outcomes. The same id again is a duplicate, whatever its other fields hold.
 
-        known: experiments of the live config. An outcome of an experiment that is neither among them nor in
-        the database is unknown and not kept.
-        metrics: those that an experiment has; an outcome of another one is unknown and not kept. An
-        experiment that is not there takes any.
+        known: the experiments of the live config. An outcome is unknown and not stored if its experiment is
+        neither among them nor in the database.
+        metrics: the metrics of each experiment. An outcome of another metric is unknown and not stored. An
+        experiment that is missing here takes any metric.
         """
         experiments = self._experiments(rows, known)
         unknown: list[UnknownOutcome] = []
@@ -139,11 +139,9 @@ class Store:
         )
 
     def record_action(self, action: Action) -> int:
-        """Appends to the log of actions and returns its number. A second start gives the first one's."""
+        """Append to the log of actions and return the number; for a second start, that of the first."""
         with self._write() as db:
-            if upserts.is_postgresql(
-                db
-            ):  # so that the numbers' order is that in which actions become visible
+            if upserts.is_postgresql(db):  # so that actions become visible in the order of their numbers
                 db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ACTIONS_LOCK})")
             if action.kind == "start":
                 started = select(actions.c.number).where(
@@ -155,13 +153,13 @@ class Store:
             return int(db.execute(insert(actions).returning(actions.c.number), values).scalar_one())
 
     def actions(self, experiments: Collection[str]) -> list[tuple[int, Action]]:
-        """All actions on these experiments with their numbers, in the order in which they were taken."""
+        """Return all actions on these experiments with their numbers, in their order."""
         query = select(actions).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
         with self.read() as db:
             return [(int(row["number"]), _action(row)) for row in db.execute(query).mappings()]
 
     def exposure_counts(self, experiments: Collection[str]) -> dict[str, dict[str, int]]:
-        """Units ever exposed, by experiment and arm; costs the same at any number of units."""
+        """Return the units ever exposed, by experiment and arm. The cost does not grow with the units."""
         counts: dict[str, dict[str, int]] = {experiment: {} for experiment in experiments}
         query = select(exposure_counts).where(exposure_counts.c.experiment.in_(list(experiments)))
         with self.read() as db:
@@ -170,7 +168,7 @@ class Store:
         return counts
 
     def epoch_counts(self, experiments: Collection[str]) -> dict[str, dict[str, dict[str, int]]]:
-        """Units exposed in each epoch, by experiment, epoch (in order of time) and arm."""
+        """Return the units exposed in each epoch, by experiment, epoch (in order of time) and arm."""
         counts: dict[str, dict[str, dict[str, int]]] = {experiment: {} for experiment in experiments}
         query = (
             select(epoch_counts)
@@ -183,15 +181,15 @@ class Store:
         return counts
 
     def delete_older_than(self, cutoff: float, limit: int = upserts.CHUNK) -> int:
-        """Removes up to `limit` rows of each table that are older; returns how many, so 0 when it is done.
+        """Delete up to `limit` older rows of each table. Return how many; 0 means that none is left.
 
-        Outcomes for which no exposure came within a day go too. Actions and the counts by arm stay.
+        Outcomes for which no exposure came within a day are deleted too. Actions and counts by arm stay.
         """
         with self._write() as db:
             return retention.delete_chunk(db, cutoff=cutoff, now=self._clock(), limit=limit)
 
     def read(self, *, seconds: int = connection.STATEMENT_S) -> AbstractContextManager[Connection]:
-        """A transaction for queries. seconds: what one statement may take (PostgreSQL)."""
+        """Return a transaction for queries. seconds: limit of one statement (PostgreSQL)."""
         return self._transaction(write=False, seconds=seconds)
 
     def _write(self) -> AbstractContextManager[Connection]:
@@ -205,7 +203,7 @@ class Store:
             yield db
 
     def _experiments(self, rows: Sequence[Outcome], known: Collection[str]) -> set[str]:
-        """Those of the rows that there are: known ones, and those that had an exposure."""
+        """Return the known experiments, and those of the rows that had an exposure."""
         others = {row.experiment for row in rows}.difference(known)
         if not others:
             return set(known)
@@ -214,16 +212,14 @@ class Store:
             return set(known).union(db.scalars(query))
 
     def _record(self, rows: Sequence[tuple[int, Outcome]]) -> tuple[int, list[UnknownOutcome]]:
-        """Stores numbered outcomes; returns how many were new, and those of them without an exposure."""
+        """Store numbered outcomes. Return how many are new, and which of these have no exposure."""
         units: dict[str, set[str]] = {}
         for _, row in rows:
             units.setdefault(row.experiment, set()).add(row.unit)
         exposed: set[tuple[str, str]] = set()
         with self._write() as db:
-            for (
-                experiment,
-                of_experiment,
-            ) in units.items():  # (a, b) IN (...) would make SQLite read the table
+            for experiment, of_experiment in units.items():
+                # One query each, because SQLite answers (a, b) IN (...) by reading the whole table.
                 query = select(exposures.c.unit).where(
                     exposures.c.experiment == experiment, exposures.c.unit.in_(sorted(of_experiment))
                 )
@@ -250,7 +246,7 @@ class Store:
 
 
 def _listed(names: Collection[str]) -> str:
-    """The names, or where there are many the first of them: a message has no room for more."""
+    """Return the first names in order, as many as a message has room for."""
     return ", ".join(sorted(names)[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
 
 

@@ -1,4 +1,4 @@
-"""Statements that both databases have, each in its own dialect: insert what is new, add to counts."""
+"""Two statements in the dialects of both databases: insert new rows, and add to counts."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
 CHUNK = 500
-"""Rows of one statement: both databases limit its parameters."""
+"""Rows per statement; both databases limit a statement's parameters."""
 
 T = TypeVar("T")
 
 
 def is_postgresql(db: Connection) -> bool:
+    """Return whether the connection is to PostgreSQL."""
     return db.dialect.name == "postgresql"
 
 
 def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The rows, as many at a time as one statement takes."""
+    """Yield the rows in lists that fit into one statement."""
     for start in range(0, len(rows), CHUNK):
         yield rows[start : start + CHUNK]
 
 
 def insert_new(db: Connection, table: Table) -> Any:
-    """INSERT that passes over rows whose primary key is there already."""
+    """Return an INSERT that skips rows whose primary key exists."""
     return _insert(db, table).on_conflict_do_nothing(index_elements=list(table.primary_key))
 
 
 def add_counts(db: Connection, table: Table, column: str, rows: list[dict[str, Any]]) -> None:
-    """Adds each row's count to the one of its primary key, or inserts the row."""
+    """Add each row's count to that of the row with the same primary key, or insert the row."""
     statement = _insert(db, table)
     statement = statement.on_conflict_do_update(
         index_elements=list(table.primary_key),
@@ -41,5 +42,5 @@ def add_counts(db: Connection, table: Table, column: str, rows: list[dict[str, A
 
 
 def _insert(db: Connection, table: Table) -> Any:
-    """The two dialects' constructs have the same methods but no common type."""
+    """Return the dialect's INSERT; the two have the same methods but no common type."""
     return postgresql.insert(table) if is_postgresql(db) else sqlite.insert(table)

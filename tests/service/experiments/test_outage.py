@@ -37,7 +37,7 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
         await eventually(lambda: len(exposed(database)) == 10)
         await asyncio.to_thread(postgres.stop)
         try:
-            monkeypatch.setattr(live._writer, "_capacity", 20)
+            monkeypatch.setattr(live.writer, "_capacity", 20)
             await ask(*range(10, 40))
             assert service.metric("headroom_exposures_lost_total") == 10
             await eventually(lambda: service.metric("headroom_exposure_buffer_rows") == 20)
@@ -54,8 +54,8 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
                 None,
             )
             # A guardrail does not wait for the database either.
-            live.roll_back("prune20", [Breach("pruned", "p99", "slow")])
-            assert live.standings["prune20"].status == "rolled_back"
+            live.guard.roll_back("prune20", [Breach("pruned", "p99", "slow")])
+            assert live.ledger.standings["prune20"].status == "rolled_back"
         finally:
             await asyncio.to_thread(postgres.start)
         await eventually(lambda: len(exposed(database)) == 30, 20)
@@ -78,6 +78,6 @@ async def test_a_replica_that_never_saw_the_database_assigns_nobody_until_it_doe
         assert (answer["assignment"], answer["variant"]) == (None, "full")
         assert (await service.http.get("/health/ready")).status_code == 200
         blocked.unlink()
-        await eventually(lambda: service.pipeline._live.standings["prune20"].is_running)
+        await eventually(lambda: service.pipeline._live.ledger.standings["prune20"].is_running)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="user-1")
         assert answer["assignment"]["experiment"] == "prune20"

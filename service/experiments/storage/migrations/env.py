@@ -1,4 +1,4 @@
-"""Run by alembic: applies the revisions on the connection that migrate.py opened and locked."""
+"""Applies the revisions on the connection that migrate.py opened and locked. Alembic runs this file."""
 
 from alembic import context
 

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from service.deployment.config_file import first_problem
 from service.experiments.definition.buckets import BUCKETS, exposed_buckets, least_traffic
-from service.experiments.definition.config import ExperimentConfig, seconds
+from service.experiments.definition.config import ExperimentConfig
+from service.experiments.definition.fields import seconds
 from service.settings import LiveConfig
 
 CONTROL = {"name": "control", "variant": "full", "weight": 50}

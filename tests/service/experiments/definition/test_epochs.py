@@ -16,8 +16,9 @@ from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.epochs import Epoch
 from service.experiments.definition.events import Action, Exposure
 from service.experiments.definition.state import fold, identity, runs
-from service.experiments.online.live import COUNTS_EVERY, Experiments
-from service.experiments.online.observer import Observer
+from service.experiments.online.ledger import COUNTS_EVERY
+from service.experiments.online.live import LiveExperiments
+from service.experiments.online.observer import ExperimentObserver
 from service.experiments.storage.store import Store
 
 
@@ -35,7 +36,7 @@ class World:
     def __init__(self, store: Store, config: ExperimentConfig) -> None:
         self.store, self.config = store, config
         self.now = 1000.0
-        self.live = Experiments(store, Observer(), clock=lambda: self.now)
+        self.live = LiveExperiments(store, ExperimentObserver(), clock=lambda: self.now)
         self.assigner = Assigner((config,))
         self.live.apply(self.assigner, "v")
         self._seen: set[tuple[str, str]] = set()
@@ -44,14 +45,14 @@ class World:
         self.now += 10
         action = Action(experiment="prune20", kind=kind, time=self.now, actor="test", **more)
         self.store.record_action(action)
-        self.live.refresh()
+        self.live.ledger.refresh()
 
     def come(self, users: Iterable[int], lost: str = "", share: float = 0.0) -> None:
         """Users make a request each. lost: the arm of which this share of the users is not written down."""
         rows = []
         for user in users:
             self.now += 0.001
-            found = self.assigner.assign(f"user-{user}", {}, self.live.standings)
+            found = self.assigner.assign(f"user-{user}", {}, self.live.ledger.standings)
             if found is None or (found.arm == lost and user % 100 < 100 * share):
                 continue
             if (member := (found.epoch, f"user-{user}")) not in self._seen:
@@ -64,13 +65,13 @@ class World:
     def watch(self) -> frozenset[str]:
         """What a look of the guardrails has rolled back."""
         for _ in range(COUNTS_EVERY):
-            self.live.refresh()
-        self.live.watch()
-        self.live.refresh()
-        return self.live.standings["prune20"].rolled_back
+            self.live.ledger.refresh()
+        self.live.guard.watch()
+        self.live.ledger.refresh()
+        return self.live.ledger.standings["prune20"].rolled_back
 
     def report(self) -> Any:
-        spec = ReportSpec.of(self.config, self.live.history("prune20"), self.now)
+        spec = ReportSpec.of(self.config, self.live.ledger.history("prune20"), self.now)
         return analyse(self.store, spec, self.now).sample_ratio
 
 
@@ -84,8 +85,8 @@ def worlds(store: Store) -> Iterator[Any]:
 
     yield make
     for world in made:
-        world.live._writer.close(1)
-        world.live._thread.shutdown()
+        world.live.writer.close(1)
+        world.live.ledger._thread.shutdown()
 
 
 def test_an_arm_that_was_reinstated_does_not_roll_everything_back(worlds: Any) -> None:
@@ -134,8 +135,8 @@ def test_a_loss_that_was_mended_does_not_come_back_with_the_arm(worlds: Any) -> 
 def test_unequal_arms_at_small_traffic_are_expected_as_they_are_exposed(worlds: Any) -> None:
     """95 : 5 at 0.3 % are 28 buckets and 1; the next step exposes 95 and 5."""
     world = worlds(experiment({"control": 95, "pruned": 5}, traffic=0.003))
-    assert world.live.sample_ratio(world.config)[1] == {"control": 28, "pruned": 1}
-    epoch = world.live.standings["prune20"].epoch
+    assert world.live.ledger.sample_ratio(world.config)[1] == {"control": 28, "pruned": 1}
+    epoch = world.live.ledger.standings["prune20"].epoch
     pruned = np.random.default_rng(5).random(14_000) < 1 / 29
     for start in range(0, 14_000, 2000):
         world.store.add_exposures(
@@ -147,7 +148,7 @@ def test_unequal_arms_at_small_traffic_are_expected_as_they_are_exposed(worlds: 
         assert world.watch() == set()
     assert not world.report().alarm
     world.act("ramp", traffic=0.01)
-    assert world.live.sample_ratio(world.config)[1] == {"control": 95, "pruned": 5}
+    assert world.live.ledger.sample_ratio(world.config)[1] == {"control": 95, "pruned": 5}
 
 
 LOG: list[tuple[str, dict[str, Any]]] = [

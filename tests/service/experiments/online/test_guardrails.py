@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.experiments.definition.config import Guardrails
-from service.experiments.online.guardrails import Breach, breach, exceeds, population_stability
+from service.experiments.online.guardrails import Breach, exceeds, find_breach, population_stability
 from service.experiments.online.window import LATENCY_BOUNDS, SCORE_BINS, Counts, Window
 
 NOTHING = Guardrails(error_rate=None, srm=None)
@@ -21,34 +21,34 @@ def counts(requests: int = 1000, errors: int = 0, slow: int = 0, scores: np.ndar
 
 def test_an_arm_that_fails_is_found_and_one_that_fails_as_control_does_is_not() -> None:
     limits = Guardrails(error_rate=0.02)
-    found = breach("pruned", counts(errors=60), counts(), limits)
+    found = find_breach("pruned", counts(errors=60), counts(), limits)
     assert found == Breach(
         "pruned", "error_rate", "60 of 1000 requests failed; the limit is 0.02 over the control's 0"
     )
-    assert breach("pruned", counts(errors=60), counts(errors=50), limits) is None
-    assert breach("pruned", counts(errors=20), counts(), limits) is None
+    assert find_breach("pruned", counts(errors=60), counts(errors=50), limits) is None
+    assert find_breach("pruned", counts(errors=20), counts(), limits) is None
 
 
 def test_a_slow_arm_is_found() -> None:
     limits = Guardrails(error_rate=None, p99_ms=100)
-    assert breach("pruned", counts(slow=10), counts(), limits) is None
-    found = breach("pruned", counts(slow=40), counts(), limits)
+    assert find_breach("pruned", counts(slow=10), counts(), limits) is None
+    found = find_breach("pruned", counts(slow=40), counts(), limits)
     assert found is not None
     assert found.guardrail == "p99"
 
 
 def test_nothing_is_said_from_too_few_requests() -> None:
     limits = Guardrails(error_rate=0.02, p99_ms=1, score_shift=0.1, min_requests=50)
-    assert breach("pruned", counts(49, errors=49, slow=49), counts(), limits) is None
-    assert breach("pruned", counts(50, errors=50), counts(), limits) is not None
+    assert find_breach("pruned", counts(49, errors=49, slow=49), counts(), limits) is None
+    assert find_breach("pruned", counts(50, errors=50), counts(), limits) is not None
 
 
 def test_other_scores_are_found_and_alike_ones_are_not() -> None:
     random = np.random.default_rng(7)
     limits = Guardrails(error_rate=None, score_shift=0.1)
     control = counts(scores=random.beta(2, 5, 20_000))
-    assert breach("pruned", counts(scores=random.beta(2, 5, 20_000)), control, limits) is None
-    found = breach("pruned", counts(scores=random.beta(2.8, 5, 20_000)), control, limits)
+    assert find_breach("pruned", counts(scores=random.beta(2, 5, 20_000)), control, limits) is None
+    found = find_breach("pruned", counts(scores=random.beta(2.8, 5, 20_000)), control, limits)
     assert found is not None
     assert found.guardrail == "score_shift"
 
@@ -65,7 +65,7 @@ def test_chance_alone_takes_no_arm_back() -> None:
         arm = counts(
             requests, int(random.binomial(requests, 0.02)), int(random.binomial(requests, 0.01)), scores[0]
         )
-        alarms += breach("pruned", arm, counts(requests, scores=scores[1]), limits) is not None
+        alarms += find_breach("pruned", arm, counts(requests, scores=scores[1]), limits) is not None
     assert alarms <= 5
 
 
@@ -113,4 +113,4 @@ def test_scores_at_the_ends_of_the_range_have_a_bin() -> None:
 
 
 def test_limits_that_are_off_find_nothing() -> None:
-    assert breach("pruned", counts(errors=1000, slow=1000), counts(), NOTHING) is None
+    assert find_breach("pruned", counts(errors=1000, slow=1000), counts(), NOTHING) is None

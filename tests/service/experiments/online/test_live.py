@@ -14,8 +14,8 @@ from sqlalchemy import event
 
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.events import Action
-from service.experiments.online.live import Experiments
-from service.experiments.online.observer import Observer
+from service.experiments.online.live import LiveExperiments
+from service.experiments.online.observer import ExperimentObserver
 from service.experiments.storage.store import Store
 from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
@@ -38,14 +38,14 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
     tiny_checkpoint: Path, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = f"sqlite:///{path}"
-    ramped = config(ramp=[[0.5, "1h"]])  # its schedule reckons with the time of the start
-    async with serve(tiny_checkpoint, ramped, database_url=url) as service:
-        live = service.pipeline._live
+    live = config(ramp=[[1.0, "1d"]])  # so that the time of the start is looked at
+    async with serve(tiny_checkpoint, live, database_url=url) as service:
+        experiments = service.pipeline._live
         (time,) = sql(path, "SELECT time FROM actions")
         sql(path, "UPDATE actions SET time = 'soon'")  # nothing that a database that is down would raise
         await eventually(lambda: "cannot be kept up" in caplog.text)
-        rounds = live._refreshes
-        await eventually(lambda: live._refreshes > rounds + 1)
+        rounds = experiments.ledger._refreshes
+        await eventually(lambda: experiments.ledger._refreshes > rounds + 1)
         assert caplog.text.count("cannot be kept up") == 1
         assert (await service.http.get("/health/ready")).status_code == 200
 
@@ -53,7 +53,7 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
         store = Store(url)
         store.record_action(Action("prune20", "rollback", time, "guardrail", arm="pruned"))
         store.close()
-        await eventually(lambda: live.standings["prune20"].status == "rolled_back")
+        await eventually(lambda: experiments.ledger.standings["prune20"].status == "rolled_back")
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -71,7 +71,7 @@ async def test_a_replica_that_watches_no_guardrails_is_not_ready(
 
 async def test_an_edit_may_remove_an_experiment_while_its_start_is_recorded(path: Path) -> None:
     store = Store(f"sqlite:///{path}")
-    live = Experiments(store, Observer())
+    live = LiveExperiments(store, ExperimentObserver())
     reads, go_on = threading.Event(), threading.Event()
 
     @event.listens_for(store._engine, "after_cursor_execute")
@@ -86,11 +86,11 @@ async def test_an_edit_may_remove_an_experiment_while_its_start_is_recorded(path
     try:
         assert await asyncio.to_thread(reads.wait, 10)
         removed = asyncio.create_task(asyncio.to_thread(live.apply, Assigner(), "without"))
-        await eventually(lambda: not live.configs)
+        await eventually(lambda: not live.ledger.configs)
         go_on.set()
         await began
         await removed
-        assert (live.configs, live.config_version) == ((), "without")
+        assert (live.ledger.configs, live.ledger.config_version) == ((), "without")
     finally:
         go_on.set()
         await live.close(1)

@@ -7,10 +7,10 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from service.experiments.planning.clicks import DEPTH, EMPTY, Measure, Model, Rankings, Visits, rank
+from service.experiments.planning.clicks import DEPTH, EMPTY, ClickMeasure, ClickModel, Rankings, Visits, rank
 
 
-def user(rankings: Rankings, query: int, measure: Measure, rng: np.random.Generator) -> float:
+def user(rankings: Rankings, query: int, measure: ClickMeasure, rng: np.random.Generator) -> float:
     """One user, step by step."""
     clicks = []
     for place in range(DEPTH):
@@ -23,9 +23,9 @@ def user(rankings: Rankings, query: int, measure: Measure, rng: np.random.Genera
     return 0.0 if not clicks else 1.0 if measure == "clicked" else 1 / (clicks[0] + 1)
 
 
-@pytest.mark.parametrize("model", get_args(Model))
-@pytest.mark.parametrize("measure", get_args(Measure))
-def test_users_do_what_the_model_says_step_by_step(model: Model, measure: Measure) -> None:
+@pytest.mark.parametrize("model", get_args(ClickModel))
+@pytest.mark.parametrize("measure", get_args(ClickMeasure))
+def test_users_do_what_the_model_says_step_by_step(model: ClickModel, measure: ClickMeasure) -> None:
     rng = np.random.default_rng(1)
     grades = rng.integers(0, 3, (3, DEPTH))
     grades[2, 3:] = EMPTY

@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 from service.experiments.definition.events import Exposure, ShadowResult
 from service.experiments.storage.schema import exposures, shadow_results
 from service.experiments.storage.store import Store
-from service.experiments.storage.writer import Kind, Writer
+from service.experiments.storage.writer import RecordKind, Writer
 from tests.service.experiments.postgres import Cluster
 
 
@@ -25,11 +25,11 @@ class Counts:
     """What a writer reported."""
 
     def __init__(self) -> None:
-        self.written: Counter[Kind] = Counter()
-        self.lost: Counter[Kind] = Counter()
+        self.written: Counter[RecordKind] = Counter()
+        self.lost: Counter[RecordKind] = Counter()
 
     def writer(self, store: Store, capacity: int = 20_000, **options: float) -> Writer:
-        def count(counter: Counter[Kind], kind: Kind, rows: int) -> None:
+        def count(counter: Counter[RecordKind], kind: RecordKind, rows: int) -> None:
             counter[kind] += rows
 
         return Writer(

@@ -12,7 +12,17 @@ depends_on = None
 
 
 def upgrade() -> None:
-    serial = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+    _create_exposures()
+    _create_outcomes()
+    _create_shadow_results()
+    _create_actions()
+
+
+def _serial() -> sa.Column[int]:
+    return sa.Column("number", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True)
+
+
+def _create_exposures() -> None:
     op.create_table(
         "exposures",
         sa.Column("experiment", sa.Text, nullable=False),
@@ -34,6 +44,9 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
         comment="Units ever exposed, so that a check of the sample ratio costs the same at any size.",
     )
+
+
+def _create_outcomes() -> None:
     op.create_table(
         "outcomes",
         sa.Column("experiment", sa.Text, nullable=False),
@@ -56,9 +69,12 @@ def upgrade() -> None:
         postgresql_where=sa.text("unmatched"),
         sqlite_where=sa.text("unmatched = 1"),
     )
+
+
+def _create_shadow_results() -> None:
     op.create_table(
         "shadow_results",
-        sa.Column("number", serial, primary_key=True),
+        _serial(),
         sa.Column("experiment", sa.Text, nullable=False),
         sa.Column("arm", sa.Text, nullable=False),
         sa.Column("time", sa.Double, nullable=False),
@@ -83,9 +99,12 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
         comment="|Score difference| by logarithmic bin (absolute_differences.py) and day since the epoch.",
     )
+
+
+def _create_actions() -> None:
     op.create_table(
         "actions",
-        sa.Column("number", serial, primary_key=True),
+        _serial(),
         sa.Column("experiment", sa.Text, nullable=False),
         sa.Column("kind", sa.Text, nullable=False),
         sa.Column("time", sa.Double, nullable=False),

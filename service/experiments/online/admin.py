@@ -1,4 +1,4 @@
-"""What people do with the experiments: look at them, report outcomes, ramp, stop, ship."""
+"""The actions of people on the experiments, as HTTP calls them: show, record outcomes, ramp, stop, ship."""
 
 from __future__ import annotations
 
@@ -21,48 +21,49 @@ from service.experiments.analysis.views import (
 )
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action, Outcome, OutcomeReceipt
-from service.experiments.definition.state import IDLE, Standing
+from service.experiments.definition.state import Standing
 from service.experiments.online.guardrails import population_stability
-from service.experiments.online.live import Experiments
+from service.experiments.online.live import LiveExperiments
 
 REPORT_SECONDS = 5.0
-"""An analysis that is younger is shown again."""
+"""An analysis that is younger than this is shown again."""
 
 T = TypeVar("T")
 
 
-class Desk:
-    """The experiment routes' other side; asks the database in threads, and raises DatabaseUnavailable."""
+class ExperimentAdmin:
+    """Answers the experiment routes. Asks the database in threads, and raises DatabaseUnavailable."""
 
-    def __init__(self, experiments: Experiments) -> None:
-        self._experiments = experiments
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="desk")
+    def __init__(self, live: LiveExperiments) -> None:
+        self._ledger = live.ledger
+        self._windows = live.windows
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
         self._reports: dict[str, tuple[float, Report]] = {}
         self._analysing = asyncio.Lock()
 
     def close(self) -> None:
-        """Ends the threads after what they have in hand."""
+        """End the threads once they have finished their current calls."""
         self._threads.shutdown(wait=False)
 
     async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
-        """Stores outcomes; those with an id that is there already are counted and left alone."""
-        configs = self._experiments.configs
+        """Store outcomes. One whose id is stored already is counted as a duplicate."""
+        configs = self._ledger.configs
         known = {config.name for config in configs}
         metrics = {config.name: config.outcome_metrics for config in configs if config.metrics}
-        store = self._experiments.store
+        store = self._ledger.store
         return await self._in_thread(lambda: store.record_outcomes(outcomes, known, metrics))
 
     def listing(self) -> ExperimentsView:
-        """The experiments of the live config, as this replica knows them; asks no database."""
-        experiments = self._experiments
+        """Return the experiments of the live config as this replica knows them, without the database."""
+        ledger = self._ledger
         return ExperimentsView(
-            experiments.config_version,
-            experiments.state_version,
-            [self._view(config) for config in experiments.configs],
+            ledger.config_version,
+            ledger.state_version,
+            [self._view(config) for config in ledger.configs],
         )
 
     async def show(self, name: str, *, report: bool = True) -> ExperimentDetail:
-        """One experiment with its log and its analysis, which is None while the database is down."""
+        """Return one experiment with its log and its analysis, which is None while the database is down."""
         config = self._config(name)
         try:
             analysis = await self._report(config) if report else None
@@ -72,39 +73,39 @@ class Desk:
         fields = {field.name: getattr(view, field.name) for field in dataclasses.fields(view)}
         return ExperimentDetail(
             **fields,
-            history=[_action_view(action) for action in self._experiments.history(name)],
+            history=[_action_view(action) for action in self._ledger.history(name)],
             report=analysis,
         )
 
     async def ramp(
         self, name: str, *, traffic: float | None, reinstate: Sequence[str], reason: str, actor: str
     ) -> ExperimentDetail:
-        """Sets the traffic (None: the schedule's next step), and takes rolled back arms in again by name."""
+        """Set the traffic (None takes the schedule's next step) and reinstate rolled back arms by name."""
         config, standing = self._unfinished(name)
         for number, arm in enumerate(reinstate):
             if arm not in standing.rolled_back:
                 raise InvalidRequest(f"the arm {arm!r} is not rolled back", param=f"reinstate[{number}]")
-        left = standing.rolled_back - set(reinstate)
-        if left.issuperset(config.treatments):
+        still_back = standing.rolled_back - set(reinstate)
+        if still_back.issuperset(config.treatments):
             raise Conflict(
                 f"Guardrails rolled back every treatment arm of {name!r}; name those to take in again in "
-                f"`reinstate`: {', '.join(sorted(left))}."
+                f"`reinstate`: {', '.join(sorted(still_back))}."
             )
         if traffic is None:
             traffic = next_traffic(config, standing.traffic)
-        if (why := config.unexposed(traffic, left)) is not None:
-            raise InvalidRequest(why, param="traffic")
+        if (reason_refused := config.unexposed(traffic, still_back)) is not None:
+            raise InvalidRequest(reason_refused, param="traffic")
         actions = [self._action(name, "reinstate", actor, reason, arm=arm) for arm in reinstate]
         actions.append(self._action(name, "ramp", actor, reason, traffic=traffic))
         return await self._act(name, actions)
 
     async def stop(self, name: str, *, reason: str, actor: str) -> ExperimentDetail:
-        """Ends the experiment: everybody gets the default. Also takes back a `ship`."""
+        """End the experiment: everybody gets the default. This also undoes a `ship`."""
         self._config(name)
         return await self._act(name, [self._action(name, "stop", actor, reason)])
 
     async def ship(self, name: str, *, arm: str, reason: str, actor: str) -> ExperimentDetail:
-        """Ends the experiment: everybody but the holdout gets this arm's variant."""
+        """End the experiment: everybody but the holdout gets this arm's variant."""
         config, _ = self._unfinished(name)
         names = [candidate.name for candidate in config.arms]
         if arm not in names:
@@ -112,15 +113,15 @@ class Desk:
         return await self._act(name, [self._action(name, "ship", actor, reason, arm=arm)])
 
     def _config(self, name: str) -> ExperimentConfig:
-        config = self._experiments.config(name)
+        config = self._ledger.config(name)
         if config is None:
-            names = ", ".join(config.name for config in self._experiments.configs) or "none"
+            names = ", ".join(config.name for config in self._ledger.configs) or "none"
             raise NotFound(f"There is no experiment of this name in the live config; there are: {names}.")
         return config
 
     def _unfinished(self, name: str) -> tuple[ExperimentConfig, Standing]:
         config = self._config(name)
-        standing = self._experiments.standings.get(name, IDLE)
+        standing = self._ledger.standing(name)
         if standing.status == "shipped":
             raise Conflict(
                 f"The experiment {name!r} has shipped arm {standing.shipped!r}; stop it to take that back."
@@ -133,35 +134,30 @@ class Desk:
         return config, standing
 
     def _action(self, name: str, kind: Any, actor: str, reason: str, **more: Any) -> Action:
-        now = self._experiments.clock()
+        now = self._ledger.clock()
         return Action(experiment=name, kind=kind, time=now, actor=actor, reason=reason, **more)
 
     async def _act(self, name: str, actions: Sequence[Action]) -> ExperimentDetail:
-        def record() -> None:
-            for action in actions:
-                self._experiments.store.record_action(action)
-            self._experiments.refresh()
-
-        await self._in_thread(record)
+        await self._in_thread(lambda: self._ledger.record(actions))
         return await self.show(name, report=False)
 
     async def _report(self, config: ExperimentConfig) -> Report | None:
         from service.experiments.analysis.report import ReportSpec, analyse
 
         async with self._analysing:
-            now = self._experiments.clock()
+            now = self._ledger.clock()
             made, report = self._reports.get(config.name, (0.0, None))
             if report is None or now - made >= REPORT_SECONDS:
-                spec = ReportSpec.of(config, self._experiments.history(config.name), now)
-                report = await self._in_thread(lambda: analyse(self._experiments.store, spec, now))
+                spec = ReportSpec.of(config, self._ledger.history(config.name), now)
+                report = await self._in_thread(lambda: analyse(self._ledger.store, spec, now))
                 self._reports[config.name] = (now, report)
             return report
 
     def _view(self, config: ExperimentConfig) -> ExperimentView:
-        experiments = self._experiments
-        standing = experiments.standings.get(config.name, IDLE)
-        exposures = experiments.exposures.get(config.name, {})
-        counts, buckets = experiments.sample_ratio(config)
+        ledger = self._ledger
+        standing = ledger.standing(config.name)
+        exposures = ledger.exposures.get(config.name, {})
+        counts, buckets = ledger.sample_ratio(config)
         return ExperimentView(
             name=config.name,
             status=standing.status,
@@ -186,8 +182,8 @@ class Desk:
         )
 
     def _guardrail_view(self, config: ExperimentConfig, arm: str) -> GuardrailView:
-        counts = self._experiments.window(config.name, arm)
-        control = self._experiments.window(config.name, config.control)
+        counts = self._windows.counts(config.name, arm)
+        control = self._windows.counts(config.name, config.control)
         shift = None
         if config.guardrails.score_shift is not None and arm != config.control:
             shift = population_stability(counts.scores, control.scores)
@@ -201,7 +197,7 @@ class Desk:
 
 
 def next_traffic(config: ExperimentConfig, traffic: float) -> float:
-    """The step of the ramp above this traffic; what the ramp ends with where there is none."""
+    """Return the ramp's next step above this traffic, or the traffic at its end if there is none."""
     return min((step for step, _ in config.ramp if step > traffic), default=config.traffic)
 
 

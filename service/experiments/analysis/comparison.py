@@ -1,8 +1,8 @@
-"""When the arms that are compared ran: only units exposed then, and only what they did meanwhile, count.
+"""Finds the times in which the compared arms ran. Only units and outcomes of these times count.
 
-An arm that was rolled back is compared with control's units of the same time: what changed in the world
-before or after must not look like the arm's doing. An outcome from after the end (a stop, a ship, a rollback,
-less traffic) would be the default's in every arm, and hide what the arm did.
+An arm that was rolled back is compared with control's units of the same time, so that changes in the world
+before or after do not look like the arm's effect. An outcome from after the end (a stop, a ship, a rollback,
+less traffic) comes from the default in every arm, and would hide the arm's effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Condition = ColumnElement[bool]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A time without a break. limits: only buckets below these take part, by arm; None: all exposed ones."""
+    """A time without a break. limits: by arm, only buckets below these count; None counts all."""
 
     start: float
     end: float
@@ -31,11 +31,11 @@ class Stretch:
 
 
 @dataclass(frozen=True, eq=False)
-class Treatment:
-    """Arms that ran at the same times as each other, control among them, and those times.
+class Comparison:
+    """Arms that ran at the same times, control among them, and those times.
 
-    has_returns: control went on alone in between, so that its units of the times after it may have come
-        before; they count from when they came again, as the units of an arm that was away do.
+    has_returns: control ran alone in between. Units that came back to it later count from their return, as
+        the units of an arm that was away do.
     """
 
     arms: tuple[str, ...]
@@ -43,33 +43,33 @@ class Treatment:
     has_returns: bool
 
     @classmethod
-    def of(cls, arms: Iterable[str], runs: Sequence[Run]) -> Treatment:
-        """arms: control and others; runs: of the experiment. The arms count while all of them are exposed."""
+    def of(cls, arms: Iterable[str], runs: Sequence[Run]) -> Comparison:
+        """Compare arms, control among them, while all of them are exposed. runs: the experiment's."""
         arms = tuple(arms)
-        places = [place for place, run in enumerate(runs) if run.limits.keys() >= set(arms)]
-        found: list[Stretch] = []
+        indices = [index for index, run in enumerate(runs) if run.limits.keys() >= set(arms)]
+        stretches: list[Stretch] = []
         highest = dict.fromkeys(arms, 0)
-        for place in places:
-            run = runs[place]
+        for index in indices:
+            run = runs[index]
             limits = {arm: run.limits[arm] for arm in arms}
-            # Buckets above these were exposed before, and are not now.
+            # The buckets from these limits up to `highest` were exposed before, and are not now.
             is_lower = any(limits[arm] < highest[arm] for arm in arms)
             highest = {arm: max(highest[arm], limits[arm]) for arm in arms}
-            last = found[-1] if found else None
+            last = stretches[-1] if stretches else None
             if last is not None and last.end == run.start and last.limits is None and not is_lower:
-                found[-1] = Stretch(last.start, run.end, None)
+                stretches[-1] = Stretch(last.start, run.end, None)
             else:
-                start = run.start if place else -math.inf  # nobody was exposed before
-                found.append(Stretch(start, run.end, limits if is_lower else None))
-        between = range(places[0], places[-1]) if places else range(0)
-        return cls(arms, tuple(found), any(place not in places for place in between))
+                start = run.start if index else -math.inf  # nobody was exposed before
+                stretches.append(Stretch(start, run.end, limits if is_lower else None))
+        between = range(indices[0], indices[-1]) if indices else range(0)
+        return cls(arms, tuple(stretches), any(index not in indices for index in between))
 
     @cached_property
     def _ends(self) -> list[tuple[float, Mapping[str, int] | None]]:
-        """When units lose their arm, and the limits of the buckets that keep it then; None: none does."""
+        """The times when units lose their arm, with the limits of the buckets that keep it (None: none)."""
         ends: list[tuple[float, Mapping[str, int] | None]] = []
-        for place, stretch in enumerate(self.stretches):
-            later = self.stretches[place + 1] if place + 1 < len(self.stretches) else None
+        for index, stretch in enumerate(self.stretches):
+            later = self.stretches[index + 1] if index + 1 < len(self.stretches) else None
             if later is None or later.start != stretch.end:
                 if stretch.end < math.inf:
                     ends.append((stretch.end, None))
@@ -78,7 +78,7 @@ class Treatment:
         return ends
 
     def units(self, experiment: str) -> FromClause:
-        """A row per unit that was exposed then: experiment, unit, arm, bucket, time of its first exposure."""
+        """Return one row per exposed unit: experiment, unit, arm, bucket, time of its first exposure."""
         columns = [exposures.c[name] for name in ("experiment", "unit", "arm", "bucket")]
         theirs = and_(exposures.c.experiment == experiment, exposures.c.arm.in_(self.arms))
         first = select(*columns, exposures.c.time).where(theirs, self._during(exposures.c.time))
@@ -95,7 +95,7 @@ class Treatment:
         return select(*keys, func.min(rows.c.time).label("time")).group_by(*keys).subquery()
 
     def lasts(self, units: FromClause, time: ColumnElement[Any]) -> Condition:
-        """Whether a unit of `units()` has its arm at a time after its exposure."""
+        """Return the condition that a unit of `units()` has its arm at a time after its exposure."""
         return or_(
             false(),
             *(
@@ -105,7 +105,7 @@ class Treatment:
         )
 
     def lasts_through(self, units: FromClause, seconds: float) -> Condition:
-        """Whether a unit keeps its arm for so long after its exposure, without a break."""
+        """Return the condition that a unit keeps its arm for so long after its exposure, without a break."""
         breaks = (
             and_(
                 units.c.time < end,
@@ -129,14 +129,14 @@ class Treatment:
         return units.c.bucket < case(dict(limits), value=units.c.arm, else_=0)
 
 
-def treatments(control: str, others: Sequence[str], runs: Sequence[Run]) -> dict[str, Treatment]:
-    """By arm: what it is compared by. Arms that ran at the same times share one, and all their units."""
+def comparisons(control: str, others: Sequence[str], runs: Sequence[Run]) -> dict[str, Comparison]:
+    """Return each arm's comparison with control. Arms that ran at the same times share one."""
     together: dict[tuple[int, ...], list[str]] = {}
     for arm in others:
-        places = tuple(place for place, run in enumerate(runs) if run.limits.keys() >= {control, arm})
-        together.setdefault(places, []).append(arm)
-    found: dict[str, Treatment] = {}
+        indices = tuple(index for index, run in enumerate(runs) if run.limits.keys() >= {control, arm})
+        together.setdefault(indices, []).append(arm)
+    by_arm: dict[str, Comparison] = {}
     for arms in together.values():
-        shared = Treatment.of([control, *arms], runs)
-        found.update(dict.fromkeys(arms, shared))
-    return found
+        shared = Comparison.of([control, *arms], runs)
+        by_arm.update(dict.fromkeys(arms, shared))
+    return by_arm

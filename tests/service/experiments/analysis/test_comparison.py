@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 
 from service.experiments.analysis import aggregates
+from service.experiments.analysis.comparison import comparisons
 from service.experiments.analysis.moments import Moments
 from service.experiments.analysis.report import ReportSpec, analyse
-from service.experiments.analysis.treatment import treatments
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.epochs import Epoch
 from service.experiments.definition.events import Action, Exposure, Outcome
@@ -91,7 +91,7 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
 
     # Traffic halves: the upper half of each arm's buckets ends, the lower half goes on and is counted.
     log = [*(action for _, action in store.actions(["e"])), Action("e", "ramp", PERIOD, "test", traffic=0.5)]
-    during = treatments("control", ["pruned"], runs(config, log, 5 * PERIOD))["pruned"]
+    during = comparisons("control", ["pruned"], runs(config, log, 5 * PERIOD))["pruned"]
     sums = np.where(buckets % 5000 < 2500, sum(values), values[0])
     moments = aggregates.measure(store, "e", SPENT, 5 * PERIOD, during).moments
     for arm in ("control", "pruned"):
@@ -100,7 +100,7 @@ def test_an_arms_harm_does_not_fade_after_its_end(store: Store) -> None:
     # A window has to be over before the end: the units of the last hours do not count.
     windowed = SPENT.model_copy(update={"window_hours": 24.0 * 9.5})
     log = [*(action for _, action in store.actions(["e"])), Action("e", "stop", PERIOD, "test")]
-    during = treatments("control", ["pruned"], runs(config, log, 5 * PERIOD))["pruned"]
+    during = comparisons("control", ["pruned"], runs(config, log, 5 * PERIOD))["pruned"]
     moments = aggregates.measure(store, "e", windowed, 5 * PERIOD, during).moments
     for arm in ("control", "pruned"):
         through = (arms == arm) & (exposed <= PERIOD - 9.5 * DAY)
@@ -179,7 +179,7 @@ def test_after_its_return_an_arm_meets_control_units_that_return_too(store: Stor
         ],
     )
     log = [action for _, action in store.actions(["e"])]
-    by_arm = treatments("control", ["b", "c"], runs(config, log, 400.0))
+    by_arm = comparisons("control", ["b", "c"], runs(config, log, 400.0))
     clicks = Metric(name="clicks")
 
     def measured(arm: str, metric: Metric = clicks) -> dict[str, list[float]]:
@@ -253,7 +253,7 @@ def test_a_stop_and_a_resumption_lose_only_what_happened_between(store: Store) -
         ],
     )
     log = [action for _, action in store.actions(["e"])]
-    during = treatments("control", ["b"], runs(config, log, 400.0))["b"]
+    during = comparisons("control", ["b"], runs(config, log, 400.0))["b"]
     found = aggregates.measure(store, "e", Metric(name="clicks"), 400.0, during).moments["control"]
     assert found.units == 2
     assert float(found.mean[0] * 2) == pytest.approx(1101 + 1001)  # the high one was off until 300

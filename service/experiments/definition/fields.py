@@ -1,0 +1,96 @@
+"""The types of an experiment's fields: names, units, attributes, shares and durations."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetPydanticSchema,
+    PlainValidator,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError, core_schema
+
+MAX_UNIT_CHARS = 256
+MAX_ATTRIBUTES = 16
+MAX_ATTRIBUTE_CHARS = 256
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def seconds(duration: str) -> float:
+    """Return the seconds of a duration such as `30s`, `15m`, `1.5h` or `7d`. Raises ValueError."""
+    match = _DURATION.fullmatch(duration)
+    if match is None:
+        raise ValueError(f"{duration!r} is no duration; write a number and s, m, h or d, such as 30s or 1.5h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _duration(text: str) -> str:
+    if not seconds(text) > 0:
+        raise ValueError("must be longer than 0s")
+    return text
+
+
+def _storable(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("unstorable", "must not hold a NUL character: PostgreSQL cannot keep it")
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise PydanticCustomError("unstorable", "must not hold half of a surrogate pair: it is no character")
+    return text
+
+
+STORABLE_PATTERN = r"^[^\x00]*$"
+STORABLE = GetPydanticSchema(
+    lambda kind, handler: core_schema.no_info_after_validator_function(_storable, handler(kind)),
+    lambda core, handler: handler(core) | {"pattern": STORABLE_PATTERN},
+)
+"""Marks text that goes into the database, or is compared with such text: both databases must be able to keep
+it."""
+
+
+def _attribute(value: Any) -> str | float | bool:
+    if isinstance(value, str):
+        if len(value) > MAX_ATTRIBUTE_CHARS:
+            raise ValueError(f"is longer than {MAX_ATTRIBUTE_CHARS} characters")
+        return _storable(value)
+    if isinstance(value, bool | int | float) and math.isfinite(value):
+        return value
+    raise ValueError("should be a string, a finite number or a bool")
+
+
+ConfigName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
+Salt = Annotated[str, StringConstraints(min_length=1, max_length=128), STORABLE]
+Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS), STORABLE]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Duration = Annotated[str, AfterValidator(_duration)]
+AttributeName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=64),
+    STORABLE,
+    # `allOf`, because pydantic turns a plain pattern of keys into `patternProperties`, which binds no other
+    # key.
+    WithJsonSchema(
+        {"type": "string", "minLength": 1, "maxLength": 64, "allOf": [{"pattern": STORABLE_PATTERN}]}
+    ),
+]
+Attribute = Annotated[
+    str | float | bool,
+    PlainValidator(_attribute),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "maxLength": MAX_ATTRIBUTE_CHARS, "pattern": STORABLE_PATTERN},
+                {"type": "number"},
+                {"type": "boolean"},
+            ]
+        }
+    ),
+]
+"""An attribute of a request: text, a number or a bool. JSON's types are kept apart."""

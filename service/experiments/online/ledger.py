@@ -1,0 +1,210 @@
+"""The state of the experiments: the actions in the database, and those that are not recorded there yet.
+
+Requests read `standings`, which is replaced as a whole, and never wait for the database. One thread talks to
+the database: it reads the log of actions every second and records the roll-backs of this replica. While the
+database is down, the last standings stay in force. A roll-back counts at once and is recorded later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from service.errors import DatabaseUnavailable
+from service.experiments.definition.config import ExperimentConfig
+from service.experiments.definition.events import Action
+from service.experiments.definition.state import IDLE, Standing, fold, identity
+from service.experiments.online.observer import ExperimentObserver
+from service.experiments.online.supervisor import Supervisor
+from service.experiments.storage.store import Store
+
+logger = logging.getLogger("headroom.experiments")
+
+REFRESH_SECONDS = 1.0
+COUNTS_EVERY = 5
+"""The number of refreshes per count of the exposed units."""
+
+SCHEDULE = "schedule"
+
+
+class Ledger:
+    """The actions, standings and exposure counts of the live config's experiments.
+
+    Args:
+        store: the database, which is opened with the first config that has an experiment.
+        observer: is told the version of the state.
+        clock: returns Unix seconds.
+        monotonic: returns seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        observer: ExperimentObserver,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.configs: tuple[ExperimentConfig, ...] = ()
+        self.config_version = ""
+        self.standings: Mapping[str, Standing] = {}
+        self.exposures: Mapping[str, Mapping[str, int]] = {}
+        self.state_version = 0
+        self._observer = observer
+        self._supervisor = Supervisor(monotonic)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="experiments")
+        self._lock = threading.Lock()  # guards what the thread shares with the event loop
+        self._log: Mapping[str, Sequence[Action]] = {}
+        self._unrecorded: list[Action] = []
+        self._has_unrecorded = asyncio.Event()
+        self._epoch_counts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
+        self._refreshes = 0
+        self._database_failed = False
+
+    def apply(self, configs: tuple[ExperimentConfig, ...], config_version: str) -> None:
+        """Put a config's experiments in force. Blocks until the database has said where they stand.
+
+        If the database is down, the last known state is used. If it refuses one of the experiments, its
+        error is raised and nothing changes.
+        """
+        self._thread.submit(self._apply, configs, config_version).result()
+
+    def refresh(self) -> None:
+        """Record the unrecorded actions, and read the log again. Blocks.
+
+        If the database is down, the state stays as it is.
+        """
+        self._thread.submit(self._refresh).result()
+
+    async def follow(self) -> None:
+        """Refresh every second, and at once if a roll-back is to be recorded."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._has_unrecorded.wait()
+            self._has_unrecorded.clear()
+            with self._supervisor.supervise("the state of the experiments"):
+                await loop.run_in_executor(self._thread, self._refresh)
+
+    def flush(self) -> None:
+        """Record the unrecorded actions, so that other replicas learn of a roll-back of the last second."""
+        if self._unrecorded:
+            self.refresh()
+
+    def close(self) -> None:
+        """End the thread and close the database. Blocks."""
+        self._thread.shutdown()
+        self.store.close()
+
+    def add(self, actions: Sequence[Action]) -> None:
+        """Put actions in force on this replica now, and have them recorded soon. On the event loop."""
+        with self._lock:
+            self._unrecorded += actions
+        self._has_unrecorded.set()
+        self._fold()
+
+    def record(self, actions: Sequence[Action]) -> None:
+        """Record actions, then put them in force. Blocks. Raises DatabaseUnavailable."""
+        for action in actions:
+            self.store.record_action(action)
+        self.refresh()
+
+    def config(self, name: str) -> ExperimentConfig | None:
+        """Return the experiment of this name in the live config."""
+        return next((config for config in self.configs if config.name == name), None)
+
+    def standing(self, name: str) -> Standing:
+        """Return where an experiment stands."""
+        return self.standings.get(name, IDLE)
+
+    def history(self, name: str) -> list[Action]:
+        """Return the actions on an experiment in their order, as far as this replica knows them."""
+        with self._lock:
+            return self._actions(name)
+
+    def sample_ratio(self, config: ExperimentConfig) -> tuple[dict[str, int], dict[str, int]]:
+        """Return two counts by arm: the units that came in the present epoch, and the exposed buckets."""
+        standing = self.standing(config.name)
+        buckets = config.exposed(standing.traffic, standing.rolled_back)
+        units = self._epoch_counts.get(config.name, {}).get(standing.epoch, {})
+        return {arm: units.get(arm, 0) for arm in buckets}, buckets
+
+    # Only the ledger's thread runs _apply, _refresh, _synchronise, _exchange and _read.
+
+    def _apply(self, configs: tuple[ExperimentConfig, ...], config_version: str) -> None:
+        # The experiments of the last config stay in force until all is known about the new ones.
+        self._synchronise({config.name: config for config in (*self.configs, *configs)})
+        with self._lock:
+            self.standings = self._folded(configs)
+            self.configs, self.config_version = configs, config_version
+        self._observer.state(self.state_version)
+
+    def _refresh(self) -> None:
+        try:
+            self._synchronise({config.name: config for config in self.configs})
+        finally:
+            self._fold()  # the schedule goes on even if the database is down
+
+    def _synchronise(self, configs: Mapping[str, ExperimentConfig]) -> None:
+        if not configs and not self._unrecorded:
+            return
+        try:
+            self._exchange(configs)
+            if self._database_failed:
+                logger.warning("the experiments' database is back")
+            self._database_failed = False
+        except DatabaseUnavailable as error:
+            if not self._database_failed:
+                logger.error("the experiments' database is down, the last state stays in force: %s", error)
+            self._database_failed = True
+
+    def _exchange(self, configs: Mapping[str, ExperimentConfig]) -> None:
+        names = list(configs)
+        while self._unrecorded:
+            self.store.record_action(self._unrecorded[0])
+            self._read(names)  # before the deletion, so that the action is always in force
+            with self._lock:
+                del self._unrecorded[0]
+        self._read(names)
+        if self._refreshes % COUNTS_EVERY == 0:
+            self.exposures = self.store.exposure_counts(names)
+            self._epoch_counts = self.store.epoch_counts(names)
+        self._refreshes += 1
+        for name, config in configs.items():
+            if not any(action.kind == "start" for action in self._log[name]):
+                self.store.record_action(self._start(config))
+                self._read(names)
+
+    def _read(self, names: Sequence[str]) -> None:
+        numbered = self.store.actions(names)
+        log: dict[str, list[Action]] = {name: [] for name in names}
+        for _, action in numbered:
+            log[action.experiment].append(action)
+        with self._lock:
+            self._log = log
+            self.state_version = max((number for number, _ in numbered), default=0)
+
+    def _start(self, config: ExperimentConfig) -> Action:
+        return Action(
+            experiment=config.name, kind="start", time=self.clock(), actor=SCHEDULE, detail=identity(config)
+        )
+
+    def _fold(self) -> None:
+        with self._lock:
+            self.standings = self._folded(self.configs)
+        self._observer.state(self.state_version)
+
+    def _folded(self, configs: Sequence[ExperimentConfig]) -> dict[str, Standing]:
+        now = self.clock()
+        return {config.name: fold(config, self._actions(config.name), now) for config in configs}
+
+    def _actions(self, name: str) -> list[Action]:
+        unrecorded = (action for action in self._unrecorded if action.experiment == name)
+        return [*self._log.get(name, ()), *unrecorded]
