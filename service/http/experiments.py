@@ -11,8 +11,8 @@ from service.api_keys import ApiKey
 from service.errors import Forbidden, Starting
 from service.experiments.analysis.views import ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import OutcomeReceipt
+from service.http.backend import Backend, Experiments
 from service.http.openapi import GET_ERRORS, errors
-from service.http.pipeline import Experiments, Pipeline
 from service.http.replies import json_response
 from service.schemas.experiments import OutcomesRequest, RampRequest, ShipRequest, StopRequest
 
@@ -62,7 +62,7 @@ async def ship(request: Request, name: Name, body: Annotated[ShipRequest, Body()
 
 
 def add_experiment_routes(app: FastAPI) -> None:
-    """Add everything to an app whose `state` has `pipeline`."""
+    """Add everything to an app whose `state` has `backend`."""
     tags: list[str | Enum] = ["experiments"]
     app.add_api_route(
         "/v1/outcomes", outcomes, methods=["POST"], response_model=OutcomeReceipt, responses=_WRITE, tags=tags
@@ -89,10 +89,10 @@ def add_experiment_routes(app: FastAPI) -> None:
 
 
 def _experiments(request: Request) -> Experiments:
-    pipeline: Pipeline | None = request.app.state.pipeline
-    if pipeline is None:
+    backend: Backend | None = request.app.state.backend
+    if backend is None:
         raise Starting(retry_after=2.0)
-    return pipeline.experiments
+    return backend.experiments
 
 
 def _admin(request: Request) -> str:

@@ -77,16 +77,16 @@ class _Exchange:
     """One request and what is known of its answer so far."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
-        self._started = time.perf_counter()
+        self._arrived = time.monotonic()
         self._send = send
         self._is_head = scope["method"] == "HEAD"
         self.scope: Scope = {**scope, "method": "GET"} if self._is_head else scope
-        self.scope.setdefault("state", {})["started"] = self._started
+        self.scope.setdefault("state", {})["arrived"] = self._arrived
         self.request_id = _request_id(scope)
         self.status = 0
 
     def seconds(self) -> float:
-        return time.perf_counter() - self._started
+        return time.monotonic() - self._arrived
 
     def route(self) -> str:
         """The path's template; a caller's own words never become a label."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
+from service.deadline import Deadline
 from service.errors import NotReady, Starting
+from service.http.backend import Backend
 from service.http.direct import DirectRoute
 from service.http.openapi import GET_ERRORS, POST_ERRORS, errors
-from service.http.pipeline import Pipeline
 from service.http.replies import json_response
 from service.http.waiting import answer
 from service.metrics import CONTENT_TYPE, Metrics
@@ -35,40 +36,41 @@ from service.schemas.responses import (
 )
 from service.settings import Settings
 
+B = TypeVar("B", ScoreRequest, CompareRequest, AttentionRequest)
 T = TypeVar("T", ScoreResponse, CompareResponse, AttentionResponse)
 
 
 async def score(request: Request, body: Annotated[ScoreRequest, Body()]) -> Response:
     """Grade the titles of a query, under a variant and any head mask."""
     check_score(body, _settings(request))
-    return await _answer(request, _pipeline(request).score(body), body.deadline_ms)
+    return await _answer(request, body, _backend(request).score)
 
 
 async def compare(request: Request, body: Annotated[CompareRequest, Body()]) -> Response:
     """Score the same pairs under several masks and variants, in the same batches."""
     check_compare(body, _settings(request))
-    return await _answer(request, _pipeline(request).compare(body), body.deadline_ms)
+    return await _answer(request, body, _backend(request).compare)
 
 
 async def attention(request: Request, body: Annotated[AttentionRequest, Body()]) -> Response:
     """Show where the tokens of one pair look, head by head."""
     check_attention(body, _settings(request))
-    return await _answer(request, _pipeline(request).attention(body), body.deadline_ms)
+    return await _answer(request, body, _backend(request).attention)
 
 
 async def models(request: Request) -> Response:
     """The checkpoints that are loaded."""
-    return _listing(request, _pipeline(request).models())
+    return _listing(request, _backend(request).models())
 
 
 async def variants(request: Request) -> Response:
     """The variants that requests can name."""
-    return _listing(request, _pipeline(request).variants())
+    return _listing(request, _backend(request).variants())
 
 
 async def masks(request: Request) -> Response:
     """The stored masks that specs can name as `@name`."""
-    return _listing(request, _pipeline(request).masks())
+    return _listing(request, _backend(request).masks())
 
 
 async def live() -> Response:
@@ -78,8 +80,8 @@ async def live() -> Response:
 
 async def ready(request: Request) -> Response:
     """Requests are welcome: the model is warm, the device works, and the replica is not draining."""
-    pipeline: Pipeline | None = request.app.state.pipeline
-    reason = "starting" if pipeline is None else pipeline.ready()
+    backend: Backend | None = request.app.state.backend
+    reason = "starting" if backend is None else backend.ready()
     if reason is not None:
         raise NotReady(reason)
     return json_response(Health("ready"))
@@ -96,7 +98,7 @@ async def root() -> Response:
 
 
 def add_routes(app: FastAPI) -> None:
-    """Add everything to an app whose `state` has `settings`, `metrics` and `pipeline`."""
+    """Add everything to an app whose `state` has `settings`, `metrics` and `backend`."""
     for path, handler, model in (
         ("/v1/score", score, ScoreResponse),
         ("/v1/compare", compare, CompareResponse),
@@ -131,13 +133,15 @@ def add_routes(app: FastAPI) -> None:
     app.add_api_route("/", root, include_in_schema=False)
 
 
-async def _answer(request: Request, work: Coroutine[Any, Any, T], deadline_ms: float | None) -> Response:
-    """Wait for the pipeline no longer than the deadline and the request timeout, both from arrival."""
+async def _answer(
+    request: Request, body: B, work: Callable[[B, Deadline], Coroutine[Any, Any, T]]
+) -> Response:
+    """Wait for the replica no longer than the deadline and the request timeout, both from arrival."""
     timeout_s = _settings(request).request_timeout_s
-    if deadline_ms is not None:
-        timeout_s = min(timeout_s, deadline_ms / 1000)
-    elapsed_s = time.perf_counter() - request.state.started
-    value = await answer(work, request.receive, timeout_s=timeout_s - elapsed_s)
+    if body.deadline_ms is not None:
+        timeout_s = min(timeout_s, body.deadline_ms / 1000)
+    deadline = Deadline(time.monotonic(), request.state.arrived + timeout_s)
+    value = await answer(work(body, deadline), request.receive, timeout_s=deadline.remaining())
 
     done = time.perf_counter()
     timing = value.timing_ms
@@ -153,14 +157,14 @@ async def _answer(request: Request, work: Coroutine[Any, Any, T], deadline_ms: f
 
 
 def _listing(request: Request, value: object) -> Response:
-    return json_response(value, headers={"x-config-version": _pipeline(request).config_version})
+    return json_response(value, headers={"x-config-version": _backend(request).config_version})
 
 
-def _pipeline(request: Request) -> Pipeline:
-    pipeline: Pipeline | None = request.app.state.pipeline
-    if pipeline is None:
+def _backend(request: Request) -> Backend:
+    backend: Backend | None = request.app.state.backend
+    if backend is None:
         raise Starting(retry_after=2.0)
-    return pipeline
+    return backend
 
 
 def _settings(request: Request) -> Settings:

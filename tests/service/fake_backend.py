@@ -1,4 +1,4 @@
-"""A pipeline without a model, for tests of the HTTP side."""
+"""A replica without a model, for tests of the HTTP side."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.head_mask import HeadMask
+from service.deadline import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.analysis.views import ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
@@ -57,7 +58,7 @@ class FakeExperiments:
         raise NotFound
 
 
-class FakePipeline:
+class FakeBackend:
     """Gives every pair the same score.
 
     Args:
@@ -81,7 +82,7 @@ class FakePipeline:
     def ready(self) -> str | None:
         return self.reason
 
-    async def score(self, request: ScoreRequest) -> ScoreResponse:
+    async def score(self, request: ScoreRequest, _deadline: Deadline) -> ScoreResponse:
         await self._work(request)
         variant = self._variant(request.variant)
         pairs = len(request.texts())
@@ -96,7 +97,7 @@ class FakePipeline:
             timing_ms=TIMING,
         )
 
-    async def compare(self, request: CompareRequest) -> CompareResponse:
+    async def compare(self, request: CompareRequest, _deadline: Deadline) -> CompareResponse:
         await self._work(request)
         pairs = len(request.texts())
         columns = [
@@ -108,7 +109,7 @@ class FakePipeline:
         ]
         return CompareResponse("fake", columns, Usage(pairs * len(columns), 17 * pairs), TIMING)
 
-    async def attention(self, request: AttentionRequest) -> AttentionResponse:
+    async def attention(self, request: AttentionRequest, _deadline: Deadline) -> AttentionResponse:
         await self._work(request)
         chosen = self._mask(request.heads, "heads").off
         uniform = np.full((3, 3), 1 / 3, dtype=np.float32)
