@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 
 from service.api_keys import KeyRing
 from service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError
-from service.http.body import JSONRoute
 from service.http.docs import add_docs
 from service.http.experiments import add_experiment_routes
 from service.http.middleware import KeyMiddleware, RequestMiddleware
@@ -48,7 +47,6 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.backend = None
-    app.router.route_class = JSONRoute
     # The last one added is the outermost.
     app.add_middleware(KeyMiddleware, keys=KeyRing(settings.api_keys))
     app.add_middleware(RequestMiddleware, metrics=metrics)

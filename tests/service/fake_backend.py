@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 
@@ -37,9 +37,13 @@ TIMING = Timing(tokenize=0.2, queue=0.4, inference=6.1, total=7.0)
 
 
 class FakeExperiments:
-    """No experiment at all; outcomes go nowhere."""
+    """No experiment at all; outcomes go nowhere. work: called by `record`."""
+
+    def __init__(self, work: Callable[[object], Awaitable[None]]) -> None:
+        self._work = work
 
     async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
+        await self._work(outcomes)
         return OutcomeReceipt(0, 0, len(outcomes))
 
     def listing(self) -> ExperimentsView:
@@ -73,7 +77,7 @@ class FakeBackend:
         self.started = asyncio.Event()
         self.cancelled = 0
         self.requests: list[object] = []
-        self.experiments = FakeExperiments()
+        self.experiments = FakeExperiments(self._work)
 
     @property
     def config_version(self) -> str:

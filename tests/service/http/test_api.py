@@ -27,6 +27,11 @@ from tests.service.fake_backend import FakeBackend
 from tests.service.test_metrics import samples
 
 SCORE = {"query": "angle bracket", "titles": ["Simpson Strong-Tie 12-Gauge Angle", ""]}
+OUTCOMES = {
+    "outcomes": [
+        {"experiment": "e", "unit": "u", "metric": "click", "value": 1, "time": 1_700_000_000, "id": "1"}
+    ]
+}
 POSTS = ("/v1/score", "/v1/compare", "/v1/attention")
 GETS = ("/v1/models", "/v1/variants", "/v1/masks")
 
@@ -430,10 +435,13 @@ async def test_a_limit_that_was_set_is_the_one_that_holds() -> None:
     )
 
 
-async def test_a_client_that_hangs_up_has_its_work_cancelled_and_counted() -> None:
+@pytest.mark.parametrize(("path", "body"), [("/v1/score", SCORE), ("/v1/outcomes", OUTCOMES)])
+async def test_a_client_that_hangs_up_has_its_work_cancelled_and_counted(
+    path: str, body: dict[str, Any]
+) -> None:
     backend = FakeBackend(hangs=True)
     app = app_with(backend)
-    exchange = Exchange(app, messages=[chunk(orjson.dumps(SCORE), more=False)])
+    exchange = Exchange(app, path=path, messages=[chunk(orjson.dumps(body), more=False)])
     await backend.started.wait()
     exchange.incoming.put_nowait(DISCONNECT)
     async with asyncio.timeout(5):
@@ -441,7 +449,7 @@ async def test_a_client_that_hangs_up_has_its_work_cancelled_and_counted() -> No
     assert backend.cancelled == 1
     found = metrics_of(app)
     assert found['headroom_shed_total{reason="disconnect"}'] == 1
-    assert found['headroom_requests_total{route="/v1/score",status="499"}'] == 1
+    assert found[f'headroom_requests_total{{route="{path}",status="499"}}'] == 1
 
 
 async def test_a_proxy_that_gives_up_cancels_the_work_too() -> None:
@@ -456,13 +464,37 @@ async def test_a_proxy_that_gives_up_cancels_the_work_too() -> None:
     assert metrics_of(app)['headroom_shed_total{reason="disconnect"}'] == 1
 
 
-@pytest.mark.parametrize(("settings", "body"), [({"request_timeout_s": 0.05}, {}), ({}, {"deadline_ms": 50})])
-async def test_time_runs_out_even_when_the_scoring_hangs(
-    settings: dict[str, Any], body: dict[str, Any]
+@pytest.mark.parametrize(
+    ("settings", "path", "body"),
+    [
+        ({"request_timeout_s": 0.05}, "/v1/score", SCORE),
+        ({}, "/v1/score", {**SCORE, "deadline_ms": 50}),
+        ({"request_timeout_s": 0.05}, "/v1/outcomes", OUTCOMES),
+    ],
+)
+async def test_time_runs_out_even_when_the_work_hangs(
+    settings: dict[str, Any], path: str, body: dict[str, Any]
 ) -> None:
     backend = FakeBackend(hangs=True)
     app = app_with(backend, **settings)
     async with asyncio.timeout(5):
-        assert_error(await post(app, "/v1/score", {**SCORE, **body}), 504, "deadline_exceeded")
+        assert_error(await post(app, path, body), 504, "deadline_exceeded")
     assert backend.cancelled == 1
     assert metrics_of(app)['headroom_shed_total{reason="deadline"}'] == 1
+
+
+async def test_the_time_of_a_request_begins_with_its_arrival_and_not_with_its_body() -> None:
+    """A body that takes longer than its own deadline leaves no time to score."""
+    backend = FakeBackend(hangs=True)
+    content = orjson.dumps({**SCORE, "deadline_ms": 50})
+    exchange = Exchange(app_with(backend), messages=[chunk(content[:9], more=True)])
+    await asyncio.sleep(0.06)
+    exchange.incoming.put_nowait(chunk(content[9:], more=False))
+    async with asyncio.timeout(5):
+        answer = await exchange.answer()
+    assert (answer.status, answer.error["type"]) == (504, "deadline_exceeded")
+
+
+async def test_a_name_in_the_path_is_checked_like_a_field() -> None:
+    response = await post(app_with(), f"/v1/experiments/{'x' * 65}/stop", {})
+    assert_error(response, 422, "invalid_request", "path.name")
