@@ -1,4 +1,4 @@
-"""What every request goes through: an id, its timing, the metrics, the error shape, and the API keys."""
+"""The layers that every request goes through: request id, timing, metrics, error shape, and API keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RequestMiddleware:
     """The outermost layer: nothing leaves it but answers, each counted, timed and with a request id.
 
     HEAD is answered as GET without the body. Exceptions of any kind become the error shape; those that are
-    not the caller's doing are logged with the request id.
+    not the caller's fault are logged with the request id.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
@@ -110,7 +110,7 @@ class _Exchange:
 
 
 def _request_id(scope: Scope) -> str:
-    """The caller's own id where it is short and plain, so that logs can be joined; else a new one."""
+    """Return the caller's own id if it is short and plain, so that logs can be joined; else a new one."""
     given = _header(scope, b"x-request-id")
     if given is not None and SAFE_REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
@@ -123,7 +123,7 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 
 
 class KeyMiddleware:
-    """Lets through who carries an API key with rate left; everybody where the ring is empty.
+    """Admits requests with an API key that has rate left; all of them if no keys are set.
 
     `/health/*`, and the pages `/` and `/docs` with their own files, are open to all.
     """
