@@ -1,11 +1,11 @@
-"""ASGI middleware at the edge of Ray Serve: what Serve itself reads and answers, made to fit our contract.
+"""ASGI middleware at the edge of Ray Serve: makes what Serve itself reads and answers fit our contract.
 
 Serve's HTTP servers (the proxy, and each replica's own when HAProxy is in front) wrap their application in
-what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=service.edge:middlewares` returns. It does two things there:
+what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=service.edge:middlewares` returns. It does three things there:
 
 * removes the request headers with which a client could steer Serve (switch off its request timeout and its
   disconnect handling, pick a replica), before Serve reads them;
-* tells Serve in a replica, with the same headers, to leave clients and clocks of the scoring routes to us;
+* tells Serve in a replica, with the same headers, to leave clients and clocks of POST requests to us;
 * replaces the answers that Serve makes itself (plain text, or none at all when a replica dies) by errors of
   our shape. Everything our application answers passes untouched.
 
@@ -42,8 +42,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 _STEERING = (b"x_request_timeout_seconds", b"x_request_disconnect_disabled", b"x_session_id")
 _STEERING_PREFIXES = (b"serve_multiplexed_model_id", b"x_serve_router_")
 _REQUEST_ID = b"x-request-id"
-# These watch client and clock themselves (`service.http.waiting`); Serve's watch is two more tasks a request.
-_WATCHED_PATHS = ("/v1/score", "/v1/compare", "/v1/attention")
+# POST routes watch client and clock themselves (`service.http.waiting`); Serve's watch costs two more tasks.
 _WATCHED = [(b"x-request-disconnect-disabled", b"?1"), (b"x-request-timeout-seconds", b"0")]
 SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 """Request ids that we take over. Serve decodes the header as UTF-8 and writes it into its logs; any other is
@@ -68,8 +67,8 @@ class Edge:
 
     def __init__(self, app: Application) -> None:
         self._app = app
-        # Without a word means: in the replica's own server, our application raised; in the proxy, its replica
-        # died under the request.
+        # In the replica's own server, no answer at all means that our application raised; in the proxy, that
+        # the replica died during the request.
         self._in_replica = os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
         self._silence = InternalError if self._in_replica else ReplicaLost
 
@@ -78,14 +77,14 @@ class Edge:
             await self._app(scope, receive, send)
             return
         headers = [header for header in scope["headers"] if not _steers_serve(*header)]
-        if self._in_replica and scope["path"] in _WATCHED_PATHS:
+        if self._in_replica and scope["method"] == "POST":
             headers += _WATCHED
         scope["headers"] = headers
         answer = _Answer(send)
         try:
             await self._app(scope, receive, answer)
         except Exception:
-            # Where nothing was sent yet the caller gets our shape; the server behind logs the cause.
+            # If nothing was sent yet, the caller gets our shape; the server that runs us logs the cause.
             await answer.replace(InternalError())
             raise
         await answer.replace(self._silence())

@@ -28,7 +28,7 @@ from service.errors import DeviceFailed, InternalError, OutOfMemory
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What a batch must have in common: one network, and for a sliced variant one set of heads.
+    """The network that a batch runs through, and for a sliced variant its one set of heads.
 
     heads: the id of the mask whose heads are cut out, or None for masks that are multiplied.
     kind: "score" or "attention".
@@ -40,7 +40,7 @@ class Lane:
 
     @property
     def sliced(self) -> bool:
-        """Whether its rows are of a sliced variant, under one mask."""
+        """Whether its rows belong to a sliced variant and so share one mask."""
         return self.heads is not None
 
 
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 class AttentionRow(NamedTuple):
-    """A pair whose attention is asked for: heads as (layer, head)."""
+    """A pair whose attention is wanted: heads as (layer, head)."""
 
     pair: EncodedPair
     mask: HeadMask
@@ -60,7 +60,7 @@ class AttentionRow(NamedTuple):
 
 
 class RowScore(NamedTuple):
-    """What a Row comes back as. A one-label cross-encoder gives a score and no grades.
+    """The result of a Row. A one-label cross-encoder gives a score and no grades.
 
     probabilities: (grades,) float32.
     """
@@ -72,7 +72,7 @@ class RowScore(NamedTuple):
 
 
 SPLIT_TOKENS = 128
-"""Least tokens of a batch that is one of several made of what waits: less would be mostly overhead."""
+"""Least tokens of a batch if the waiting work is split over slots: a smaller one would be mostly overhead."""
 
 Work = Row | AttentionRow
 Outcome = RowScore | np.ndarray
@@ -84,7 +84,7 @@ class Engine:
     classifiers: by checkpoint key, as named in `Lane.checkpoint`; more may be added while it runs.
     threads: torch threads of the forward pass on a CPU.
     on_failure: told the kind when the device fails; from then on nothing runs any more.
-    tokens_per_second: of the last full batch that warmed up; None before.
+    tokens_per_second: the rate of the last full batch of a warm-up; None before it.
     slots: how many batches may be under way at once; split_tokens: as the scheduler takes it.
     """
 
@@ -106,7 +106,7 @@ class Engine:
             self._narrow = _pool(self.slots, 1, device) if self.slots > 1 else self._wide
 
     async def run(self, batch: Batch[Work]) -> Sequence[Outcome | Exception]:
-        """Scores a batch of one lane, in its order.
+        """Score a batch of one lane, in its order.
 
         Raises OutOfMemory (smaller batches may fit) and DeviceFailed (nothing will).
         """
@@ -117,9 +117,9 @@ class Engine:
         return await asyncio.get_running_loop().run_in_executor(pool, self._forward, batch.lane, rows)
 
     def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> None:
-        """Runs a lane's smallest and largest batch under a mask, so that no request pays for first use.
+        """Run a lane's smallest and largest batch under a mask, so that no request pays for first use.
 
-        Twice each: a set of live heads is cut out when it comes a second time.
+        Each runs twice: the weights of a set of live heads are sliced when the set comes a second time.
         """
         classifier = self.classifiers[lane.checkpoint]
         pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
@@ -135,7 +135,7 @@ class Engine:
                 self.tokens_per_second = slots * count * len(pair) / (time.monotonic() - began)
 
     def close(self) -> None:
-        """Ends the threads after the batches in hand."""
+        """End the threads after the batches in hand."""
         self._wide.shutdown(wait=True)
         self._narrow.shutdown(wait=True)
 
@@ -164,7 +164,7 @@ class Engine:
 
 
 def _pool(size: int, torch_threads: int, device: torch.device) -> ThreadPoolExecutor:
-    """`size` threads, all started, for passes that use so many torch threads each."""
+    """Start `size` threads, for passes that use `torch_threads` torch threads each."""
     started = threading.Barrier(size + 1)
 
     def prepare() -> None:
@@ -182,7 +182,7 @@ def _pool(size: int, torch_threads: int, device: torch.device) -> ThreadPoolExec
 def score_rows(
     classifier: Classifier, rows: Sequence[Work], *, sliced: bool = False
 ) -> list[RowScore | Exception]:
-    """One forward pass; a row whose logits are not finite becomes an error of its own.
+    """Run one forward pass; a row whose logits are not finite gets an error instead of a score.
 
     sliced: all rows have one mask, and it is a variant's that is sliced.
     """
@@ -194,13 +194,13 @@ def score_rows(
     scores = classifier.scores(classifier.forward([row.pair for row in rows], weights, sliced=sliced))
     finite = np.isfinite(scores.logits).all(axis=1).tolist()
     if not classifier.config.is_graded:
-        found = [RowScore(score, None, None, None) for score in scores.score]
+        results = [RowScore(score, None, None, None) for score in scores.score]
     else:
         columns = zip(
             scores.score, scores.grade.tolist(), scores.expected_grade, scores.probabilities, strict=True
         )
-        found = [RowScore(*column) for column in columns]
+        results = [RowScore(*column) for column in columns]
     return [
-        row if fine else InternalError("The model gave no finite score for this pair.")
-        for fine, row in zip(finite, found, strict=True)
+        result if is_finite else InternalError("The model gave no finite score for this pair.")
+        for is_finite, result in zip(finite, results, strict=True)
     ]

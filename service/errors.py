@@ -1,4 +1,7 @@
-"""Every way a request can fail, in one tree, and the one function that turns it into an HTTP answer.
+"""Every way a request can fail: one tree of errors, and the one function that makes an HTTP answer of each.
+
+The proxy's pages (`service.deployment.haproxy_pages`) and the errors of the OpenAPI document
+(`service.http.openapi`) are generated from here.
 
 The body of an error is `{"error": {"type", "message", "param"}}`; `type` is stable and meant for programs,
 `message` is one sentence for a person, `param` names the field at fault (`titles[3]`) or is null.
@@ -7,6 +10,7 @@ The body of an error is `{"error": {"type", "message", "param"}}`; `type` is sta
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from models.errors import InvalidMask
@@ -21,11 +25,11 @@ class ServiceError(Exception):
     """A failure with a status of its own. `str(error)` is the message a caller sees.
 
     Args:
-        message: one sentence; the class's `default` where none is given.
+        message: one sentence; by default the class's `default`.
         param: the request field at fault, or None.
         retry_after: seconds after which trying again makes sense; becomes `Retry-After`.
 
-    Where `shed` is set, the request counts in `headroom_shed_total{reason=shed}`: once, when it is answered.
+    If `shed` is set, the request counts in `headroom_shed_total{reason=shed}`: once, when it is answered.
     """
 
     status: ClassVar[int] = 500
@@ -71,8 +75,16 @@ class InvalidJSON(ServiceError):
     default = "The body is not valid JSON."
 
 
+class InvalidHTTP(ServiceError):
+    """The proxy cannot parse the request: it never reaches a replica."""
+
+    status = 400
+    type = "invalid_http"
+    default = "Not valid HTTP, or the headers are too large."
+
+
 class InvalidRequest(ServiceError):
-    """Well-formed JSON with wrong content; where `param` names the field, the message starts with it."""
+    """Well-formed JSON with wrong content; if `param` names a field, the message starts with it."""
 
     status = 422
     type = "invalid_request"
@@ -108,7 +120,7 @@ class MethodNotAllowed(ServiceError):
 
 
 class Conflict(ServiceError):
-    """What is asked does not go with the state that things are in."""
+    """The request does not go with the state that things are in."""
 
     status = 409
     type = "conflict"
@@ -139,6 +151,14 @@ class UnsupportedMediaType(ServiceError):
     status = 415
     type = "unsupported_media_type"
     default = "Send the body as application/json."
+
+
+class NotImplementedHTTP(ServiceError):
+    """The proxy does not know this transfer encoding or method."""
+
+    status = 501
+    type = "not_implemented"
+    default = "This transfer encoding or method is not supported."
 
 
 class ClientDisconnected(ServiceError):
@@ -191,7 +211,7 @@ class Starting(Unavailable):
 
 
 class NotReady(Unavailable):
-    """What `/health/ready` says while the replica starts, drains or has lost its device."""
+    """The answer of `/health/ready` while the replica starts, drains or has lost its device."""
 
     type = "not_ready"
 
@@ -244,8 +264,29 @@ class DeadlineExceeded(ServiceError):
     default = "The deadline passed before the answer was ready."
 
 
+BY_STATUS: Mapping[int, tuple[str, ServiceError]] = {
+    example.status: (meaning, example)
+    for meaning, example in (
+        ("The body is not strict JSON, or nested too deeply.", InvalidJSON()),
+        ("No valid API key.", Unauthorized()),
+        ("The API key is not of the admin role.", Forbidden()),
+        ("There is nothing of this name.", NotFound()),
+        ("The body did not arrive in time.", RequestTimeout()),
+        ("It does not go with the present state.", Conflict()),
+        ("The body is over the size limit.", BodyTooLarge()),
+        ("The body is said to be something other than JSON, or compressed.", UnsupportedMediaType()),
+        ("A field is wrong; `param` names it.", InvalidRequest("should be a string", param="titles[3]")),
+        ("The queue is over its token limit, or the key's rate is used up.", QueueFull()),
+        ("A defect of the server.", InternalError()),
+        ("Starting, draining, or the device or replica failed.", Unavailable()),
+        ("The deadline or the request timeout passed; work not begun was dropped.", DeadlineExceeded()),
+    )
+}
+"""The meaning of each status that a route may answer with, and one error that has it."""
+
+
 class ErrorResponse(NamedTuple):
-    """What goes out for a failure: status, the JSON body as plain objects, and headers of its own."""
+    """The HTTP answer for a failure: status, the JSON body as plain objects, and headers of its own."""
 
     status: int
     body: dict[str, Any]
@@ -253,7 +294,7 @@ class ErrorResponse(NamedTuple):
 
 
 def as_service_error(error: BaseException) -> ServiceError:
-    """The member of the tree that an exception counts as; what is unknown is an InternalError."""
+    """Return the member of the tree that an exception counts as; an unknown one is an InternalError."""
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, InvalidMask):
@@ -262,7 +303,7 @@ def as_service_error(error: BaseException) -> ServiceError:
 
 
 def to_response(error: BaseException) -> ErrorResponse:
-    """The HTTP answer for any exception. Nothing of an unknown exception's text gets out."""
+    """Return the HTTP answer for any exception. Nothing of an unknown exception's text gets out."""
     known = as_service_error(error)
     body = {"error": {"type": known.type, "message": known.message, "param": known.param}}
     headers: dict[str, str] = {}

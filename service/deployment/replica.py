@@ -1,4 +1,4 @@
-"""The replica: one Ray Serve deployment that holds the whole way of a request, HTTP to model and back."""
+"""Ray Serve's deployment: one actor per replica, which answers HTTP by itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import ipaddress
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +26,7 @@ from service.settings import InvalidConfig, LiveConfig, Settings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from service.scoring.pipeline import Pipeline
+    from service.replica import Replica
 
 logger = logging.getLogger("headroom.deployment")
 
@@ -68,7 +68,7 @@ class Relevance:
         _listen_on_loopback_only()
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
-        self._pipeline: Pipeline | None = None
+        self._replica: Replica | None = None
         self._refused: tuple[str, str] | None = None  # the last config's version ("": it has none), and why
         self._config_lock = asyncio.Lock()
 
@@ -79,22 +79,22 @@ class Relevance:
         return self._app
 
     async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
-        """Puts a live config in force.
+        """Put a live config in force.
 
-        The first one builds the pipeline, and raises where it cannot: a replica without a config must not
-        serve. Later ones never raise, because Serve would take a healthy replica down for it: a config that
-        cannot be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and
-        afterwards `verdict`.)
+        The first one starts the replica, and raises if that fails: a replica without a config must not serve.
+        Later ones never raise, because Serve would take a healthy replica down for it: a config that cannot
+        be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and `verdict`
+        afterwards.)
         """
         async with self._config_lock:
-            if self._pipeline is None:
-                await self._load(LiveConfig.model_validate(dict(user_config)))
+            if self._replica is None:
+                await self._start(LiveConfig.model_validate(dict(user_config)))
                 return
             version = ""
             try:
                 config = LiveConfig.model_validate(dict(user_config))
                 version = config.version
-                await asyncio.to_thread(self._pipeline.apply, config)
+                await asyncio.to_thread(self._replica.apply, config)
             except Exception as error:
                 self._refused = (version, _reason(error))
                 logger.error("config %s refused, the last good one stays: %s", version, _reason(error))
@@ -102,56 +102,58 @@ class Relevance:
                 self._refused = None
 
     async def refusal(self, user_config: Mapping[str, Any]) -> str | None:
-        """Why `reconfigure` would refuse this config, or None. Changes nothing."""
+        """Return why `reconfigure` would refuse this config, or None; change nothing."""
         async with self._config_lock:
-            if self._pipeline is None:
+            if self._replica is None:
                 return "the replica is starting"
             try:
-                await asyncio.to_thread(self._pipeline.check, LiveConfig.model_validate(dict(user_config)))
+                await asyncio.to_thread(self._replica.check, LiveConfig.model_validate(dict(user_config)))
             except Exception as error:
                 return _reason(error)
             return None
 
     async def verdict(self, version: str) -> tuple[Verdict, str]:
-        """What became of the config of this version here, and why where it was refused."""
+        """Return what became of the config of this version here, and the reason if it was refused."""
         if self._refused is not None and self._refused[0] in (version, ""):
             return "refused", self._refused[1]
-        is_in_force = self._pipeline is not None and self._pipeline.config_version == version
+        is_in_force = self._replica is not None and self._replica.config_version == version
         return ("applied" if is_in_force else "pending"), ""
 
     async def check_health(self) -> None:
-        """Serve replaces a replica for which this raises: one whose device failed."""
-        reason = None if self._pipeline is None else self._pipeline.ready()
+        """Raise if Serve should replace this replica: its device failed, or a background task ended."""
+        reason = None if self._replica is None else self._replica.ready()
         if reason is not None:
             raise RuntimeError(f"not ready: {reason}")
 
     async def __del__(self) -> None:
-        """Serve calls this when the requests in hand are answered: ends scheduler and forward thread."""
-        if self._pipeline is not None:
-            pipeline, self._pipeline = self._pipeline, None
-            await pipeline.drain()
+        """End everything that lives here. Serve calls this when the requests in hand are answered."""
+        if self._replica is not None:
+            replica, self._replica = self._replica, None
+            await replica.drain()
 
-    async def _load(self, config: LiveConfig) -> None:
-        pipeline = await asyncio.to_thread(self._build, config)
+    async def _start(self, config: LiveConfig) -> None:
+        start = await asyncio.to_thread(self._import)
+        replica = await start(self._settings, config, self._metrics, threads=_threads())
         # What is loaded stays: a collection that walks all of torch's modules would hold up every request.
         gc.collect()
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER)
-        await pipeline.start()
-        self._pipeline = self._app.state.pipeline = pipeline
+        self._replica = self._app.state.backend = replica
 
-    def _build(self, config: LiveConfig) -> Pipeline:
+    def _import(self) -> Callable[..., Awaitable[Replica]]:
+        """Import what a replica is made of, torch included: it takes seconds, so call it on a thread."""
         from models.device import resolve_device
-        from service.scoring.pipeline import Pipeline
+        from service.replica import Replica
 
         if resolve_device(self._settings.device).type == "cpu":
-            # Forward threads have the cores: the event loop would wait for threads of tokenizers' to get one.
+            # The tokenizers library would run each text on its own threads, which wait for the cores that
+            # the forward threads use.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        return Pipeline.load(self._settings, config, self._metrics, threads=_threads())
+        return Replica.start
 
 
 def _reason(error: Exception) -> str:
-    """Why a config is refused, in one line."""
+    """Return why a config is refused, in one line."""
     if isinstance(error, ValidationError):
         return first_problem(error)
     if isinstance(error, InvalidConfig):
@@ -161,7 +163,8 @@ def _reason(error: Exception) -> str:
 
 
 def _threads() -> int:
-    """What Ray set for this replica (its num_cpus, or what `headroom serve` worked out), else all cores."""
+    """Return the threads that Ray set for this replica (num_cpus, or `headroom serve`'s choice), else the
+    number of cores."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     if said.isdecimal() and int(said) > 0:
         return int(said)
@@ -169,7 +172,7 @@ def _threads() -> int:
 
 
 def _listen_on_loopback_only() -> None:
-    """On a Ray of one machine, opens this replica's ports on the loopback interface: nobody else uses them.
+    """Open this replica's ports on the loopback interface if Ray runs on one machine: nobody else uses them.
 
     Serve 2.60 binds its gRPC port to every interface, and the HTTP port behind HAProxy to the address of
     HAProxy itself; it has no setting for either. Call it before Serve opens them, which is after `__init__`.

@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 
 from service.api_keys import KeyRing
 from service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError
-from service.http.body import JSONRoute
 from service.http.docs import add_docs
 from service.http.experiments import add_experiment_routes
 from service.http.middleware import KeyMiddleware, RequestMiddleware
@@ -32,7 +31,7 @@ class _App(FastAPI):
 def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     """The service's HTTP side, without a model.
 
-    Set `app.state.pipeline` to a `service.http.Pipeline` when the replica is up, and back to None when it no
+    Set `app.state.backend` to a `service.http.Backend` when the replica is up, and back to None when it no
     longer is; meanwhile requests get 503 with Retry-After. The app has no lifespan of its own.
     """
     app = _App(
@@ -47,8 +46,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     )
     app.state.settings = settings
     app.state.metrics = metrics
-    app.state.pipeline = None
-    app.router.route_class = JSONRoute
+    app.state.backend = None
     # The last one added is the outermost.
     app.add_middleware(KeyMiddleware, keys=KeyRing(settings.api_keys))
     app.add_middleware(RequestMiddleware, metrics=metrics)

@@ -1,66 +1,19 @@
-"""Reading a request's body: bounded in bytes and time, strict JSON, before FastAPI sees it; and what is done
-with a body that is too large."""
+"""Reads a request's body, bounded in bytes and time; answers while one that is too large still arrives."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
-from typing import Any
 
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
+from fastapi import Response
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from service.errors import BodyTooLarge, ClientDisconnected, RequestTimeout, UnsupportedMediaType
-from service.http import strict_json
-from service.settings import Settings
 
 DRAIN_BYTES = 64_000_000
 DRAIN_SECONDS = 10.0
-"""How much of a body that was refused is still read and thrown away, and for how long."""
-
-
-class JSONRequest(Request):
-    """A request whose body was read and parsed already; FastAPI asks `body()` and `json()` for it."""
-
-    value: Any
-
-    async def body(self) -> bytes:
-        return b"-"  # not empty: FastAPI asks `json()` then
-
-    async def json(self) -> Any:
-        return self.value
-
-
-class JSONRoute(APIRoute):
-    """A route that reads its body by the service's limits and hands FastAPI the strictly parsed value."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-        if self.body_field is None:
-            return handle
-
-        async def handle_json(request: Request) -> Response:
-            parsed = JSONRequest(request.scope, request.receive)
-            parsed.value = await read_json(request)
-            return await handle(parsed)
-
-        return handle_json
-
-
-async def read_json(request: Request) -> Any:
-    """The strictly parsed body. Raises what `check_content_type`, `read` and `strict_json.loads` do."""
-    settings: Settings = request.app.state.settings
-    check_content_type(request.headers)
-    body = await read(
-        request.receive,
-        request.headers,
-        max_bytes=settings.max_body_bytes,
-        timeout_s=settings.body_timeout_s,
-    )
-    return strict_json.loads(body, max_depth=settings.max_json_depth)
+"""The bytes of a refused body that are still read and thrown away, and for how long."""
 
 
 def check_content_type(headers: Headers) -> None:
@@ -82,12 +35,12 @@ def check_content_type(headers: Headers) -> None:
 
 
 async def read(receive: Receive, headers: Headers, *, max_bytes: int, timeout_s: float) -> bytes:
-    """The whole body.
+    """Return the whole body.
 
     Raises:
-        BodyTooLarge: as soon as it is, or before the first byte where Content-Length says so.
-        RequestTimeout: it had not ended in time.
-        ClientDisconnected: the client hung up half-way.
+        BodyTooLarge: as soon as it is, or before the first byte if Content-Length says so.
+        RequestTimeout: the body had not ended in time.
+        ClientDisconnected: the client hung up before its end.
     """
     announced = headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > max_bytes:

@@ -1,4 +1,4 @@
-"""What every request goes through: an id, its timing, the metrics, the error shape, and the API keys."""
+"""The layers that every request goes through: request id, timing, metrics, error shape, and API keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RequestMiddleware:
     """The outermost layer: nothing leaves it but answers, each counted, timed and with a request id.
 
     HEAD is answered as GET without the body. Exceptions of any kind become the error shape; those that are
-    not the caller's doing are logged with the request id.
+    not the caller's fault are logged with the request id.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
@@ -77,16 +77,16 @@ class _Exchange:
     """One request and what is known of its answer so far."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
-        self._started = time.perf_counter()
+        self._arrived = time.monotonic()
         self._send = send
         self._is_head = scope["method"] == "HEAD"
         self.scope: Scope = {**scope, "method": "GET"} if self._is_head else scope
-        self.scope.setdefault("state", {})["started"] = self._started
+        self.scope.setdefault("state", {})["arrived"] = self._arrived
         self.request_id = _request_id(scope)
         self.status = 0
 
     def seconds(self) -> float:
-        return time.perf_counter() - self._started
+        return time.monotonic() - self._arrived
 
     def route(self) -> str:
         """The path's template; a caller's own words never become a label."""
@@ -110,7 +110,7 @@ class _Exchange:
 
 
 def _request_id(scope: Scope) -> str:
-    """The caller's own id where it is short and plain, so that logs can be joined; else a new one."""
+    """Return the caller's own id if it is short and plain, so that logs can be joined; else a new one."""
     given = _header(scope, b"x-request-id")
     if given is not None and SAFE_REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
@@ -123,7 +123,7 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 
 
 class KeyMiddleware:
-    """Lets through who carries an API key with rate left; everybody where the ring is empty.
+    """Admits requests with an API key that has rate left; all of them if no keys are set.
 
     `/health/*`, and the pages `/` and `/docs` with their own files, are open to all.
     """

@@ -1,26 +1,10 @@
-"""What the OpenAPI document says beyond what FastAPI finds in the types: answers, limits, keys."""
+"""Completes FastAPI's OpenAPI document, which it makes from the types: answers, errors, limits, keys."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from service.errors import (
-    BodyTooLarge,
-    Conflict,
-    DeadlineExceeded,
-    Forbidden,
-    InternalError,
-    InvalidJSON,
-    InvalidRequest,
-    NotFound,
-    QueueFull,
-    RequestTimeout,
-    ServiceError,
-    Unauthorized,
-    Unavailable,
-    UnsupportedMediaType,
-    to_response,
-)
+from service.errors import BY_STATUS, to_response
 from service.http.examples import ANSWERS
 from service.schemas.responses import Error
 from service.settings import Settings
@@ -34,47 +18,24 @@ too. Bodies are strict JSON: duplicate keys, NaN, infinities and lone surrogates
 carries `X-Request-ID` (yours, if you send a plain one) and `Server-Timing`.
 """
 
-_RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}}
-
-_ERRORS: dict[int, tuple[str, ServiceError, dict[str, Any]]] = {
-    400: ("The body is not strict JSON, or nested too deeply.", InvalidJSON(), {}),
-    401: ("No valid API key.", Unauthorized(), {"WWW-Authenticate": {"schema": {"type": "string"}}}),
-    403: ("The API key is not of the admin role.", Forbidden(), {}),
-    404: ("There is nothing of this name.", NotFound(), {}),
-    408: ("The body did not arrive in time.", RequestTimeout(), {}),
-    409: ("It does not go with the present state.", Conflict(), {}),
-    413: ("The body is over the size limit.", BodyTooLarge(), {}),
-    415: ("The body is said to be something other than JSON, or compressed.", UnsupportedMediaType(), {}),
-    422: (
-        "A field is wrong; `param` names it.",
-        InvalidRequest("should be a string", param="titles[3]"),
-        {},
-    ),
-    429: (
-        "The queue is over its token limit, or the key's rate is used up.",
-        QueueFull(),
-        _RETRY_AFTER,
-    ),
-    500: ("A defect of the server.", InternalError(), {}),
-    503: ("Starting, draining, or the device or replica failed.", Unavailable(), _RETRY_AFTER),
-    504: (
-        "The deadline or the request timeout passed; work not begun was dropped.",
-        DeadlineExceeded(),
-        {},
-    ),
+_HEADERS: dict[str, dict[str, Any]] = {
+    "retry-after": {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}},
+    "www-authenticate": {"WWW-Authenticate": {"schema": {"type": "string"}}},
 }
+"""The documented form of the headers that errors bring."""
 
 _ERROR = "#/components/schemas/Error"
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may answer with these errors."""
+    """Return the `responses` of a route that may answer with errors of these statuses."""
     described: dict[int | str, dict[str, Any]] = {}
     for status in statuses:
-        description, _, headers = _ERRORS[status]
-        described[status] = {"model": Error, "description": description}
-        if headers:
-            described[status]["headers"] = headers
+        meaning, example = BY_STATUS[status]
+        described[status] = {"model": Error, "description": meaning}
+        for header in to_response(example).headers:
+            if header in _HEADERS:
+                described[status]["headers"] = _HEADERS[header]
     return described
 
 
@@ -129,7 +90,7 @@ def _show_answers(operation: dict[str, Any]) -> None:
             (content,) = response["content"].values()
             content["example"] = ANSWERS[operation["operationId"]]
         else:
-            _, error, _ = _ERRORS[int(status)]
+            _, error = BY_STATUS[int(status)]
             shown = {"schema": {"$ref": _ERROR}, "example": to_response(error).body}
             response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Coroutine
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated
 
 from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from service.errors import NotReady, Starting
-from service.http.direct import DirectRoute
-from service.http.openapi import GET_ERRORS, POST_ERRORS, errors
-from service.http.pipeline import Pipeline
+from service.errors import NotReady
+from service.http.backend import Backend
+from service.http.openapi import GET_ERRORS, errors
+from service.http.post import Post, add_post_route, backend_of
 from service.http.replies import json_response
-from service.http.waiting import answer
 from service.metrics import CONTENT_TYPE, Metrics
 from service.schemas.requests import (
     AttentionRequest,
@@ -33,42 +30,42 @@ from service.schemas.responses import (
     ScoreResponse,
     VariantsResponse,
 )
-from service.settings import Settings
-
-T = TypeVar("T", ScoreResponse, CompareResponse, AttentionResponse)
 
 
-async def score(request: Request, body: Annotated[ScoreRequest, Body()]) -> Response:
+async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse:
     """Grade the titles of a query, under a variant and any head mask."""
-    check_score(body, _settings(request))
-    return await _answer(request, _pipeline(request).score(body), body.deadline_ms)
+    check_score(body, request.settings)
+    return await request.backend.score(body, request.deadline)
 
 
-async def compare(request: Request, body: Annotated[CompareRequest, Body()]) -> Response:
+async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:
     """Score the same pairs under several masks and variants, in the same batches."""
-    check_compare(body, _settings(request))
-    return await _answer(request, _pipeline(request).compare(body), body.deadline_ms)
+    check_compare(body, request.settings)
+    return await request.backend.compare(body, request.deadline)
 
 
-async def attention(request: Request, body: Annotated[AttentionRequest, Body()]) -> Response:
+async def attention(request: Post, body: Annotated[AttentionRequest, Body()]) -> AttentionResponse:
     """Show where the tokens of one pair look, head by head."""
-    check_attention(body, _settings(request))
-    return await _answer(request, _pipeline(request).attention(body), body.deadline_ms)
+    check_attention(body, request.settings)
+    return await request.backend.attention(body, request.deadline)
 
 
 async def models(request: Request) -> Response:
     """The checkpoints that are loaded."""
-    return _listing(request, _pipeline(request).models())
+    backend = backend_of(request)
+    return _listing(backend, backend.models())
 
 
 async def variants(request: Request) -> Response:
     """The variants that requests can name."""
-    return _listing(request, _pipeline(request).variants())
+    backend = backend_of(request)
+    return _listing(backend, backend.variants())
 
 
 async def masks(request: Request) -> Response:
     """The stored masks that specs can name as `@name`."""
-    return _listing(request, _pipeline(request).masks())
+    backend = backend_of(request)
+    return _listing(backend, backend.masks())
 
 
 async def live() -> Response:
@@ -78,8 +75,8 @@ async def live() -> Response:
 
 async def ready(request: Request) -> Response:
     """Requests are welcome: the model is warm, the device works, and the replica is not draining."""
-    pipeline: Pipeline | None = request.app.state.pipeline
-    reason = "starting" if pipeline is None else pipeline.ready()
+    backend: Backend | None = request.app.state.backend
+    reason = "starting" if backend is None else backend.ready()
     if reason is not None:
         raise NotReady(reason)
     return json_response(Health("ready"))
@@ -87,7 +84,8 @@ async def ready(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     """All replicas of this node, in the Prometheus text format."""
-    return Response(await _metrics(request).scrape(), media_type=CONTENT_TYPE)
+    collected: Metrics = request.app.state.metrics
+    return Response(await collected.scrape(), media_type=CONTENT_TYPE)
 
 
 async def root() -> Response:
@@ -96,21 +94,13 @@ async def root() -> Response:
 
 
 def add_routes(app: FastAPI) -> None:
-    """Add everything to an app whose `state` has `settings`, `metrics` and `pipeline`."""
-    for path, handler, model in (
+    """Add everything to an app whose `state` has `settings`, `metrics` and `backend`."""
+    for path, endpoint, response_model in (
         ("/v1/score", score, ScoreResponse),
         ("/v1/compare", compare, CompareResponse),
         ("/v1/attention", attention, AttentionResponse),
     ):
-        app.router.add_api_route(
-            path,
-            handler,
-            methods=["POST"],
-            response_model=model,
-            responses=POST_ERRORS,
-            tags=["scoring"],
-            route_class_override=DirectRoute,
-        )
+        add_post_route(app, path, endpoint, response_model, ["scoring"])
     for path, listing, shape in (
         ("/v1/models", models, ModelsResponse),
         ("/v1/variants", variants, VariantsResponse),
@@ -131,41 +121,5 @@ def add_routes(app: FastAPI) -> None:
     app.add_api_route("/", root, include_in_schema=False)
 
 
-async def _answer(request: Request, work: Coroutine[Any, Any, T], deadline_ms: float | None) -> Response:
-    """Wait for the pipeline no longer than the deadline and the request timeout, both from arrival."""
-    timeout_s = _settings(request).request_timeout_s
-    if deadline_ms is not None:
-        timeout_s = min(timeout_s, deadline_ms / 1000)
-    elapsed_s = time.perf_counter() - request.state.started
-    value = await answer(work, request.receive, timeout_s=timeout_s - elapsed_s)
-
-    done = time.perf_counter()
-    timing = value.timing_ms
-    response = _listing(request, value)
-    response.headers["server-timing"] = timing.server_timing()
-    _metrics(request).stages(
-        tokenize=timing.tokenize / 1000,
-        queue=timing.queue / 1000,
-        inference=timing.inference / 1000,
-        respond=time.perf_counter() - done,
-    )
-    return response
-
-
-def _listing(request: Request, value: object) -> Response:
-    return json_response(value, headers={"x-config-version": _pipeline(request).config_version})
-
-
-def _pipeline(request: Request) -> Pipeline:
-    pipeline: Pipeline | None = request.app.state.pipeline
-    if pipeline is None:
-        raise Starting(retry_after=2.0)
-    return pipeline
-
-
-def _settings(request: Request) -> Settings:
-    return cast(Settings, request.app.state.settings)
-
-
-def _metrics(request: Request) -> Metrics:
-    return cast(Metrics, request.app.state.metrics)
+def _listing(backend: Backend, value: object) -> Response:
+    return json_response(value, headers={"x-config-version": backend.config_version})

@@ -1,4 +1,4 @@
-"""From pydantic's list of errors to one sentence that names the field."""
+"""Turns pydantic's list of errors into one sentence that names the field."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST = 200
 
 
 def explain(errors: Sequence[Any]) -> InvalidRequest:
-    """The first of pydantic's errors, never with the input in it."""
+    """Return the first of pydantic's errors, without the input in it."""
     first = errors[0]
     path = [part for part in first["loc"] if part != "body"] if first["loc"] else []
     if not path:
@@ -34,7 +34,7 @@ def explain(errors: Sequence[Any]) -> InvalidRequest:
 
 
 def field_path(path: Sequence[str | int]) -> str:
-    """`("titles", 3)` as a person would write it: `titles[3]`."""
+    """Return `("titles", 3)` as a person would write it: `titles[3]`."""
     text = ""
     for part in path:
         if isinstance(part, int):

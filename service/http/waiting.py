@@ -1,4 +1,4 @@
-"""Waiting for an answer no longer than anybody wants it."""
+"""Waits for an answer as long as somebody wants it: the one place that watches for clients that hang up."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: float) -> T:
-    """The result of `work`, which is cancelled where its client hangs up or its time runs out.
+    """Return the result of `work`; cancel it if its client hangs up or its time runs out.
 
     Args:
-        work: drops what it has queued when it is cancelled. It runs in the caller's task.
+        work: runs in the caller's task. If it is cancelled, it removes from the queue what it has put there.
         receive: the request's own channel, its body read to the end.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Which network and which mask a request gets: the live config, resolved against the loaded models."""
+"""Chooses the network and the mask of a request: the live config, resolved against the loaded models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("headroom.variants")
 
 CACHED_CHOICES = 1024
 CACHED_SPEC_CHARS = 256
-"""Specs that come again are parsed once, and their rows share one mask: such a batch costs least."""
+"""A repeated spec is parsed once, so that its rows share one mask: such a batch costs least."""
 
 BASE = ""
 """The key of the service's own checkpoint among the loaded ones."""
@@ -26,7 +26,7 @@ BASE = ""
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A servable: a loaded checkpoint under a mask. `sliced`: its dead heads are cut out."""
+    """A servable: a loaded checkpoint under a mask. `sliced`: the heads that are off are cut out."""
 
     name: str
     checkpoint: str
@@ -36,12 +36,12 @@ class Variant:
 
     @property
     def lane(self) -> Lane:
-        """What its rows may share a batch with."""
+        """The lane of its rows: only rows of one lane share a batch."""
         return Lane(self.checkpoint, self.mask.id if self.sliced else None)
 
     @property
     def parameters(self) -> int:
-        """Parameters left, those of the heads that are off not counted where they are cut out."""
+        """The number of parameters, without those of heads that are cut out."""
         config = self.classifier.config
         total = self.classifier.network.parameters
         if not self.sliced:
@@ -52,7 +52,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What one request, or one column of a compare, is scored with.
+    """The variant and mask that one request, or one column of a compare, is scored with.
 
     label: the variant's name for metrics; ad hoc masks count as `custom`.
     """
@@ -65,12 +65,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """One live config in force: immutable, so that a request sees one config from start to end.
+    """A live config in force: immutable, so that a request sees one config from start to end.
 
+    base: the service's own checkpoint.
     masks: stored masks of each checkpoint, by the checkpoint's key.
     """
 
     config: LiveConfig
+    base: Classifier
     variants: Mapping[str, Variant]
     masks: Mapping[str, Mapping[str, HeadMask]]
     _chosen: dict[tuple[str, str], Choice] = field(
@@ -93,7 +95,7 @@ class Catalog:
         return {variant.checkpoint: variant.classifier for variant in self.variants.values()}
 
     def choose(self, name: str | None, form: MaskForm | None) -> Choice:
-        """The variant called `name` (None: the default), with a request's mask multiplied onto its own.
+        """Return the variant called `name` (None: the default) with a request's mask multiplied onto its own.
 
         Raises InvalidRequest for an unknown variant and InvalidMask for a wrong mask.
         """
@@ -127,10 +129,10 @@ class Catalog:
 def build_catalog(
     config: LiveConfig, loaded: Mapping[str, Classifier], load: Callable[[str], Classifier]
 ) -> Catalog:
-    """Resolves a live config; checkpoints that it names and that are not in `loaded` are loaded.
+    """Resolve a live config; checkpoints that it names and that are not in `loaded` are loaded.
 
     loaded: by key, with the service's own under BASE.
-    Raises InvalidConfig where a mask does not fit its model or a checkpoint cannot be loaded.
+    Raises InvalidConfig if a mask does not fit its model or a checkpoint cannot be loaded.
     """
     classifiers = dict(loaded)
     masks = {BASE: _stored_masks(config, classifiers[BASE])}
@@ -156,7 +158,7 @@ def build_catalog(
             logger.warning("variant %s is left out: the model has no mask %s", entry.name, entry.head_mask)
             continue
         variants[entry.name] = Variant(entry.name, key, classifier, mask, entry.sliced)
-    return Catalog(config, variants, masks)
+    return Catalog(config, classifiers[BASE], variants, masks)
 
 
 def _stored_masks(config: LiveConfig, classifier: Classifier) -> dict[str, HeadMask]:

@@ -1,8 +1,8 @@
-"""Shadow scoring: some requests again, under every arm, when the device has nothing else to do.
+"""Shadow scoring: scores some requests again, under every arm, when the device has nothing else to do.
 
 The user's answer is out before a shadow row runs. A request waits in a short line until the scheduler is
 idle; under load the line overflows and the oldest are dropped. Then it runs in batches of about
-`PASS_SECONDS`, past the scheduler's queue, so that they count for nobody's admission and a newcomer waits
+`PASS_SECONDS`, past the scheduler's queue, so that admission does not count them and a new request waits
 for one of them at most. Arms that can share a batch do, so the same pairs are compared at the same moment; a
 sliced variant runs in its own as it does for users.
 """
@@ -36,16 +36,16 @@ logger = logging.getLogger("headroom.shadow")
 
 MAX_JOBS = 64
 MAX_CHARS = 2_000_000
-"""What may wait: so many requests, of so many characters in all."""
+"""The limits on what waits: requests, and characters of them all."""
 
 IDLE_POLL_SECONDS = 0.005
 PASS_SECONDS = 0.02
 FIRST_TOKENS = 64
-"""Of the first batch, before it is known how fast they go."""
+"""The size of the first batch, before the speed of batches is known."""
 
 
 class Queue(Protocol):
-    """What is needed of the scheduler."""
+    """The scheduler, as this file uses it."""
 
     @property
     def queued_tokens(self) -> int: ...
@@ -70,7 +70,7 @@ class Job:
 
 @dataclass(slots=True)
 class _Arm:
-    """What one arm's variant made of a job's pairs so far."""
+    """The scores that one arm's variant gave a job's pairs so far."""
 
     scores: list[np.float32] = field(default_factory=list)
     seconds: float = 0.0
@@ -82,7 +82,7 @@ class Shadow:
     Args:
         queue: the scheduler, which is asked whether anybody's request waits or runs.
         run: one forward pass.
-        budget_tokens: the most of one batch.
+        budget_tokens: the largest batch.
         draw: a number in [0, 1), independent of unit and arm.
     """
 
@@ -111,14 +111,14 @@ class Shadow:
         attributes: Mapping[str, Attribute],
         grades: Sequence[int] | None,
     ) -> None:
-        """Perhaps scores this request again, later. Never waits."""
+        """Draw whether to score this request again, later. Never waits."""
         experiments = self._experiments
         for config in catalog.assigner.shadowed(attributes, experiments.ledger.standings):
             if self._draw() < config.shadow:
                 self._enqueue(Job(config, catalog, texts, grades))
 
     async def run(self) -> None:
-        """Scores what is drawn, one request after the other, until cancelled."""
+        """Score the drawn requests, one after the other, until cancelled."""
         while True:
             while not self._jobs:
                 self._work.clear()
@@ -130,7 +130,7 @@ class Shadow:
                     await self._score(job)
                     self._experiments.observer.shadowed(job.experiment.name, "scored")
                 except Exception as error:
-                    # An arm that cannot score is the guardrails' business; here it only has no result.
+                    # The guardrails act on an arm that cannot score; here it only has no result.
                     logger.warning("shadow scoring for %s failed: %s", job.experiment.name, error)
                     self._experiments.observer.shadowed(job.experiment.name, "failed")
 
@@ -148,7 +148,7 @@ class Shadow:
         return job
 
     async def _idle(self) -> None:
-        """Waits until nobody's request is queued or running."""
+        """Wait until no request is queued or running."""
         while self._queue.queued_tokens or self._queue.in_flight_items:
             await asyncio.sleep(IDLE_POLL_SECONDS)
 
@@ -161,19 +161,19 @@ class Shadow:
         }
         if not standing.is_running or len(arms) < 2:
             return
-        found = {name: _Arm() for name in arms}
+        scored = {name: _Arm() for name in arms}
         start = 0
         while start < len(job.texts):
-            start = await self._chunk(job, arms, start, found)
-        control = np.array(found[job.experiment.control].scores, dtype=np.float32)
-        for name, arm in found.items():
+            start = await self._chunk(job, arms, start, scored)
+        control = np.array(scored[job.experiment.control].scores, dtype=np.float32)
+        for name, arm in scored.items():
             if name != job.experiment.control:
-                self._report(job, name, control, arm, found[job.experiment.control].seconds)
+                self._report(job, name, control, arm, scored[job.experiment.control].seconds)
 
     async def _chunk(
-        self, job: Job, arms: Mapping[str, Variant], start: int, found: Mapping[str, _Arm]
+        self, job: Job, arms: Mapping[str, Variant], start: int, scored: Mapping[str, _Arm]
     ) -> int:
-        """Scores pairs from `start` on under every arm, about a batch of them; returns where it ended."""
+        """Score about a batch of pairs from `start` on under every arm; return the position after them."""
         end, tokens = start, 0
         classifiers = {variant.checkpoint: variant.classifier for variant in arms.values()}
         encoded: dict[str, list[EncodedPair]] = {checkpoint: [] for checkpoint in classifiers}
@@ -189,12 +189,12 @@ class Shadow:
             rows = [Row(pair, arms[name].mask) for name in names for pair in encoded[lane.checkpoint]]
             scores, seconds = await self._pass(lane, rows)
             for place, name in enumerate(names):
-                found[name].scores += scores[place * (end - start) : (place + 1) * (end - start)]
-                found[name].seconds += seconds / len(names)
+                scored[name].scores += scores[place * (end - start) : (place + 1) * (end - start)]
+                scored[name].seconds += seconds / len(names)
         return end
 
     async def _pass(self, lane: Lane, rows: Sequence[Row]) -> tuple[list[np.float32], float]:
-        """The scores of one batch and the seconds it took, once nobody else wants the device."""
+        """Run one batch once nobody else wants the device; return its scores and the seconds it took."""
         await self._idle()
         items: tuple[Item[Work], ...] = tuple(Item(len(row.pair), lane, row) for row in rows)
         tokens = sum(item.tokens for item in items)

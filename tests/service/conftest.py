@@ -1,12 +1,14 @@
-"""The service that the whole-way tests share: started once a session, because it takes seconds."""
+"""What the tests of the service share: a running `headroom serve`, or a replica in the test's process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from models import Classifier
+from tests.service.in_process import Service, serve
 from tests.service.running import Server
 
 
@@ -21,3 +23,16 @@ def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         assert server.stop() == 0
     finally:
         server.kill()
+
+
+@pytest.fixture
+async def service(tiny_checkpoint: Path) -> AsyncIterator[Service]:
+    """A replica in this process."""
+    async with serve(tiny_checkpoint) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def clf(tiny_checkpoint: Path) -> Classifier:
+    """The network of `service`, to compare with."""
+    return Classifier.load(tiny_checkpoint, "cpu", "float32")

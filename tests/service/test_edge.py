@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from service.edge import _WATCHED_PATHS, Edge, Message, Receive, Scope, Send, middlewares
+from service.edge import Edge, Message, Receive, Scope, Send, middlewares
 from service.http import create_app
-from service.http.direct import DirectRoute
+from service.http.post import PostRoute
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -25,7 +25,7 @@ def answering(status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"x
 
 
 async def ask(
-    app: Any, headers: list[tuple[bytes, bytes]] | None = None, path: str = "/"
+    app: Any, headers: list[tuple[bytes, bytes]] | None = None, path: str = "/", method: str = "GET"
 ) -> tuple[int, dict[bytes, bytes], Any]:
     sent: list[Message] = []
 
@@ -35,7 +35,8 @@ async def ask(
     async def receive() -> Message:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    await Edge(app)({"type": "http", "path": path, "headers": headers or []}, receive, send)
+    scope = {"type": "http", "method": method, "path": path, "headers": headers or []}
+    await Edge(app)(scope, receive, send)
     start, body = sent
     content = body["body"]
     return start["status"], dict(start["headers"]), orjson.loads(content) if content[:1] == b"{" else content
@@ -71,11 +72,16 @@ async def test_a_client_cannot_steer_serve_with_headers(name: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("haproxy", "path", "watched"),
-    [("1", "/v1/score", True), ("1", "/v1/masks", False), ("0", "/v1/score", False)],
+    ("haproxy", "method", "path", "watched"),
+    [
+        ("1", "POST", "/v1/score", True),
+        ("1", "POST", "/v1/outcomes", True),
+        ("1", "GET", "/v1/masks", False),
+        ("0", "POST", "/v1/score", False),
+    ],
 )
-async def test_in_a_replica_serve_leaves_clients_and_clocks_of_scoring_to_us(
-    haproxy: str, path: str, watched: bool, monkeypatch: pytest.MonkeyPatch
+async def test_in_a_replica_serve_leaves_clients_and_clocks_of_posts_to_us(
+    haproxy: str, method: str, path: str, watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", haproxy)
     seen: dict[bytes, bytes] = {}
@@ -84,14 +90,16 @@ async def test_in_a_replica_serve_leaves_clients_and_clocks_of_scoring_to_us(
         seen.update(scope["headers"])
         await answering(200, [])(scope, receive, send)
 
-    await ask(app, [(b"x-request-timeout-seconds", b"1")], path)
+    await ask(app, [(b"x-request-timeout-seconds", b"1")], path, method)
     ours = {b"x-request-disconnect-disabled": b"?1", b"x-request-timeout-seconds": b"0"}
     assert seen == (ours if watched else {})
 
 
-def test_the_routes_that_serve_leaves_to_us_are_those_that_watch() -> None:
+def test_the_requests_that_serve_leaves_to_us_are_those_that_we_watch() -> None:
     app = create_app(Settings(), Metrics())
-    assert {route.path for route in app.routes if isinstance(route, DirectRoute)} == set(_WATCHED_PATHS)
+    posts = [route for route in app.routes if "POST" in (getattr(route, "methods", None) or ())]
+    assert len(posts) == 7
+    assert all(isinstance(route, PostRoute) for route in posts)
 
 
 @pytest.mark.parametrize(("value", "kept"), [(b"my-id_1", True), (b"\xff\xfe", False), (b"a" * 129, False)])

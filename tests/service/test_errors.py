@@ -13,6 +13,7 @@ from service.errors import ServiceError, to_response
 
 TABLE = [
     (errors.InvalidJSON(), 400, "invalid_json"),
+    (errors.InvalidHTTP(), 400, "invalid_http"),
     (errors.InvalidRequest("is missing", param="titles"), 422, "invalid_request"),
     (errors.Unauthorized(), 401, "unauthorized"),
     (errors.Forbidden(), 403, "forbidden"),
@@ -24,6 +25,7 @@ TABLE = [
     (errors.UnsupportedMediaType(), 415, "unsupported_media_type"),
     (errors.QueueFull(2.5), 429, "queue_full"),
     (errors.RateLimited(0.2), 429, "rate_limited"),
+    (errors.NotImplementedHTTP(), 501, "not_implemented"),
     (errors.ClientDisconnected(), 499, "client_disconnected"),
     (errors.InternalError(), 500, "internal_error"),
     (errors.Starting(), 503, "starting"),

@@ -19,7 +19,7 @@ from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed, write_broken_checkpoint
 from tests.service.experiments.storage.test_store import exposure
-from tests.service.scoring.test_pipeline import QUERY, TITLES, Service, serve
+from tests.service.in_process import QUERY, TITLES, Service, serve
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ async def test_a_slow_arm_is_rolled_back_under_load_and_nobody_gets_an_error(
         guardrails={"p99_ms": 200, "min_requests": 20},
     )
     async with serve(tiny_checkpoint, live, database_url=url) as service:
-        classifier = service.pipeline._engine.classifiers[str(other)]
+        classifier = service.replica.engine.classifiers[str(other)]
         forward = classifier.forward
 
         def slow(encoded: Any, weights: Any, **how: Any) -> np.ndarray:
@@ -170,12 +170,12 @@ async def test_a_rollback_on_one_replica_reaches_the_others(tiny_checkpoint: Pat
         serve(tiny_checkpoint, config(), database_url=url) as other,
     ):
         assert (await score(other, "user-1"))["assignment"] is not None
-        store = one.pipeline._live.ledger.store
+        store = one.replica.live.ledger.store
         rollback = Action(experiment="prune20", kind="rollback", time=0.0, actor="guardrail", arm="pruned")
         await asyncio.to_thread(store.record_action, rollback)
         for service in (one, other):
             await eventually(
-                lambda s=service: s.pipeline._live.ledger.standings["prune20"].status == "rolled_back", 5
+                lambda s=service: s.replica.live.ledger.standings["prune20"].status == "rolled_back", 5
             )
             assert (await score(service, "user-1"))["assignment"] is None
 
@@ -236,12 +236,12 @@ async def test_without_keys_nobody_may_switch_anything(tiny_checkpoint: Path, ur
 
 
 async def test_a_rolled_back_arm_comes_back_only_by_name(service: Service) -> None:
-    store = service.pipeline._live.ledger.store
+    store = service.replica.live.ledger.store
     rollback = Action(
         experiment="prune20", kind="rollback", time=0.0, actor="guardrail", arm="pruned", reason="p99"
     )
     await asyncio.to_thread(store.record_action, rollback)
-    await asyncio.to_thread(service.pipeline._live.ledger.refresh)
+    await asyncio.to_thread(service.replica.live.ledger.refresh)
     ramp = "/v1/experiments/prune20/ramp"
     refused = await service.http.post(ramp, json={"traffic": 0.5}, headers=BOSS)
     assert refused.status_code == 409
@@ -252,7 +252,7 @@ async def test_a_rolled_back_arm_comes_back_only_by_name(service: Service) -> No
 
 async def test_outcomes_are_counted_once_and_by_what_became_of_them(service: Service) -> None:
     arms = [(await score(service, f"user-{number}"))["assignment"]["arm"] for number in range(4)]
-    await asyncio.to_thread(service.pipeline._live.writer.flush, 5)
+    await asyncio.to_thread(service.replica.live.writer.flush, 5)
 
     def outcome(number: int, **more: Any) -> dict[str, Any]:
         return {
@@ -291,7 +291,7 @@ async def test_an_outcome_of_an_unknown_metric_is_not_accepted(tiny_checkpoint: 
     ]
     async with serve(tiny_checkpoint, config(metrics=metrics), database_url=url) as service:
         await score(service, "user-1")
-        await asyncio.to_thread(service.pipeline._live.writer.flush, 5)
+        await asyncio.to_thread(service.replica.live.writer.flush, 5)
         names = ["revenue", "past_revenue", "clicks", "impressions", "click"]
         batch = [
             {"experiment": "prune20", "unit": "user-1", "metric": name, "value": 1, "time": 1.0, "id": name}
@@ -330,7 +330,7 @@ async def test_a_refused_request_exposes_nobody(tiny_checkpoint: Path, url: str)
         answered = {
             body["unit"] for body, answer in zip(requests, answers, strict=True) if answer.status_code == 200
         }
-        await asyncio.to_thread(service.pipeline._live.writer.flush, 5)
+        await asyncio.to_thread(service.replica.live.writer.flush, 5)
         assert exposed(url).keys() == answered
 
 
@@ -357,7 +357,7 @@ async def test_a_unit_whose_arm_fails_is_exposed_whatever_its_request_got(
             assert seen == statuses
             late = {"query": QUERY, "titles": TITLES, "unit": "late", "deadline_ms": 0.001}
             assert (await service.http.post("/v1/score", json=late)).status_code == 504
-            await asyncio.to_thread(service.pipeline._live.writer.flush, 5)
+            await asyncio.to_thread(service.replica.live.writer.flush, 5)
             found = exposed(database)
             assert found.keys() == units | {"late"}
             assert set(found.values()) == {"control", "pruned"}
@@ -374,7 +374,7 @@ async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Pa
         assert answer["results"] == full["results"]
         scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
         await eventually(lambda: service.metric(scored) == 1)
-        await asyncio.to_thread(service.pipeline._live.writer.flush, 5)
+        await asyncio.to_thread(service.replica.live.writer.flush, 5)
         report = (await service.http.get("/v1/experiments/prune20")).json()["report"]
         (arm,) = report["arms"]
         shadow = arm["shadow"]
@@ -398,9 +398,9 @@ async def test_a_config_that_would_move_units_is_refused_while_the_experiment_ru
     weights = config()
     weights["experiments"][0]["arms"][0]["weight"] = 9
     with pytest.raises(InvalidConfig, match=r"experiments\[0\]: 'prune20' has begun"):
-        await asyncio.to_thread(service.pipeline.check, LiveConfig.model_validate(weights))
+        await asyncio.to_thread(service.replica.check, LiveConfig.model_validate(weights))
     wider = LiveConfig.model_validate(config(traffic=0.5, shadow=0.1))
-    await asyncio.to_thread(service.pipeline.apply, wider)
+    await asyncio.to_thread(service.replica.apply, wider)
     answer = await service.http.get("/v1/experiments")
     assert answer.json()["experiments"][0]["traffic"] == 0.5
     assert answer.json()["config_version"] == wider.version
@@ -408,7 +408,7 @@ async def test_a_config_that_would_move_units_is_refused_while_the_experiment_ru
 
 async def test_what_the_routes_answer_is_what_the_document_says(service: Service) -> None:
     await score(service, "user-1")
-    await asyncio.to_thread(service.pipeline._live.writer.flush, 5)
+    await asyncio.to_thread(service.replica.live.writer.flush, 5)
     document = (await service.http.get("/openapi.json")).json()
     for path in ("/v1/outcomes", "/v1/experiments", "/v1/experiments/{name}", "/v1/experiments/{name}/ramp"):
         assert path in document["paths"]

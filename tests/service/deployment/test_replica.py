@@ -15,7 +15,7 @@ import pytest
 from service.settings import InvalidConfig, LiveConfig, Settings
 
 
-class Pipeline:
+class Replica:
     """Takes every config but those with a mask called `wrong`."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Pipeline:
 
 @pytest.fixture
 def replica() -> Any:
-    """The class that Serve makes replicas of, with a pipeline in place of a model."""
+    """The class that Serve makes replicas of, with a fake under it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own, at import
         from service.deployment.replica import Relevance
@@ -44,7 +44,7 @@ def replica() -> Any:
     ours = deployment.func_or_class.__mro__[1]
     # Serve awaits `__del__`; the garbage collector cannot.
     replica = type("Replica", (ours,), {"__del__": lambda _: None})({})
-    replica._pipeline = Pipeline()
+    replica._replica = Replica()
     return replica
 
 
@@ -53,7 +53,7 @@ GOOD = {"variants": [{"name": "full"}, {"name": "half", "head_mask": "random:0.5
 
 async def test_a_live_config_is_put_in_force(replica: Any) -> None:
     await replica.reconfigure(GOOD)
-    assert [variant.name for variant in replica._pipeline.config.variants] == ["full", "half"]
+    assert [variant.name for variant in replica._replica.config.variants] == ["full", "half"]
 
 
 @pytest.mark.parametrize("wrong", [{"masks": {"wrong": "none"}}, {"variants": []}, {"nonsense": 1}])
@@ -61,7 +61,7 @@ async def test_a_wrong_live_config_never_takes_a_serving_replica_down(wrong: Any
     await replica.reconfigure(GOOD)
     assert await replica.refusal(wrong)
     await replica.reconfigure(wrong)
-    assert [variant.name for variant in replica._pipeline.config.variants] == ["full", "half"]
+    assert [variant.name for variant in replica._replica.config.variants] == ["full", "half"]
     await replica.check_health()
 
 
@@ -80,18 +80,18 @@ def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
 
 async def test_asking_changes_nothing(replica: Any) -> None:
     assert await replica.refusal(GOOD) is None
-    assert replica._pipeline.config == LiveConfig()
+    assert replica._replica.config == LiveConfig()
 
 
 async def test_a_replica_whose_device_failed_asks_to_be_replaced(replica: Any) -> None:
     await replica.check_health()
-    replica._pipeline.reason = "the device failed"
+    replica._replica.reason = "the device failed"
     with pytest.raises(RuntimeError, match="the device failed"):
         await replica.check_health()
 
 
 async def test_a_replica_that_is_starting_is_healthy_and_takes_no_questions(replica: Any) -> None:
-    replica._pipeline = None
+    replica._replica = None
     await replica.check_health()
     assert await replica.refusal(GOOD) == "the replica is starting"
 
@@ -104,8 +104,8 @@ async def test_the_first_config_leaves_the_cores_to_the_model(
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", said or "")
     if said is None:
         monkeypatch.delenv("TOKENIZERS_PARALLELISM")
-    replica._pipeline = None
-    replica._app = SimpleNamespace(state=SimpleNamespace(pipeline=None))
+    replica._replica = None
+    replica._app = SimpleNamespace(state=SimpleNamespace(backend=None))
     database = f"sqlite:///{tmp_path}/experiments.db"
     replica._settings = Settings(model=str(tiny_checkpoint), device="cpu", database_url=database)
     thresholds = gc.get_threshold()
@@ -113,8 +113,8 @@ async def test_the_first_config_leaves_the_cores_to_the_model(
         await replica.reconfigure({"variants": [{"name": "full"}]})
         assert gc.get_threshold()[0] == 50_000
         assert os.environ["TOKENIZERS_PARALLELISM"] == (said or "false")
-        assert replica._app.state.pipeline.ready() is None
-        await asyncio.wait_for(replica._pipeline.drain(), 30)
+        assert replica._app.state.backend.ready() is None
+        await asyncio.wait_for(replica._replica.drain(), 30)
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()

@@ -11,7 +11,7 @@ from service.experiments.online.guardrails import Breach
 from service.experiments.storage.store import Store
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
 from tests.service.experiments.postgres import Cluster
-from tests.service.scoring.test_pipeline import QUERY, TITLES, serve
+from tests.service.in_process import QUERY, TITLES, serve
 
 OUTCOME = {"experiment": "prune20", "unit": "user-0", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
 
@@ -26,7 +26,7 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
 ) -> None:
     async with serve(tiny_checkpoint, config(), database_url=database, api_keys=KEYS) as service:
         service.http.headers.update(USER)
-        live = service.pipeline._live
+        live = service.replica.live
 
         async def ask(*numbers: int) -> None:
             for number in numbers:
@@ -78,6 +78,6 @@ async def test_a_replica_that_never_saw_the_database_assigns_nobody_until_it_doe
         assert (answer["assignment"], answer["variant"]) == (None, "full")
         assert (await service.http.get("/health/ready")).status_code == 200
         blocked.unlink()
-        await eventually(lambda: service.pipeline._live.ledger.standings["prune20"].is_running)
+        await eventually(lambda: service.replica.live.ledger.standings["prune20"].is_running)
         answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit="user-1")
         assert answer["assignment"]["experiment"] == "prune20"

@@ -23,17 +23,22 @@ from service.http import create_app
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.asgi import DISCONNECT, Exchange, chunk, client
-from tests.service.fake_pipeline import FakePipeline
+from tests.service.fake_backend import FakeBackend
 from tests.service.test_metrics import samples
 
 SCORE = {"query": "angle bracket", "titles": ["Simpson Strong-Tie 12-Gauge Angle", ""]}
+OUTCOMES = {
+    "outcomes": [
+        {"experiment": "e", "unit": "u", "metric": "click", "value": 1, "time": 1_700_000_000, "id": "1"}
+    ]
+}
 POSTS = ("/v1/score", "/v1/compare", "/v1/attention")
 GETS = ("/v1/models", "/v1/variants", "/v1/masks")
 
 
-def app_with(pipeline: FakePipeline | None = None, **settings: Any) -> FastAPI:
+def app_with(backend: FakeBackend | None = None, **settings: Any) -> FastAPI:
     app = create_app(Settings(**settings), Metrics())
-    app.state.pipeline = pipeline if pipeline is not None else FakePipeline()
+    app.state.backend = backend if backend is not None else FakeBackend()
     return app
 
 
@@ -103,10 +108,10 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
 
 
 async def test_pairs_stand_in_for_query_and_titles() -> None:
-    pipeline = FakePipeline()
-    response = await post(app_with(pipeline), "/v1/score", {"pairs": [["a", "x"], ["b", ""]], "query": None})
+    backend = FakeBackend()
+    response = await post(app_with(backend), "/v1/score", {"pairs": [["a", "x"], ["b", ""]], "query": None})
     assert response.status_code == 200
-    assert pipeline.requests[0].texts() == [("a", "x"), ("b", "")]  # type: ignore[attr-defined]
+    assert backend.requests[0].texts() == [("a", "x"), ("b", "")]  # type: ignore[attr-defined]
 
 
 async def test_compare_answers_masks_first_then_variants() -> None:
@@ -290,9 +295,9 @@ async def test_health_tells_alive_from_ready() -> None:
     app = create_app(Settings(), Metrics())
     assert (await get(app, "/health/live")).json() == {"status": "live"}
     assert "starting" in assert_error(await get(app, "/health/ready"), 503, "not_ready")
-    app.state.pipeline = FakePipeline()
+    app.state.backend = FakeBackend()
     assert (await get(app, "/health/ready")).json() == {"status": "ready"}
-    app.state.pipeline.reason = "draining"
+    app.state.backend.reason = "draining"
     assert "draining" in assert_error(await get(app, "/health/ready"), 503, "not_ready")
     assert (await get(app, "/health/live")).status_code == 200
 
@@ -314,22 +319,22 @@ async def test_requests_before_the_model_is_up_are_told_to_come_back() -> None:
         (OutOfMemory(), 503, "out_of_memory", None),
     ],
 )
-async def test_what_the_pipeline_refuses_is_answered_and_counted_once(
+async def test_what_the_model_refuses_is_answered_and_counted_once(
     error: Exception, status: int, kind: str, shed: str | None
 ) -> None:
-    app = app_with(FakePipeline(fails=error))
+    app = app_with(FakeBackend(fails=error))
     assert_error(await post(app, "/v1/score", SCORE), status, kind)
     counted = {name: value for name, value in metrics_of(app).items() if "shed_total" in name and value}
     assert counted == ({f'headroom_shed_total{{reason="{shed}"}}': 1} if shed else {})
 
 
 async def test_a_mask_the_model_refuses_is_the_callers_error() -> None:
-    app = app_with(FakePipeline(fails=InvalidMask("layer 12 does not exist")))
+    app = app_with(FakeBackend(fails=InvalidMask("layer 12 does not exist")))
     assert_error(await post(app, "/v1/score", SCORE), 422, "invalid_request", "head_mask")
 
 
 async def test_a_defect_is_a_500_that_tells_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    app = app_with(FakePipeline(fails=ZeroDivisionError("secret detail")))
+    app = app_with(FakeBackend(fails=ZeroDivisionError("secret detail")))
     with caplog.at_level(logging.ERROR, "headroom.api"):
         response = await post(app, "/v1/score", SCORE, **{"x-request-id": "abc-1"})
     message = assert_error(response, 500, "internal_error")
@@ -430,39 +435,66 @@ async def test_a_limit_that_was_set_is_the_one_that_holds() -> None:
     )
 
 
-async def test_a_client_that_hangs_up_has_its_work_cancelled_and_counted() -> None:
-    pipeline = FakePipeline(hangs=True)
-    app = app_with(pipeline)
-    exchange = Exchange(app, messages=[chunk(orjson.dumps(SCORE), more=False)])
-    await pipeline.started.wait()
+@pytest.mark.parametrize(("path", "body"), [("/v1/score", SCORE), ("/v1/outcomes", OUTCOMES)])
+async def test_a_client_that_hangs_up_has_its_work_cancelled_and_counted(
+    path: str, body: dict[str, Any]
+) -> None:
+    backend = FakeBackend(hangs=True)
+    app = app_with(backend)
+    exchange = Exchange(app, path=path, messages=[chunk(orjson.dumps(body), more=False)])
+    await backend.started.wait()
     exchange.incoming.put_nowait(DISCONNECT)
     async with asyncio.timeout(5):
         await exchange.task
-    assert pipeline.cancelled == 1
+    assert backend.cancelled == 1
     found = metrics_of(app)
     assert found['headroom_shed_total{reason="disconnect"}'] == 1
-    assert found['headroom_requests_total{route="/v1/score",status="499"}'] == 1
+    assert found[f'headroom_requests_total{{route="{path}",status="499"}}'] == 1
 
 
 async def test_a_proxy_that_gives_up_cancels_the_work_too() -> None:
-    pipeline = FakePipeline(hangs=True)
-    app = app_with(pipeline)
+    backend = FakeBackend(hangs=True)
+    app = app_with(backend)
     exchange = Exchange(app, messages=[chunk(orjson.dumps(SCORE), more=False)])
-    await pipeline.started.wait()
+    await backend.started.wait()
     exchange.task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await exchange.task
-    assert pipeline.cancelled == 1
+    assert backend.cancelled == 1
     assert metrics_of(app)['headroom_shed_total{reason="disconnect"}'] == 1
 
 
-@pytest.mark.parametrize(("settings", "body"), [({"request_timeout_s": 0.05}, {}), ({}, {"deadline_ms": 50})])
-async def test_time_runs_out_even_when_the_pipeline_hangs(
-    settings: dict[str, Any], body: dict[str, Any]
+@pytest.mark.parametrize(
+    ("settings", "path", "body"),
+    [
+        ({"request_timeout_s": 0.05}, "/v1/score", SCORE),
+        ({}, "/v1/score", {**SCORE, "deadline_ms": 50}),
+        ({"request_timeout_s": 0.05}, "/v1/outcomes", OUTCOMES),
+    ],
+)
+async def test_time_runs_out_even_when_the_work_hangs(
+    settings: dict[str, Any], path: str, body: dict[str, Any]
 ) -> None:
-    pipeline = FakePipeline(hangs=True)
-    app = app_with(pipeline, **settings)
+    backend = FakeBackend(hangs=True)
+    app = app_with(backend, **settings)
     async with asyncio.timeout(5):
-        assert_error(await post(app, "/v1/score", {**SCORE, **body}), 504, "deadline_exceeded")
-    assert pipeline.cancelled == 1
+        assert_error(await post(app, path, body), 504, "deadline_exceeded")
+    assert backend.cancelled == 1
     assert metrics_of(app)['headroom_shed_total{reason="deadline"}'] == 1
+
+
+async def test_the_time_of_a_request_begins_with_its_arrival_and_not_with_its_body() -> None:
+    """A body that takes longer than its own deadline leaves no time to score."""
+    backend = FakeBackend(hangs=True)
+    content = orjson.dumps({**SCORE, "deadline_ms": 50})
+    exchange = Exchange(app_with(backend), messages=[chunk(content[:9], more=True)])
+    await asyncio.sleep(0.06)
+    exchange.incoming.put_nowait(chunk(content[9:], more=False))
+    async with asyncio.timeout(5):
+        answer = await exchange.answer()
+    assert (answer.status, answer.error["type"]) == (504, "deadline_exceeded")
+
+
+async def test_a_name_in_the_path_is_checked_like_a_field() -> None:
+    response = await post(app_with(), f"/v1/experiments/{'x' * 65}/stop", {})
+    assert_error(response, 422, "invalid_request", "path.name")

@@ -25,7 +25,7 @@ from service.http import create_app
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.asgi import Answer, Exchange, chunk
-from tests.service.fake_pipeline import FakePipeline
+from tests.service.fake_backend import FakeBackend
 from tests.service.running import Server
 
 PATHS = ("/v1/score", "/v1/compare", "/v1/attention")
@@ -36,7 +36,7 @@ SECONDS_PER_REQUEST = 5.0
 
 def make_app() -> FastAPI:
     app = create_app(Settings(), Metrics())
-    app.state.pipeline = FakePipeline()
+    app.state.backend = FakeBackend()
     return app
 
 
@@ -208,7 +208,7 @@ def test_memory_is_flat_after_a_thousand_malformed_requests() -> None:
             assert_refused(answer)
 
     def traced() -> int:
-        app.state.pipeline.requests.clear()
+        app.state.backend.requests.clear()
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 

@@ -11,7 +11,7 @@ from service.http import body, create_app
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.asgi import DISCONNECT, Exchange, chunk, client
-from tests.service.fake_pipeline import FakePipeline
+from tests.service.fake_backend import FakeBackend
 from tests.service.http.test_api import SCORE, app_with, assert_error, metrics_of
 
 BODY = orjson.dumps(SCORE)
@@ -106,12 +106,12 @@ async def test_a_body_in_many_chunks_is_put_together() -> None:
 
 
 async def test_a_client_that_hangs_up_half_way_through_its_body_is_counted() -> None:
-    pipeline = FakePipeline()
-    app = app_with(pipeline)
+    backend = FakeBackend()
+    app = app_with(backend)
     exchange = Exchange(app, messages=[chunk(b"{", more=True), DISCONNECT])
     async with asyncio.timeout(5):
         await exchange.task
-    assert pipeline.requests == []
+    assert backend.requests == []
     assert metrics_of(app)['headroom_shed_total{reason="disconnect"}'] == 1
 
 
@@ -146,12 +146,12 @@ async def test_with_keys_everything_else_is_closed(path: str) -> None:
 
 
 async def test_a_stranger_is_refused_before_his_body_is_read() -> None:
-    pipeline = FakePipeline()
-    app = app_with(pipeline, api_keys="alpha")
+    backend = FakeBackend()
+    app = app_with(backend, api_keys="alpha")
     exchange = Exchange(app, messages=[chunk(BODY, more=False)])
     assert (await exchange.answer()).status == 401
     assert exchange.received == 0
-    assert pipeline.requests == []
+    assert backend.requests == []
     assert metrics_of(app)['headroom_requests_total{route="/v1/score",status="401"}'] == 1
 
 

@@ -12,7 +12,7 @@ import orjson
 import uvicorn
 from fastapi import FastAPI
 
-from tests.service.fake_pipeline import FakePipeline
+from tests.service.fake_backend import FakeBackend
 from tests.service.http.test_api import SCORE, app_with, assert_error, metrics_of
 
 BODY = orjson.dumps(SCORE)
@@ -87,16 +87,16 @@ async def test_a_body_too_large_gets_its_413_over_a_socket_announced_or_not() ->
 
 
 async def test_hanging_up_cancels_the_work_over_a_socket() -> None:
-    pipeline = FakePipeline(hangs=True)
-    app = app_with(pipeline)
+    backend = FakeBackend(hangs=True)
+    app = app_with(backend)
     async with served(app) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(post(f"Content-Length: {len(BODY)}") + BODY)
-        await pipeline.started.wait()
+        await backend.started.wait()
         assert not reader.at_eof()
         writer.close()
         await writer.wait_closed()
         async with asyncio.timeout(10):
             while not metrics_of(app).get('headroom_requests_total{route="/v1/score",status="499"}'):
                 await asyncio.sleep(0.01)
-    assert pipeline.cancelled == 1
+    assert backend.cancelled == 1

@@ -20,7 +20,7 @@ from service.experiments.storage.store import Store
 from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config, eventually
-from tests.service.scoring.test_pipeline import QUERY, TITLES, serve
+from tests.service.in_process import QUERY, TITLES, serve
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def test_an_unforeseen_error_is_logged_once_and_the_roll_back_after_it_sti
     url = f"sqlite:///{path}"
     live = config(ramp=[[1.0, "1d"]])  # so that the time of the start is looked at
     async with serve(tiny_checkpoint, live, database_url=url) as service:
-        experiments = service.pipeline._live
+        experiments = service.replica.live
         (time,) = sql(path, "SELECT time FROM actions")
         sql(path, "UPDATE actions SET time = 'soon'")  # nothing that a database that is down would raise
         await eventually(lambda: "cannot be kept up" in caplog.text)
@@ -61,7 +61,7 @@ async def test_a_replica_that_watches_no_guardrails_is_not_ready(
     tiny_checkpoint: Path, path: Path, number: int
 ) -> None:
     async with serve(tiny_checkpoint, config(), database_url=f"sqlite:///{path}") as service:
-        task = service.pipeline._live._tasks[number]
+        task = service.replica.live._tasks[number]
         task.cancel()
         await asyncio.wait([task])
         answer = await service.http.get("/health/ready")
@@ -124,14 +124,14 @@ async def test_a_config_that_the_database_refuses_changes_nothing(
         other = {"name": "other", "salt": "other", "slots": [5000, 10_000]}
         edited["experiments"].append(edited["experiments"][0] | other)
         with pytest.raises(InvalidConfig, match=r"^experiments: .* the salt cannot be stored$"):
-            await asyncio.to_thread(service.pipeline.apply, LiveConfig.model_validate(edited))
+            await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(edited))
         assert await seen() == before
         assert (await service.http.get("/v1/models")).headers["x-config-version"] == before[1][
             "config_version"
         ]
 
         sql(path, "DROP TRIGGER no")
-        await asyncio.to_thread(service.pipeline.apply, LiveConfig.model_validate(edited))
+        await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(edited))
         listed = (await service.http.get("/v1/experiments")).json()["experiments"]
         assert [(found["name"], found["status"]) for found in listed] == [
             ("prune20", "running"),

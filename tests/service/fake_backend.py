@@ -1,13 +1,14 @@
-"""A pipeline without a model, for tests of the HTTP side."""
+"""A replica without a model, for tests of the HTTP side."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 
 from models.head_mask import HeadMask
+from service.deadline import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.analysis.views import ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
@@ -36,9 +37,13 @@ TIMING = Timing(tokenize=0.2, queue=0.4, inference=6.1, total=7.0)
 
 
 class FakeExperiments:
-    """No experiment at all; outcomes go nowhere."""
+    """No experiment at all; outcomes go nowhere. work: called by `record`."""
+
+    def __init__(self, work: Callable[[object], Awaitable[None]]) -> None:
+        self._work = work
 
     async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
+        await self._work(outcomes)
         return OutcomeReceipt(0, 0, len(outcomes))
 
     def listing(self) -> ExperimentsView:
@@ -57,7 +62,7 @@ class FakeExperiments:
         raise NotFound
 
 
-class FakePipeline:
+class FakeBackend:
     """Gives every pair the same score.
 
     Args:
@@ -72,7 +77,7 @@ class FakePipeline:
         self.started = asyncio.Event()
         self.cancelled = 0
         self.requests: list[object] = []
-        self.experiments = FakeExperiments()
+        self.experiments = FakeExperiments(self._work)
 
     @property
     def config_version(self) -> str:
@@ -81,7 +86,7 @@ class FakePipeline:
     def ready(self) -> str | None:
         return self.reason
 
-    async def score(self, request: ScoreRequest) -> ScoreResponse:
+    async def score(self, request: ScoreRequest, _deadline: Deadline) -> ScoreResponse:
         await self._work(request)
         variant = self._variant(request.variant)
         pairs = len(request.texts())
@@ -96,7 +101,7 @@ class FakePipeline:
             timing_ms=TIMING,
         )
 
-    async def compare(self, request: CompareRequest) -> CompareResponse:
+    async def compare(self, request: CompareRequest, _deadline: Deadline) -> CompareResponse:
         await self._work(request)
         pairs = len(request.texts())
         columns = [
@@ -108,7 +113,7 @@ class FakePipeline:
         ]
         return CompareResponse("fake", columns, Usage(pairs * len(columns), 17 * pairs), TIMING)
 
-    async def attention(self, request: AttentionRequest) -> AttentionResponse:
+    async def attention(self, request: AttentionRequest, _deadline: Deadline) -> AttentionResponse:
         await self._work(request)
         chosen = self._mask(request.heads, "heads").off
         uniform = np.full((3, 3), 1 / 3, dtype=np.float32)

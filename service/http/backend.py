@@ -1,10 +1,11 @@
-"""What the routes need from below: the seam between HTTP and scoring."""
+"""The interface between HTTP and the replica under it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from service.deadline import Deadline
 from service.experiments.analysis.views import ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
@@ -19,7 +20,7 @@ from service.schemas.responses import (
 
 
 class Experiments(Protocol):
-    """What the routes ask of a replica's experiments. Methods raise members of the error tree."""
+    """A replica's experiments, as the routes use them. Methods raise members of the error tree."""
 
     async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt: ...
 
@@ -36,11 +37,11 @@ class Experiments(Protocol):
     async def ship(self, name: str, *, arm: str, reason: str, actor: str) -> ExperimentDetail: ...
 
 
-class Pipeline(Protocol):
-    """A replica that is up. `app.state.pipeline` holds it, or None while the replica starts.
+class Backend(Protocol):
+    """A replica that is up. `app.state.backend` holds it, or None while the replica starts.
 
     Requests arrive checked against everything but the model. The calls raise `service.errors.ServiceError`
-    (or `models.errors.InvalidMask`); a call that is cancelled drops its queued work.
+    (or `models.errors.InvalidMask`); a call that is cancelled removes its work from the queue.
     """
 
     @property
@@ -49,16 +50,16 @@ class Pipeline(Protocol):
 
     @property
     def experiments(self) -> Experiments:
-        """What there is to see of the experiments, and to do with them."""
+        """The experiments and their switches."""
 
     def ready(self) -> str | None:
-        """None when requests are welcome, else why not: `draining`, `device failed`."""
+        """Return None if requests are welcome, else the reason why not, such as `draining`."""
 
-    async def score(self, request: ScoreRequest) -> ScoreResponse: ...
+    async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse: ...
 
-    async def compare(self, request: CompareRequest) -> CompareResponse: ...
+    async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse: ...
 
-    async def attention(self, request: AttentionRequest) -> AttentionResponse: ...
+    async def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionResponse: ...
 
     def models(self) -> ModelsResponse: ...
 

@@ -1,0 +1,112 @@
+"""Writes HAProxy's own error answers in our shape, from the error tree, before `headroom serve` starts it."""
+
+from __future__ import annotations
+
+import http
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import orjson
+
+from service.deployment.haproxy import ConfigurationError, bundled_program
+from service.errors import (
+    BodyTooLarge,
+    DeadlineExceeded,
+    Forbidden,
+    InternalError,
+    InvalidHTTP,
+    MethodNotAllowed,
+    NotImplementedHTTP,
+    ReplicaLost,
+    ServiceError,
+    Unavailable,
+    to_response,
+)
+
+RETRY_AFTER_SECONDS = 2.0
+
+_PAGES: Mapping[int, ServiceError] = {
+    400: InvalidHTTP(),
+    403: Forbidden("This request is not allowed."),
+    405: MethodNotAllowed(),
+    413: BodyTooLarge(),
+    500: InternalError(),
+    501: NotImplementedHTTP(),
+    502: ReplicaLost(RETRY_AFTER_SECONDS),
+    503: Unavailable(RETRY_AFTER_SECONDS),
+    504: DeadlineExceeded(),
+}
+"""Our error in the place of each status that HAProxy would send."""
+
+_SILENT = (408,)
+"""Statuses of connections that never became a request: they are closed without an answer."""
+
+# HAProxy 2.8's answer to what it cannot parse, whatever the error file says (only an empty one counts).
+_PAGE_400 = re.compile(rb"HTTP/1\.1 400 Bad request\r\n[^\0]*</html>\n\0")
+
+
+def write_pages(directory: Path) -> None:
+    """Write HAProxy's error files into a new directory."""
+    directory.mkdir()
+    for name, content in error_files():
+        (directory / name).write_bytes(content)
+
+
+def error_files() -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of HAProxy's error files: whole HTTP answers."""
+    for status, error in _PAGES.items():
+        yield f"{status}.http", _page(error, {"cache-control": "no-store"})
+    for status in _SILENT:
+        yield f"{status}.http", b""
+
+
+def with_our_page(program: bytes) -> bytes:
+    """Return HAProxy's program with our error in the place of its HTML for what it cannot parse.
+
+    Raises:
+        ConfigurationError: the program does not hold that page exactly once, or ours is longer.
+    """
+    places = list(_PAGE_400.finditer(program))
+    page = _page(_PAGES[400]) + b"\0"
+    if len(places) != 1 or len(page) > len(places[0][0]):
+        raise ConfigurationError("HAProxy's own page for status 400 is not where expected")
+    start, end = places[0].span()
+    return program[:start] + page.ljust(end - start, b"\0") + program[end:]
+
+
+def write_program(directory: Path) -> Path:
+    """Write HAProxy `with_our_page` into a new directory and return its path.
+
+    If the page is not found, return the bundled program's path: HTML for what is not HTTP is no reason to
+    stay down.
+    """
+    bundled = bundled_program()
+    try:
+        content = with_our_page(bundled.read_bytes())
+    except ConfigurationError:
+        return bundled
+    directory.mkdir(mode=0o700)
+    program = directory / bundled.name
+    program.write_bytes(content)
+    program.chmod(0o500)
+    (directory / "lib").symlink_to(bundled.parent / "lib")  # where it looks for its libraries
+    return program
+
+
+def _page(error: ServiceError, more_headers: Mapping[str, str] | None = None) -> bytes:
+    """Return the whole HTTP answer for an error."""
+    status, content, own_headers = to_response(error)
+    body = orjson.dumps(content)
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **(more_headers or {}),
+        **own_headers,
+        "connection": "close",
+    }
+    lines = [
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

@@ -1,0 +1,176 @@
+"""The one kind of POST route: read the body, check it, wait for the answer, send it.
+
+FastAPI documents these routes from their endpoints, and its machinery between route and endpoint is skipped:
+three exit stacks, an e-mail parser for the content type and the dependencies are code and data that every
+request would pull through the processor's caches again (docs/decisions/009-the-way-of-a-request.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from enum import Enum
+from typing import Any, cast
+
+from fastapi import FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.types import Receive, Scope, Send
+
+from service.api_keys import ApiKey
+from service.deadline import Deadline
+from service.errors import Forbidden, Starting
+from service.http import strict_json
+from service.http.backend import Backend
+from service.http.body import check_content_type, read
+from service.http.openapi import POST_ERRORS, errors
+from service.http.replies import json_response
+from service.http.validation import explain
+from service.http.waiting import answer
+from service.metrics import Metrics
+from service.schemas.responses import Timing
+from service.settings import Settings
+
+
+class Post(Request):
+    """A POST whose body was read and checked, as its endpoint sees it."""
+
+    deadline: Deadline
+
+    @property
+    def settings(self) -> Settings:
+        """The service's settings."""
+        return cast(Settings, self.app.state.settings)
+
+    @property
+    def backend(self) -> Backend:
+        """The replica. Raises Starting while there is none."""
+        return backend_of(self)
+
+    def admin(self) -> str:
+        """Return the name of the admin whose API key this is. Raises Forbidden.
+
+        Without keys nobody is an admin: behind the proxy all callers look alike.
+        """
+        key: ApiKey | None = getattr(self.state, "key", None)
+        if key is None:
+            raise Forbidden(
+                "This needs an API key with the admin role, and no keys are set: see HEADROOM_API_KEYS."
+            )
+        if key.role != "admin":
+            raise Forbidden
+        return key.name
+
+
+class PostRoute(APIRoute):
+    """A route for an endpoint `async (request: Post, body, **path parameters) -> answer`.
+
+    body: one pydantic model. answer: what goes out as JSON. FastAPI's dependencies do not work here. Errors
+    leave as exceptions, for `RequestMiddleware`.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        assert self.body_field is not None
+        self._model: type[BaseModel] = self.body_field.field_info.annotation  # type: ignore[assignment]
+        self._call: Callable[..., Coroutine[Any, Any, Any]] = endpoint
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request. Raises ServiceError; HTTPException for another method."""
+        if self.methods and scope["method"] not in self.methods:
+            await super().handle(scope, receive, send)
+            return
+        request = Post(scope, receive)
+        settings = request.settings
+        check_content_type(request.headers)
+        content = await read(
+            receive,
+            request.headers,
+            max_bytes=settings.max_body_bytes,
+            timeout_s=settings.body_timeout_s,
+        )
+        body = self._checked(strict_json.loads(content, max_depth=settings.max_json_depth))
+        request.deadline = _deadline(request.state.arrived, body, settings)
+        parameters = self._parameters(request)
+        value = await answer(
+            self._call(request, body, **parameters), receive, timeout_s=request.deadline.remaining()
+        )
+        response = _response(value, request)
+        await response(scope, receive, send)
+
+    def _checked(self, value: Any) -> BaseModel:
+        try:
+            return self._model.model_validate(value)
+        except ValidationError as error:
+            raise explain(error.errors(include_url=False, include_context=False)) from None
+
+    def _parameters(self, request: Request) -> dict[str, Any]:
+        """Return the path's parameters, checked as FastAPI documents them."""
+        values = {}
+        for field in self.dependant.path_params:
+            value, errors = field.validate(request.path_params[field.alias], loc=("path", field.alias))
+            if errors:
+                raise explain(errors)
+            values[field.name] = value
+        return values
+
+
+def add_post_route(
+    app: FastAPI,
+    path: str,
+    endpoint: Callable[..., Any],
+    response_model: type[Any],
+    tags: list[str | Enum],
+    *,
+    more_errors: Sequence[int] = (),
+) -> None:
+    """Add a route of this kind, documented with the errors of all of them and `more_errors`, as statuses."""
+    app.router.add_api_route(
+        path,
+        endpoint,
+        methods=["POST"],
+        response_model=response_model,
+        responses=POST_ERRORS | errors(*more_errors),
+        tags=tags,
+        route_class_override=PostRoute,
+    )
+
+
+def backend_of(request: Request) -> Backend:
+    """Return the replica. Raises Starting while there is none."""
+    backend: Backend | None = request.app.state.backend
+    if backend is None:
+        raise Starting(retry_after=2.0)
+    return backend
+
+
+def _deadline(arrived: float, body: BaseModel, settings: Settings) -> Deadline:
+    """Return the request's deadline: its own or the server's timeout, whichever is sooner, from arrival."""
+    timeout_s = settings.request_timeout_s
+    deadline_ms: float | None = getattr(body, "deadline_ms", None)
+    if deadline_ms is not None:
+        timeout_s = min(timeout_s, deadline_ms / 1000)
+    return Deadline(received=time.monotonic(), expires=arrived + timeout_s)
+
+
+def _response(value: Any, request: Post) -> Response:
+    """Write an answer as JSON. That of a scoring route brings its timings, for a header and the metrics."""
+    timing: Timing | None = getattr(value, "timing_ms", None)
+    if timing is None:
+        return json_response(value)
+    began = time.perf_counter()
+    response = json_response(
+        value,
+        headers={
+            "x-config-version": request.backend.config_version,
+            "server-timing": timing.server_timing(),
+        },
+    )
+    metrics: Metrics = request.app.state.metrics
+    metrics.stages(
+        tokenize=timing.tokenize / 1000,
+        queue=timing.queue / 1000,
+        inference=timing.inference / 1000,
+        respond=time.perf_counter() - began,
+    )
+    return response

@@ -1,0 +1,293 @@
+"""A replica: one process's models, queue, experiments and background tasks, without HTTP and Ray.
+
+It owns everything that lives: `Replica.start` loads and begins, `drain` ends it, and between the two `apply`
+puts another live config in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Mapping
+from importlib.metadata import version
+
+import torch
+
+from models.classifier import Classifier
+from models.device import describe
+from service.batching.scheduler import Observer, Scheduler
+from service.deadline import Deadline
+from service.engine import Engine, Outcome, Work
+from service.experiments.online.admin import ExperimentAdmin
+from service.experiments.online.live import LiveExperiments
+from service.experiments.storage.connection import reason_of
+from service.experiments.storage.store import Store
+from service.metrics import Metrics
+from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
+from service.schemas.responses import (
+    AttentionResponse,
+    CompareResponse,
+    MasksResponse,
+    ModelsResponse,
+    ScoreResponse,
+    VariantsResponse,
+)
+from service.scoring import listings
+from service.scoring.catalog import BASE, Catalog, build_catalog
+from service.scoring.scorer import Scorer
+from service.scoring.shadow import Shadow
+from service.scoring.treatment import Treatment
+from service.settings import InvalidConfig, LiveConfig, Settings
+
+EXPOSURES_SECONDS = 5.0
+"""How long `drain` waits for exposures to reach the database."""
+
+GAUGE_SECONDS = 0.5
+"""How often the gauges of the queue are updated."""
+
+
+class Replica:
+    """A replica that takes requests. Make one with `start`."""
+
+    def __init__(
+        self, settings: Settings, metrics: Metrics, engine: Engine, catalog: Catalog, live: LiveExperiments
+    ) -> None:
+        """Begin to take requests, on the running event loop, with what `start` has loaded."""
+        self._settings = settings
+        self._metrics = metrics
+        self.engine = engine
+        self._catalog = catalog
+        self._checked: Catalog | None = None  # the last config checked, so that `apply` loads nothing twice
+        self._draining = False
+        self.live = live
+        self.experiments = ExperimentAdmin(live)
+        self.scheduler: Scheduler[Work, Outcome] = _scheduler(settings, metrics, engine)
+        shadow = Shadow(live, self.scheduler, engine.run, _batch_tokens(settings, engine))
+        self._scorer = Scorer(self.scheduler, settings, metrics)
+        self._treatment = Treatment(self._scorer, live.router, shadow)
+        live.start()
+        self._tasks = [
+            asyncio.create_task(work) for work in (self.scheduler.run(), self._report(), shadow.run())
+        ]
+        self._publish()
+        metrics.ready(True)
+
+    @classmethod
+    async def start(
+        cls, settings: Settings, config: LiveConfig, metrics: Metrics, *, threads: int
+    ) -> Replica:
+        """Load the models that settings and config name, warm them up, and begin to take requests.
+
+        It takes seconds, on a thread. threads: torch threads of the forward pass on a CPU.
+        Raises ModelError or InvalidConfig.
+        """
+        return cls(settings, metrics, *await asyncio.to_thread(_load, settings, config, metrics, threads))
+
+    def check(self, config: LiveConfig) -> None:
+        """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
+        try:
+            self.live.check(config.assigner)
+        except ValueError as error:
+            raise InvalidConfig(str(error)) from None
+        self._build(config)
+
+    def apply(self, config: LiveConfig) -> None:
+        """Put another live config in force; requests under way finish under the old one.
+
+        It may load checkpoints: call it off the event loop. If it raises InvalidConfig, or an error of the
+        device, nothing has changed.
+        """
+        if config.version == self._catalog.config.version:
+            self._checked = None
+            return
+        before = self.engine.classifiers
+        try:
+            self.check(config)
+            catalog = self._build(config)
+            # Rows of the old config may still be queued, so its checkpoints stay until the next change.
+            self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
+            _warm_up(self.engine, self._settings, catalog, warm=self._catalog)
+            _apply_experiments(self.live, config)
+        except BaseException:
+            self.engine.classifiers = before
+            _make_room(self.engine.classifiers, self._catalog)
+            raise
+        finally:
+            self._checked = None
+        self._catalog = catalog
+        self._publish()
+
+    async def drain(self) -> None:
+        """Stop being ready, answer the admitted requests within the drain timeout, and end."""
+        self._draining = True
+        self._metrics.ready(False)
+        # Requests that are unfinished at the timeout get 503 when the scheduler's task is cancelled.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                await self.scheduler.drain()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.experiments.close()
+        await self.live.close(EXPOSURES_SECONDS)
+        self._scorer.close()
+        await asyncio.to_thread(self.engine.close)
+
+    @property
+    def config_version(self) -> str:
+        """The live config's version, sent with every answer."""
+        return self._catalog.config.version
+
+    def ready(self) -> str | None:
+        """Return None if requests are welcome, else the reason why not."""
+        if self._draining:
+            return "draining"
+        if self.engine.failure:
+            return "the device failed"
+        return "the scheduler stopped" if any(task.done() for task in self._tasks) else self.live.failure
+
+    async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse:
+        """Answer POST /v1/score."""
+        return await self._treatment.score(request, self._catalog, deadline)
+
+    async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse:
+        """Answer POST /v1/compare."""
+        return await self._scorer.compare(request, self._catalog, deadline)
+
+    async def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionResponse:
+        """Answer POST /v1/attention."""
+        return await self._scorer.attention(request, self._catalog, deadline)
+
+    def models(self) -> ModelsResponse:
+        """Answer GET /v1/models."""
+        return listings.models(self.engine.classifiers.values())
+
+    def variants(self) -> VariantsResponse:
+        """Answer GET /v1/variants."""
+        return listings.variants(self._catalog)
+
+    def masks(self) -> MasksResponse:
+        """Answer GET /v1/masks."""
+        return listings.masks(self._catalog)
+
+    def _build(self, config: LiveConfig) -> Catalog:
+        if self._checked is None or self._checked.config.version != config.version:
+            self._checked = build_catalog(
+                config, self.engine.classifiers, lambda path: load_classifier(self._settings, path)
+            )
+        return self._checked
+
+    def _publish(self) -> None:
+        variants = self._catalog.variants.items()
+        self._metrics.config(self.config_version, {name: variant.mask.heads_on for name, variant in variants})
+
+    async def _report(self) -> None:
+        while True:
+            self._metrics.queue(
+                tokens=self.scheduler.queued_tokens,
+                oldest_seconds=self.scheduler.oldest_age_s,
+                in_flight_pairs=self.scheduler.in_flight_items,
+            )
+            await asyncio.sleep(GAUGE_SECONDS)
+
+
+def load_classifier(settings: Settings, path: str | None) -> Classifier:
+    """Load a checkpoint onto the device and in the number format of the settings. Raises ModelError.
+
+    On one torch thread, so that the calling thread gets no OpenMP helpers: helpers stay awake between two
+    products only while the process has no more of them than cores. With a second set of helpers a batch of
+    30 titles took 78 ms on two cores, without it 54 ms.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return Classifier.load(
+            path,
+            settings.device,
+            settings.dtype,
+            deterministic=settings.deterministic,
+            tokenizer_cache=settings.tokenizer_cache_size,
+        )
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _load(
+    settings: Settings, config: LiveConfig, metrics: Metrics, threads: int
+) -> tuple[Engine, Catalog, LiveExperiments]:
+    """Load and warm up everything that a replica begins with; blocks for seconds."""
+    base = load_classifier(settings, settings.model)
+    catalog = build_catalog(config, {BASE: base}, lambda path: load_classifier(settings, path))
+    engine = Engine({BASE: base} | catalog.classifiers, threads=threads, on_failure=metrics.device_failure)
+    _warm_up(engine, settings, catalog)
+    live = LiveExperiments(
+        Store(settings.database_url), metrics.experiments, retention_days=settings.retention_days
+    )
+    _apply_experiments(live, config)
+    metrics.build_info(
+        version=version("headroom"),
+        torch=torch.__version__,
+        model=base.name,
+        device=describe(base.network.device),
+        dtype=base.network.number_format,
+    )
+    return engine, catalog, live
+
+
+def _apply_experiments(live: LiveExperiments, config: LiveConfig) -> None:
+    try:
+        live.apply(config.assigner, config.version)
+    except Exception as error:
+        raise InvalidConfig(
+            f"experiments: the database cannot start or read them: {reason_of(error)}"
+        ) from error
+
+
+def _batch_tokens(settings: Settings, engine: Engine) -> int:
+    return settings.batch_tokens(engine.classifiers[BASE].network.device.type)
+
+
+def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog | None = None) -> None:
+    """Run every lane of a catalog once under each of its masks, but those that `warm` has as well: traffic
+    goes on at the same time."""
+    _make_room(engine.classifiers, catalog)
+    seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
+    for variant in catalog.variants.values():
+        if (variant.lane, variant.mask) not in seen:
+            seen.add((variant.lane, variant.mask))
+            engine.warm_up(variant.lane, _batch_tokens(settings, engine), variant.mask)
+
+
+def _make_room(classifiers: Mapping[str, Classifier], catalog: Catalog) -> None:
+    """Size each checkpoint's cache of sliced weights for the catalog's sliced lanes."""
+    lanes = {variant.lane for variant in catalog.variants.values()}
+    sliced = Counter(lane.checkpoint for lane in lanes if lane.sliced)
+    for checkpoint, classifier in classifiers.items():
+        classifier.network.live_heads.make_room(sliced=sliced[checkpoint])
+
+
+def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Scheduler[Work, Outcome]:
+    base = engine.classifiers[BASE]
+    return Scheduler(
+        engine.run,
+        max_batch_tokens=_batch_tokens(settings, engine),
+        max_queue_tokens=settings.queue_tokens(base.network.device.type),
+        max_request_tokens=settings.request_tokens(base.max_tokens),
+        max_age_s=settings.max_age_s,
+        max_wait_s=settings.max_queue_s,
+        tokens_per_second=engine.tokens_per_second,
+        slots=engine.slots,
+        split_tokens=engine.split_tokens,
+        observer=_Meter(metrics),
+    )
+
+
+class _Meter(Observer):
+    """Passes the scheduler's reports on to the metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def on_batch(self, items: int, tokens: int, budget: int) -> None:
+        self._metrics.batch(pairs=items, tokens=tokens, budget=budget)

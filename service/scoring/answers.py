@@ -1,0 +1,149 @@
+"""Answers to scoring requests, built from what the engine returned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from models.checkpoint.tokenizer import EncodedPair
+from service.deadline import Deadline
+from service.engine import Outcome, RowScore
+from service.experiments.definition.assignment import Assigned
+from service.schemas.responses import (
+    Assignment,
+    AttentionResponse,
+    Column,
+    CompareResponse,
+    HeadAttention,
+    ScoreResponse,
+    ScoreResult,
+    Timing,
+    Usage,
+)
+from service.scoring.catalog import Choice
+from service.scoring.listings import mask_info
+
+
+class Computed(NamedTuple):
+    """The engine's outcomes for the items of one request, in their order, and the seconds of each stage."""
+
+    outcomes: list[Outcome]
+    tokenize_s: float
+    queue_s: float
+    inference_s: float
+
+
+def score_response(
+    choice: Choice,
+    assigned: Assigned | None,
+    encoded: Sequence[EncodedPair],
+    results: list[ScoreResult],
+    computed: Computed,
+    deadline: Deadline,
+) -> ScoreResponse:
+    """Build the answer of POST /v1/score.
+
+    assigned: the experiment's arm that the request's unit is in. If `choice` is another variant than the
+        arm's, the answer says that it is a fallback.
+    """
+    return ScoreResponse(
+        model=choice.variant.classifier.name,
+        variant=choice.variant.name,
+        head_mask=mask_info(choice.mask),
+        assignment=None if assigned is None else _assignment(assigned, choice),
+        degraded=False,
+        results=results,
+        usage=_usage(encoded),
+        timing_ms=_timing(computed, deadline),
+    )
+
+
+def compare_response(
+    model: str,
+    choices: Sequence[Choice],
+    columns: Sequence[Sequence[EncodedPair]],
+    results: Sequence[list[ScoreResult]],
+    computed: Computed,
+    deadline: Deadline,
+) -> CompareResponse:
+    """Build the answer of POST /v1/compare: one column per choice, with its pairs and their results."""
+    return CompareResponse(
+        model=model,
+        columns=[
+            Column(mask_info(choice.mask), choice.variant.name, column)
+            for choice, column in zip(choices, results, strict=True)
+        ],
+        usage=_usage([pair for column in columns for pair in column]),
+        timing_ms=_timing(computed, deadline),
+    )
+
+
+def attention_response(
+    choice: Choice,
+    pair: EncodedPair,
+    heads: Sequence[tuple[int, int]],
+    computed: Computed,
+    deadline: Deadline,
+) -> AttentionResponse:
+    """Build the answer of POST /v1/attention for heads given as (layer, head)."""
+    maps = computed.outcomes[0]
+    assert isinstance(maps, np.ndarray)
+    classifier = choice.variant.classifier
+    return AttentionResponse(
+        model=classifier.name,
+        variant=choice.variant.name,
+        head_mask=mask_info(choice.mask),
+        tokens=classifier.tokenizer.tokens(pair),
+        segments=[0] * pair.first_segment + [1] * (len(pair) - pair.first_segment),
+        heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, maps, strict=True)],
+        timing_ms=_timing(computed, deadline),
+    )
+
+
+def score_results(
+    choice: Choice, encoded: Sequence[EncodedPair], outcomes: Sequence[Outcome]
+) -> list[ScoreResult]:
+    """Return one result per pair, in their order."""
+    labels = choice.variant.classifier.grades
+    results = []
+    for index, (pair, row) in enumerate(zip(encoded, outcomes, strict=True)):
+        assert isinstance(row, RowScore)
+        results.append(
+            ScoreResult(
+                index=index,
+                grade=row.grade,
+                label=None if row.grade is None else labels[row.grade],
+                expected_grade=row.expected_grade,
+                score=row.score,
+                probabilities=row.probabilities,
+                tokens=len(pair),
+                unknown_tokens=pair.unknown_tokens,
+                truncated=pair.truncated,
+            )
+        )
+    return results
+
+
+def _assignment(assigned: Assigned, choice: Choice) -> Assignment:
+    return Assignment(
+        experiment=assigned.experiment,
+        arm=assigned.arm,
+        bucket=assigned.bucket,
+        forced=assigned.forced,
+        fallback=choice.variant.name != assigned.variant,
+    )
+
+
+def _usage(encoded: Sequence[EncodedPair]) -> Usage:
+    return Usage(len(encoded), sum(map(len, encoded)))
+
+
+def _timing(computed: Computed, deadline: Deadline) -> Timing:
+    return Timing(
+        tokenize=computed.tokenize_s * 1000,
+        queue=computed.queue_s * 1000,
+        inference=computed.inference_s * 1000,
+        total=deadline.elapsed() * 1000,
+    )

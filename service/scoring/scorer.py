@@ -1,0 +1,184 @@
+"""Scores requests: reads their tokens, queues their rows, waits for the engine, and builds the answer."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from models.checkpoint.tokenizer import EncodedPair
+from models.classifier import Classifier
+from models.errors import InvalidMask
+from models.head_mask import HeadMask
+from service.batching.scheduler import Item, Scheduler, Ticket
+from service.deadline import Deadline
+from service.engine import AttentionRow, Lane, Outcome, Row, Work
+from service.errors import InvalidRequest
+from service.experiments.definition.assignment import Assigned
+from service.metrics import Metrics
+from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
+from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse, ScoreResult
+from service.scoring.answers import (
+    Computed,
+    attention_response,
+    compare_response,
+    score_response,
+    score_results,
+)
+from service.scoring.catalog import Catalog, Choice
+from service.scoring.encoding import Encoder
+from service.settings import MaskForm, Settings
+
+AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
+
+
+class Scorer:
+    """Answers scoring requests with the variants and masks that they name.
+
+    Each call raises a ServiceError or InvalidMask if the request is refused or fails; if it is cancelled, its
+    work that has not begun leaves the queue.
+    """
+
+    def __init__(self, scheduler: Scheduler[Work, Outcome], settings: Settings, metrics: Metrics) -> None:
+        self._scheduler = scheduler
+        self._settings = settings
+        self._metrics = metrics
+        self._encoder = Encoder()
+
+    async def score(
+        self, request: ScoreRequest, choice: Choice, deadline: Deadline, assigned: Assigned | None = None
+    ) -> ScoreResponse:
+        """Score the pairs under one variant and mask.
+
+        assigned: the experiment's arm that the request's unit is in, which the answer and the metrics name.
+        """
+        encoded, tokenize_s = await self._encode(choice.variant.classifier, request.texts(), request)
+        items: list[Item[Work]] = [Item(len(pair), choice.lane, Row(pair, choice.mask)) for pair in encoded]
+        computed = await self._compute(items, request, deadline, tokenize_s)
+        results = score_results(choice, encoded, computed.outcomes)
+        self._count(choice, results, computed, arm="" if assigned is None else assigned.arm)
+        return score_response(choice, assigned, encoded, results, computed, deadline)
+
+    async def compare(self, request: CompareRequest, catalog: Catalog, deadline: Deadline) -> CompareResponse:
+        """Score the pairs under every mask and variant, pair by pair in the same batches."""
+        choices = [_column(f"masks[{i}]", catalog, None, mask) for i, mask in enumerate(request.masks)]
+        choices += [_column(f"variants[{i}]", catalog, name, None) for i, name in enumerate(request.variants)]
+        encoded: dict[str, list[EncodedPair]] = {}
+        tokenize_s = 0.0
+        for variant in {choice.variant.checkpoint: choice.variant for choice in choices}.values():
+            encoded[variant.checkpoint], seconds = await self._encode(
+                variant.classifier, request.texts(), request
+            )
+            tokenize_s += seconds
+        columns = [encoded[choice.variant.checkpoint] for choice in choices]
+        # The masks of sliced variants are multiplied here, so that their rows share the others' batches.
+        items: list[Item[Work]] = [
+            Item(len(column[i]), Lane(choice.variant.checkpoint), Row(column[i], choice.mask))
+            for i in range(len(columns[0]))
+            for choice, column in zip(choices, columns, strict=True)
+        ]
+        computed = await self._compute(items, request, deadline, tokenize_s)
+        results = []
+        for i, (choice, column) in enumerate(zip(choices, columns, strict=True)):
+            results.append(score_results(choice, column, computed.outcomes[i :: len(choices)]))
+            self._count(choice, results[-1], computed)
+        return compare_response(catalog.base.name, choices, columns, results, computed, deadline)
+
+    async def attention(
+        self, request: AttentionRequest, catalog: Catalog, deadline: Deadline
+    ) -> AttentionResponse:
+        """Return the attention of the wanted heads over one pair."""
+        choice = catalog.choose(request.variant, request.head_mask)
+        classifier = choice.variant.classifier
+        (pair,), tokenize_s = await self._encode(classifier, [(request.query, request.title)], request)
+        heads = self._wanted_heads(request.heads, classifier, len(pair))
+        lane = Lane(choice.variant.checkpoint, kind="attention")
+        items: list[Item[Work]] = [Item(len(pair), lane, AttentionRow(pair, choice.mask, heads))]
+        computed = await self._compute(items, request, deadline, tokenize_s)
+        return attention_response(choice, pair, heads, computed, deadline)
+
+    def close(self) -> None:
+        """End the tokenizer's thread."""
+        self._encoder.close()
+
+    async def _encode(
+        self, classifier: Classifier, texts: Sequence[tuple[str, str]], request: AnyRequest
+    ) -> tuple[list[EncodedPair], float]:
+        """Return the tokens of the pairs and the seconds it took to read them.
+
+        Raises InvalidRequest if a query has no token.
+        """
+        started = time.monotonic()
+        encoded = await self._encoder.encode(classifier.tokenizer, texts)
+        for number, pair in enumerate(encoded):
+            if not pair.query_tokens:
+                in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None
+                param = f"pairs[{number}][0]" if in_pairs else "query"
+                raise InvalidRequest("holds no character that the model can read", param=param)
+        return encoded, time.monotonic() - started
+
+    async def _compute(
+        self, items: list[Item[Work]], request: AnyRequest, deadline: Deadline, tokenize_s: float
+    ) -> Computed:
+        """Queue the items of one request and wait for all of them.
+
+        Raises the first error among their outcomes, or InvalidRequest if they hold more tokens than one
+        request may.
+        """
+        tokens, limit = sum(item.tokens for item in items), self._settings.max_request_tokens
+        if limit is not None and tokens > limit:
+            raise InvalidRequest(
+                f"{tokens} tokens are more than the {limit} of one request", param=_texts_field(request)
+            )
+        ticket: Ticket[Outcome] = self._scheduler.submit(items, deadline=deadline.expires)
+        outcomes = []
+        for outcome in await ticket.result():
+            if isinstance(outcome, Exception):
+                raise outcome
+            outcomes.append(outcome)
+        return Computed(outcomes, tokenize_s, ticket.queue_s, ticket.inference_s)
+
+    def _count(
+        self, choice: Choice, results: Sequence[ScoreResult], computed: Computed, arm: str = ""
+    ) -> None:
+        """Add one request, or one column of a compare, to the metrics."""
+        pairs_by_grade = Counter(result.grade for result in results)
+        self._metrics.scored(
+            choice.label,
+            pairs=len(results),
+            seconds=computed.queue_s + computed.inference_s,
+            arm=arm,
+            grades=[pairs_by_grade[grade] for grade in range(len(choice.variant.classifier.grades))],
+            truncated=sum(result.truncated for result in results),
+        )
+
+    def _wanted_heads(self, spec: str, classifier: Classifier, tokens: int) -> tuple[tuple[int, int], ...]:
+        """Return the heads of a list such as `2.3,4.*`: those that a mask of this spec switches off."""
+        try:
+            heads = HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads).off
+        except InvalidMask as error:
+            raise InvalidRequest(str(error), param="heads") from None
+        if not heads:
+            raise InvalidRequest("names no head; list some, such as 2.3,4.*", param="heads")
+        values, limit = len(heads) * tokens**2, self._settings.max_attention_values
+        if values > limit:
+            raise InvalidRequest(
+                f"{len(heads)} heads of {tokens} tokens are {values} values; one answer holds {limit}",
+                param="heads",
+            )
+        return heads
+
+
+def _column(place: str, catalog: Catalog, name: str | None, form: MaskForm | None) -> Choice:
+    """Choose the variant and mask of one column of a compare; errors name the column."""
+    try:
+        return catalog.choose(name, form)
+    except (InvalidRequest, InvalidMask) as error:
+        raise InvalidRequest(str(error), param=place) from None
+
+
+def _texts_field(request: AnyRequest) -> str:
+    """Return the name of the field that holds most of a request's text."""
+    if isinstance(request, AttentionRequest):
+        return "title"
+    return "titles" if request.pairs is None else "pairs"

@@ -1,0 +1,91 @@
+"""The treatment of a request that names no variant: an experiment's arm, or the default.
+
+Assign the unit to an arm, score under the arm's variant, let the control's variant answer if that fails, and
+report to the experiments what became of it. No other file tells them about requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.deadline import Deadline
+from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, as_service_error
+from service.experiments.online.router import Route, Router
+from service.schemas.requests import ScoreRequest
+from service.schemas.responses import ScoreResponse
+from service.scoring.catalog import Catalog
+from service.scoring.scorer import Scorer
+from service.scoring.shadow import Shadow
+
+# Errors that no arm causes and that a retry would make worse; a request that ends with one exposes nobody.
+_CAUSED_BY_NO_ARM = (QueueFull, Draining, DeviceFailed)
+
+
+class Treatment:
+    """Scores requests under the variants that the experiments choose."""
+
+    def __init__(self, scorer: Scorer, experiments: Router, shadow: Shadow) -> None:
+        self._scorer = scorer
+        self._experiments = experiments
+        self._shadow = shadow
+
+    async def score(self, request: ScoreRequest, catalog: Catalog, deadline: Deadline) -> ScoreResponse:
+        """Score under the variant or mask that the request names, else under the experiments' choice."""
+        if request.variant is not None or request.head_mask is not None:
+            choice = catalog.choose(request.variant, request.head_mask)
+            return await self._scorer.score(request, choice, deadline)
+        attributes = request.attributes or {}
+        route = self._experiments.route(catalog.assigner, request.unit, attributes)
+        if route.assigned is None:
+            answer = await self._scorer.score(request, catalog.choose(route.variant, None), deadline)
+        else:
+            answer = await self._score_in_arm(request, catalog, route, deadline)
+        if catalog.assigner.experiments:
+            self._shadow.offer(catalog, request.texts(), attributes, request.grades)
+        return answer
+
+    async def _score_in_arm(
+        self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline
+    ) -> ScoreResponse:
+        """Score under the arm's variant; if it fails, under the control's."""
+        assigned = route.assigned
+        assert assigned is not None
+        try:
+            choice = catalog.choose(assigned.variant, None)
+            answer = await self._scorer.score(request, choice, deadline, assigned)
+        except _CAUSED_BY_NO_ARM:
+            raise
+        except (DeadlineExceeded, asyncio.CancelledError):
+            self._experiments.abandoned(route, deadline.elapsed(), late=deadline.is_close())
+            raise
+        except Exception as error:
+            answer = await self._fall_back(request, catalog, route, deadline, error)
+            self._experiments.fell_back(route, deadline.elapsed(), error)
+            return answer
+        self._experiments.succeeded(route, deadline.elapsed(), lambda: _scores(answer))
+        return answer
+
+    async def _fall_back(
+        self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline, error: Exception
+    ) -> ScoreResponse:
+        """Score under the control's variant after the arm's raised `error`.
+
+        Raises `error` if the arm is the control, or what the control's variant raises.
+        """
+        assigned = route.assigned
+        try:
+            if assigned is None or assigned.fallback is None:
+                raise error
+            choice = catalog.choose(assigned.fallback, None)
+            return await self._scorer.score(request, choice, deadline, assigned)
+        except BaseException:
+            if as_service_error(error).status >= 500:  # else the control refuses the request as well
+                self._experiments.failed(route, deadline.elapsed())
+            raise
+
+
+def _scores(answer: ScoreResponse) -> NDArray[np.float32]:
+    return np.array([result.score for result in answer.results], dtype=np.float32)

@@ -1,0 +1,81 @@
+"""A replica with a real, small network and its HTTP side, all in the process of the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from service.http import create_app
+from service.metrics import Metrics
+from service.replica import Replica
+from service.settings import LiveConfig, Settings
+from tests.service.asgi import client
+
+QUERY = "angle bracket"
+TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws", "angle", "steel bracket, black " * 30]
+CONFIG: dict[str, Any] = {
+    "masks": {"some": "random:0.5@7"},
+    "variants": [
+        {"name": "full"},
+        {"name": "masked", "head_mask": "1.0-2"},
+        {"name": "cut", "head_mask": "@some", "sliced": True},
+    ],
+}
+
+
+class Service:
+    """A running replica behind its HTTP side."""
+
+    def __init__(self, app: FastAPI, replica: Replica, http: httpx.AsyncClient, metrics: Metrics) -> None:
+        self.app = app
+        self.replica = replica
+        self.http = http
+        self.metrics = metrics
+
+    async def post(self, path: str, **body: Any) -> dict[str, Any]:
+        answer = await self.http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        result: dict[str, Any] = answer.json()
+        return result
+
+    async def refused(self, path: str, status: int, **body: Any) -> dict[str, Any]:
+        answer = await self.http.post(path, json=body)
+        assert answer.status_code == status, answer.text
+        error: dict[str, Any] = answer.json()["error"]
+        return error
+
+    def metric(self, line: str) -> float:
+        """The value of the series that starts with `line`."""
+        for row in self.metrics.render().decode().splitlines():
+            if row.startswith(line):
+                return float(row.rsplit(" ", 1)[1])
+        return 0.0
+
+
+@asynccontextmanager
+async def serve(
+    model: Path, config: dict[str, Any] | None = None, *, threads: int = 1, **settings: Any
+) -> AsyncIterator[Service]:
+    # A wait that no machine reaches: only tests of the limits are to meet them.
+    settings = {"dtype": "float32", "max_queue_s": 60.0} | settings
+    options = Settings(model=str(model), device="cpu", **settings)
+    metrics = Metrics()
+    live = LiveConfig.model_validate(config or CONFIG)
+    replica = await Replica.start(options, live, metrics, threads=threads)
+    app = create_app(options, metrics)
+    app.state.backend = replica
+    try:
+        async with client(app) as http:
+            yield Service(app, replica, http, metrics)
+    finally:
+        await replica.drain()
+
+
+def pairs() -> list[tuple[str, str]]:
+    """The query with each of the titles."""
+    return [(QUERY, title) for title in TITLES]

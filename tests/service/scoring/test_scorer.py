@@ -1,0 +1,251 @@
+"""Scores, compares and attention of a real (small) network, asked for over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import Classifier, HeadMask
+from tests.checkpoints import write_checkpoint
+from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
+
+
+async def test_scores_are_the_classifiers_own_in_the_request_order(service: Service, clf: Classifier) -> None:
+    answer = await service.post("/v1/score", query=QUERY, titles=TITLES, head_mask="2.3,1.*")
+    expected = clf.score(pairs(), HeadMask.parse("1.*,2.3", layers=3, heads=4))
+
+    assert [row["index"] for row in answer["results"]] == [0, 1, 2, 3]
+    for i, row in enumerate(answer["results"]):
+        np.testing.assert_allclose(row["probabilities"], expected.probabilities[i], atol=1e-5)
+        assert row["expected_grade"] == pytest.approx(expected.expected_grade[i], abs=1e-4)
+        assert row["score"] == pytest.approx(expected.score[i], abs=1e-4)
+        assert row["grade"] == expected.grade[i]
+        assert row["label"] == clf.grades[row["grade"]]
+    assert [row["truncated"] for row in answer["results"]] == [False, False, False, True]
+    assert answer["results"][3]["tokens"] == clf.max_tokens
+    assert answer["head_mask"] == {
+        "id": HeadMask.parse("1.*,2.3", layers=3, heads=4).id,
+        "spec": "1.*,2.3",
+        "heads_on": 7,
+        "heads": 12,
+    }
+    assert answer["usage"] == {"pairs": 4, "tokens": sum(row["tokens"] for row in answer["results"])}
+    assert answer["variant"] == "full"
+    assert answer["assignment"] is None
+    assert set(answer["timing_ms"]) == {"tokenize", "queue", "inference", "total"}
+
+
+async def test_pairs_in_place_of_query_and_titles(service: Service) -> None:
+    one = await service.post("/v1/score", query=QUERY, titles=TITLES)
+    other = await service.post("/v1/score", pairs=[list(pair) for pair in pairs()])
+    assert one["results"] == other["results"]
+
+
+@pytest.mark.parametrize(
+    ("variant", "spec"), [("full", "none"), ("masked", "1.0-2"), ("cut", "random:0.5@7"), (None, "none")]
+)
+async def test_every_variant_scores_as_its_mask(
+    service: Service, clf: Classifier, variant: str | None, spec: str
+) -> None:
+    answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant=variant)
+    expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4))
+    scores = [row["score"] for row in answer["results"]]
+    np.testing.assert_allclose(scores, expected.score, atol=1e-5)
+
+
+async def test_a_mask_is_multiplied_onto_the_variants(service: Service) -> None:
+    answer = await service.post(
+        "/v1/score", query=QUERY, titles=TITLES, variant="masked", head_mask={"keep": [[1, 0], [1, 3]]}
+    )
+    assert answer["head_mask"]["spec"] == "0.*,1.0-2,2.*"
+    assert answer["variant"] == "masked"
+
+
+async def test_requests_with_different_masks_at_once_get_each_their_own(
+    service: Service, clf: Classifier
+) -> None:
+    specs = ["none", "1.*", "0-1.*", "random:0.5@1", "random:0.5@2", "keep:2.2", "0-2.*"] * 6
+
+    answers = await asyncio.gather(
+        *(service.post("/v1/score", query=QUERY, titles=TITLES, head_mask=spec) for spec in specs)
+    )
+
+    for spec, answer in zip(specs, answers, strict=True):
+        expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4))
+        scores = [row["score"] for row in answer["results"]]
+        np.testing.assert_allclose(scores, expected.score, atol=1e-5)
+
+
+async def test_batches_side_by_side_score_as_one(tiny_checkpoint: Path, clf: Classifier) -> None:
+    async with serve(tiny_checkpoint, threads=3) as service:
+        titles = TITLES * 20
+        answers = await asyncio.gather(
+            *(service.post("/v1/score", query=QUERY, titles=titles, variant=name) for name in ("full", "cut"))
+        )
+        for answer, spec in zip(answers, ("none", "random:0.5@7"), strict=True):
+            expected = clf.score(pairs(), HeadMask.parse(spec, layers=3, heads=4)).score
+            scores = [row["score"] for row in answer["results"]]
+            np.testing.assert_allclose(scores, np.tile(expected, 20), atol=1e-5)
+        assert service.metric("headroom_batch_pairs_count") > 2  # the first request was spread over three
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+async def test_deterministic_scores_are_the_same_bits_under_any_load(
+    tiny_checkpoint: Path, threads: int
+) -> None:
+    async with serve(tiny_checkpoint, deterministic=True, threads=threads) as service:
+        alone = await service.post("/v1/score", query=QUERY, titles=TITLES[:1], head_mask="1.2")
+        crowd = await asyncio.gather(
+            *(
+                service.post("/v1/score", query=QUERY, titles=TITLES[: 1 + i % 4], head_mask=f"1.2,{i % 3}.0")
+                for i in range(20)
+            ),
+            service.post("/v1/score", query=QUERY, titles=TITLES[:1], head_mask="1.2"),
+        )
+        assert crowd[-1]["results"] == alone["results"]
+
+
+async def test_compare_gives_a_column_for_each_mask_and_variant_in_order(
+    service: Service, clf: Classifier
+) -> None:
+    answer = await service.post(
+        "/v1/compare", query=QUERY, titles=TITLES, masks=["none", "0-1.*"], variants=["cut", "full"]
+    )
+
+    assert [column["head_mask"]["spec"] for column in answer["columns"]] == [
+        "none",
+        "0-1.*",
+        HeadMask.parse("random:0.5@7", layers=3, heads=4).spec,
+        "none",
+    ]
+    assert [column["variant"] for column in answer["columns"]] == ["full", "full", "cut", "full"]
+    for column in answer["columns"]:
+        expected = clf.score(pairs(), HeadMask.parse(column["head_mask"]["spec"], layers=3, heads=4))
+        np.testing.assert_allclose([row["score"] for row in column["results"]], expected.score, atol=1e-5)
+    assert answer["usage"]["pairs"] == 16
+
+
+async def test_compare_names_the_column_that_is_wrong(service: Service) -> None:
+    error = await service.refused("/v1/compare", 422, query=QUERY, titles=TITLES, masks=["none", "9.0"])
+    assert error["param"] == "masks[1]"
+    error = await service.refused("/v1/compare", 422, query=QUERY, titles=TITLES, variants=["full", "nope"])
+    assert error["param"] == "variants[1]"
+
+
+async def test_attention_shows_the_heads_that_were_asked_for(service: Service, clf: Classifier) -> None:
+    answer = await service.post(
+        "/v1/attention", query="angle", title="steel angle", heads="2.3,0.*", head_mask="0.1"
+    )
+
+    size = len(answer["tokens"])
+    assert answer["tokens"] == ["[CLS]", "angle", "[SEP]", "steel", "angle", "[SEP]"]
+    assert answer["segments"] == [0, 0, 0, 1, 1, 1]
+    assert [(head["layer"], head["head"]) for head in answer["heads"]] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (2, 3),
+    ]
+    pair = clf.tokenizer.encode([("angle", "steel angle")])[0]
+    mask = HeadMask.parse("0.1", layers=3, heads=4)
+    expected = clf.attention(pair, [(0, 0), (0, 1), (0, 2), (0, 3), (2, 3)], mask)
+    for head, matrix in zip(answer["heads"], expected, strict=True):
+        assert np.array(head["probabilities"]).shape == (size, size)
+        np.testing.assert_allclose(head["probabilities"], matrix, atol=1e-5)
+
+
+async def test_attention_refuses_more_than_one_answer_can_hold(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, max_attention_values=100) as service:
+        error = await service.refused("/v1/attention", 422, query="angle", title=TITLES[0], heads="*.*")
+        assert error["param"] == "heads"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"query": QUERY, "titles": ["x"], "head_mask": "3.0"}, "head_mask"),
+        ({"query": QUERY, "titles": ["x"], "head_mask": {"weights": [[1]]}}, "head_mask"),
+        ({"query": QUERY, "titles": ["x"], "head_mask": "@unknown"}, "head_mask"),
+        ({"query": QUERY, "titles": ["x"], "variant": "nope"}, "variant"),
+        ({"query": "\u0301", "titles": ["x"]}, "query"),
+        ({"pairs": [["a", "b"], ["\u0301", "x"]]}, "pairs[1][0]"),
+    ],
+)
+async def test_what_only_the_model_can_refuse_names_the_field(
+    service: Service, body: dict[str, Any], param: str
+) -> None:
+    error = await service.refused("/v1/score", 422, **body)
+    assert error["param"] == param
+    assert service.metric("headroom_batch_pairs_count") == 0  # nothing was queued
+
+
+@pytest.mark.parametrize(
+    "title", ["", "🦆" * 10, "a\x00b\x07c", "\u202eright to left", "강남역 맛집", "x" * 1_000_000, " "]
+)
+async def test_any_text_is_scored(service: Service, title: str) -> None:
+    answer = await service.post("/v1/score", query=QUERY, titles=[title, "angle"])
+    alone = await service.post("/v1/score", query=QUERY, titles=["angle"])
+    assert answer["results"][1]["score"] == pytest.approx(alone["results"][0]["score"], abs=1e-5)
+
+
+async def test_unknown_script_is_said(service: Service) -> None:
+    answer = await service.post("/v1/score", query=QUERY, titles=["강남역 맛집", "angle"])
+    assert [row["unknown_tokens"] for row in answer["results"]] == [2, 0]
+
+
+async def test_a_request_of_more_tokens_than_one_may_have_is_refused_before_it_is_queued(
+    tiny_checkpoint: Path,
+) -> None:
+    async with serve(tiny_checkpoint, max_request_tokens=100) as service:
+        tokens = (await service.post("/v1/score", query=QUERY, titles=TITLES[:1]))["usage"]["tokens"]
+        fits, many = 100 // tokens, 100 // tokens + 1
+        await service.post("/v1/score", query=QUERY, titles=TITLES[:1] * fits)
+        error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES[:1] * many)
+        assert error["type"] == "invalid_request"
+        assert error["param"] == "titles"
+        assert error["message"] == f"titles: {many * tokens} tokens are more than the 100 of one request"
+        error = await service.refused("/v1/score", 422, pairs=[[QUERY, TITLES[0]]] * many)
+        assert error["param"] == "pairs"
+        # Each column of a compare is work of its own.
+        await service.post("/v1/compare", query=QUERY, titles=TITLES[:1], masks=["none"] * fits)
+        error = await service.refused(
+            "/v1/compare", 422, query=QUERY, titles=TITLES[:1], masks=["none"] * many
+        )
+        assert error["param"] == "titles"
+        assert service.metric("headroom_batch_pairs_sum") == 1 + fits + fits
+    async with serve(tiny_checkpoint, max_request_tokens=5) as service:
+        error = await service.refused("/v1/attention", 422, query=QUERY, title=TITLES[0], heads="0.0")
+        assert error["param"] == "title"
+
+
+async def test_metrics_count_pairs_grades_and_batches_exactly(service: Service) -> None:
+    await service.post("/v1/score", query=QUERY, titles=TITLES, variant="masked")
+    await service.post("/v1/score", query=QUERY, titles=TITLES, head_mask="0.0")
+    await service.post("/v1/compare", query=QUERY, titles=TITLES[:2], masks=["none"], variants=["cut"])
+
+    assert service.metric('headroom_pairs_total{arm="",variant="masked"}') == 4
+    assert service.metric('headroom_pairs_total{arm="",variant="custom"}') == 6
+    assert service.metric('headroom_pairs_total{arm="",variant="cut"}') == 2
+    assert service.metric("headroom_truncated_total") == 2
+    assert service.metric("headroom_batch_pairs_sum") == 12
+    grades = [
+        service.metric(f'headroom_grade_total{{grade="{grade}",variant="masked"}}') for grade in range(5)
+    ]
+    assert sum(grades) == 4
+    assert service.metric('headroom_heads_on{variant="cut"}') == 6
+    assert service.metric("headroom_ready") == 1
+
+
+async def test_a_one_label_model_gives_scores_and_no_grades(tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "one", num_labels=1)
+    async with serve(model) as service:
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES)
+        row = answer["results"][0]
+        assert (row["grade"], row["label"], row["expected_grade"], row["probabilities"]) == (None,) * 4
+        expected = Classifier.load(model, "cpu", "float32").score(pairs()).score
+        np.testing.assert_allclose([r["score"] for r in answer["results"]], expected, atol=1e-5)

@@ -1,0 +1,268 @@
+"""A whole replica in one process: its limits, failures, live configs and end."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from models import Classifier
+from models.compress.quantize import quantize
+from service.errors import DeviceFailed, OutOfMemory
+from service.settings import InvalidConfig, LiveConfig
+from tests.checkpoints import write_checkpoint
+from tests.service.asgi import Exchange, chunk
+from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
+
+
+async def test_a_full_queue_is_429_with_retry_after(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=256) as service:
+        answers = await asyncio.gather(
+            *(service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES}) for _ in range(60))
+        )
+        statuses = {answer.status_code for answer in answers}
+        assert statuses == {200, 429}
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["type"] == "queue_full"
+        shed = sum(answer.status_code == 429 for answer in answers)
+        assert service.metric('headroom_shed_total{reason="queue_full"}') == shed
+
+
+async def test_a_long_request_shuts_nobody_out(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=256) as service:
+        long = asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 200))
+        scheduler = service.replica.scheduler
+        while not scheduler.queued_tokens:
+            await asyncio.sleep(0)
+        assert scheduler.queued_tokens > 256
+        for _ in range(5):
+            await service.post("/v1/score", query=QUERY, titles=TITLES[:1])
+        assert not long.done(), "too short for the test to mean something"
+        refused = await asyncio.gather(
+            *(
+                service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES * 100})
+                for _ in range(20)
+            )
+        )
+        assert {answer.status_code for answer in refused} == {429}
+        assert len((await long)["results"]) == len(TITLES) * 200
+
+
+async def test_a_deadline_that_passed_is_504_and_counted(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=10**6) as service:
+        crowd = [
+            asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 20)) for _ in range(3)
+        ]
+        error = await service.refused("/v1/score", 504, query=QUERY, titles=TITLES * 200, deadline_ms=1)
+        await asyncio.gather(*crowd)
+        assert error["type"] == "deadline_exceeded"
+        assert service.metric('headroom_shed_total{reason="deadline"}') == 1
+
+
+async def test_the_queued_work_of_a_client_that_hung_up_is_dropped(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=10**6) as service:
+        body = httpx.Request("POST", "http://x", json={"query": QUERY, "titles": TITLES * 200}).content
+        exchange = Exchange(service.app, messages=[chunk(body, more=False)])
+        scheduler = service.replica.scheduler
+        while not scheduler.queued_tokens:
+            await asyncio.sleep(0)
+        exchange.incoming.put_nowait({"type": "http.disconnect"})
+        await exchange.task
+
+        assert scheduler.queued_tokens == 0
+        assert service.metric('headroom_shed_total{reason="disconnect"}') == 1
+
+
+async def test_a_row_without_a_finite_score_fails_its_own_request_only(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = service.replica.engine
+    classifier = engine.classifiers[""]
+    forward = classifier.forward
+
+    def poisoned(encoded: Any, weights: Any, **how: Any) -> np.ndarray:
+        logits = forward(encoded, weights, **how)
+        for i, pair in enumerate(encoded):
+            if "lamp" in classifier.tokenizer.tokens(pair):
+                logits[i] = np.nan
+        return logits
+
+    monkeypatch.setattr(classifier, "forward", poisoned)
+    good, bad = await asyncio.gather(
+        service.post("/v1/score", query=QUERY, titles=TITLES),
+        service.refused("/v1/score", 500, query=QUERY, titles=["a lamp"]),
+    )
+    assert len(good["results"]) == 4
+    assert "finite" in bad["message"]
+
+
+async def test_an_int8_model_that_overflows_fails_its_items_rather_than_guess(
+    tiny_checkpoint: Path, clf: Classifier, tmp_path: Path
+) -> None:
+    quantize(tiny_checkpoint, tmp_path / "int8", clf.tokenizer.encode(pairs()))
+    tensors = load_file(tmp_path / "int8" / "model.safetensors")
+    for part in ("query", "key"):
+        tensors[f"bert.encoder.layer.2.attention.self.{part}.weight_scale"] *= 1e30
+    save_file(tensors, tmp_path / "int8" / "model.safetensors", {"format": "pt"})
+
+    async with serve(tmp_path / "int8") as service:
+        error = await service.refused("/v1/score", 500, query=QUERY, titles=TITLES)
+        assert "finite" in error["message"]
+        whole = await service.post("/v1/score", query=QUERY, titles=TITLES, head_mask="2.*")
+        assert len(whole["results"]) == len(TITLES)
+
+
+async def test_a_failed_device_is_503_counted_and_no_longer_ready(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> np.ndarray:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(service.replica.engine.classifiers[""], "forward", broken)
+    error = await service.refused("/v1/score", 503, query=QUERY, titles=TITLES)
+    assert error["type"] == DeviceFailed.type
+    assert (await service.http.get("/health/ready")).status_code == 503
+    assert (await service.http.get("/health/live")).status_code == 200
+    await service.refused("/v1/score", 503, query=QUERY, titles=TITLES)
+    assert service.metric('headroom_device_failures_total{kind="cuda"}') == 1
+
+
+async def test_a_batch_that_does_not_fit_the_memory_is_halved_until_it_does(
+    service: Service, clf: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = service.replica.engine.classifiers[""]
+    forward = classifier.forward
+
+    def small(encoded: Any, weights: Any, **how: Any) -> np.ndarray:
+        if len(encoded) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(encoded, weights, **how)
+
+    monkeypatch.setattr(classifier, "forward", small)
+    answer = await service.post("/v1/score", query=QUERY, titles=TITLES * 4)
+    scores = [row["score"] for row in answer["results"]]
+    np.testing.assert_allclose(scores, clf.score(pairs() * 4).score, atol=1e-5)
+
+    monkeypatch.setattr(classifier, "forward", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
+    error = await service.refused("/v1/score", 503, query=QUERY, titles=TITLES)
+    assert error["type"] == OutOfMemory.type
+
+
+async def test_a_live_config_changes_variants_without_touching_requests_under_way(
+    service: Service, tmp_path: Path
+) -> None:
+    old = asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 100, variant="cut"))
+    other = write_checkpoint(tmp_path / "other", seed=9)
+    await asyncio.to_thread(
+        service.replica.apply,
+        LiveConfig.model_validate(
+            {"variants": [{"name": "full"}, {"name": "other", "checkpoint": str(other)}], "default": "other"}
+        ),
+    )
+
+    assert len((await old)["results"]) == 400
+    answer = await service.post("/v1/score", query=QUERY, titles=TITLES)
+    assert (answer["variant"], answer["model"]) == ("other", "other")
+    expected = Classifier.load(other, "cpu", "float32").score(pairs()).score
+    np.testing.assert_allclose([row["score"] for row in answer["results"]], expected, atol=1e-5)
+    error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, variant="cut")
+    assert "full, other" in error["message"]
+    listed = (await service.http.get("/v1/variants")).json()
+    assert [(v["name"], v["default"]) for v in listed["variants"]] == [("full", False), ("other", True)]
+
+
+async def test_every_sliced_variant_has_room_for_its_heads(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.live_heads.LEAST_CACHE_BYTES", 0)
+    network = service.replica.engine.classifiers[""].network
+    attention = sum(layer.attention.nbytes for layer in network.layers if layer.attention)
+    rooms = []
+    for masks in (["0.0", "0.1", "0.1", "1.*"], []):
+        variants = [
+            {"name": f"v{number}", "head_mask": mask, "sliced": True} for number, mask in enumerate(masks)
+        ]
+        live = LiveConfig.model_validate({"variants": [{"name": "full"}, *variants]})
+        await asyncio.to_thread(service.replica.apply, live)
+        rooms.append(network.live_heads.cache.max_bytes)
+    assert rooms == [(1 + 3) * attention, attention]  # two have the same mask
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"variants": [{"name": "a", "head_mask": "7.0"}]}, r"variants\[0\]\.head_mask: layer 7"),
+        ({"variants": [{"name": "a", "head_mask": "@nope"}]}, "nope"),
+        ({"masks": {"m": "0.9"}, "variants": [{"name": "a"}]}, r"masks\.m: head 9"),
+        ({"variants": [{"name": "a", "checkpoint": "/no/such"}]}, "does not exist"),
+    ],
+)
+async def test_a_config_that_does_not_fit_the_model_leaves_the_last_good_one(
+    service: Service, config: dict[str, Any], message: str
+) -> None:
+    before = service.replica.config_version
+    with pytest.raises(InvalidConfig, match=message):
+        service.replica.apply(LiveConfig.model_validate(config))
+    assert service.replica.config_version == before
+    await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cut")
+
+
+async def test_listings_say_what_is_loaded(service: Service, clf: Classifier) -> None:
+    await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cut")
+    models = (await service.http.get("/v1/models")).json()["models"]
+    variants = (await service.http.get("/v1/variants")).json()["variants"]
+    masks = (await service.http.get("/v1/masks")).json()["masks"]
+
+    assert len(models) == 1
+    assert models[0]["parameters"] == clf.network.parameters
+    assert (models[0]["layers"], models[0]["heads"], models[0]["grades"]) == (3, 4, list(clf.grades))
+    assert models[0]["sliced_bytes"] > 0
+    assert [v["name"] for v in variants] == ["full", "masked", "cut"]
+    assert variants[2]["parameters"] == models[0]["parameters"] - 6 * 8 * (4 * 32 + 3)
+    assert [(m["name"], m["source"]) for m in masks] == [("some", "config")]
+
+
+async def test_draining_answers_what_was_accepted_and_refuses_what_comes_after(
+    tiny_checkpoint: Path,
+) -> None:
+    async with serve(tiny_checkpoint, max_batch_tokens=64, max_queue_tokens=10**6) as service:
+        accepted = [
+            asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 10)) for _ in range(5)
+        ]
+        while len(service.replica.scheduler._tickets) < len(accepted):
+            await asyncio.sleep(0)
+        draining = asyncio.create_task(service.replica.drain())
+        await asyncio.sleep(0)
+
+        late = await service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES})
+        assert late.status_code == 503
+        assert "retry-after" in late.headers
+        assert (await service.http.get("/health/ready")).status_code == 503
+        assert [len(answer["results"]) for answer in await asyncio.gather(*accepted)] == [40] * 5
+        await draining
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads by Linux's /proc")
+def test_loading_leaves_no_helper_threads_behind() -> None:
+    """A second set of them would put those of the forward pass to sleep after every product."""
+    script = """
+import os, torch
+from service.replica import load_classifier
+from service.settings import Settings
+torch.set_num_threads(4)
+before = len(os.listdir("/proc/self/task"))
+load_classifier(Settings(device="cpu", dtype="float32"), None)
+assert torch.get_num_threads() == 4
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
