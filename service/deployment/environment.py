@@ -135,11 +135,13 @@ def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[st
     launcher = run / "launch-haproxy"
     launcher.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", haproxy.__file__])} "$@"\n')
     launcher.chmod(0o700)
-    haproxy_pages.write_pages(run / haproxy.PAGES)
+    pages = run / "errors"
+    haproxy_pages.write_pages(pages)
     patience = str(int(request_timeout_s) + 5)
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
+        haproxy.PAGES: str(pages),
         haproxy.PROGRAM: str(haproxy_pages.write_program(run / "haproxy")),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(run / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run / "admin.sock"),

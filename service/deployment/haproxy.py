@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAM = "HEADROOM_HAPROXY"
-PAGES = "errors"
-"""The directory of the error pages, beside the configuration."""
+PAGES = "HEADROOM_HAPROXY_PAGES"
+"""The environment variable with the directory of the error pages."""
 HEADERS_TIMEOUT = "10s"
 
 METHODS = "GET HEAD POST PUT PATCH DELETE OPTIONS TRACE"
@@ -81,6 +81,8 @@ def amend(configuration: str, errors: Path) -> str:
         if required and not count:
             raise ConfigurationError(f"Ray Serve's HAProxy configuration has no {what} where expected")
     files = [f"errorfile {page.stem} {page}" for page in sorted(errors.glob("*.http"))]
+    if not files:
+        raise ConfigurationError(f"there are no error pages in {errors}")
     configuration = _insert("global", ["no strict-limits"], configuration)
     configuration = _insert("defaults", [f"timeout http-request {HEADERS_TIMEOUT}", *files], configuration)
     return _insert("frontend http_frontend", _FRONTEND_RULES, configuration)
@@ -135,14 +137,15 @@ def bundled_program() -> Path:
 def main(arguments: list[str]) -> None:
     """Amends the configuration named after `-f` and becomes HAProxy with the same arguments.
 
-    The program is that in the environment variable PROGRAM, else the bundled one.
+    The environment variable PAGES names the directory of the error pages, PROGRAM the program; without
+    PROGRAM it is the bundled one.
     """
     config = Path(arguments[arguments.index("-f") + 1])
     text = config.read_text()
     if "listen stats" in text:  # a restart with the same file finds it amended
         memory = config.parent / "servers.json"
         known: dict[str, list[list[str]]] = json.loads(memory.read_text()) if memory.exists() else {}
-        config.write_text(keep_servers(amend(text, config.parent / PAGES), known))
+        config.write_text(keep_servers(amend(text, Path(os.environ[PAGES])), known))
         memory.write_text(json.dumps(known))
     _die_with_parent()
     # HAProxy leaves an ignored SIGTERM ignored. SIGINT, which it resets, goes to a terminal's processes only.

