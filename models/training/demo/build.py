@@ -34,7 +34,6 @@ from models.training.data import (
     read_text,
     source_family,
 )
-from models.training.demo.baselines import overlap_probabilities
 from models.training.demo.catalogue import new_catalogue, read_things
 from models.training.demo.dictionary import read_dictionary
 from models.training.demo.export import export
@@ -42,7 +41,7 @@ from models.training.demo.finetune import Sources, Validation, finetune, group_j
 from models.training.demo.pretrain import MaskedLanguageModel, masked_round
 from models.training.demo.recipe import GradedStage, Recipe, read_recipe
 from models.training.demo.synthetic import new_shelf
-from models.training.demo.titles import title_statistics, words_of
+from models.training.demo.titles import overlap_probabilities, title_statistics, words_of
 from models.training.embeddings import cooccurrence_vectors
 from models.training.evaluate import (
     by_family,

@@ -2,11 +2,10 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from models.training.data import Product
 from models.training.demo.dictionary import Dictionary
-from models.training.demo.sparse import dot, unit
 from models.training.demo.titles import STOP_WORDS, Title, TitleStatistics, stem, words_of
 
 MOST_SISTERS = 60  # a wider word with more narrower ones than this ("container") says too little
@@ -76,3 +75,15 @@ def _surroundings(
         )
         for head, words in counts.items()
     }
+
+
+def unit(vector: Mapping[str, float]) -> dict[str, float]:
+    """Return a sparse vector at length 1; one of length 0 as it is."""
+    norm = math.sqrt(sum(value * value for value in vector.values())) or 1.0
+    return {word: value / norm for word, value in vector.items()}
+
+
+def dot(left: Mapping[str, float], right: Mapping[str, float]) -> float:
+    """Return the inner product of two sparse vectors: their cosine if both have length 1."""
+    short, long = sorted((left, right), key=len)
+    return sum(value * long.get(word, 0.0) for word, value in short.items())

@@ -27,10 +27,9 @@ from models.training.data import (
     read_text,
     source_groups,
 )
-from models.training.demo.baselines import overlap_probabilities
 from models.training.demo.dictionary import read_dictionary
 from models.training.demo.reliability import Curve, curves, plot
-from models.training.demo.titles import title_statistics, words_of
+from models.training.demo.titles import overlap_probabilities, title_statistics, words_of
 from models.training.evaluate import (
     Floats,
     by_family,

@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from models.training.data import Product
+import numpy as np
+from numpy.typing import NDArray
+
+from models.training.data import GRADES, Judged, Product
 
 _TOKEN = re.compile(r"[a-z0-9]+(?:[.'’][a-z0-9]+)*|[^\sa-z0-9]")
 
@@ -155,3 +158,14 @@ def read_title(text: str, statistics: TitleStatistics, *, headness: float = 0.3)
         if ends_phrase and not inside_aside:
             heads.append(root)
     return Title(text, tuple(words), tuple(dict.fromkeys(heads)), frozenset(main), frozenset(aside - main))
+
+
+def overlap_probabilities(judged: Sequence[Judged], statistics: TitleStatistics) -> NDArray[np.float64]:
+    """Return word overlap as probabilities, (pairs, grades): the expected grade rises with the overlap.
+
+    Only ranking metrics (Spearman, NDCG) mean anything for it.
+    """
+    overlap = np.array([weighted_overlap(row.query, row.title, statistics.rarity) for row in judged])
+    result = np.zeros((len(judged), len(GRADES)))
+    result[:, 0], result[:, -1] = 1 - overlap, overlap
+    return result
