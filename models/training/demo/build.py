@@ -40,7 +40,7 @@ from models.training.demo.export import export
 from models.training.demo.finetune import Sources, Validation, finetune, group_judged
 from models.training.demo.pretrain import MaskedLanguageModel, masked_round
 from models.training.demo.recipe import GradedStage, Recipe, read_recipe
-from models.training.demo.synthetic import new_shelf
+from models.training.demo.shelf import new_shelf
 from models.training.demo.titles import overlap_probabilities, title_statistics, words_of
 from models.training.embeddings import cooccurrence_vectors
 from models.training.evaluate import (

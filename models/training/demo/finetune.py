@@ -15,10 +15,12 @@ from torch import Tensor
 
 from models.training.batches import Batch, fitted, grouped, padded, tokenized
 from models.training.data import Example, Judged, Target, graded_target, source_family
-from models.training.demo.catalogue import Catalogue, thing_pair
+from models.training.demo.catalogue import Catalogue
+from models.training.demo.catalogue_pairs import thing_pair
 from models.training.demo.noise import typed
 from models.training.demo.pseudo import dictionary_pair, pseudo_pair
-from models.training.demo.synthetic import Shelf, described_pair, product_pair
+from models.training.demo.shelf import Shelf
+from models.training.demo.synthetic import described_pair, product_pair
 from models.training.evaluate import by_family, logits_of, probabilities_of
 from models.training.loop import Progress, Schedule, ordinal_loss, train
 from models.training.network import Model
