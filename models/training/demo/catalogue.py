@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from models.training.demo.titles import Title, stem, stems_of
 
 THINGS = Path(__file__).parents[3] / "data" / "catalogue"
-LONGEST_NAME = 4  # words of a name that is looked for in titles
+LONGEST_NAME = 4  # most words of a name that is looked for in titles
 
 Roots = tuple[str, ...]
 
 
 class Thing(BaseModel):
-    """A kind of thing: what it is called and what it is not. Names are lower case; `titles` are as written.
+    """A kind of thing and what is related to it. Names are lower case; `titles` are as shops write them.
 
     names: synonyms, the commonest first. kinds: narrower sorts. instead: other things that serve the need.
     goes_with (`with` in the files): accessories, parts, refills. traits: details people add. lines: branded
@@ -38,10 +38,10 @@ class Thing(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Things, the department each is in, and where a name leads; places are indices of `things`.
+    """Things, the department of each, and an index by name. A place is an index of `things`.
 
-    by_name: by the stems of a name, the only thing with it; a name goes before a narrower kind. shelved: by
-    place, titles of real products that are it.
+    by_name: the only thing with a name, by the name's stems; names go before narrower kinds. shelved: titles
+    of real products, by the thing's place.
     """
 
     things: tuple[Thing, ...]
@@ -52,7 +52,7 @@ class Catalogue:
 
 
 def read_things(folder: Path = THINGS) -> dict[str, list[Thing]]:
-    """The things by department, which is their file's name; pydantic.ValidationError names a wrong entry."""
+    """Read the things by department, the name of their file. Raises pydantic.ValidationError."""
     return {
         path.stem: [Thing.model_validate(row) for row in yaml.load(path.read_bytes(), yaml.CSafeLoader)]
         for path in sorted(folder.glob("*.yaml"))
@@ -60,17 +60,17 @@ def read_things(folder: Path = THINGS) -> dict[str, list[Thing]]:
 
 
 def new_catalogue(departments: Mapping[str, Sequence[Thing]], titles: Iterable[Title]) -> Catalogue:
-    """Index the things, and find the read titles that name one of them as what they are."""
-    things = tuple(thing for held in departments.values() for thing in held)
-    where = tuple(department for department, held in departments.items() for _ in held)
+    """Index the things, and assign each title to the thing that it names, if any."""
+    things = tuple(thing for shelf in departments.values() for thing in shelf)
+    where = tuple(department for department, shelf in departments.items() for _ in shelf)
     by_department: defaultdict[str, list[int]] = defaultdict(list)
     for place, department in enumerate(where):
         by_department[department].append(place)
     by_name = _only(things, lambda thing: thing.kinds) | _only(things, lambda thing: thing.names)
     shelved: defaultdict[int, list[str]] = defaultdict(list)
     for title in titles:
-        if (found := _named_in(title, by_name)) is not None:
-            shelved[found].append(title.text)
+        if (named := _named_in(title, by_name)) is not None:
+            shelved[named].append(title.text)
     return Catalogue(
         things,
         where,
@@ -81,7 +81,7 @@ def new_catalogue(departments: Mapping[str, Sequence[Thing]], titles: Iterable[T
 
 
 def _only(things: Sequence[Thing], names_of: Callable[[Thing], Iterable[str]]) -> dict[Roots, int]:
-    """Where the names lead that only one thing has."""
+    """Return the place of the thing for each name that only one thing has."""
     named: defaultdict[Roots, set[int]] = defaultdict(set)
     for place, thing in enumerate(things):
         for name in names_of(thing):
@@ -90,7 +90,7 @@ def _only(things: Sequence[Thing], names_of: Callable[[Thing], Iterable[str]]) -
 
 
 def _named_in(title: Title, by_name: Mapping[Roots, int]) -> int | None:
-    """The thing whose name, the longest there is, ends with the title's first head; None without one."""
+    """Return the thing with the longest name that ends with the title's first head; None without one."""
     stems = [stem(word) for word in title.words]
     for end, root in enumerate(stems, start=1):
         if title.heads and root == title.heads[0]:

@@ -6,7 +6,8 @@ They say what else a thing is called ("couch"), what can stand in for it ("futon
 4     the thing by any of its names, or a narrower kind, with every detail asked for
 3–3.6 the thing, but a detail or the kind asked for is not said
 2.75  what can stand in for it; another branded model
-1.9   what goes with it, whether or not its name says so; 1.5 where the title is the thing that it goes with
+1.9   what goes with it, whether or not its name says so; 1.5 if what goes with it was asked for, and the
+      title is the thing itself
 0.7   another thing of the same department; 0 any other
 """
 
@@ -21,17 +22,17 @@ from models.training.demo.shelf import ACCESSORY
 from models.training.demo.synthetic import JOINTS
 from models.training.demo.titles import STOP_WORDS, stems_of
 
-PLAIN = 3.2  # the thing, where a narrower kind is asked for
+PLAIN = 3.2  # the thing, if a narrower kind is asked for
 SUBSTITUTE = 2.75
-SAME_WORD = 2.2  # another lamp
-MADE_WITH = 1.5  # the thing itself, where what goes with it is asked for
-NEIGHBOUR = 0.7  # of the same department
-SHARED_WORDS = 1.3  # at most, for words in common alone
+SAME_WORD = 2.2  # another kind of lamp if a lamp is asked for
+MADE_WITH = 1.5  # the thing itself, if what goes with it is asked for
+NEIGHBOUR = 0.7  # another thing of the same department
+SHARED_WORDS = 1.3  # at most so much for words in common alone
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked for: a name of the thing at `place`, and details. kind, line: whether the name is one."""
+    """A request: a name of the thing at `place`, and details. kind, line: whether the name is one."""
 
     place: int
     name: str
@@ -41,7 +42,7 @@ class Wanted:
 
 
 def thing_pair(catalogue: Catalogue, rng: random.Random) -> Example:
-    """A query for a thing with a title of it, of a substitute, of an accessory or of something else."""
+    """Return a query for a thing and a title of it, of a substitute, an accessory or something else."""
     place = rng.randrange(len(catalogue.things))
     wanted = _wanted(place, catalogue.things[place], rng)
     kind = rng.random()
@@ -62,7 +63,7 @@ def thing_pair(catalogue: Catalogue, rng: random.Random) -> Example:
 
 
 def _wanted(place: int, thing: Thing, rng: random.Random) -> Wanted:
-    """A name, a narrower kind or a branded model, with up to two details."""
+    """Draw a name, a narrower kind or a branded model, with up to two details."""
     count = rng.choice((0, 0, 0, 1, 1, 2))
     details = tuple(rng.sample(thing.traits, min(count, len(thing.traits))))
     kind = rng.random()
@@ -80,25 +81,25 @@ def _name_of(thing: Thing, rng: random.Random) -> str:
 
 
 def _query(wanted: Wanted, rng: random.Random) -> list[str]:
-    """The words as they will be typed: details mostly first."""
+    """Return the words in the order they will be typed, details mostly first."""
     before = [detail for detail in wanted.details if rng.random() < 0.75]
     after = [detail for detail in wanted.details if detail not in before]
     return " ".join([*before, wanted.name, *after]).lower().split()
 
 
 def _says(text: str, phrase: str) -> bool:
-    """Whether all words of the phrase are in the text."""
+    """Return whether all words of the phrase are in the text."""
     return set(stems_of(phrase)) <= set(stems_of(text))
 
 
 def _coverage(wanted: Wanted, title: str) -> float:
-    """The share of the details asked for whose words are all in the title; 1 where none were."""
-    found = sum(_says(title, detail) for detail in wanted.details)
-    return found / len(wanted.details) if wanted.details else 1.0
+    """Return the share of the details asked for whose words are all in the title; 1 if there are none."""
+    said = sum(_says(title, detail) for detail in wanted.details)
+    return said / len(wanted.details) if wanted.details else 1.0
 
 
 def _itself(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple[str, float]:
-    """A title of the thing asked for, and how well it answers."""
+    """Return a title of the thing asked for, and how well it answers."""
     thing = catalogue.things[wanted.place]
     if wanted.line and rng.random() < 0.8:
         title = _title_of_line(wanted.name, thing, rng)
@@ -108,39 +109,39 @@ def _itself(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple[s
     else:
         narrow = thing.kinds and rng.random() < (0.5 if wanted.kind else 0.25)
         name = rng.choice(thing.kinds) if narrow else _name_of(thing, rng)
-        held = [detail for detail in wanted.details if rng.random() < 0.65]
-        title = _composed(wanted.name if wanted.kind and rng.random() < 0.5 else name, thing, rng, held)
+        named = [detail for detail in wanted.details if rng.random() < 0.65]
+        title = _composed(wanted.name if wanted.kind and rng.random() < 0.5 else name, thing, rng, named)
     if (wanted.line or wanted.kind) and not _says(title, wanted.name):
         return title, SUBSTITUTE if wanted.line else PLAIN
     return title, _details_grade(wanted, title)
 
 
 def _details_grade(wanted: Wanted, title: str) -> float:
-    """4 with every detail asked for, else 3 to 3.6."""
+    """Return 4 if the title has every detail asked for, else 3 to 3.6."""
     coverage = _coverage(wanted, title)
     return 4.0 if coverage == 1.0 else 3.0 + 0.6 * coverage
 
 
 def _substitute(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple[str, float]:
-    """A title of what can be had instead; a little better with the details asked for."""
+    """Return a title of a substitute and its grade, a little better with the details asked for."""
     thing = catalogue.things[wanted.place]
     others = [line for line in thing.lines if line != wanted.name]
     if wanted.line and others and rng.random() < 0.6:
         return _title_of_line(rng.choice(others), thing, rng), SUBSTITUTE
     name = rng.choice(thing.instead)
     other = catalogue.by_name.get(stems_of(name))
-    held = [detail for detail in wanted.details if rng.random() < 0.5]
+    named = [detail for detail in wanted.details if rng.random() < 0.5]
     if other is None:
-        title = _composed(name, thing, rng, held)
+        title = _composed(name, thing, rng, named)
     elif rng.random() < 0.5:
         title = _title_of(other, catalogue, rng)
     else:
-        title = _composed(name, catalogue.things[other], rng, held)
+        title = _composed(name, catalogue.things[other], rng, named)
     return title, SUBSTITUTE + (0.15 * _coverage(wanted, title) if wanted.details else 0.0)
 
 
 def _accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple[str, float]:
-    """A title of what goes with the thing: by its own name, "… for the thing", or "thing …"."""
+    """Return a title of what goes with the thing: its own name, "… for the thing" or "thing …"."""
     thing = catalogue.things[wanted.place]
     name = rng.choice(thing.goes_with)
     other = catalogue.by_name.get(stems_of(name))
@@ -162,7 +163,7 @@ def _accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tupl
 
 
 def _asked_for_accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> Example:
-    """What goes with a thing is asked for: it is the answer (4), the thing itself is not."""
+    """Return a query for what goes with a thing: that is the answer (4), the thing itself is not."""
     thing = catalogue.things[wanted.place]
     name = rng.choice(thing.goes_with)
     asked = name
@@ -180,21 +181,21 @@ def _asked_for_accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Rando
 
 
 def _unrelated_grade(wanted: Wanted, other: int, title: str, catalogue: Catalogue) -> float:
-    """The grade of some thing's title: by what the catalogue says of the two, else by words in common."""
-    thing, found = catalogue.things[wanted.place], catalogue.things[other]
+    """Grade another thing's title: by what the catalogue says of the two, else by words in common."""
+    thing, given = catalogue.things[wanted.place], catalogue.things[other]
     if other == wanted.place:
         return PLAIN if wanted.kind or wanted.line else _details_grade(wanted, title)
-    own, theirs = _called(thing.names), _called(found.names)
+    own, theirs = _called(thing.names), _called(given.names)
     if theirs & (own | _called(thing.kinds)) and not (wanted.kind or wanted.line):
         return _details_grade(wanted, title)
-    if own & _called(found.kinds):
+    if own & _called(given.kinds):
         return PLAIN
-    own, theirs = own | _called(thing.kinds), theirs | _called(found.kinds)
-    if theirs & _called(thing.instead) or own & _called(found.instead):
+    own, theirs = own | _called(thing.kinds), theirs | _called(given.kinds)
+    if theirs & _called(thing.instead) or own & _called(given.instead):
         return SUBSTITUTE
     if theirs & _called(thing.goes_with):
         return ACCESSORY
-    if own & _called(found.goes_with):
+    if own & _called(given.goes_with):
         return MADE_WITH
     if any(mine and name and mine[-1] == name[-1] for mine in own for name in theirs):
         return SAME_WORD
@@ -209,7 +210,7 @@ def _called(names: Iterable[str]) -> set[Roots]:
 
 
 def _title_of(place: int, catalogue: Catalogue, rng: random.Random) -> str:
-    """A title of the thing: a real product's, one written for it, or one made up."""
+    """Return a title of the thing: a real product's, one written for it, or one made up."""
     thing = catalogue.things[place]
     real = catalogue.shelved.get(place, ())
     kind = rng.random()
@@ -222,7 +223,7 @@ def _title_of(place: int, catalogue: Catalogue, rng: random.Random) -> str:
 
 
 def _title_of_line(line: str, thing: Thing, rng: random.Random) -> str:
-    """A title made up for a branded model; what it is goes mostly with it."""
+    """Make up a title for a branded model, mostly with the thing's name."""
     return _composed(
         line if rng.random() < 0.3 else f"{line} {_name_of(thing, rng)}", thing, rng, branded=False
     )
@@ -232,16 +233,16 @@ def _composed(
     name: str,
     thing: Thing,
     rng: random.Random,
-    held: Sequence[str] = (),
+    named: Sequence[str] = (),
     *,
     traits: bool = True,
     branded: bool = True,
 ) -> str:
-    """A title made up around a name: perhaps a brand before it, details before and after."""
+    """Make up a title around a name: perhaps a brand before it, details before and after."""
     count = rng.choice((0, 0, 1, 1, 2, 3)) if traits else 0
-    details = list(dict.fromkeys([*held, *rng.sample(thing.traits, min(count, len(thing.traits)))]))
+    details = list(dict.fromkeys([*named, *rng.sample(thing.traits, min(count, len(thing.traits)))]))
     rng.shuffle(details)
-    branded = branded and bool(thing.brands) and not set(held) & set(thing.brands)
+    branded = branded and bool(thing.brands) and not set(named) & set(thing.brands)
     brand = rng.choice(thing.brands) if branded and rng.random() < 0.55 else ""
     split = rng.randint(0, len(details))
     front = " ".join(part for part in (brand, *details[:split], name) if part)
@@ -249,7 +250,7 @@ def _composed(
 
 
 def _titled(text: str, rng: random.Random) -> str:
-    """As titles are written: capitals mostly."""
+    """Return a text as titles are written, mostly with capitals."""
     if rng.random() < 0.15:
         return text
     return " ".join(word[:1].upper() + word[1:] for word in text.split())

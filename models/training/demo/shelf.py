@@ -18,13 +18,13 @@ from models.training.demo.titles import (
     stem,
 )
 
-ACCESSORY = 1.9  # the grade of what only goes with the thing asked for
+ACCESSORY = 1.9  # the grade of a thing that only goes with the thing asked for
 MADE_FOR = frozenset(("for", "fits", "compatible"))
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Words in the order they will be typed; `head` is the stem of the word that names the thing, if any."""
+    """Words in the order they will be typed. head: the stem of the word that names the thing, if any."""
 
     words: tuple[str, ...]
     head: str | None
@@ -32,9 +32,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """Products with their read titles, and where each word occurs: what near misses are picked from.
+    """Products with their parsed titles, indexed by word, from which near misses are picked.
 
-    kin: by head, the heads that can stand in for it. made_for: places of titles that say what they are for.
+    kin: by head, the heads that can stand in for it. made_for: indices of titles that say what they are for.
     """
 
     products: tuple[Product, ...]
@@ -48,7 +48,7 @@ class Shelf:
     made_for: tuple[int, ...]
 
     def alternative(self, word: str, rng: random.Random) -> str:
-        """Another word of the same class: colour for colour, number for number, brand for brand."""
+        """Return another word of the same class: colour for colour, number for number, brand for brand."""
         if word in COLORS:
             return rng.choice(sorted(COLORS - {word}))
         if word.isdecimal():
@@ -82,15 +82,15 @@ def new_shelf(products: Sequence[Product], dictionary: Dictionary, statistics: T
 
 
 def graded(query: Query, title: Title, text_stems: frozenset[str], shelf: Shelf) -> float:
-    """How well a title answers a query, 0 to 4, continuous.
+    """Return how well a title answers a query, 0 to 4, continuous.
 
     text_stems: the words of the product's description, which count as half present.
     """
     details = [word for word in query.words if stem(word) != query.head]
     rarity = shelf.statistics.rarity
     total = sum(rarity(word) for word in details)
-    found = sum(rarity(word) * _presence(stem(word), title, text_stems) for word in details)
-    coverage = found / total if total else 1.0
+    present = sum(rarity(word) * _presence(stem(word), title, text_stems) for word in details)
+    coverage = present / total if total else 1.0
     if query.head is None:
         if coverage < 0.99:
             return min(2.6, 3.2 * coverage)
@@ -111,7 +111,7 @@ def _presence(root: str, title: Title, text_stems: frozenset[str]) -> float:
 
 
 def ask_for(title: Title, rng: random.Random) -> Query | None:
-    """A query that the title answers in full: usually a head and a few details, sometimes details alone."""
+    """Draw a query that the title answers in full: usually a head and some details, or details alone."""
     details = [
         word
         for word in dict.fromkeys(title.words)
@@ -134,7 +134,7 @@ def ask_for(title: Title, rng: random.Random) -> Query | None:
 
 
 def _picked(details: list[str], head: str, title: Title, rng: random.Random, count: int) -> set[str]:
-    """Details for a query; the words right before the head ("angle" bracket) are the likeliest."""
+    """Draw details for a query; the words right before the head ("angle" bracket) are the likeliest."""
     if not details or not count:
         return set()
     place = title.words.index(head)

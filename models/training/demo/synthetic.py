@@ -1,9 +1,9 @@
-"""Graded query–title pairs made from product titles: the grade says how much of what was asked for is there.
+"""Makes graded query–title pairs from product titles. The grade says how well a title answers.
 
 4  the thing itself, with everything asked for
 3  the right kind of thing, but a colour, size, number, brand or other detail differs; a little less for a
    thing of a kindred kind ("sneakers" for "sandals")
-2  the thing is only what the title's product is for, or a part of its name: an accessory, a part
+2  the title names the thing, but its product is an accessory or a part of it
 1  details match, but it is another kind of thing
 0  nothing in common
 """
@@ -24,11 +24,17 @@ from models.training.demo.titles import (
     words_of,
 )
 
-JOINTS = ("for", "for", "for", "compatible with", "fits")  # between an accessory and its thing, as often
+JOINTS = (
+    "for",
+    "for",
+    "for",
+    "compatible with",
+    "fits",
+)  # between an accessory and its thing; "for" is the commonest
 
 
 def product_pair(shelf: Shelf, rng: random.Random) -> Example:
-    """A query for some product, as typed, with that product's title or a near or far miss, and its grade."""
+    """Return a query for a product, as typed, with its title or a near or far miss, and the grade."""
     place = rng.randrange(len(shelf.products))
     query = ask_for(shelf.titles[place], rng)
     while query is None:
@@ -52,7 +58,7 @@ def product_pair(shelf: Shelf, rng: random.Random) -> Example:
 
 
 def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
-    """Another product written as made for what is asked: "drill" with "Bit Set for Drill" or "Drill Bit Set".
+    """Write another product as made for the thing asked for: "Bit Set for Drill" or "Drill Bit Set".
 
     It is an accessory of the thing asked for, unless the query names the accessory too (4).
     """
@@ -79,7 +85,7 @@ def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
 
 
 def _accessory(shelf: Shelf, rng: random.Random) -> Title:
-    """What an accessory's title begins with: a product's title, or only its thing and the words before it."""
+    """Return the start of an accessory's title: a product's title, or its thing and the words before it."""
     made_for = shelf.made_for and rng.random() < 0.5
     chosen = shelf.titles[rng.choice(shelf.made_for)] if made_for else rng.choice(shelf.titles)
     title = _shortened(chosen, shelf.statistics, rng)
@@ -94,13 +100,13 @@ def _accessory(shelf: Shelf, rng: random.Random) -> Title:
 
 
 def _place_of_thing(title: Title) -> int | None:
-    """Which of the title's words, as written, is its first head; None where none is by itself."""
+    """Return the index of the title's first head among its words; None if it is not a word by itself."""
     roots = [stem(word.strip(",.()").lower()) for word in title.text.split()]
     return roots.index(title.heads[0]) if title.heads[0] in roots else None
 
 
 def described_pair(shelf: Shelf, rng: random.Random) -> Example:
-    """Words from a product's description with its title (3.2), one of the same kind (2), or any other (0)."""
+    """Pair words of a description with its title (3.2), a title of the same kind (2) or any other (0)."""
     place = rng.randrange(len(shelf.products))
     words = [word for word in words_of(shelf.products[place].text[:600]) if word not in STOP_WORDS]
     if len(words) < 6:
@@ -124,7 +130,7 @@ def described_pair(shelf: Shelf, rng: random.Random) -> Example:
 
 
 def _changed(query: Query, shelf: Shelf, rng: random.Random) -> Query:
-    """The query with one detail asked for differently, one more asked for, or for a kindred thing."""
+    """Change one detail of the query, add one, or ask for a kindred thing."""
     words = list(query.words)
     if query.head in shelf.kin and rng.random() < 0.3:
         other = rng.choice(shelf.kin[query.head])
@@ -142,7 +148,7 @@ def _changed(query: Query, shelf: Shelf, rng: random.Random) -> Query:
 
 
 def _near(query: Query, place: int, shelf: Shelf, rng: random.Random) -> int:
-    """Another product that shares the query's head or one of its details, or has a kindred head."""
+    """Draw another product that shares the query's head or a detail, or that has a kindred head."""
     pools = [shelf.with_word.get(stem(word), ()) for word in query.words]
     if query.head:
         pools += [shelf.with_head.get(query.head, ())] * 2
@@ -155,12 +161,12 @@ def _near(query: Query, place: int, shelf: Shelf, rng: random.Random) -> int:
     if query.head in shelf.titles[other].heads and rng.random() < 0.4:
         other = rng.choice(
             shelf.with_word[query.head]
-        )  # a second try for "drill bit" where "drill" is asked for
+        )  # a second try for "drill bit" if "drill" is asked for
     return other
 
 
 def _reworded(query: Query, shelf: Shelf, rng: random.Random) -> list[str]:
-    """The query with a word replaced by a synonym now and then, or a compound split; the grade stays."""
+    """Sometimes replace a word by a synonym or split a compound; the grade stays."""
     words = list(query.words)
     place = rng.randrange(len(words))
     word = words[place]
@@ -173,7 +179,7 @@ def _reworded(query: Query, shelf: Shelf, rng: random.Random) -> list[str]:
 
 
 def _split(word: str, statistics: TitleStatistics) -> str:
-    """A compound as two words where titles know both: "dishwasher" is "dish washer". Other words stay."""
+    """Split a compound if titles know both parts: "dishwasher" is "dish washer". Other words stay."""
     for at in range(4, len(word) - 3):
         left, right = word[:at], word[at:]
         if stem(left) in statistics.idf and stem(right) in statistics.headness:
@@ -182,12 +188,12 @@ def _split(word: str, statistics: TitleStatistics) -> str:
 
 
 def _ended(text: str) -> str:
-    """A title cut short, without the comma or bracket it was cut at."""
+    """Return a title that was cut, without the comma or bracket at the cut."""
     return text.rstrip(" ,-|(")
 
 
 def _shortened(title: Title, statistics: TitleStatistics, rng: random.Random) -> Title:
-    """The title, or its beginning: other shops' titles are shorter."""
+    """Return the title, or its beginning: other shops' titles are shorter."""
     written = title.text.split()
     if len(written) > 8 and rng.random() < 0.6:
         return read_title(_ended(" ".join(written[: rng.randint(5, 16)])), statistics)
