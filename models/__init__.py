@@ -20,7 +20,7 @@ __all__ = ["Classifier", "HeadMask", "InvalidMask", "ModelError", "Scores", "Uns
 
 
 def __getattr__(name: str) -> Any:
-    """Imports torch only for those who ask for a classifier: masks and errors are needed without it."""
+    """Import torch only when a classifier is asked for: masks and errors work without it."""
     if name in ("Classifier", "Scores"):
         from models import classifier
 

@@ -1,4 +1,4 @@
-"""Multi-head attention as its equations say it, over padded sequences, in its three kinds.
+"""Multi-head attention as in its equations, over padded sequences, in three kinds.
 
     MultiHead(Q, K, V) = Concat(head_1 … head_h)·W^O
     head_i = softmax(Q W_i^Q (K W_i^K)ᵀ / √d_head) · V W_i^V,   d_head = d_model / h
@@ -61,7 +61,7 @@ class MultiHeadAttention:
         decoder masked self-attention: the same with `causal`: position i sees positions ≤ i;
         encoder-decoder attention: queries (B, n, d_model); K and V come from memory (B, m, d_model).
 
-        key_lengths: (B,) keys that exist, the rest is padding; head_weights: (B, h) or (h,).
+        key_lengths: (B,) the number of keys that are not padding; head_weights: (B, h) or (h,).
         Returns (B, n, d_model).
         """
         rows, length, width = queries.shape
@@ -76,7 +76,7 @@ class MultiHeadAttention:
         return self.output(joined).view(rows, length, width)
 
     def _split(self, projected: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
-        """(B·n, 3·h·d) → three of (B, h, n, d)."""
+        """Split (B·n, 3·h·d) into three of (B, h, n, d)."""
         shape = (rows, projected.shape[0] // rows, 3, self.heads, self.head_size)
         query, key, value = projected.view(shape).permute(2, 0, 3, 1, 4).unbind(0)
         return query, key, value

@@ -14,8 +14,7 @@ from models.checkpoint.tokenizer import EncodedPair
 
 TOKEN_MULTIPLE = 16
 """A pack is filled up to a multiple of this many tokens. Products of fewer rows may take other code paths and
-round differently (seen on CPUs: up to 11 rows with MKL, 1 row with oneDNN), and a deterministic network must
-not."""
+round differently (on CPUs up to 11 rows with MKL, 1 row with oneDNN); a deterministic network must not."""
 
 FILL_STEP = 1 / 32
 """Large packs are filled up in steps of about this share of their tokens, because a product of a new shape is
@@ -74,12 +73,12 @@ class PackedBatch:
 
     @property
     def rows(self) -> int:
-        """The number of sequences, B."""
+        """Return the number of sequences, B."""
         return len(self.lengths)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All tensors that a forward pass with a variable-length kernel reads."""
+        """Return the tensors that a forward pass with a variable-length kernel reads."""
         return self.ids, self.positions, self.segments, self.row_of_token, self.first_token, self.offsets
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> PackedBatch:
@@ -97,7 +96,7 @@ class PackedBatch:
 
     @property
     def groups(self) -> list[LengthGroup]:
-        """The sequences in groups of similar length, in the order of the pack. Computed at the first use."""
+        """Return the sequences in groups of similar length, in the order of the pack (cached)."""
         if not self._groups:
             step = 1 if self.exact else GROUP_STEP
             self._groups.extend(group_by_length(self.lengths, step, self.ids.device))

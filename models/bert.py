@@ -42,7 +42,7 @@ class Layer:
     norm: Norm
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """x: (T, D), may be overwritten → (T, D)."""
+        """Compute the feed-forward half of the layer. x: (T, D), may be overwritten → (T, D)."""
         return self.norm(self.down(self.up(x), residual=x, overwrite=True))
 
 
@@ -53,7 +53,7 @@ class Bert:
     dtype: of weights and activations; pooler and classifier always compute in float32.
     deterministic: float32 results that are the same bits in any batch; heads are then never cut out.
     ops: default: the fastest that the device has.
-    parameters, nbytes: how many numbers the weights are, and how much memory they take up here.
+    parameters, nbytes: the number of weights, and the bytes that they take up here.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Bert:
         self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
         attention_of_layers = [layer.attention for layer in self.layers]
         self.live_heads = LiveHeads(config, attention_of_layers, device, cuts=not deterministic)
-        ops.synchronize()  # other threads' streams may use the weights from here on
+        ops.synchronize()  # from here on, other threads' streams may use the weights
 
     @property
     def max_pack_tokens(self) -> int | None:
-        """Tokens of the largest pack that the device computes well; None: any number."""
+        """Return the tokens of the largest pack that the device computes well; None for any number."""
         if self.ops.max_pack_bytes is None:
             return None
         inner = self.config.intermediate_size * (1 if self.config.int8 else self.dtype.itemsize)
@@ -120,7 +120,7 @@ class Bert:
 
     @property
     def number_format(self) -> str:
-        """Number format of the layers' products: int8, or the name of the weights' dtype."""
+        """Return the number format of the layers' products: int8, or the name of the weights' dtype."""
         return "int8" if self.config.int8 else str(self.dtype).removeprefix("torch.")
 
     def forward(
@@ -204,7 +204,7 @@ class Bert:
         layer: Layer, residual: Tensor, context: Tensor | None, live: Live, *, overwrite: bool = False
     ) -> Tensor:
         """Return norm(residual + context·W^O), (T, D). overwrite: the residual's memory may be used."""
-        if context is None or live.attention is None:  # nothing but the bias of W^O is left
+        if context is None or live.attention is None:  # only the bias of W^O remains
             return layer.attention_norm(residual + layer.attention_bias)
         return layer.attention_norm(live.attention.output(context, residual=residual, overwrite=overwrite))
 
@@ -283,7 +283,7 @@ class Bert:
 
 
 def _itemsize(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
-    """Bytes of each number of a checkpoint's tensor once it is loaded."""
+    """Return the bytes per number of a checkpoint's tensor once it is loaded."""
     if not tensor.is_floating_point():
         return tensor.itemsize
     return 4 if name.startswith(("bert.pooler", "classifier")) else dtype.itemsize

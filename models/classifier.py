@@ -1,4 +1,4 @@
-"""The façade: a checkpoint that scores query–title pairs under head masks."""
+"""The classifier: a checkpoint that scores query–title pairs under head masks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
 
 Masks = HeadMask | Sequence[HeadMask | None] | None
-"""One mask for all pairs, or one (or None) for each, or None: all heads on."""
+"""One mask for all pairs; or one mask or None per pair; or None, which keeps all heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Scores:
     """Relevance of n pairs. Grades count from 0, the least relevant.
 
     logits, probabilities: (n, grades) float32. expected_grade: (n,) float32, Σ grade·probability.
-    grade: (n,) int64, the most probable. score: (n,) float32 in [0, 1], expected_grade / (grades − 1).
+    grade: (n,) int64, the most probable one. score: (n,) float32 in [0, 1], expected_grade / (grades − 1).
     A one-label cross-encoder has one column: probabilities, expected_grade and score are its
     sigmoid, and grade is that rounded.
     """
@@ -41,7 +41,7 @@ class Scores:
 
     @classmethod
     def from_logits(cls, logits: np.ndarray, temperature: float = 1.0) -> Scores:
-        """logits: (n, grades) float32, least relevant grade first."""
+        """Return the scores of logits, (n, grades) float32, least relevant grade first."""
         scaled = logits.astype(np.float64) / temperature
         if logits.shape[1] == 1:
             relevance = (1 / (1 + np.exp(-scaled[:, 0]))).astype(np.float32)
@@ -92,14 +92,14 @@ class Classifier:
         label_order: Sequence[str] | None = None,
         tokenizer_cache: int = 65_536,
     ) -> Classifier:
-        """Loads a Hugging Face BERT sequence classifier.
+        """Load a Hugging Face BERT sequence classifier.
 
         path: a directory or a hub id; None: the model shipped with the project.
         device: auto, cpu, cuda, cuda:N. dtype: auto (bfloat16 where native), float32, bfloat16.
         deterministic: float32 scores that are the same bits alone and in any batch.
         label_order: label names from least to most relevant; default: the checkpoint's own order.
-        tokenizer_cache: texts whose tokens are kept.
-        Raises UnsupportedCheckpoint for what cannot be loaded whole, ModelError for a wrong option.
+        tokenizer_cache: how many texts' tokens are cached.
+        Raises UnsupportedCheckpoint if the checkpoint cannot be loaded whole, ModelError for a wrong option.
         """
         directory = locate(path)
         where = resolve_device(device)
@@ -125,36 +125,36 @@ class Classifier:
 
     @property
     def num_layers(self) -> int:
-        """Layers of the network, pruned or not."""
+        """Return the number of layers, pruned or not."""
         return self.config.num_layers
 
     @property
     def num_heads(self) -> int:
-        """Heads a layer has before pruning; masks are numbered by it."""
+        """Return the number of heads per layer before pruning, as masks number them."""
         return self.config.num_heads
 
     @property
     def grades(self) -> tuple[str, ...]:
-        """Names of the grades, least relevant first; empty for a one-label cross-encoder."""
+        """Return the names of the grades, least relevant first; none for a one-label cross-encoder."""
         return self.config.labels if self.config.is_graded else ()
 
     @property
     def max_tokens(self) -> int:
-        """The window: longer pairs are truncated, longest text first."""
+        """Return the window. Longer pairs are truncated, the longer text first."""
         return self.config.max_positions
 
     @property
     def all_heads(self) -> HeadMask:
-        """The mask `none` of this model's shape."""
+        """Return the mask that keeps every head of this model."""
         return HeadMask.none(self.num_layers, self.num_heads)
 
     def score(
         self, pairs: Sequence[tuple[str, str]], head_mask: Masks = None, *, batch_tokens: int = 4096
     ) -> Scores:
-        """Scores (query, title) pairs; the result's rows are in the order of the pairs.
+        """Score (query, title) pairs. The result's rows are in the order of the pairs.
 
-        head_mask: one mask for all, or one per pair, or None. batch_tokens: most tokens per forward
-        pass. Raises InvalidMask for a mask of another shape, ModelError for unreadable text.
+        head_mask: one mask for all, or one per pair, or None. batch_tokens: the largest number of tokens
+        per forward pass. Raises InvalidMask for a mask of another shape, ModelError for unreadable text.
         """
         masks = self._masks(head_mask, len(pairs))
         encoded = self.tokenizer.encode(pairs)
@@ -169,19 +169,19 @@ class Classifier:
     def forward(
         self, pairs: Sequence[EncodedPair], head_weights: np.ndarray | None = None, *, sliced: bool = False
     ) -> np.ndarray:
-        """Logits of at least one encoded pair, in one pass of the network, or several where that is faster.
+        """Return the logits of at least one encoded pair, by several passes of the network if that is faster.
 
         head_weights: (n, layers, heads) or (layers, heads) float32, None for all heads on.
         sliced: as in `Bert.forward`.
         Returns (n, labels) float32, least relevant grade first.
         """
         lengths = [len(pair) for pair in pairs]
-        most = self.network.max_pack_tokens
-        if most is None or sum(lengths) <= most:
+        limit = self.network.max_pack_tokens
+        if limit is None or sum(lengths) <= limit:
             logits = self._pass(pairs, head_weights, sliced)
         else:
             logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
-            for rows in batches_by_length(lengths, most):
+            for rows in batches_by_length(lengths, limit):
                 weights = head_weights
                 if head_weights is not None and head_weights.ndim == 3:
                     weights = head_weights[rows]
@@ -192,19 +192,19 @@ class Classifier:
     def _pass(
         self, pairs: Sequence[EncodedPair], head_weights: np.ndarray | None, sliced: bool
     ) -> np.ndarray:
-        """Logits of one pass of the network, (n, labels) float32, labels as in the checkpoint."""
+        """Return the logits of one pass, (n, labels) float32, labels in the checkpoint's order."""
         network = self.network
         batch = pack(pairs, device=network.device, deterministic=network.deterministic)
         return network.forward(batch, head_weights, sliced=sliced).numpy(force=True)
 
     def scores(self, logits: np.ndarray) -> Scores:
-        """Calibrated scores of logits (n, labels) float32 that `forward` gave."""
+        """Return the calibrated scores of logits, (n, labels) float32, that `forward` returned."""
         return Scores.from_logits(logits, self.config.temperature)
 
     def attention(
         self, pair: EncodedPair, heads: Sequence[tuple[int, int]], head_mask: HeadMask | None = None
     ) -> np.ndarray:
-        """What the heads (layer, head), at least one, attend to in a pair of n tokens.
+        """Return what some heads (layer, head), at least one, attend to in a pair of n tokens.
 
         Returns (len(heads), n, n) float32; a row sums to 1, or to the head's weight under the mask.
         """
@@ -233,7 +233,7 @@ class Classifier:
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Cuts sequences into batches of at most `budget` tokens (always at least one), shortest first.
+    """Cut sequences, shortest first, into batches of at most `budget` tokens and at least one sequence.
 
     Yields the indices into `lengths` of each batch.
     """
@@ -250,7 +250,7 @@ def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]
 
 
 def read_quality(directory: Path) -> dict[str, float] | None:
-    """The figures under "test", else "validation", in a checkpoint's metrics.json; None without one."""
+    """Return a checkpoint's figures: "test", else "validation", of its metrics.json; None without a file."""
     file = directory / "metrics.json"
     if not file.exists():
         return None

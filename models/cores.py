@@ -1,4 +1,4 @@
-"""How many processor cores there are for us. Knows neither torch nor the rest of the project."""
+"""Counts the processor cores that this process may use. Imports neither torch nor the rest of the project."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def cores() -> int:
-    """How many cores this process may use: those it is bound to, no more than its container's CPU limit."""
+    """Return how many cores this process may use: those it is bound to, up to its container's CPU limit."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = cpu_limit()
     return bound if limit is None else max(1, min(bound, math.ceil(limit)))
 
 
 def cpu_limit() -> float | None:
-    """The cores' worth of time that Linux grants this process's control groups; None where it sets no limit.
+    """Return the CPU limit of this process's control groups in cores; None if there is none.
 
-    It is what `docker run --cpus`, a Kubernetes limit and systemd's CPUQuota= come to. Of version 2
-    (https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files) the process's own group and those
-    above it count, as far as they can be seen; of version 1 the container's.
+    `docker run --cpus`, a Kubernetes limit and systemd's CPUQuota= set it. With version 2
+    (https://docs.kernel.org/admin-guide/cgroup-v2.html#cpu-interface-files) the process's own group and all
+    visible groups above it count; with version 1, the container's group.
     """
     limits = [_share(_words(group / "cpu.max")) for group in _own_groups()]
     limits.append(
@@ -32,7 +32,7 @@ def cpu_limit() -> float | None:
 
 
 def _own_groups() -> list[Path]:
-    """This process's group of version 2 and all above it."""
+    """Return this process's control group (version 2) and all above it."""
     for line in _lines(OWN_CGROUP):
         if line.startswith("0::"):
             own = Path(line.removeprefix("0::").lstrip("/"))
@@ -41,7 +41,7 @@ def _own_groups() -> list[Path]:
 
 
 def _share(quota_and_period: list[str]) -> float | None:
-    """Quota over period, of microseconds; None for `max`, -1 and what cannot be read."""
+    """Return quota / period, both in microseconds; None for `max`, -1 or anything unreadable."""
     try:
         quota, period = map(int, quota_and_period)
     except ValueError:

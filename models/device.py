@@ -1,4 +1,4 @@
-"""Which device and number format to compute with, by what the machine has."""
+"""Chooses the device and the number format to compute with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from models.cores import cores
 from models.errors import ModelError
 
-if TYPE_CHECKING:  # torch is imported when a device is asked for: names are checked without it
+if TYPE_CHECKING:  # torch is imported only when a device is asked for; names are checked without it
     import torch
 
 DEVICES = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
@@ -17,19 +17,22 @@ DTYPES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16
 
 
 def check_device_name(name: str) -> None:
-    """Raises ModelError for what is not `auto`, `cpu`, `cuda` or `cuda:N`; does not need torch."""
+    """Raise ModelError unless the name is `auto`, `cpu`, `cuda` or `cuda:N`. Does not need torch."""
     if not DEVICES.fullmatch(name):
         raise ModelError(f"device {name!r} is not supported; give auto, cpu, cuda or cuda:N")
 
 
 def check_dtype_name(name: str) -> None:
-    """Raises ModelError for what is neither `auto` nor among DTYPES; does not need torch."""
+    """Raise ModelError unless the name is `auto` or one of DTYPES. Does not need torch."""
     if name != "auto" and name not in DTYPES:
         raise ModelError(f"dtype {name!r} is not known; give auto, {', '.join(DTYPES)}")
 
 
 def resolve_device(name: str) -> torch.device:
-    """`auto` (CUDA where there is one, else the CPU), `cpu`, `cuda` or `cuda:N`. Raises ModelError."""
+    """Return the device `cpu`, `cuda`, `cuda:N` or `auto` (CUDA if there is one, else the CPU).
+
+    Raises ModelError for another name or if the device is missing.
+    """
     check_device_name(name)
     import torch
 
@@ -42,9 +45,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, device: torch.device, *, deterministic: bool) -> torch.dtype:
-    """`auto` is bfloat16 where the device computes in it natively, else float32.
+    """Return the dtype. `auto` is bfloat16 if the device computes in it natively, else float32.
 
-    deterministic: only float32 can be; `auto` then means float32. Raises ModelError.
+    deterministic: only float32 is allowed, and `auto` means float32. Raises ModelError.
     """
     check_dtype_name(name)
     import torch
@@ -58,7 +61,7 @@ def resolve_dtype(name: str, device: torch.device, *, deterministic: bool) -> to
 
 
 def has_native_bfloat16(device: torch.device) -> bool:
-    """avx512_bf16 or amx on a CPU, compute capability 8 or newer on CUDA."""
+    """Return whether the device has avx512_bf16 or amx (a CPU), or compute capability 8 or newer (CUDA)."""
     import torch
 
     if device.type == "cuda":
@@ -67,15 +70,17 @@ def has_native_bfloat16(device: torch.device) -> bool:
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """Products in bfloat16 where the device computes in it natively, else in float32: elsewhere bfloat16 is
-    emulated, and training in it takes several times as long."""
+    """Return a context that computes products in bfloat16 if the device does so natively, else in float32.
+
+    Elsewhere bfloat16 is emulated, and training takes several times as long.
+    """
     import torch
 
     return torch.autocast(device.type, torch.bfloat16, enabled=has_native_bfloat16(device))
 
 
 def describe(device: torch.device) -> str:
-    """The device in words, for logs and GET /v1/models."""
+    """Return the device's name, for logs and GET /v1/models."""
     import torch
 
     if device.type == "cuda":
@@ -84,7 +89,7 @@ def describe(device: torch.device) -> str:
 
 
 def processor_features() -> list[str]:
-    """The vector features of this CPU that decide which code paths compute."""
+    """Return the vector features of this CPU that decide which code paths compute."""
     import torch
 
     return [

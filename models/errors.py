@@ -1,4 +1,4 @@
-"""What goes wrong in models/: the root of the error tree that service/errors.py maps to statuses.
+"""The errors of models/: the root of the tree that service/errors.py maps to statuses.
 
 `str(error)` is one sentence that says what is wrong and what would be right.
 """
@@ -11,7 +11,7 @@ class ModelError(Exception):
 
 
 class InvalidMask(ModelError, ValueError):
-    """A head mask that is not in the grammar, or does not fit the model; a ValueError, too."""
+    """A head mask that the grammar does not know or that does not fit the model. It is a ValueError too."""
 
 
 class UnsupportedCheckpoint(ModelError):

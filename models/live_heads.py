@@ -25,7 +25,7 @@ SLICED_WIDTHS = 4
 is one of them). oneDNN compiles a kernel for every new product shape: 2 to 3 ms, and half a MiB stays."""
 
 LEAST_CACHE_BYTES = 64 << 20
-"""The cache may always hold this much: many masks of a small model."""
+"""The cache may always hold at least so many bytes: many masks of a small model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class AttentionHeads:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights."""
+        """Return the bytes of the weights."""
         return self.query_key_value.nbytes + self.output.nbytes
 
     def cut(self, live: Sequence[int]) -> AttentionHeads:
@@ -175,7 +175,7 @@ class SlicedCache:
         self.nbytes = 0
         self._cut: OrderedDict[tuple[int, tuple[int, ...]], AttentionHeads] = OrderedDict()
         self._seen: OrderedDict[tuple[int, tuple[int, ...]], int] = OrderedDict()
-        """Sets that came and were not cut, and the bytes that they would take."""
+        """The sets that came and were not cut, and the bytes that they would take."""
         self._seen_bytes = 0
         self._lock = threading.Lock()
 
@@ -209,7 +209,7 @@ class SlicedCache:
     def _add(self, key: tuple[int, tuple[int, ...]], whole: AttentionHeads) -> AttentionHeads:
         cut = whole.cut(key[1])
         if cut.output.bias.is_cuda:
-            torch.cuda.current_stream().synchronize()  # other threads' streams may use it from here on
+            torch.cuda.current_stream().synchronize()  # from here on, other threads' streams may use it
         self._cut[key] = cut
         self.nbytes += cut.nbytes
         while self.nbytes > self.max_bytes:
@@ -218,5 +218,5 @@ class SlicedCache:
 
 
 def head_rows(heads: Sequence[int], head_size: int) -> Tensor:
-    """Indices, (len(heads)·head_size,) int64, of the heads' rows in W^Q, W^K, W^V and columns in W^O."""
+    """Return the heads' rows in W^Q, W^K, W^V (columns in W^O), (len(heads)·head_size,) int64."""
     return (torch.tensor(heads, dtype=torch.int64)[:, None] * head_size + torch.arange(head_size)).flatten()

@@ -1,4 +1,4 @@
-"""What a checkpoint's config.json says, checked, in the network's own terms."""
+"""Reads and checks a checkpoint's config.json."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from models.errors import ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-"""`hidden_act` in config.json → the name that models.ops uses."""
+"""`hidden_act` in config.json → the name that `models.ops` uses."""
 
 INT8_FORMAT = "w8a8-1"
 """`headroom.quantization.format` in config.json: the layout that `tensors.int8_tensors` describes."""
 
 QUANTIZATION_CONFIG = {"quant_method": "headroom-w8a8"}
-"""`quantization_config` of an int8 checkpoint: transformers warns that it cannot read it."""
+"""`quantization_config` of an int8 checkpoint: with it, transformers warns that it cannot read the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class ModelConfig:
     """Shape and labels of one BERT sequence classifier.
 
     kept_heads: for each layer the original numbers of the heads that the checkpoint still holds,
-        ascending; pruning narrows it, the numbering of a mask never changes.
+        ascending. Pruning removes numbers; the numbering of a mask never changes.
     labels: one name per logit, least relevant first; a single name is a one-label cross-encoder.
     label_order: the checkpoint's logit index of each entry of `labels`.
-    temperature: logits are divided by it before the softmax (or the sigmoid); 1 is uncalibrated.
+    temperature: logits are divided by it before the softmax (or the sigmoid); 1 means uncalibrated.
     int8: the layers' products have 8-bit weights and inputs (`headroom quantize` wrote the checkpoint).
     """
 
@@ -51,21 +51,21 @@ class ModelConfig:
 
     @property
     def head_size(self) -> int:
-        """Width of one head, d_model / h."""
+        """Return the width of one head, d_model / h."""
         return self.hidden_size // self.num_heads
 
     @property
     def is_graded(self) -> bool:
-        """False for a one-label cross-encoder, whose score is a sigmoid."""
+        """Return False for a one-label cross-encoder, whose score is a sigmoid."""
         return len(self.labels) > 1
 
 
 def read_config(directory: Path, label_order: Sequence[str] | None = None) -> ModelConfig:
-    """Reads `config.json` of a Hugging Face BERT sequence classifier.
+    """Read `config.json` of a Hugging Face BERT sequence classifier.
 
     label_order: the label names from least to most relevant; default: the order given under
         `headroom.label_order` in the file, else by label id.
-    Raises UnsupportedCheckpoint for whatever this encoder does not compute exactly.
+    Raises UnsupportedCheckpoint for anything that this network does not compute exactly.
     """
     path = directory / "config.json"
     try:
@@ -80,7 +80,7 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
 
 
 def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = None) -> ModelConfig:
-    """The same for a config that is already parsed."""
+    """Check a config that is already parsed, as `read_config` does."""
     _refuse_other_architectures(raw)
     size = {
         name: _positive_int(raw, name, default)
@@ -126,7 +126,7 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
 
 
 def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMask]:
-    """The masks that stand beside a checkpoint, `masks/NAME.json`, each holding a JSON form under "mask"."""
+    """Return a checkpoint's stored masks: files `masks/NAME.json` with a JSON form under "mask"."""
     masks = {}
     for file in sorted((directory / "masks").glob("*.json")):
         try:
@@ -156,17 +156,17 @@ def _refuse_other_architectures(raw: Mapping[str, Any]) -> None:
 
 
 def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
-    """Whether `headroom.quantization` is there, in the one format that this version reads."""
-    found, foreign = ours.get("quantization"), raw.get("quantization_config")
+    """Return whether the checkpoint is int8. Raises UnsupportedCheckpoint for any format but our own."""
+    own, foreign = ours.get("quantization"), raw.get("quantization_config")
     if foreign and foreign != QUANTIZATION_CONFIG:
         raise UnsupportedCheckpoint("config.json: quantization_config is set; load an unquantized checkpoint")
-    if found is None:
+    if own is None:
         if foreign:
             raise UnsupportedCheckpoint(
                 "config.json: quantization_config is headroom's, but there is no headroom.quantization"
             )
         return False
-    if not isinstance(found, Mapping) or found.get("format") != INT8_FORMAT:
+    if not isinstance(own, Mapping) or own.get("format") != INT8_FORMAT:
         raise UnsupportedCheckpoint(
             f"config.json: headroom.quantization must be an object whose format is {INT8_FORMAT!r}"
         )
@@ -197,7 +197,7 @@ def _activation(name: Any) -> str:
 def _labels(raw: Mapping[str, Any], wanted: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
     id2label = raw.get("id2label")
     if id2label is None:
-        count = raw.get("num_labels", 2)  # what transformers assumes, too
+        count = raw.get("num_labels", 2)  # as transformers assumes
         id2label = {str(i): f"LABEL_{i}" for i in range(count)} if type(count) is int else None
     if not isinstance(id2label, Mapping) or not id2label:
         raise UnsupportedCheckpoint("config.json: id2label must map label ids to names")
@@ -218,7 +218,7 @@ def _labels(raw: Mapping[str, Any], wanted: Sequence[str] | None) -> tuple[tuple
 
 
 def _kept_heads(raw: Mapping[str, Any], layers: int, heads: int) -> tuple[tuple[int, ...], ...]:
-    """`pruned_heads` as transformers 4 writes it: {"layer": [heads that are gone]}."""
+    """Read `pruned_heads` as transformers 4 writes it: {"layer": [removed heads]}."""
     pruned = raw.get("pruned_heads") or {}
     if not isinstance(pruned, Mapping):
         raise UnsupportedCheckpoint("config.json: pruned_heads must map layers to lists of heads")

@@ -1,4 +1,4 @@
-"""Where a checkpoint is: a directory, the one that ships with the project, or a repository of the hub."""
+"""Finds a checkpoint: a directory, the one that ships with the project, or a repository of the hub."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ HUB_FILES = ["*.json", "*.safetensors", "pytorch_model.bin", "vocab.txt"]
 
 
 def locate(path: str | Path | None) -> Path:
-    """The directory of a checkpoint: a local one, the shipped one (None), or a hub id, downloaded.
+    """Return a checkpoint's directory: a local one, the shipped one (None), or a download from the hub.
 
-    Raises UnsupportedCheckpoint where there is neither a directory nor a reachable hub repository.
+    Raises UnsupportedCheckpoint if there is neither such a directory nor a reachable hub repository.
     """
     if path is None:
         return DEFAULT
@@ -31,7 +31,7 @@ def locate(path: str | Path | None) -> Path:
 
     try:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES))
-    except Exception as error:  # the hub's client raises a dozen unrelated types
+    except Exception as error:  # the hub's client raises many unrelated types
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UnsupportedCheckpoint(
             f"{name!r} is neither a directory nor a hub checkpoint that can be reached: {reason}"

@@ -20,11 +20,11 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spec
 
 
 def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
-    """The network's tensors under transformers' names, shapes checked, nothing missing.
+    """Return all of the network's tensors under transformers' names, with their shapes checked.
 
     Old names (`LayerNorm.gamma`, no `bert.` prefix) are mapped; tensors of other heads (`cls.*`)
     and buffers are left out. `.bin` files are opened weights-only.
-    Raises UnsupportedCheckpoint naming the tensor that is missing, misshapen or unknown.
+    Raises UnsupportedCheckpoint, which names the tensor that is missing, misshapen or unknown.
     """
     found = {_modern_name(name): tensor for name, tensor in _read_files(directory).items()}
     tensors: dict[str, Tensor] = {}
@@ -56,12 +56,12 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
 
 
 def layer_prefix(layer: int) -> str:
-    """The name under which a layer's tensors stand in a checkpoint."""
+    """Return the prefix of a layer's tensor names in a checkpoint."""
     return f"bert.encoder.layer.{layer}."
 
 
 def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every tensor of the network with its shape; narrower attention where heads are pruned."""
+    """Return every tensor of the network with its shape; narrower attention where heads are pruned."""
     hidden, inner = config.hidden_size, config.intermediate_size
     yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, hidden)
     yield "bert.embeddings.position_embeddings.weight", (config.max_positions, hidden)
@@ -87,20 +87,20 @@ def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]
 
 
 def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], torch.dtype]]]:
-    """The tensors, with shape and dtype, in which an int8 checkpoint differs from a float one.
+    """Return the tensors, with shape and dtype, in which an int8 checkpoint differs from a float one.
 
     For each product of a layer (query, key, value, attention.output.dense, intermediate.dense, output.dense)
         weight             (out, in) int8      W'
-        weight_scale       (out,)    float32   s_w: what one unit of the row's sum is worth
-        bias               (out,)    float     b', the input's offset included
-    so that y = s_w·(q − z)·W'ᵀ + b' for steps q from 0 to 255 of the input x:
+        weight_scale       (out,)    float32   s_w: the value of one unit of the row's sum
+        bias               (out,)    float     b', which includes the effect of the input's offset
+    They mean y = s_w·(q − z)·W'ᵀ + b' for the quantized input q, from 0 to 255:
         query, key, value and intermediate.dense: x ≈ input_scale·(q − 128) + input_offset, z = 128, each
             (in,) float32 (the scales are folded into W', the offsets into b'); query, key and value share
             attention.self.input_scale and attention.self.input_offset;
-        attention.output.dense: x ≈ q − 128, z = 128: its steps are folded into the rows of value, because
-            softmax and head weights leave them as they are;
-        output.dense: x ≈ input_scale·(q − z) and y is times input_scale, with input_scale () float32 and
-            z = input_zero_point () uint8.
+        attention.output.dense: x ≈ q − 128, z = 128; its scales are folded into the rows of value, because
+            softmax and head weights do not change them;
+        output.dense: x ≈ input_scale·(q − z), and y is multiplied by input_scale; input_scale is () float32
+            and z = input_zero_point () uint8.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     for layer, kept in enumerate(config.kept_heads):

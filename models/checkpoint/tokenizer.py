@@ -1,8 +1,7 @@
-"""Turns query-title pairs into the token ids a BERT checkpoint was trained on, within its window."""
+"""Encodes query–title pairs as the token ids that a BERT checkpoint was trained on, within its window."""
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections import OrderedDict
@@ -10,31 +9,38 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
-from tokenizers.models import WordPiece
+from tokenizers import Tokenizer
 
+from models.checkpoint.tokenizer_files import (
+    SPECIAL_TOKENS,
+    check_vocabulary,
+    is_bert_pipeline,
+    read_tokenizer,
+    special_ids,
+)
 from models.errors import ModelError, UnsupportedCheckpoint
 
 Ids = npt.NDArray[np.int32]
 
 _ID_BYTES = 4  # of an int32
-_SPECIAL_TOKENS = 3  # [CLS] query [SEP] title [SEP]
-_CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would fill the memory
-_SEGMENT_CHARACTERS_PER_TOKEN = 8  # generous: English text has four to five
-_SEGMENT_CHARACTERS = 1024  # at least, whatever the window
-_BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
+_CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would take too much memory
+_SEGMENT_CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
+_SEGMENT_CHARACTERS = 1024  # at least, for any window
 # ASCII whitespace and punctuation end a word for BertPreTokenizer, and never combine with what precedes them.
 _WORD_END = re.compile(r"[\t\n\r !-/:-@\[-`{-~]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that trebles what making one costs, and requests make many
+@dataclass(slots=True, eq=False)  # not frozen: a frozen one costs three times as much to make
 class EncodedPair:
-    """[CLS] query [SEP] title [SEP], n tokens; the first `first_segment` have token type 0, the others 1."""
+    """A pair as [CLS] query [SEP] title [SEP], n tokens.
+
+    The first `first_segment` tokens have token type 0, the others 1.
+    """
 
     ids: Ids  # (n,)
     query_tokens: int
@@ -43,7 +49,7 @@ class EncodedPair:
 
     @property
     def first_segment(self) -> int:
-        """Tokens of segment 0: [CLS] query [SEP]."""
+        """Return the number of tokens of segment 0: [CLS] query [SEP]."""
         return self.query_tokens + 2
 
     def __len__(self) -> int:
@@ -53,20 +59,20 @@ class EncodedPair:
 class EncodedText(NamedTuple):
     """One encoded text, without special tokens."""
 
-    ids: bytes  # int32s, at most as many as the window has room for
-    tokens: int  # how many the text has
-    unknown: int  # how many of `ids` are [UNK]
+    ids: bytes  # int32 values, at most as many as fit into the window
+    tokens: int  # the number of tokens of the whole text
+    unknown: int  # the number of [UNK] in `ids`
 
 
 class PairTokenizer:
     """Encodes pairs as transformers does (`longest_first` truncation), each distinct text once.
 
-    Text is only ever text: a literal "[SEP]" in a title becomes ordinary word pieces, so that nobody can
-    forge the structure of the sequence. A text of more than 1,024 characters and 8 per token of the window is
-    read only until it alone overflows the window; if the other text of the pair does so too, the odd token of
-    an odd window may go to the other one than in transformers.
+    A literal "[SEP]" in a title becomes ordinary word pieces, so nobody can forge the structure of the
+    sequence. A text longer than 1,024 characters and than 8 characters per token of the window is read only
+    until it alone overflows the window. If the other text of the pair overflows it too, the odd token of an
+    odd window may go to another text than in transformers.
 
-    Safe to call from several threads.
+    Threads may share one.
     """
 
     def __init__(
@@ -74,24 +80,25 @@ class PairTokenizer:
     ) -> None:
         """max_tokens: the window, special tokens included. vocab_size: rows of the model's word embeddings.
 
-        Raises UnsupportedCheckpoint when the tokenizer does not make BERT's pairs or does not fit the model.
+        Raises UnsupportedCheckpoint if the tokenizer does not encode pairs as BERT does or does not fit the
+        model.
         """
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        tokenizer.encode_special_tokens = True  # in the text they are text
+        tokenizer.encode_special_tokens = True  # special tokens inside a text are text
         self._tokenizer = tokenizer
-        self._budget = max_tokens - _SPECIAL_TOKENS
+        self._budget = max_tokens - SPECIAL_TOKENS
         if self._budget < 1:
             raise UnsupportedCheckpoint(
                 f"a window of {max_tokens} tokens has no room for a query and a title"
             )
-        self._cls, self._sep, self._unknown = _special_ids(tokenizer)
+        self._cls, self._sep, self._unknown = special_ids(tokenizer)
         self._cls_bytes, self._sep_bytes = _as_bytes([self._cls]), _as_bytes([self._sep])
-        _check_vocabulary(tokenizer, vocab_size)
+        check_vocabulary(tokenizer, vocab_size)
         added = tokenizer.get_added_tokens_decoder()
         special = {id_ for id_, token in added.items() if token.special}
         self._forbidden = (special | {self._cls, self._sep}) - {self._unknown}
-        self._splits_words = _is_bert_pipeline(tokenizer) and special == added.keys()
+        self._splits_words = is_bert_pipeline(tokenizer) and special == added.keys()
         self._segment_characters = max(_SEGMENT_CHARACTERS, max_tokens * _SEGMENT_CHARACTERS_PER_TOKEN)
         self._cache = _Cache(cache_size)
 
@@ -99,19 +106,19 @@ class PairTokenizer:
     def load(
         cls, directory: Path, *, max_tokens: int, vocab_size: int, cache_size: int = 65_536
     ) -> PairTokenizer:
-        """The tokenizer of a checkpoint directory: tokenizer.json or vocab.txt, and tokenizer_config.json.
+        """Load a checkpoint's tokenizer from tokenizer.json or vocab.txt, and tokenizer_config.json.
 
-        Raises UnsupportedCheckpoint, with the name of the file and what is wrong with it.
+        Raises UnsupportedCheckpoint, which names the file and says what is wrong with it.
         """
-        tokenizer = _read(directory)
+        tokenizer = read_tokenizer(directory)
         return cls(tokenizer, max_tokens=max_tokens, vocab_size=vocab_size, cache_size=cache_size)
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
-        """One EncodedPair for each (query, title), in order. Raises ModelError for a lone surrogate."""
+        """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
         return self.join(pairs, self.encode_texts({text for pair in pairs for text in pair}))
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
-        """One EncodedPair for each (query, title), in order, from what `encode_texts` made of their texts."""
+        """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
         pieces: list[bytes] = []
         parts: list[tuple[EncodedText, EncodedText, bool]] = []
         for query_text, title_text in pairs:
@@ -125,17 +132,17 @@ class PairTokenizer:
         encoded: list[EncodedPair] = []
         end = 0
         for query, title, truncated in parts:
-            start, end = end, end + query.tokens + title.tokens + _SPECIAL_TOKENS
+            start, end = end, end + query.tokens + title.tokens + SPECIAL_TOKENS
             unknown = query.unknown + title.unknown
             encoded.append(EncodedPair(ids[start:end], query.tokens, unknown, truncated))
         return encoded
 
     def tokens(self, pair: EncodedPair) -> list[str]:
-        """The word pieces of a pair, special tokens included."""
+        """Return the word pieces of a pair, special tokens included."""
         return [str(self._tokenizer.id_to_token(id_)) for id_ in pair.ids.tolist()]
 
     def _kept(self, query: EncodedText, title: EncodedText) -> tuple[EncodedText, EncodedText]:
-        """What is kept of two texts that do not fit the window together."""
+        """Cut two texts that do not fit into the window together."""
         kept = []
         lengths = kept_tokens(query.tokens, title.tokens, self._budget)
         for text, tokens in zip((query, title), lengths, strict=True):
@@ -145,7 +152,7 @@ class PairTokenizer:
         return kept[0], kept[1]
 
     def encode_texts(self, texts: Iterable[str]) -> dict[str, EncodedText]:
-        """The texts by themselves, for `join`. Raises ModelError for a lone surrogate."""
+        """Encode each text by itself, for `join`. Raises ModelError for a lone surrogate."""
         encoded, missing = self._cache.get(texts)
         if not missing:
             return encoded
@@ -163,7 +170,10 @@ class PairTokenizer:
         return encoded | new
 
     def _long_ids(self, text: str) -> list[int]:
-        """The ids of a long text as far as they can matter; cut between words, it keeps the ids it had."""
+        """Return the ids of a long text, as far as the window may need them.
+
+        The text is encoded in segments; a cut between words changes no id.
+        """
         ids: list[int] = []
         for segment in word_segments(text, self._segment_characters):
             ids += self._tokenizer.encode_batch_fast([segment], add_special_tokens=False)[0].ids
@@ -179,10 +189,10 @@ class PairTokenizer:
 
 
 def kept_tokens(query: int, title: int, budget: int) -> tuple[int, int]:
-    """How many tokens of each are kept: `longest_first` of the tokenizers library.
+    """Return how many tokens each text keeps: `longest_first` of the tokenizers library.
 
-    The longer one is cut to what the shorter leaves; when both are longer than half the budget, both are cut
-    to half, and an odd token goes to the longer one (the title, when they are equal).
+    The longer text is cut to the room that the shorter one leaves. If both are longer than half the budget,
+    both are cut to half, and an odd token goes to the longer one (to the title if they are equal).
     """
     if query + title <= budget:
         return query, title
@@ -191,7 +201,7 @@ def kept_tokens(query: int, title: int, budget: int) -> tuple[int, int]:
 
 
 def word_segments(text: str, characters: int) -> Iterator[str]:
-    """The text in pieces of about so many characters, cut only where BertPreTokenizer ends a word anyway."""
+    """Cut a text into segments of about `characters`, only where BertPreTokenizer ends a word anyway."""
     start = 0
     while start < len(text):
         end = _WORD_END.search(text, start + characters)
@@ -201,12 +211,12 @@ def word_segments(text: str, characters: int) -> Iterator[str]:
 
 
 def _as_bytes(ids: list[int]) -> bytes:
-    """int32s as they lie in memory."""
+    """Return the ids as the bytes of int32 values."""
     return struct.pack(f"{len(ids)}i", *ids)
 
 
 class _Cache:
-    """The texts used last, for several threads."""
+    """The texts that were encoded last. Threads may share it."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -214,8 +224,8 @@ class _Cache:
         self._lock = Lock()
 
     def get(self, texts: Iterable[str]) -> tuple[dict[str, EncodedText], list[str]]:
-        """Those that are here, and those that are not."""
-        found: dict[str, EncodedText] = {}
+        """Return the texts that are cached, and a list of the others."""
+        cached: dict[str, EncodedText] = {}
         missing: list[str] = []
         with self._lock:
             for text in texts:
@@ -223,8 +233,8 @@ class _Cache:
                     missing.append(text)
                 else:
                     self._texts.move_to_end(text)
-                    found[text] = encoded
-        return found, missing
+                    cached[text] = encoded
+        return cached, missing
 
     def put(self, texts: dict[str, EncodedText]) -> None:
         short = {text: encoded for text, encoded in texts.items() if len(text) <= _CACHED_CHARACTERS}
@@ -232,115 +242,3 @@ class _Cache:
             self._texts.update(short)
             while len(self._texts) > self._size:
                 self._texts.popitem(last=False)
-
-
-def _read(directory: Path) -> Tokenizer:
-    config_file = directory / "tokenizer_config.json"
-    config = _read_json(config_file) if config_file.is_file() else {}
-    class_name = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
-    is_bert = class_name in _BERT_TOKENIZERS
-    file = directory / "tokenizer.json"
-    if file.is_file():
-        try:
-            tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises Exception itself
-            raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
-        # As in transformers: for a BERT tokenizer, tokenizer_config.json and its defaults overrule the file.
-        if is_bert and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
-            tokenizer.normalizer = _normalizer(config)
-        return tokenizer
-    file = directory / "vocab.txt"
-    if not file.is_file():
-        raise UnsupportedCheckpoint(f"{directory} has neither tokenizer.json nor vocab.txt")
-    if not is_bert:
-        raise UnsupportedCheckpoint(f"{config_file} asks for {class_name}, which vocab.txt alone cannot give")
-    return _from_vocabulary(file, config)
-
-
-def _from_vocabulary(file: Path, config: dict[str, Any]) -> Tokenizer:
-    """BERT's own tokenizer over a vocab.txt."""
-    try:
-        vocabulary = WordPiece.read_file(str(file))
-    except Exception as error:  # the library raises Exception itself
-        raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
-    cls, sep, unknown = (
-        _token(config, f"{name}_token", f"[{name.upper()}]") for name in ("cls", "sep", "unk")
-    )
-    for token in (cls, sep, unknown):
-        if token not in vocabulary:
-            raise UnsupportedCheckpoint(f"{file} has no {token}")
-    for token in (_token({"added": added}, "added", "") for added in _added_tokens(file.parent, config)):
-        if token not in vocabulary:
-            raise UnsupportedCheckpoint(
-                f"{token!r} was added to {file}: such a tokenizer needs a tokenizer.json"
-            )
-    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token=unknown))
-    tokenizer.normalizer = _normalizer(config)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing((sep, vocabulary[sep]), (cls, vocabulary[cls]))
-    return tokenizer
-
-
-def _added_tokens(directory: Path, config: dict[str, Any]) -> list[Any]:
-    file = directory / "added_tokens.json"
-    return [*(_read_json(file) if file.is_file() else ()), *config.get("added_tokens_decoder", {}).values()]
-
-
-def _token(config: dict[str, Any], name: str, default: str) -> str:
-    token = config.get(name) or default
-    return str(token["content"]) if isinstance(token, dict) else str(token)
-
-
-def _normalizer(config: dict[str, Any]) -> normalizers.Normalizer:
-    return normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
-        strip_accents=config.get("strip_accents"),
-        lowercase=config.get("do_lower_case", True),
-    )
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UnsupportedCheckpoint(f"{file} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UnsupportedCheckpoint(f"{file} is not a JSON object")
-    return value
-
-
-def _special_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
-    """The ids of [CLS], [SEP] and [UNK], seen in what the tokenizer makes of a pair."""
-    if not isinstance(tokenizer.model, WordPiece):
-        raise UnsupportedCheckpoint(
-            f"the tokenizer is {type(tokenizer.model).__name__}, not BERT's WordPiece"
-        )
-    unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
-    if unknown is None:
-        raise UnsupportedCheckpoint(f"the tokenizer's vocabulary has no {tokenizer.model.unk_token}")
-    first, second = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
-    pair = tokenizer.encode("a", "b")
-    cls, sep = (pair.ids[0], pair.ids[-1]) if pair.ids else (unknown, unknown)
-    ids = [cls, *first, sep, *second, sep]
-    types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    if pair.ids != ids or pair.type_ids != types or sum(pair.special_tokens_mask) != _SPECIAL_TOKENS:
-        raise UnsupportedCheckpoint(
-            f"the tokenizer makes a pair of {' '.join(pair.tokens)} with token types {pair.type_ids}, "
-            "not [CLS] query [SEP] title [SEP] with types 0 and 1"
-        )
-    return cls, sep, unknown
-
-
-def _check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
-    token, largest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
-    if largest >= vocab_size:
-        raise UnsupportedCheckpoint(
-            f"the tokenizer gives {token!r} the id {largest}; the model's embeddings end at {vocab_size - 1}"
-        )
-
-
-def _is_bert_pipeline(tokenizer: Tokenizer) -> bool:
-    return isinstance(tokenizer.normalizer, normalizers.BertNormalizer) and isinstance(
-        tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer
-    )

@@ -1,4 +1,4 @@
-"""Physically removes heads: a checkpoint and a mask, or tuned scales, become a smaller checkpoint.
+"""Removes heads from a checkpoint: with a mask or tuned scales, it becomes a smaller one.
 
 The result has the layout that transformers 4 writes after `prune_heads`: `pruned_heads` in config.json
 and narrower projections, and keeps the head numbering of the unpruned model.
@@ -21,25 +21,25 @@ from models.checkpoint.config import ModelConfig, parse_config, read_config, rea
 from models.errors import ModelError
 from models.head_mask import HeadMask
 
-if TYPE_CHECKING:  # torch is imported when there is something to prune: what is wrong is told before
+if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
 
 LARGEST_SCALE = 100.0
-"""Scales above it would leave the range of float16 checkpoints; studies stay far below."""
+"""Larger scales would leave the range of float16 checkpoints. Studies stay far below."""
 
 
 def prune(
     source: Path, target: Path, weights: HeadMask | npt.NDArray[np.floating]
 ) -> tuple[ModelConfig, dict[str, str]]:
-    """Writes the checkpoint in `source` to the directory `target` without the heads of weight 0.
+    """Write the checkpoint in `source` to the directory `target` without the heads of weight 0.
 
     weights: a mask, or scales (layers, heads), finite and ≥ 0, which may exceed 1. Weights other than 1 are
-    folded into W^O, so that the result under no mask scores as the source does with its heads so weighted.
-    The masks that are stored beside the source come along, their heads that are gone being off; one that
-    would switch off nothing that is left, or all of it, is dropped.
-    Returns the new configuration, and why each mask that was dropped was.
-    Raises ModelError where `target` already holds something, the weights do not fit the checkpoint, or they
-    leave no head at all: every pair would get the same score.
+    folded into W^O, so the result without a mask scores as the source does with its heads weighted so.
+    The source's stored masks are copied, with the removed heads off. A mask is dropped if it would switch off
+    none, or all, of the remaining heads.
+    Returns the new configuration, and for each dropped mask the reason.
+    Raises ModelError if `target` is not empty, if the weights do not fit the checkpoint, or if they keep no
+    head, because every pair would then get the same score.
     """
     config = read_config(source)
     matrix = weights.matrix if isinstance(weights, HeadMask) else _scales(weights)
@@ -92,17 +92,17 @@ def prune(
 def _mapped(
     stored: Mapping[str, HeadMask], kept: tuple[tuple[int, ...], ...]
 ) -> tuple[dict[str, HeadMask], dict[str, str]]:
-    """The stored masks as masks of a checkpoint that holds the heads `kept`, and why others are dropped."""
+    """Return the stored masks for a checkpoint that holds only `kept`, and why others are dropped."""
     masks: dict[str, HeadMask] = {}
     dropped: dict[str, str] = {}
     for name, mask in stored.items():
-        held = np.zeros_like(mask.matrix)
+        present = np.zeros_like(mask.matrix)
         for layer, heads in enumerate(kept):
-            held[layer, list(heads)] = 1
-        mapped = HeadMask(mask.matrix * held)
+            present[layer, list(heads)] = 1
+        mapped = HeadMask(mask.matrix * present)
         if mapped.heads_on == 0:
             dropped[name] = "no head that it keeps is left"
-        elif np.array_equal(mapped.matrix, held):
+        elif np.array_equal(mapped.matrix, present):
             dropped[name] = "it switches off nothing that is left"
         else:
             masks[name] = mapped
@@ -110,20 +110,20 @@ def _mapped(
 
 
 def _write_mask(source: Path, target: Path, mask: HeadMask) -> None:
-    """The mask, and who found it; figures that were measured on the larger model do not come along."""
-    found = json.loads(source.read_text(encoding="utf-8"))
+    """Write a mask and its origin, without the figures that were measured on the larger model."""
+    original = json.loads(source.read_text(encoding="utf-8"))
     form = mask.to_json()
     content: dict[str, Any] = {"mask": mask.spec if "off" in form else form, "heads_on": mask.heads_on}
-    if "found_by" in found:
-        content["found_by"] = f"{found['found_by']}; mapped by headroom prune"
+    if "found_by" in original:
+        content["found_by"] = f"{original['found_by']}; mapped by headroom prune"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_scales(file: Path) -> npt.NDArray[np.float32]:
-    """The scales (layers, heads) of a file that `headroom study search` wrote: {"scales": [[…], …]}.
+    """Return the scales (layers, heads) of a file that `headroom study search` wrote: {"scales": [[…], …]}.
 
-    Raises ModelError naming the file and what is wrong with it.
+    Raises ModelError, which names the file and says what is wrong with it.
     """
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))["scales"]
@@ -163,7 +163,7 @@ def _prune_layer(
             tensors[f"{prefix}self.{name}.{part}"] = tensors[f"{prefix}self.{name}.{part}"][rows]
     output = tensors[f"{prefix}output.dense.weight"][:, rows]
     scales = torch.from_numpy(weights[list(kept)]).repeat_interleave(config.head_size)
-    if config.int8:  # integers cannot be scaled, but what W^V puts out is scaled when it leaves them
+    if config.int8:  # integers cannot be scaled; the output of W^V is scaled instead
         for part in ("bias", "weight_scale"):
             tensors[f"{prefix}self.value.{part}"] = tensors[f"{prefix}self.value.{part}"] * scales
     elif (scales != 1).any():

@@ -1,18 +1,19 @@
-"""An int8 checkpoint from a float one: weights and product inputs in 8 bits, their steps set by calibration.
+"""Quantizes a float checkpoint to int8: weights and inputs of the layers' products get 8 bits.
 
-Layer by layer, from what the float network's layers see of calibration pairs with and without head masks:
+Calibration pairs, with and without head masks, run through the float network. The inputs of each layer set
+its scales:
 
-- Inputs of query, key, value and of the feed-forward network come out of LayerNorm, where a few channels
-  can be many times wider than the others. Each channel gets its own midpoint, which goes into the bias, and
-  its own step, which goes into the weights' columns: a balance between the reach of channel and column
-  (SmoothQuant, Xiao et al. 2022, https://arxiv.org/abs/2211.10438; there the step goes into LayerNorm, but
-  here LayerNorm's output is the residual, too, and stays as it is).
-- Inputs of W^O are weighted sums of V, so that their channels' steps go into the rows of W^V, exactly.
-- What the activation puts out has one step and a zero point; the product writes it itself.
-- How much of the extremes to cut off, and the balance, are chosen by the least squared error of the product.
+- The inputs of query, key, value and of the feed-forward network come from LayerNorm, where a few channels
+  can be many times wider than the others. Each channel gets its own midpoint, which is folded into the bias,
+  and its own scale, which is folded into the weights' columns. The scale balances the ranges of channel and
+  column (SmoothQuant, Xiao et al. 2022, https://arxiv.org/abs/2211.10438). SmoothQuant folds the scale into
+  LayerNorm; here LayerNorm's output is also the residual and must not change.
+- The inputs of W^O are weighted sums of V, so their scales can be folded into the rows of W^V exactly.
+- The output of the activation has one scale and one zero point; the product before it writes it quantized.
+- The share of the range to cover and the balance are those with the least squared error of the product.
 
 Weights have one scale for each output row. Embeddings, LayerNorm, softmax, residuals, pooler and classifier
-stay as they were.
+stay in floats.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ from models.ops.int8 import ZERO_POINT, QuantizedMap
 from models.ops.torch import activate
 
 TOKENS = 8_192
-"""Calibration tokens, of about 300 query–title pairs."""
+"""Calibration tokens: about 300 query–title pairs."""
 
 BATCH_TOKENS = 2_048
 
 SEARCHED = 1_024
-"""Of these tokens, how many the search for the best steps looks at; extremes are those of all."""
+"""The search for the best scales looks at so many of these tokens; the extremes are those of all tokens."""
 
-KEPT = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
-"""Shares of the largest distance from the midpoint that the steps may cover."""
+COVERED = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
+"""Shares of the range around the midpoint that the scales may cover; values beyond are clamped."""
 
 BALANCE = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of a channel's step: 1, its own range; 0, the inverse of its weights' (SmoothQuant's 1 − α and α).
-Beside them stands one step for all channels."""
+"""A channel's scale follows its own range (1), the inverse of its weights' range (0), or a mix: SmoothQuant's
+exponents 1 − α and α. One scale for all channels is tried too."""
 
 
 def quantize(
@@ -62,11 +63,11 @@ def quantize(
     pairs: Sequence[EncodedPair],
     progress: Callable[[int, int], None] | None = None,
 ) -> ModelConfig:
-    """Writes the int8 form of the checkpoint in `source` to the directory `target`.
+    """Write the int8 form of the checkpoint in `source` to the directory `target`.
 
     pairs: calibration pairs of that checkpoint's tokenizer, at least one; the first TOKENS tokens are used.
     progress: called with (layers done, layers). Returns the new configuration.
-    Raises ModelError where `target` already holds something or `source` is quantized already.
+    Raises ModelError if `target` is not empty or `source` is quantized already.
     """
     config = read_config(source)
     check_can_be_quantized(source, config)
@@ -99,17 +100,17 @@ def quantize(
 
 
 def batches(pairs: Sequence[EncodedPair]) -> Iterator[PackedBatch]:
-    """The first TOKENS tokens of the pairs, packed for a float32 network on the CPU."""
+    """Yield the first TOKENS tokens of the pairs, packed for a float32 network on the CPU."""
     rows: list[EncodedPair] = []
-    held = total = 0
+    packed = total = 0
     for pair in pairs:
-        if rows and (held + len(pair) > BATCH_TOKENS or total >= TOKENS):
+        if rows and (packed + len(pair) > BATCH_TOKENS or total >= TOKENS):
             yield pack(rows, device=torch.device("cpu"), fill=False)
-            rows, held = [], 0
+            rows, packed = [], 0
         if total >= TOKENS:
             return
         rows.append(pair)
-        held += len(pair)
+        packed += len(pair)
         total += len(pair)
     yield pack(rows, device=torch.device("cpu"), fill=False)
 
@@ -117,7 +118,7 @@ def batches(pairs: Sequence[EncodedPair]) -> Iterator[PackedBatch]:
 def calibrate(
     config: ModelConfig, tensors: dict[str, Tensor], calibration: Sequence[PackedBatch]
 ) -> Iterator[dict[str, Tensor]]:
-    """The int8 tensors of one layer after another, each fitted to what reaches it through those before."""
+    """Yield each layer's int8 tensors, fitted to the inputs that reach the layer in the float network."""
     cpu = torch.device("cpu")
     network = Bert(config, tensors, device=cpu, dtype=torch.float32)
     masks = torch.from_numpy(head_weights(config, sum(batch.rows for batch in calibration)))
@@ -144,11 +145,11 @@ def calibrate(
 
 
 def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:
-    """The masks that calibration pairs are run under: (rows, layers, heads).
+    """Return the masks of the calibration pairs, (rows, layers, heads).
 
-    Half of the rows have all heads on. The others lose heads at random, a fifth of them or up to all, or a
-    random half of the layers' heads: steps that were fitted to the whole network alone are too short for what
-    reaches the layers after heads that are off.
+    Half of the rows keep all heads. The others lose a fifth of the heads, any share of them, or all heads of
+    half of the layers, drawn at random. Without such rows the scales would be too small for the values that
+    layers receive when heads are off.
     """
     rng = np.random.default_rng(0)
     shape = (config.num_layers, config.num_heads)
@@ -171,26 +172,29 @@ def _attention(tensors: dict[str, Tensor], prefix: str, x: Tensor, joined: Tenso
     heads_scale, _ = channel_scales(joined, output, midpoints=False)
     weights[2] = weights[2] / heads_scale[:, None]
     biases[2] = biases[2] / heads_scale
-    found = {f"{prefix}attention.self.input_scale": scale, f"{prefix}attention.self.input_offset": offset}
+    quantized = {
+        f"{prefix}attention.self.input_scale": scale,
+        f"{prefix}attention.self.input_offset": offset,
+    }
     for name, weight, bias in zip(names, weights, biases, strict=True):
-        found |= _named(name, quantized_map(weight, bias, scale, offset))
+        quantized |= _named(name, quantized_map(weight, bias, scale, offset))
     name = f"{prefix}attention.output.dense"
-    return found | _named(name, quantized_map(output, tensors[f"{name}.bias"].float(), heads_scale))
+    return quantized | _named(name, quantized_map(output, tensors[f"{name}.bias"].float(), heads_scale))
 
 
 def _no_attention(tensors: dict[str, Tensor], prefix: str, hidden: int) -> dict[str, Tensor]:
-    """What stands for a layer whose heads are all pruned: empty weights, and the bias of W^O."""
-    found = {
+    """Return the tensors of a layer whose heads are all pruned: empty weights, and the bias of W^O."""
+    quantized = {
         f"{prefix}attention.self.input_scale": torch.ones(hidden),
         f"{prefix}attention.self.input_offset": torch.zeros(hidden),
     }
     for name in ("self.query", "self.key", "self.value", "output.dense"):
         product = f"{prefix}attention.{name}"
         weight = tensors[f"{product}.weight"]
-        found[f"{product}.weight"] = weight.to(torch.int8)
-        found[f"{product}.weight_scale"] = torch.ones(weight.shape[0])
-        found[f"{product}.bias"] = tensors[f"{product}.bias"].float()
-    return found
+        quantized[f"{product}.weight"] = weight.to(torch.int8)
+        quantized[f"{product}.weight_scale"] = torch.ones(weight.shape[0])
+        quantized[f"{product}.bias"] = tensors[f"{product}.bias"].float()
+    return quantized
 
 
 def _feed_forward(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation: str) -> dict[str, Tensor]:
@@ -214,7 +218,7 @@ def _feed_forward(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation
 def quantized_map(
     weight: Tensor, bias: Tensor, input_scale: Tensor | None = None, input_offset: Tensor | None = None
 ) -> QuantizedMap:
-    """The int8 form of x·weightᵀ + bias for inputs x ≈ input_scale·steps + input_offset.
+    """Return the int8 form of x·weightᵀ + bias for inputs x ≈ input_scale·(q − 128) + input_offset.
 
     weight: (out, in) float32; bias: (out,); input_scale, input_offset: (in,) float32, None: 1 and 0.
     """
@@ -227,7 +231,7 @@ def quantized_map(
 
 
 def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tuple[Tensor, Tensor]:
-    """The step and midpoint of each input channel with which x·weightᵀ in 8 bits comes out best.
+    """Return the scale and midpoint of each input channel with the least error of x·weightᵀ in 8 bits.
 
     x: (T, in) float32, weight: (out, in). midpoints: False keeps them at 0. Returns two of (in,) float32.
     """
@@ -239,44 +243,47 @@ def channel_scales(x: Tensor, weight: Tensor, *, midpoints: bool = True) -> tupl
     exact = centred @ weight.T
 
     def error(scale: Tensor) -> float:
-        steps = torch.round(centred / scale).clamp_(-ZERO_POINT, ZERO_POINT - 1)
-        return _error(steps, quantized_map(weight, torch.zeros(len(weight)), scale), exact)
+        quantized = torch.round(centred / scale).clamp_(-ZERO_POINT, ZERO_POINT - 1)
+        return _error(quantized, quantized_map(weight, torch.zeros(len(weight)), scale), exact)
 
     balanced = []
     for balance in BALANCE:
         shape = reach**balance / columns ** (1 - balance)
         balanced.append(shape * ((reach / shape).amax() / (ZERO_POINT - 1)))
     best = min([reach.amax().expand_as(reach) / (ZERO_POINT - 1), *balanced], key=error)
-    return min((best * kept for kept in KEPT), key=error), offset
+    return min((best * share for share in COVERED), key=error), offset
 
 
 def tensor_scale(x: Tensor, weight: Tensor) -> tuple[float, int]:
-    """The one step and zero point of the inputs with which x·weightᵀ in 8 bits comes out best."""
+    """Return the scale and zero point of the inputs with the least error of x·weightᵀ in 8 bits."""
     low, high = min(float(x.min()), 0.0), max(float(x.max()), 1e-6)
     sample = _sample(x)
     exact = sample @ weight.T
     rounded = quantized_map(weight, torch.zeros(len(weight)))
 
-    def steps(kept: float) -> tuple[float, int]:
-        scale = (high * kept - low) / 255
+    def parameters(share: float) -> tuple[float, int]:
+        scale = (high * share - low) / 255
         return scale, round(-low / scale)
 
     def error(choice: tuple[float, int]) -> float:
         scale, zero_point = choice
-        found = torch.round(sample / scale + zero_point).clamp_(0, 255).sub_(zero_point)
-        return _error(found, rounded, exact, scale)
+        quantized = torch.round(sample / scale + zero_point).clamp_(0, 255).sub_(zero_point)
+        return _error(quantized, rounded, exact, scale)
 
-    return min(map(steps, KEPT), key=error)
+    return min(map(parameters, COVERED), key=error)
 
 
-def _error(steps: Tensor, rounded: QuantizedMap, exact: Tensor, scale: float = 1.0) -> float:
-    """The mean squared error of an int8 product of centred steps. steps: (T, in), exact: (T, out)."""
-    found = F.linear(steps, rounded.weight.float()).mul_(rounded.weight_scale * scale)
-    return float(found.sub_(exact).square_().mean())
+def _error(quantized: Tensor, rounded: QuantizedMap, exact: Tensor, scale: float = 1.0) -> float:
+    """Return the mean squared error of an int8 product.
+
+    quantized: (T, in), the inputs minus their zero point; exact: (T, out), the product in floats.
+    """
+    product = F.linear(quantized, rounded.weight.float()).mul_(rounded.weight_scale * scale)
+    return float(product.sub_(exact).square_().mean())
 
 
 def _sample(x: Tensor) -> Tensor:
-    """SEARCHED of the rows, evenly spread."""
+    """Return about SEARCHED of the rows, evenly spread."""
     return x[:: -(-x.shape[0] // SEARCHED)]
 
 

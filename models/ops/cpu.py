@@ -45,7 +45,7 @@ class CpuOps(TorchOps):
 
     @property
     def kernels(self) -> str | None:
-        """The level of our compiled kernels that computes attention; None if torch does."""
+        """Return the level of our compiled kernels that computes attention; None if torch does."""
         return None if self._attention_kernels is None else self._attention_kernels.name
 
     def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
@@ -67,7 +67,7 @@ class CpuOps(TorchOps):
         *,
         first_only: bool = False,
     ) -> Tensor:
-        """As `TorchOps.attention`; the kernel reads the pack as it is, sequence by sequence."""
+        """Attend as `TorchOps.attention` does; the kernel reads the pack sequence by sequence."""
         if self._attention_kernels is None:
             return super().attention(projected, batch, heads, head_weights, first_only=first_only)
         return self._attention_kernels.attention(
@@ -101,7 +101,7 @@ class PrepackedLinear(Linear):
         *,
         overwrite: bool = False,  # noqa: ARG002 - for Int8Linear
     ) -> Tensor:
-        """As `Linear`."""
+        """Compute the map as `Linear` does."""
         y: Tensor
         if residual is not None and self.activation == "none":
             y = _operator().binary(x, residual, self._weight, self.bias, "add")
@@ -112,12 +112,12 @@ class PrepackedLinear(Linear):
 
     @property
     def weight(self) -> Tensor:
-        """The weight in its plain layout, (out, in); a copy."""
+        """Return the weight in its plain layout, (out, in); a copy."""
         return self._weight.to_dense()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weight and bias."""
+        """Return the bytes of weight and bias."""
         return nbytes(self._weight, self.bias)
 
 

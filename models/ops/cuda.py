@@ -26,10 +26,10 @@ from models.ops.torch import HeadWeights, Pass, TorchOps
 log = logging.getLogger(__name__)
 
 MAX_GRAPHS = 128
-"""Graphs that are kept; the least recently used is evicted first. They share one pool of memory."""
+"""So many graphs are kept; the least recently used is evicted first. They share one pool of memory."""
 
 MAX_SEEN = 4096
-"""Shapes that are remembered as having come once."""
+"""So many shapes are remembered after their first pass."""
 
 MAX_GRAPH_TOKENS = 8192
 """A pack of more tokens is never captured: its kernels run longer than launching them takes."""
@@ -57,7 +57,7 @@ class CudaOps(TorchOps):
         *,
         first_only: bool = False,
     ) -> Tensor:
-        """As `TorchOps.attention`, by Flash Attention over the whole pack."""
+        """Attend as `TorchOps.attention` does, by Flash Attention over the whole pack."""
         query, key, value = projected.view(projected.shape[0], 3, heads, -1).unbind(1)  # (T, h, d) each
         longest = batch.longest
         context = varlen_attn(query, key, value, batch.offsets, batch.offsets, longest, longest)
@@ -91,16 +91,16 @@ class CudaOps(TorchOps):
 
 
 class Capture(Protocol):
-    """What captures a computation on a device as a graph."""
+    """An object that captures a computation on a device as a graph."""
 
     def capture(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
         """Run `compute` once and capture it. Returns what replays it, and the output that a replay fills."""
 
     def begin(self) -> None:
-        """Called before a graph's buffers are touched, after `end` of the replay before."""
+        """Prepare a replay: called after the previous `end`, before a graph's buffers are touched."""
 
     def end(self) -> None:
-        """Called when a replay and the reading of its output are under way."""
+        """Finish a replay: called once it and the reading of its output are queued."""
 
 
 class GraphCapture:
@@ -112,7 +112,7 @@ class GraphCapture:
         self._free = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def capture(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        """As in `Capture`. Another thread may go on using the device meanwhile."""
+        """Capture as `Capture` says. Other threads may use the device meanwhile."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.current_stream(self._device).synchronize()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
@@ -120,7 +120,7 @@ class GraphCapture:
         return graph.replay, output
 
     def begin(self) -> None:
-        """Let the current stream wait until the replay before, on whichever stream, has been read."""
+        """Let the current stream wait until the previous replay's output, on any stream, has been read."""
         torch.cuda.current_stream(self._device).wait_event(self._free)
 
     def end(self) -> None:
@@ -144,8 +144,8 @@ class _Graph:
 class GraphCache:
     """Runs forward passes, from a graph if their key has come before. Threads may share it.
 
-    If a graph cannot be captured, or its first replay does not give what the pass gives, `off` is set, and
-    every later pass is computed. size: how many graphs are kept.
+    If a graph cannot be captured, or its first replay differs from the pass, `off` is set and every later
+    pass is computed. size: how many graphs are kept.
     """
 
     def __init__(self, capture: Capture, size: int = MAX_GRAPHS) -> None:

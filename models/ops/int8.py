@@ -4,9 +4,9 @@ An input x is quantized to q = clamp(round(x·multiplier + shift), 0, 255). The 
 for each row of W. Sums are exact in int32. The output is bfloat16 or float32, or quantized again if the next
 consumer is a product; LayerNorm, softmax and residuals never see 8 bits.
 
-`torch.ops.onednn.qlinear_pointwise` is private to torch. It is used only on the torch release and the
-processors on which it was checked (with VNNI: without it, oneDNN's 16-bit sums may overflow), and after a
-self-test; everywhere else float32 products of the same integers give the same answers, slower.
+`torch.ops.onednn.qlinear_pointwise` is private to torch. It is used only on the torch release on which it was
+checked, with VNNI (without it oneDNN's 16-bit sums may overflow), and after a self-test. Everywhere else
+float32 products of the same integers give the same answers, slower.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Int8Linear(Linear):
     """One affine map of 8-bit inputs and weights.
 
     dtype: of an output that is not quantized. source: how the input is quantized; TensorScale if it already
-    is. target: how to quantize the output; None for numbers. quantize: the kernel that quantizes inputs.
-    `weight` and `bias` show the float map of the unrounded input that this one stands for.
+    is. target: how to quantize the output; None for floats. quantize: the kernel that quantizes inputs.
+    `weight` and `bias` are those of the float map that this one stands for.
     """
 
     def __init__(
@@ -101,14 +101,12 @@ class Int8Linear(Linear):
             self.bias = self._bias - self.weight @ source.midpoint
 
     def __call__(self, x: Tensor, residual: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
-        """As `Linear`. x: (T, in) numbers, or uint8 if `source` is TensorScale."""
+        """Compute the map as `Linear` does. x: (T, in) floats, or uint8 if `source` is TensorScale."""
         if isinstance(self.source, TensorScale):
             return self._multiply(x, residual, overwrite=overwrite)
         quantized, not_finite = self.quantize(x)
         y = self._multiply(quantized, residual, overwrite=overwrite)
-        if (
-            not_finite is not None and self.target is None
-        ):  # a quantized output cannot say it; its residual can
+        if not_finite is not None and self.target is None:  # 8 bits cannot hold NaN; the residual can
             y.masked_fill_(not_finite[:, None], torch.nan)
         return y
 
@@ -140,13 +138,13 @@ class Int8Linear(Linear):
 
     @property
     def weight(self) -> Tensor:
-        """The float weight that the integers stand for, (out, in); a copy."""
+        """Return the float weight that the integers stand for, (out, in); a copy."""
         weight = self._integers().float() * (self._scale * self._input[0])[:, None]
         return weight if self._multiplier is None else weight * self._multiplier
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weight, scales and bias."""
+        """Return the bytes of weight, scales and bias."""
         return nbytes(self._weight, self._scale, self._bias, self._multiplier, self._shift)
 
     def rows(self, index: Tensor) -> Int8Linear:
@@ -163,24 +161,18 @@ class Int8Linear(Linear):
         return self._with(QuantizedMap(self._integers()[:, index], self._scale, self._bias))
 
     def _with(self, integers: QuantizedMap) -> Int8Linear:
-        return Int8Linear(
-            integers,
-            self.activation,
-            dtype=self.dtype,
-            source=self.source,
-            target=self.target,
-            quantize=self._quantize,
-        )
+        same: dict[str, Any] = {"dtype": self.dtype, "source": self.source, "target": self.target}
+        return Int8Linear(integers, self.activation, **same, quantize=self._quantize)
 
     @property
     def _input(self) -> tuple[float, int]:
-        """Scale (beyond `_scale`) and zero point of the quantized input."""
+        """Return the scale (beyond `_scale`) and zero point of the quantized input."""
         if isinstance(self.source, TensorScale):
             return self.source.scale, self.source.zero_point
         return 1.0, ZERO_POINT
 
     def _integers(self) -> Tensor:
-        """The weight's integers, (out, in) int8."""
+        """Return the weight's integers, (out, in) int8."""
         return self._weight.to_dense().t() if self._packed else self._weight.to(torch.int8)
 
     def _by_torch(self, quantized: Tensor, residual: Tensor | None) -> Tensor:
@@ -209,7 +201,7 @@ class Int8Ops(TorchOps):
 
     @property
     def kernels(self) -> str | None:
-        """The level of our compiled kernels that computes attention; None if torch does."""
+        """Return the level of our compiled kernels that computes attention; None if torch does."""
         return self._base.kernels
 
     def attention_maps(self, tensors: Tensors, prefix: str) -> tuple[Linear, Linear]:
@@ -237,14 +229,12 @@ class Int8Ops(TorchOps):
         return Int8Linear(integers, activation, dtype=self.dtype, quantize=self._quantize, **scales)
 
     def _integers(self, tensors: Tensors, name: str) -> QuantizedMap:
-        parts = (tensors[f"{name}.{part}"].to(self.device) for part in QuantizedMap._fields)
-        weight, scale, bias = parts
+        weight, scale, bias = (tensors[f"{name}.{part}"].to(self.device) for part in QuantizedMap._fields)
         return QuantizedMap(weight, scale, bias.float())
 
     def _channel_scale(self, tensors: Tensors, name: str) -> ChannelScale:
-        return ChannelScale(
-            *(tensors[f"{name}.input_{part}"].to(self.device) for part in ("scale", "offset"))
-        )
+        names = (f"{name}.input_scale", f"{name}.input_offset")
+        return ChannelScale(*(tensors[name].to(self.device) for name in names))
 
 
 def quantize_by_torch(
@@ -261,7 +251,7 @@ def quantize_by_torch(
         y = torch.add(y, zero_point, out=None if y is x else y)
     else:
         y = torch.addcmul(shift, y, multiplier, out=None if y is x else y)
-    y.clamp_(0, 255)  # truncation, which the conversion does, then rounds
+    y.clamp_(0, 255)  # the conversion truncates
     return (y.to(torch.int8).view(torch.uint8) if _wraps() else y.to(torch.uint8)), not_finite
 
 
@@ -300,7 +290,7 @@ def has_integer_products() -> bool:
 
 @functools.cache
 def _wraps() -> bool:
-    """Return whether numbers up to 255 become int8 by their last 8 bits, which converts many at a time."""
+    """Return whether converting up to 255 to int8 keeps the last 8 bits; that conversion is vectorised."""
     values = torch.arange(256, dtype=torch.float32).repeat(3) + 0.25
     return torch.equal(values.to(torch.int8).view(torch.uint8), values.to(torch.uint8))
 

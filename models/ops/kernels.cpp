@@ -1,13 +1,13 @@
-// What torch has no operator for on a CPU, or only several: attention over sequences packed end to end, with a
-// weight for every head of every sequence; layer normalisation of narrow rows; rounding to 8-bit steps.
-// models/kernels.py builds and calls it.
+// Kernels for CPUs that torch has no single operator for: attention over sequences packed end to end, with a
+// weight for every head of every sequence; layer normalisation of narrow rows; quantization to 8 bits.
+// models/ops/kernels.py builds and calls them.
 //
-// A sequence and head at a time, in one thread: nothing is padded but vectors, nothing is copied but a head's
-// keys and values, and no result depends on what else is in the pack, nor on the number of threads.
+// One thread computes one head of one sequence at a time. Only vectors are padded, and only a head's keys and
+// values are copied. No result depends on the rest of the pack or on the number of threads.
 //
-// Products work on units of 32 bits: a float, or two neighbouring bfloat16 that one instruction multiplies and
-// adds in pairs. Vectors are GCC's, so one source serves every level; AVX-512's bfloat16 products and AMX's tiles
-// are used where the compiler is told that they are there.
+// Products work on units of 32 bits: one float, or two neighbouring bfloat16, which one instruction multiplies and
+// adds in pairs. The vectors are GCC's, so one source serves every level. AVX-512's bfloat16 products and AMX's
+// tiles are used if the compiler's flags allow them.
 
 #include <algorithm>
 #include <cstdint>
@@ -27,13 +27,13 @@
 namespace {
 
 #ifdef __AVX512F__
-constexpr long kLanes = 16;  // floats, and units, of a vector
+constexpr long kLanes = 16;  // floats (or units) of a vector
 constexpr int kRows = 8;     // rows of a product whose sums are kept in registers
 #else
 constexpr long kLanes = 8;
 constexpr int kRows = 4;
 #endif
-constexpr long kQueries = 32;  // rows of scores at a time: bounds their memory, and keeps them near
+constexpr long kQueries = 32;  // rows of scores at a time, so that they fit into the cache
 
 typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
@@ -84,7 +84,7 @@ Floats widen(const bfloat16* from) {
 
 void narrow(float* to, Floats values) { store(to, values); }
 
-// Rounds to the nearest, to the even one of two as near. NaN stays NaN.
+// Rounds to the nearest, ties to even. NaN stays NaN.
 void narrow(bfloat16* to, Floats values) {
 #ifdef __AVX512BF16__
   store(to, _mm512_cvtneps_pbh((__m512)values));
@@ -141,7 +141,7 @@ void multiply_few_rows(int rows, const U* left, long left_stride, const U* right
   }
 }
 
-// The same for any number of rows, and `columns` of whole vectors.
+// The same product for any number of rows; `columns` is a multiple of a vector.
 template <class U>
 void multiply(long rows, const U* left, long left_stride, const U* right, long right_stride, long columns, long steps,
               float* sums, long sums_stride) {
@@ -166,7 +166,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// The same on tiles: rows, columns and steps are multiples of 16.
+// The same product on tiles: rows, columns and steps are multiples of 16.
 void multiply_tiles(long rows, const Pair* left, long left_stride, const Pair* right, long right_stride, long columns,
                     long steps, float* sums, long sums_stride) {
   const long left_bytes = left_stride * 4, right_bytes = right_stride * 4, sum_bytes = sums_stride * 4;
@@ -204,8 +204,9 @@ void multiply_tiles(long rows, const Pair* left, long left_stride, const Pair* r
 
 // ---- softmax --------------------------------------------------------------------------------------------
 
-// 2 to the power of each of values up to 0, to Terms terms of its series about the nearest integer: of 7 within
-// 2 units of a float's last place, of 5 within 4e-5, a hundredth of what bfloat16 rounds. Not a number under 2^-126.
+// Returns 2 to the power of each value (all are at most 0), by Terms terms of the series about the nearest integer.
+// 7 terms are exact to 2 units of a float's last place, 5 terms to 4e-5, a hundredth of bfloat16's rounding. It is
+// not meant for results below 2^-126.
 template <int Terms>
 Floats power_of_two(Floats x) {
 #ifdef __AVX512F__
@@ -246,8 +247,8 @@ float total(Floats v) {
 #endif
 }
 
-// out = exp(scale·(score − largest)), scale in powers of two, of one query's first `keys` scores, and 0 after them
-// to the end of the last of `vectors` vectors. Returns one over their sum. `out` may be `scores`.
+// out = exp(scale·(score − largest)) of one query's first `keys` scores, and 0 from there to the end of the last of
+// `vectors` vectors. `scale` is in powers of two. Returns 1 / sum. `out` may be `scores`.
 template <class T>
 float exponentials(const float* scores, long keys, long vectors, float scale, T* out) {
   constexpr int kTerms = std::is_same_v<T, float> ? 7 : 5;
@@ -272,10 +273,10 @@ float exponentials(const float* scores, long keys, long vectors, float scale, T*
   return 1.f / total(sum + values);
 }
 
-// ---- what is copied of a head -----------------------------------------------------------------------------
+// ---- copies of a head ---------------------------------------------------------------------------------------
 
-// out (steps x a vector of units): the transpose of as many rows, of which `count` exist; the others repeat the last
-// one. steps: a multiple of 8.
+// out (steps x a vector of units): the transpose of that many rows. `count` rows exist; the last one stands for the
+// missing ones. steps: a multiple of 8.
 template <class U>
 void transpose_rows(const U* rows, long stride, long count, long steps, U* out, long out_stride) {
 #ifdef __AVX512F__
@@ -313,7 +314,7 @@ void transpose_rows(const U* rows, long stride, long count, long steps, U* out, 
 #endif
 }
 
-// Memory of one thread, kept for its next call.
+// Memory of one thread, which its next call uses again.
 class Scratch {
  public:
   ~Scratch() { std::free(memory_); }
@@ -339,7 +340,7 @@ thread_local Scratch scratch;
 
 // out (queries x size) = weight · softmax(scale · q·kᵀ) · v of one head, scale in powers of two.
 // query, key, value: the first token's `size` numbers; tokens are `stride` apart, results `out_stride`.
-// following: how many tokens may be read from the first one on, the sequence's own and those of others.
+// following: how many tokens may be read from the first one on; they include those of later sequences.
 template <class T>
 void attend_head(const T* query, const T* key, const T* value, long stride, long tokens, [[maybe_unused]] long following,
                  long queries, long size, float scale, float weight, T* out, long out_stride) {
@@ -351,7 +352,7 @@ void attend_head(const T* query, const T* key, const T* value, long stride, long
   constexpr bool tiles = false;
 #endif
   constexpr long per_unit = sizeof(U) / sizeof(T);
-  const long columns = up(tokens, paired ? 32 : 16);  // keys, filled up
+  const long columns = up(tokens, paired ? 32 : 16);  // keys, rounded up
   const long steps = up(size / per_unit, tiles ? 16 : 1);  // units of a key
   const long value_steps = paired ? (tiles ? columns / 2 : (tokens + 1) / 2) : tokens;
   const long unit_stride = stride / per_unit;
@@ -394,7 +395,7 @@ void attend_head(const T* query, const T* key, const T* value, long stride, long
     const long vectors = up(tokens, kLanes) / kLanes;
 #ifdef __AMX_BF16__
     if constexpr (tiles) {
-      const long filled = up(rows, 16);  // others' tokens may follow: their rows of the scores are not read
+      const long filled = up(rows, 16);  // rows beyond may be other sequences' tokens; their scores are not read
       long from_stride = unit_stride;
       if (first + filled > following) {
         for (long row = 0; row < rows; ++row)
@@ -432,12 +433,12 @@ void attend_head(const T* query, const T* key, const T* value, long stride, long
   }
 }
 
-// Has a head's numbers come nearer while another one is computed: they lie too far apart for the processor to guess.
-// (Not inlined, GCC takes it for a function without effect.)
+// Prefetches a head's numbers while another one is computed: they lie too far apart for the processor to predict.
+// (If it is not inlined, GCC removes the call, because the function has no visible effect.)
 template <class T>
 [[gnu::always_inline]] inline void fetch_head(const T* query, long width, long stride, long tokens, long size) {
   constexpr long kLine = 64 / sizeof(T);
-  if (size < kLine) return;  // most came with the head before
+  if (size < kLine) return;  // most came with the previous head
   for (long token = 0; token < tokens; ++token)
     for (const T* row = query + token * stride; row < query + token * stride + 3 * width; row += width)
       for (long at = 0; at < size; at += kLine) __builtin_prefetch(row + at);
@@ -480,7 +481,7 @@ void attend(const T* projected, long tokens, const int32_t* offsets, long sequen
 
 // ---- layer normalisation --------------------------------------------------------------------------------
 
-// R rows of the width, together so that one's sums do not wait for another's.
+// Normalises R rows together, so that the sums of one do not wait for those of another.
 template <int R, class T>
 void normalise_rows(const T* x, long width, const T* weight, const T* bias, float epsilon, T* out) {
   Floats sum[R] = {}, squares[R] = {};
@@ -514,10 +515,10 @@ void normalise(const T* x, long rows, long width, const T* weight, const T* bias
   }
 }
 
-// ---- 8-bit steps ----------------------------------------------------------------------------------------
+// ---- quantization ---------------------------------------------------------------------------------------
 
-// out = x·multiplier + shift, between 0 and 255, without its decimals. Without a multiplier, x + middle.
-// Returns how many rows hold NaN or an infinity, which 8 bits cannot; broken[row] is 1 for these, else 0.
+// out = x·multiplier + shift (x + middle without a multiplier), clamped to 0 … 255 and truncated. Returns how many
+// rows hold NaN or an infinity, which 8 bits cannot express; broken[row] is 1 for these rows, else 0.
 template <class T>
 long quantize(const T* x, long rows, long width, const float* multiplier, const float* shift, float middle,
               uint8_t* out, uint8_t* broken, int threads) {
@@ -532,7 +533,7 @@ long quantize(const T* x, long rows, long width, const float* multiplier, const 
         values = values * load<Floats>(multiplier + at) + load<Floats>(shift + at);
       else
         values += middle;
-      values = values > 0.f ? values : Floats{};  // NaN, too, becomes 0
+      values = values > 0.f ? values : Floats{};  // NaN becomes 0 too
       values = values < 255.f ? values : all(255.f);
       store(out + row * width + at, __builtin_convertvector(__builtin_convertvector(values, Ints), Bytes));
     }
@@ -547,7 +548,7 @@ long quantize(const T* x, long rows, long width, const float* multiplier, const 
 
 extern "C" {
 
-// 0 where what this was compiled for may be used: Linux hands out AMX's tiles on request.
+// Returns 0 if this process may use the features that this was compiled for: Linux grants AMX's tiles on request.
 int headroom_prepare() {
 #ifdef __AMX_BF16__
   constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA

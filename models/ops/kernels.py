@@ -1,10 +1,10 @@
-"""Our own kernels for x86-64: attention over packs, layer normalisation, 8-bit steps (`kernels.cpp`).
+"""Our own kernels for x86-64: attention over packs, layer normalisation, quantization (`kernels.cpp`).
 
-torch has none in a form that suits short sequences and narrow rows: attention needs copies into padded
-batches there, and a dozen operators for them. The source is compiled with the machine's C++ compiler when it
-is first needed (`make install` does it, in some two seconds), kept in ~/.cache/headroom, tried against torch,
-and called through ctypes, which lets go of the interpreter's lock. Where there is no compiler, and elsewhere
-than on Linux on x86-64, torch's operators give the same answers, slower (docs/decisions/006-kernels.md).
+torch's operators do not suit short sequences and narrow rows: attention needs copies into padded batches, and
+a dozen operators to make them. The machine's C++ compiler compiles the source when it is first needed (`make
+install` does it, in about two seconds). The library is kept in ~/.cache/headroom, compared with torch, and
+called through ctypes, which releases the interpreter's lock. Without a compiler, or on anything but Linux on
+x86-64, torch's operators give the same answers, slower (docs/decisions/006-kernels.md).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno",
 DTYPES = (torch.float32, torch.bfloat16)
 
 SIZE_MULTIPLE = 16
-"""Heads of a multiple of this many numbers, and rows as wide, are computed here."""
+"""The kernels compute heads and rows whose size is a multiple of this."""
 
 SECONDS_TO_COMPILE = 120
 
 
 class Level(NamedTuple):
-    """A set of processor features that a library is compiled for. flags: of the compiler."""
+    """A set of processor features that a library is compiled for. flags: the compiler's."""
 
     name: str
     flags: tuple[str, ...]
@@ -54,26 +54,26 @@ LEVELS = (
     Level("avx512", ("-march=x86-64-v4",)),
     Level("avx2", ("-march=x86-64-v3",)),
 )
-"""By the processor's features, from the best one down; each needs those after it."""
+"""From the best one down. A processor that has one also has those after it."""
 
 
 def levels() -> tuple[Level, ...]:
-    """The levels that this processor has, the best one first; none elsewhere than on Linux on x86-64."""
+    """Return the levels that this processor has, the best one first; none outside Linux on x86-64."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return ()
     features = processor_features()
-    held = itertools.takewhile(lambda level: level.name in features, reversed(LEVELS))
-    return tuple(held)[::-1]
+    present = itertools.takewhile(lambda level: level.name in features, reversed(LEVELS))
+    return tuple(present)[::-1]
 
 
 class Kernels:
     """The kernels of a compiled library. Threads may share it.
 
-    name: of the level that it was compiled for.
+    name: the level that the library was compiled for.
     """
 
     def __init__(self, name: str, library: Path) -> None:
-        """Raises OSError where the library cannot be loaded, RuntimeError where it does not work."""
+        """Load and try a library. Raises OSError if it cannot be loaded, RuntimeError if it does not work."""
         self.name = name
         loaded = ctypes.CDLL(str(library))
         pointer, number, flag = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
@@ -105,14 +105,14 @@ class Kernels:
         *,
         first_only: bool = False,
     ) -> Tensor:
-        """Self-attention of each sequence and head of a pack: softmax(q kᵀ/√d)·v, times the head's weight.
+        """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
 
         projected: (T, 3·h·d) float32 or bfloat16, queries, keys and values of h heads; offsets:
             (B + 1,) int32, contiguous, where sequences begin and end; head_weights: (B, h), or (1, h) for all
-            sequences; fewer rows where the last sequences are empty.
-        first_only: of each sequence's first token alone.
-        Returns (T, h·d), or (B, h·d), of projected's dtype; 0 for tokens of no sequence and empty sequences.
-        Every sequence's result is the same bits in any pack, and on any number of torch's threads.
+            sequences; it may have fewer rows if the last sequences are empty.
+        first_only: only each sequence's first token attends.
+        Returns (T, h·d), or (B, h·d), of projected's dtype; 0 for empty sequences and for
+        tokens of no sequence. A sequence's result has the same bits in any pack and for any thread count.
         """
         projected = projected.contiguous()
         tokens, width = projected.shape[0], projected.shape[1] // 3
@@ -135,9 +135,9 @@ class Kernels:
         return out
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """(x − mean) / √(variance + eps) · weight + bias of each row, in float32.
+        """Return (x − mean) / √(variance + eps) · weight + bias of each row, computed in float32.
 
-        x: (T, D) float32 or bfloat16; weight, bias: (D,) of x's dtype. Returns a (T, D) like x.
+        x: (T, D) float32 or bfloat16; weight, bias: (D,) of x's dtype. The result is like x.
         """
         x = x.contiguous()
         out = torch.empty_like(x)
@@ -148,10 +148,10 @@ class Kernels:
     def quantize(
         self, x: Tensor, multiplier: Tensor | None, shift: Tensor | None, middle: float
     ) -> tuple[Tensor, Tensor | None]:
-        """x·multiplier + shift, or x + middle without them, cut to 0 … 255 and to an integer.
+        """Return x·multiplier + shift (or x + middle without them), clamped to 0 … 255 and truncated.
 
         x: (T, D) float32 or bfloat16; multiplier, shift: (D,) float32, both or neither.
-        Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool; None where none does.
+        Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool; None if no row does.
         """
         out = torch.empty(x.shape, dtype=torch.uint8)
         broken = torch.empty(x.shape[0], dtype=torch.bool)
@@ -164,7 +164,7 @@ class Kernels:
         return out, broken if count else None
 
     def _try(self, dtype: torch.dtype) -> None:
-        """Raises RuntimeError where the results are not torch's."""
+        """Raise RuntimeError unless the results agree with torch's."""
         generator = torch.Generator().manual_seed(0)
         tokens, heads, size = 37, 3, 2 * SIZE_MULTIPLE
         projected = torch.randn(tokens, 3 * heads * size, generator=generator).to(dtype)
@@ -189,27 +189,27 @@ def fitting(dtype: torch.dtype, size: int) -> Kernels | None:
 
 @functools.cache
 def best() -> Kernels | None:
-    """The kernels of this processor's best level, compiled if need be; None where they cannot be had."""
+    """Return the kernels of this processor's best level, compiled if needed; None if none works."""
     missing = []
     for level in levels():
         try:
-            found = Kernels(level.name, build(level))
+            kernels = Kernels(level.name, build(level))
         except (OSError, RuntimeError) as error:
             missing.append(f"{level.name}: {error}")
         else:
             break
     else:
-        found = None
+        kernels = None
     if missing:
-        instead = "torch computes" if found is None else f"those for {found.name} are used"
+        instead = "torch computes" if kernels is None else f"those for {kernels.name} are used"
         logger.warning("kernels cannot be had, %s instead: %s", instead, "; ".join(missing))
-    return found
+    return kernels
 
 
 def build(level: Level) -> Path:
-    """Compiles the kernels for a level, unless that was done before. Returns the library's path.
+    """Compile the kernels for a level, unless that was done before. Returns the library's path.
 
-    Raises RuntimeError with the compiler's words, OSError where there is no compiler or no room to write.
+    Raises RuntimeError with the compiler's message; OSError without a compiler or without disk space.
     """
     recipe = [*FLAGS, *level.flags]
     digest = hashlib.sha256("\0".join([*recipe, SOURCE.read_text()]).encode()).hexdigest()[:16]
@@ -227,7 +227,7 @@ def build(level: Level) -> Path:
             raise RuntimeError(f"{command[0]} took more than {SECONDS_TO_COMPILE} s") from None
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
-        made.replace(library)  # at once: other processes may be building or loading it
+        made.replace(library)  # atomic: other processes may be building or loading it
     return library
 
 

@@ -19,7 +19,7 @@ Tensors = Mapping[str, Tensor]
 """A checkpoint's tensors by name."""
 
 HeadWeights = Sequence[Tensor | None]
-"""For each layer (B, h) or (1, h) float32, or None if every head's weight is 1."""
+"""One entry per layer: (B, h) or (1, h) float32, or None if every head's weight is 1."""
 
 Pass = Callable[[PackedBatch, HeadWeights], Tensor]
 """A forward pass, as a function of the tensors that may differ between two packs of the same shape."""
@@ -44,7 +44,7 @@ class Linear:
         *,
         overwrite: bool = False,  # noqa: ARG002 - for Int8Linear
     ) -> Tensor:
-        """x: (T, in) → (T, out).
+        """Compute the map, x: (T, in) → (T, out).
 
         residual: (T, out), added after the activation. overwrite: the residual's memory may become the
         result, which saves integer products a copy.
@@ -54,12 +54,12 @@ class Linear:
 
     @property
     def weight(self) -> Tensor:
-        """The weight in its plain layout, (out, in)."""
+        """Return the weight in its plain layout, (out, in)."""
         return self._weight
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weight and bias."""
+        """Return the bytes of weight and bias."""
         return nbytes(self._weight, self.bias)
 
     def rows(self, index: Tensor) -> Linear:
@@ -99,7 +99,7 @@ class TorchOps:
 
     @property
     def kernels(self) -> str | None:
-        """The level of our compiled kernels that computes attention; None if torch does."""
+        """Return the level of our compiled kernels that computes attention; None if torch does."""
         return None
 
     def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
@@ -135,7 +135,7 @@ class TorchOps:
         *,
         first_only: bool = False,
     ) -> Tensor:
-        """Self-attention of each sequence and head of a pack: softmax(q kᵀ/√d)·v, times the head's weight.
+        """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
 
         projected: (T, 3·h·d), queries, keys and values of h heads; head_weights: (B, h), or (1, h) for all
         sequences, float32. A sequence's result in an exact batch has the same bits in any other exact batch.
@@ -186,5 +186,5 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 def nbytes(*tensors: Tensor | None) -> int:
-    """Bytes that these tensors take up."""
+    """Return the bytes that these tensors take up."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)

@@ -1,4 +1,4 @@
-"""What a faster form of a model costs: its scores beside the original's, on the same pairs."""
+"""Compares a faster form of a model with the original: the scores of both on the same pairs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from models.quality.labelled import LabelledPair
 class Agreement:
     """How far the scores of a second model are from those of a first.
 
-    same_grade: share of the pairs. largest, mean: of the distances between probabilities of a pair's grade.
-    before, after: metrics on labelled pairs by name, empty where there are no labels; change: the second's
-    minus the first's, with its paired interval.
+    same_grade: the share of pairs with the same grade in both. largest and mean: of the distance between the
+    two probabilities of a grade. before, after: metrics on labelled pairs by name, empty without labels.
+    change: the second's metrics minus the first's, with paired intervals.
     """
 
     pairs: int
@@ -31,7 +31,7 @@ class Agreement:
 
 
 def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | None = None) -> Agreement:
-    """Compares two models' scores of the same pairs. labelled: those pairs, where their grades are known."""
+    """Compare two models' scores of the same pairs. labelled: the pairs, if their grades are known."""
     distance = np.abs(first.probabilities - second.probabilities)
     before: dict[str, float] = {}
     after: dict[str, float] = {}

@@ -1,8 +1,8 @@
-"""How good are the grades? Metrics on judged pairs, with intervals by cluster bootstrap over queries.
+"""Metrics of graded predictions on judged pairs, with intervals by cluster bootstrap over queries.
 
-Every metric is a function of sums over queries, so that a resample of the queries is a row of counts and all
-resamples are computed in a few matrix products. Two evaluations of the same pairs share their resamples: the
-interval of their difference is the paired one. The rule of the intervals is in models.quality.bootstrap.
+Every metric is a function of sums over queries. A resample of the queries is therefore a row of counts, and
+a few matrix products compute all resamples. Two evaluations of the same pairs share their resamples, so the
+interval of their difference is paired. models.quality.bootstrap says how intervals are made.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Ints = NDArray[np.int64]
 
 CALIBRATION_BINS = 15
 CUTOFF = 10
-"""NDCG looks at this many titles of a query."""
+"""NDCG looks at the first so many titles of a query."""
 
 RANGES = {"qwk": (-1.0, 1.0), "spearman": (-1.0, 1.0)}
-"""What a metric may be; those that are not named here, 0 to 1."""
+"""The range of a metric; 0 to 1 for any other."""
 
-_CHUNK = 256  # resamples at a time: spearman holds (chunk, pairs)
+_CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
 
 
 class Evaluation:
@@ -51,12 +51,12 @@ class Evaluation:
         self.predicted: Ints = self.probabilities.argmax(1)
 
     def metrics(self) -> dict[str, float]:
-        """The metrics on the pairs as they are."""
+        """Return the metrics on the pairs."""
         values = self.resampled(np.ones((1, self.queries)))
         return {name: float(value[0]) for name, value in values.items()}
 
     def random_order_ndcg10(self) -> float:
-        """The expected NDCG@10 of a random order, exactly: every place expects its query's mean gain."""
+        """Return the exact expected NDCG@10 of a random order: each place expects its query's mean gain."""
         values = []
         for places in self._ranked_queries:
             gains = _gain(self.truth[places])
@@ -65,7 +65,7 @@ class Evaluation:
         return float(np.mean(values)) if values else float("nan")
 
     def resampled(self, counts: Floats) -> dict[str, Floats]:
-        """The metrics where query q is there counts[r, q] times: (resamples, queries) → (resamples,) each.
+        """Return the metrics of resamples that hold query q counts[r, q] times: (resamples,) each.
 
         accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); spearman of expected
         grade and truth; ndcg10 (gain 2^grade − 1) over queries with titles of different grades; ece.
@@ -73,7 +73,7 @@ class Evaluation:
         return {name: draws.values for name, draws in self.draws(counts, influences=False).items()}
 
     def draws(self, counts: Floats, *, influences: bool = True) -> dict[str, Draws]:
-        """The same with each query's influence (empty arrays where not asked for)."""
+        """Return the metrics as `resampled` does, with each query's influence (empty if not asked for)."""
         sums = counts @ self.sums
         found = {}
         if influences:
@@ -91,7 +91,7 @@ class Evaluation:
 
     @cached_property
     def sums(self) -> Floats:
-        """(queries, grades² + 2): how often each truth met each prediction; NDCG@10; 1 where there is one."""
+        """Return (queries, grades² + 2): counts of (truth, prediction); NDCG@10; 1 if it is defined."""
         sums = np.zeros((self.queries, self.grades**2 + 2))
         np.add.at(sums, (self.query_of, self.truth * self.grades + self.predicted), 1)
         sums[:, -2], sums[:, -1] = self._ndcg
@@ -99,7 +99,7 @@ class Evaluation:
 
     @cached_property
     def _calibration(self) -> Floats:
-        """(queries, bins): sum of confidence minus correctness (Guo et al. 2017, equal-width bins)."""
+        """Return (queries, bins): summed confidence minus correctness (Guo et al. 2017, equal-width bins)."""
         confidence = self.probabilities.max(1)
         bins = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
         sums = np.zeros((self.queries, CALIBRATION_BINS))
@@ -108,14 +108,14 @@ class Evaluation:
 
     @cached_property
     def _ranked_queries(self) -> list[Ints]:
-        """The places of each query whose titles differ in grade."""
+        """Return the pair indices of each query whose titles differ in grade."""
         order = np.argsort(self.query_of, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(self.query_of[order])) + 1)
         return [group for group in groups if len(np.unique(self.truth[group])) > 1]
 
     @cached_property
     def _ndcg(self) -> tuple[Floats, Floats]:
-        """NDCG@10 of each query, and 1 where it has one; ties in the prediction share their places' gain."""
+        """Return NDCG@10 of each query, and 1 if it has one; titles of equal score share their gain."""
         values, present = np.zeros(self.queries), np.zeros(self.queries)
         for places in self._ranked_queries:
             gains = _gain(self.truth[places])
@@ -155,8 +155,8 @@ class Evaluation:
         values = (weights * left * right).sum(1) / total[:, 0]
         if not influences:
             return Draws(values, np.empty((0, self.queries)))
-        # Of the correlation of the ranks as they stand: that ranks move with the weights is left out, the
-        # same in the data and in the resamples.
+        # The derivative holds the ranks fixed: ranks also move with the weights, but neither the data's nor
+        # the resamples' error counts that.
         slopes = (left * right - values[:, None] * (left**2 + right**2) / 2) / total
         by_query = np.zeros((self.queries, len(counts)))
         np.add.at(by_query, self.query_of, slopes.T)
@@ -164,31 +164,31 @@ class Evaluation:
 
 
 def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-    """Each metric with its 95 % interval."""
+    """Return each metric with its 95 % interval."""
     counts = with_data(resample(evaluation.queries, resamples, seed))
     return {name: symmetric_t(draws, counts) for name, draws in evaluation.draws(counts).items()}
 
 
 def within_range(metrics: Mapping[str, Interval], *, change: bool = False) -> dict[str, Interval]:
-    """The same without the intervals that leave what the metric can be: their ends are nan.
+    """Return the metrics, with nan for the ends of an interval that leaves the metric's range.
 
-    The intervals are symmetric, and reach beyond the possible where the queries are too few to tell.
-    change: these are differences of two metrics.
+    The intervals are symmetric, so they may leave the range if there are too few queries.
+    change: the metrics are differences of two metrics.
     """
     kept = {}
-    for name, found in metrics.items():
+    for name, interval in metrics.items():
         low, high = RANGES.get(name, (0.0, 1.0))
         if change:
             low, high = low - high, high - low
-        fits = low <= found.low and found.high <= high
-        kept[name] = found if fits else Interval(found.value, float("nan"), float("nan"))
+        fits = low <= interval.low and interval.high <= high
+        kept[name] = interval if fits else Interval(interval.value, float("nan"), float("nan"))
     return kept
 
 
 def differences(
     first: Evaluation, second: Evaluation, *, resamples: int = 2000, seed: int = 0
 ) -> dict[str, Interval]:
-    """Each metric of `second` minus that of `first`, on the same pairs and the same resamples."""
+    """Return each metric of `second` minus that of `first`, on the same pairs and the same resamples."""
     if not np.array_equal(first.query_of, second.query_of) or not np.array_equal(first.truth, second.truth):
         raise ValueError("the two evaluations are not of the same pairs")
     counts = with_data(resample(first.queries, resamples, seed))
@@ -206,14 +206,14 @@ def _dcg(gains: Floats) -> float:
 
 
 def _tied(gains: Floats, scores: Floats) -> Floats:
-    """Gains in the order of the scores; titles of equal score each get their mean (McSherry, Najork 2008)."""
+    """Return gains in the order of the scores; equal scores share their mean (McSherry, Najork 2008)."""
     order = np.argsort(-scores, kind="stable")
     _, group, sizes = np.unique(-scores[order], return_inverse=True, return_counts=True)
     return np.asarray((np.bincount(group, gains[order]) / sizes)[group])
 
 
 def _weighted_ranks(values: Floats, weights: Floats) -> Floats:
-    """Mean ranks of `values` (n,) where value i is there weights[r, i] times: (resamples, n)."""
+    """Return the mean ranks, (resamples, n), of values (n,) if resample r holds weights[r, i] copies of i."""
     _, group = np.unique(values, return_inverse=True)
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -222,7 +222,8 @@ def _weighted_ranks(values: Floats, weights: Floats) -> Floats:
 
 
 def as_json(metrics: Mapping[str, Interval]) -> dict[str, dict[str, float]]:
-    """Intervals as plain numbers."""
+    """Return the intervals as plain numbers, for JSON."""
     return {
-        name: {"value": found.value, "low": found.low, "high": found.high} for name, found in metrics.items()
+        name: {"value": interval.value, "low": interval.low, "high": interval.high}
+        for name, interval in metrics.items()
     }

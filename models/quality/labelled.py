@@ -1,4 +1,4 @@
-"""Labelled query–title pairs, read from the files that people have: csv, tsv, jsonl, parquet."""
+"""Reads labelled query–title pairs from csv, tsv, jsonl and parquet files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMATS = "csv, tsv, jsonl (each also .gz) and parquet"
 
 @dataclass(frozen=True, slots=True)
 class LabelledPair:
-    """A pair with its grade, counted from 0, the least relevant."""
+    """A pair with its grade. Grades count from 0, the least relevant."""
 
     query: str
     title: str
@@ -28,16 +28,16 @@ class LabelledPair:
 
 
 def read_labelled(path: Path, *, grades: int) -> list[LabelledPair]:
-    """The pairs of a file with the columns (or keys) query, title and grade; others are ignored.
+    """Return the pairs of a file with the columns (or keys) query, title and grade; others are ignored.
 
-    grades: how many there are; a grade is a whole number from 0 to grades − 1.
-    Raises ModelError naming the file, the line (of parquet, the row, counted from 1) and what is wrong there.
+    grades: the number of grades; a grade is a whole number from 0 to grades − 1.
+    Raises ModelError, which names the file, the line (in parquet the row, from 1) and says what is wrong.
     """
     return list(iter_labelled(path, grades=grades))
 
 
 def iter_labelled(path: Path, *, grades: int) -> Iterator[LabelledPair]:
-    """The same, one at a time: the file may be larger than memory."""
+    """Yield the pairs of `read_labelled` one at a time: the file may be larger than memory."""
     row = None
     for row in _rows(path):
         yield _pair(row, grades)
@@ -46,7 +46,7 @@ def iter_labelled(path: Path, *, grades: int) -> Iterator[LabelledPair]:
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """The (query, title) pairs of a file in one of the same formats, grades or not.
+    """Return the (query, title) pairs of a file in one of the same formats, with or without grades.
 
     Raises ModelError as `read_labelled` does.
     """
@@ -57,7 +57,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 class _Row(NamedTuple):
-    """values: by column. place: where it stands, for errors."""
+    """One row of a file. values: by column. place: the file and line, for errors."""
 
     values: Mapping[Any, Any]
     place: str
@@ -76,8 +76,8 @@ def _texts(row: _Row, columns: Sequence[str]) -> tuple[str, str]:
     for column in columns:
         if row.values.get(column) is None:
             needed = " and ".join((", ".join(columns[:-1]), columns[-1]))
-            found = _listed([name for name, value in row.values.items() if name and value is not None])
-            raise ModelError(f"{row.place}: there is no {column}; found {found}; each row needs {needed}")
+            present = _listed([name for name, value in row.values.items() if name and value is not None])
+            raise ModelError(f"{row.place}: there is no {column}; found {present}; each row needs {needed}")
     query, title = row.values["query"], row.values["title"]
     if not isinstance(query, str) or not isinstance(title, str) or not query.strip():
         raise ModelError(f"{row.place}: query and title must be text, and the query not blank")
@@ -85,7 +85,7 @@ def _texts(row: _Row, columns: Sequence[str]) -> tuple[str, str]:
 
 
 def _listed(names: Sequence[object]) -> str:
-    """Column names as an error quotes them, cut short: a file without a header has a text as its name."""
+    """Return column names as an error quotes them, cut short: without a header they are texts."""
     shown = [repr(name) if len(str(name)) <= 40 else repr(str(name)[:39] + "…") for name in names[:10]]
     return (", ".join(shown) + (" …" if len(names) > 10 else "")) or "nothing"
 
@@ -131,14 +131,14 @@ def _csv(path: Path, stream: IO[str], delimiter: str) -> Iterator[_Row]:
     reader = csv.DictReader(stream, delimiter=delimiter, strict=True)
     names = list(reader.fieldnames or ())
     if names and not {"query", "title"} <= set(names):
-        gone = " and ".join(name for name in COLUMNS[:2] if name not in names)
+        missing = " and ".join(name for name in COLUMNS[:2] if name not in names)
         raise ModelError(
-            f"{path}, line {reader.line_num}: there is no column {gone}; found {_listed(names)}; the first "
-            "line names the columns: query, title and, where grades are wanted, grade"
+            f"{path}, line {reader.line_num}: there is no column {missing}; found {_listed(names)}; the "
+            "first line names the columns: query, title and, where grades are wanted, grade"
         )
     before = reader.line_num
     for values in reader:
-        yield _Row(values, f"{path}, line {before + 1}")  # quoted texts may go over several
+        yield _Row(values, f"{path}, line {before + 1}")  # a quoted text may span several lines
         before = reader.line_num
 
 

@@ -1,8 +1,8 @@
-"""Metrics that are functions of sums over queries, and their derivatives.
+"""Computes metrics that are functions of sums over queries, and their derivatives.
 
 A query's row of sums holds how often each true grade met each predicted grade (grades², truth first), the
-query's NDCG@10, and 1 where it has one. The derivative by the sums gives each query's influence on a metric,
-and so its standard error, in one product (the delta method).
+query's NDCG@10, and 1 if it has one. One product with the derivative gives each query's influence on a
+metric, and so its standard error (the delta method).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ NAMES = ("accuracy", "macro_f1", "qwk", "ndcg10")
 
 
 def values(sums: Floats, grades: int) -> Floats:
-    """The metrics NAMES of added-up sums: (..., grades² + 2) → (..., 4); nan where there is nothing to rank.
+    """Return the metrics NAMES of added-up sums: (..., grades² + 2) → (..., 4).
 
     accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa, Cohen 1968: 1 is agreement,
-    0 chance, and 0 where only one grade occurs); the mean NDCG@10.
+    0 chance, and 0 if only one grade occurs); the mean NDCG@10, nan if no query has one.
     """
     return _compute(sums, grades, gradients=False)[0]
 
 
 def values_and_gradients(sums: Floats, grades: int) -> tuple[Floats, Floats]:
-    """The metrics, (..., 4), and their derivatives by the sums, (..., 4, grades² + 2)."""
+    """Return the metrics, (..., 4), and their derivatives by the sums, (..., 4, grades² + 2)."""
     return _compute(sums, grades, gradients=True)
 
 
@@ -34,16 +34,16 @@ def _compute(sums: Floats, grades: int, *, gradients: bool) -> tuple[Floats, Flo
     parts = [_accuracy(confusion, gradients), _macro_f1(confusion, gradients), _kappa(confusion, gradients)]
     with np.errstate(invalid="ignore", divide="ignore"):
         ndcg = sums[..., -2] / sums[..., -1]
-    found = np.stack([*(value for value, _ in parts), ndcg], -1)
+    metrics = np.stack([*(value for value, _ in parts), ndcg], -1)
     if not gradients:
-        return found, np.empty(0)
-    slopes = np.zeros((*found.shape, sums.shape[-1]))
+        return metrics, np.empty(0)
+    slopes = np.zeros((*metrics.shape, sums.shape[-1]))
     for place, (_, slope) in enumerate(parts):
         slopes[..., place, :-2] = slope.reshape(*sums.shape[:-1], grades * grades)
     with np.errstate(invalid="ignore", divide="ignore"):
         slopes[..., 3, -2] = 1 / sums[..., -1]
         slopes[..., 3, -1] = -ndcg / sums[..., -1]
-    return found, slopes
+    return metrics, slopes
 
 
 def _accuracy(confusion: Floats, gradients: bool) -> tuple[Floats, Floats]:

@@ -1,6 +1,6 @@
-"""Training of the graded query–title classifier, from text to a checkpoint directory.
+"""Training: `tuning` fine-tunes on a user's labels (`headroom train`), `demo` makes the shipped model.
 
-The stages, in the order `build` runs them: `vocabulary` (WordPiece), `network` (a BERT whose
-heads start out matching terms), `pretrain` (masked language model on few layers), `finetune` (graded pairs,
-first made by `synthetic`, then mixed with human labels), `calibration`, `evaluate`, `export`.
+`demo.build` runs these stages: `vocabulary` (WordPiece), `network` (a BERT whose heads start out matching
+terms), `demo.pretrain` (masked language model on few layers), `demo.finetune` (graded pairs: first made-up
+ones, then mixed with human labels), `evaluate` (temperature and metrics) and `demo.export`.
 """

@@ -1,4 +1,4 @@
-"""Pairs of token lists into padded batches of about equal cost."""
+"""Puts pairs of token lists into padded batches of about equal cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -18,8 +18,8 @@ class Batch:
     """Padded sequences and what to learn from them.
 
     ids, segments, mask: (B, n) int64; mask is 1 on tokens and 0 on padding.
-    labels: for graded pairs (B, grades) float32, target distributions; for masked words (B, n) int64, -100
-    where nothing is asked.
+    labels: for graded pairs target distributions, (B, grades) float32; for masked words their ids, (B, n)
+    int64, -100 where no word is masked.
     weights: (B,) float32.
     """
 
@@ -30,21 +30,21 @@ class Batch:
     weights: Tensor
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on a device; itself where it is there already."""
+        """Return the batch on a device; the same object if it is there already."""
         if self.ids.device == device:
             return self
         return Batch(*(getattr(self, part.name).to(device) for part in fields(self)))
 
 
 def tokenized(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of each text without special tokens."""
+    """Return the ids of each text without special tokens."""
     return [
         list(encoding.ids) for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     ]
 
 
 def fitted(left: Ids, right: Ids, max_tokens: int) -> tuple[Ids, Ids]:
-    """The pair cut, longest part first, so that with its three special tokens it fits `max_tokens`."""
+    """Cut a pair, the longer part first, so that it fits `max_tokens` with its three special tokens."""
     room = max_tokens - 3
     if len(left) + len(right) <= room:
         return left, right
@@ -53,9 +53,9 @@ def fitted(left: Ids, right: Ids, max_tokens: int) -> tuple[Ids, Ids]:
 
 
 def grouped(lengths: Sequence[int], *, batch_tokens: int) -> list[list[int]]:
-    """Places of the sequences in groups of like length whose padded size is at most `batch_tokens`.
+    """Group sequences of similar length, so that a group's padded size is at most `batch_tokens`.
 
-    A sequence longer than that is a group of its own.
+    Returns the indices of each group. A sequence longer than `batch_tokens` is a group of its own.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     groups: list[list[int]] = []
@@ -68,7 +68,7 @@ def grouped(lengths: Sequence[int], *, batch_tokens: int) -> list[list[int]]:
 
 
 def padded(pairs: Sequence[tuple[Ids, Ids]]) -> tuple[Tensor, Tensor, Tensor]:
-    """ids, segments and mask, each (B, n) int64, of [CLS] left [SEP] right [SEP]."""
+    """Return ids, segments and mask, each (B, n) int64, of [CLS] left [SEP] right [SEP]."""
     longest = max(len(left) + len(right) for left, right in pairs) + 3
     ids = np.full((len(pairs), longest), PAD)
     segments, mask = np.zeros_like(ids), np.zeros_like(ids)

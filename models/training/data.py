@@ -1,4 +1,4 @@
-"""What the model learns from: text, product titles, judged pairs, and which fold each query is in."""
+"""Reads the training data: text, product titles, and judged pairs with the fold of each query."""
 
 import gzip
 import json
@@ -46,7 +46,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product's title, who makes it, and what else is written about it."""
+    """A product's title, its brand, and its description."""
 
     title: str
     brand: str
@@ -54,7 +54,7 @@ class Product:
 
 
 def graded_target(grade: float, *, smoothing: float = 0.06, grades: int = len(GRADES)) -> Target:
-    """A grade between 0 and grades - 1 as a distribution over the grades.
+    """Return a grade between 0 and grades - 1 as a distribution over the grades.
 
     A whole grade gets all the mass and 2.25 gets three quarters on 2 and one on 3; then `smoothing` of the
     mass moves to the neighbours, so that a near miss costs less than a far one.
@@ -70,19 +70,19 @@ def graded_target(grade: float, *, smoothing: float = 0.06, grades: int = len(GR
 
 
 def read_judged(data: Path, folds: Iterable[int]) -> list[Judged]:
-    """The judged pairs of some folds. A query is in one fold only, so no query crosses a split."""
+    """Return the judged pairs of some folds. Each query is in one fold only."""
     wanted = frozenset(folds)
     rows = (Judged(**row) for row in _json_lines(data / "graded.jsonl.gz"))
     return [row for row in rows if row.fold in wanted]
 
 
 def source_family(source: str) -> str:
-    """The set a source is reported under: ESCI's three parts are one set."""
+    """Return the name that a source is reported under: ESCI's three parts are one."""
     return "esci" if source.startswith("esci") else source.split("_")[0]
 
 
 def source_groups(rows: Sequence[Judged]) -> dict[str, list[int]]:
-    """Places of the rows of each source family, of the "products" (ESCI and Chorus), and of "all"."""
+    """Return the row indices of each source family, of the "products" (ESCI and Chorus), and of "all"."""
     families = [source_family(row.source) for row in rows]
     groups = {
         name: [place for place, family in enumerate(families) if family == name]
@@ -94,7 +94,7 @@ def source_groups(rows: Sequence[Judged]) -> dict[str, list[int]]:
 
 
 def read_products(data: Path) -> list[Product]:
-    """Every product title at hand (ESCI and Icecat), with its brand and description."""
+    """Return every product of ESCI and Icecat with its title, brand and description."""
     with gzip.open(data / "esci_us_150q" / "products.json.gz", "rt", encoding="utf-8") as file:
         text = file.read()
     esci = json.loads(text) if text.startswith("[") else [json.loads(line) for line in text.splitlines()]
@@ -114,7 +114,7 @@ def read_products(data: Path) -> list[Product]:
 
 
 def read_text(data: Path) -> dict[str, list[str]]:
-    """Lines for masked-language-model training, by source, in their order: neighbours belong together."""
+    """Return lines for masked-language-model training, by source, in order: neighbours belong together."""
     text = {}
     for source in ("esci_us_150q", "chorus_icecat", "oewn_text"):
         with gzip.open(data / source / "text.txt.gz", "rt", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Word-piece vectors from co-occurrence counts: what a first hour of pre-training would learn, in a minute.
+"""Computes word-piece vectors from co-occurrence counts, in a minute instead of an hour of pre-training.
 
 Positive pointwise mutual information with subsampled contexts, factored by a randomised SVD
 (Levy and Goldberg 2014, "Neural Word Embedding as Implicit Matrix Factorization").
@@ -22,9 +22,9 @@ def cooccurrence_vectors(
     window: int = 8,
     seed: int = 0,
 ) -> Tensor:
-    """Unit vectors of all pieces, (vocab_size, dimensions) float32; a piece never seen gets a zero vector.
+    """Return unit vectors of all pieces, (vocab_size, dimensions) float32; unseen pieces get zeros.
 
-    lines: token ids without special tokens. Two pieces co-occur within `window` places of a line, weighted by
+    lines: token ids without special tokens. Pieces co-occur within `window` positions of a line, weighted by
     1/distance. Contexts are the `contexts` ids from `first_context` on: a WordPiece vocabulary lists
     letters first, then pieces by how early they were merged, so these are the frequent ones.
     """
@@ -42,7 +42,7 @@ def cooccurrence_vectors(
     by_context *= total / by_context.sum()
     information = torch.log(
         (table * total).div_(by_word * by_context).clamp_(min=1.0)
-    )  # PPMI, 0 where unseen
+    )  # PPMI, 0 for unseen pairs
     torch.manual_seed(seed)
     left_vectors, values, _ = torch.svd_lowrank(torch.nan_to_num(information), q=dimensions, niter=3)
     return torch.nn.functional.normalize(left_vectors * values.sqrt(), dim=1)

@@ -1,4 +1,4 @@
-"""A model in training on judged pairs: logits, metrics by source, the lexical baseline, a temperature."""
+"""Evaluates a model on judged pairs while it is trained: logits, metrics by source, a temperature."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def logits_of(
     batch_tokens: int = 8192,
     bf16: bool = True,
 ) -> Floats:
-    """The model's logits, (pairs, grades) float64, in the pairs' order. bf16: where the processor has it."""
+    """Return the model's logits, (pairs, grades) float64, in the pairs' order. bf16: if the CPU has it."""
     max_tokens = model.config.max_position_embeddings
     queries = tokenized(tokenizer, [query for query, _ in pairs])
     titles = tokenized(tokenizer, [title for _, title in pairs])
@@ -47,7 +47,7 @@ def logits_of(
 
 
 def probabilities_of(logits: Floats, temperature: float) -> Floats:
-    """softmax(logits / temperature), row by row."""
+    """Return softmax(logits / temperature), row by row."""
     scaled = logits / temperature
     powers = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
@@ -65,7 +65,7 @@ def measured(judged: Sequence[Judged], probabilities: Floats) -> dict[str, float
 
 
 def by_family(judged: Sequence[Judged], probabilities: Floats) -> dict[str, dict[str, float]]:
-    """The metrics by source family, of the "products" (ESCI and Chorus), and of "all"."""
+    """Return the metrics of each source family, of "products" (ESCI and Chorus) and of "all"."""
     return {
         name: measured([judged[place] for place in places], probabilities[places])
         for name, places in source_groups(judged).items()
@@ -73,7 +73,7 @@ def by_family(judged: Sequence[Judged], probabilities: Floats) -> dict[str, dict
 
 
 def calibrated_temperature(judged: Sequence[Judged], logits: Floats) -> float:
-    """The temperature that fits the judged rows best, each source family counting alike."""
+    """Return the temperature that fits the judged rows best. Each source family has the same weight."""
     families = [source_family(row.source) for row in judged]
     counts = Counter(families)
     weights = np.array([1 / counts[family] for family in families])
@@ -81,7 +81,10 @@ def calibrated_temperature(judged: Sequence[Judged], logits: Floats) -> float:
 
 
 def fitted_temperature(truth: Ints, logits: Floats, weights: Floats) -> float:
-    """The temperature, 0.2 to 5, of the least negative log-likelihood: golden-section search on its log."""
+    """Return the temperature from 0.2 to 5 with the least negative log-likelihood.
+
+    It is found by golden-section search on its logarithm.
+    """
 
     def loss(log_temperature: float) -> float:
         probabilities = probabilities_of(logits, float(np.exp(log_temperature)))

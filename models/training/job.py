@@ -1,4 +1,4 @@
-"""What `headroom train` is asked to do: the options and the pairs, checked before torch is imported."""
+"""The job of `headroom train`: options and pairs, checked before torch is imported."""
 
 import hashlib
 import json
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 MARK = "options.json"
 
 VALIDATION_SHARE = 10
-"""One query in so many is kept for validation where no validation file is given."""
+"""One query in so many is used for validation if no validation file is given."""
 
 LEAST_VALIDATION = 3
-"""At least so many queries are, as long as they are no more than a third of all."""
+"""At least so many queries are used, but at most a third of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """The network that is made where there is no checkpoint to start from."""
+    """The shape of a new network, for training without a checkpoint to start from."""
 
     layers: int = 12
     heads: int = 12
@@ -39,12 +39,12 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to train on, from what, and how.
+    """The options of a training run.
 
     base: a checkpoint directory or hub id, None for the shipped model, or the shape of a new network.
     labels: names of the grades, least relevant first; data holds their numbers, from 0.
-    epochs, rate, batch_tokens: None for what suits the pairs and the network (models.training.plan).
-    distance_weight: of the squared error of the expected grade beside the cross-entropy.
+    epochs, rate, batch_tokens: None to choose by the pairs and the network (models.training.plan).
+    distance_weight: the weight of the expected grade's squared error; the cross-entropy has weight 1.
     """
 
     data: Path
@@ -62,13 +62,13 @@ class Options:
 
     @property
     def work(self) -> Path:
-        """Where the state of the run is until it is done."""
+        """Return the directory of the run's state, which exists until the run is done."""
         return self.out.with_name(f"{self.out.name}.training")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Options that can be carried out.
+    """A training run that has been checked.
 
     training, validation: the pairs; no query is in both. base: the directory of the checkpoint to start from
     and its configuration, None for a new network.
@@ -81,9 +81,9 @@ class Job:
 
 
 def prepare(options: Options) -> Job:
-    """Read and check everything that can be wrong before a network is made; changes nothing.
+    """Read and check the options, the data and the checkpoint. Writes nothing.
 
-    Raises ModelError for wrong data or options, UnsupportedCheckpoint for a start that cannot be trained.
+    Raises ModelError for wrong data or options, UnsupportedCheckpoint if the checkpoint cannot be trained.
     """
     check_device_name(options.device)
     check_empty(options.out)
@@ -94,16 +94,16 @@ def prepare(options: Options) -> Job:
 
 
 def mark_run(options: Options) -> None:
-    """Notes the options beside the run's state, for `prepare` to compare when the run is started again."""
+    """Write the options beside the run's state; `prepare` compares them when the run is started again."""
     options.work.mkdir(parents=True, exist_ok=True)
-    (options.work / MARK).write_text(_said(options), encoding="utf-8")
+    (options.work / MARK).write_text(_as_text(options), encoding="utf-8")
 
 
 def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:
-    """Training and validation pairs; no query is in both.
+    """Return training and validation pairs; no query is in both.
 
-    Without a validation file, a tenth of the queries (of few, up to a third) are for validation: those with
-    the lowest hashes, the same ones in every run.
+    Without a validation file, a tenth of the queries (up to a third if there are few) are for validation:
+    those with the lowest hashes, so every run uses the same ones.
     """
     grades = len(options.labels)
     if grades < 2 or len(set(options.labels)) < grades:
@@ -111,14 +111,14 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
     pairs = read_labelled(options.data, grades=grades)
     if options.validation is not None:
         validation = read_labelled(options.validation, grades=grades)
-        held_out = {pair.query for pair in validation}
-        training = [pair for pair in pairs if pair.query not in held_out]
+        queries = {pair.query for pair in validation}
+        training = [pair for pair in pairs if pair.query not in queries]
         if len(training) < len(pairs):
             log.info("left out %d pairs whose queries are in the validation file", len(pairs) - len(training))
     else:
-        held_out = _held_out({pair.query for pair in pairs})
-        validation = [pair for pair in pairs if pair.query in held_out]
-        training = [pair for pair in pairs if pair.query not in held_out]
+        queries = _validation_queries({pair.query for pair in pairs})
+        validation = [pair for pair in pairs if pair.query in queries]
+        training = [pair for pair in pairs if pair.query not in queries]
     if not training or not validation:
         raise ModelError(
             f"{options.data}: {len(training)} training and {len(validation)} validation pairs; "
@@ -127,7 +127,7 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
     return training, validation
 
 
-def _held_out(queries: set[str]) -> set[str]:
+def _validation_queries(queries: set[str]) -> set[str]:
     share = max(round(len(queries) / VALIDATION_SHARE), min(LEAST_VALIDATION, len(queries) // 3))
     count = max(share, 1) if len(queries) > 1 else 0
     return set(sorted(queries, key=lambda query: hashlib.sha256(query.encode()).digest())[:count])
@@ -148,11 +148,11 @@ def _trainable(directory: Path) -> tuple[Path, ModelConfig]:
 
 
 def _refuse_another_run(options: Options) -> None:
-    """Refuses to go on with the state of a run that had other options."""
+    """Refuse to go on with the state of a run that had other options."""
     mark = options.work / MARK
-    if mark.exists() and mark.read_text(encoding="utf-8") != _said(options):
+    if mark.exists() and mark.read_text(encoding="utf-8") != _as_text(options):
         raise ModelError(f"{options.work} holds an unfinished run with other options; finish or remove it")
 
 
-def _said(options: Options) -> str:
+def _as_text(options: Options) -> str:
     return json.dumps({name: str(value) for name, value in asdict(options).items()}, indent=1)

@@ -31,14 +31,14 @@ class Schedule:
     weight_decay: float = 0.01
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        left = (self.steps - step) / max(1.0, self.steps * self.decay)
-        return self.rate * min(1.0, (step + 1) / self.warmup, left)
+        """Return the learning rate of a step, counted from 0."""
+        decayed = (self.steps - step) / max(1.0, self.steps * self.decay)
+        return self.rate * min(1.0, (step + 1) / self.warmup, decayed)
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a stage stands: enough, with the weights and the optimisers' state, to go on exactly."""
+    """The progress of a stage. With weights and optimiser states, it is enough to go on exactly."""
 
     step: int = 0
     round: int = 0
@@ -59,11 +59,11 @@ def train(
     checkpoint_seconds: float = 120.0,
     after_step: Callable[[Progress], None] | None = None,
 ) -> Progress:
-    """Train `model` in place to the end of its schedule and return how far, and at what cost, it went.
+    """Train `model` in place to the end of its schedule and return its progress.
 
-    make_round(i) gives the i-th round of batches and must depend on i alone. With a file at `checkpoint` the
-    run goes on from it, and ends with the weights of a run that was never interrupted. optimizers_of:
-    Muon and AdamW where it is not given, which suits a model that starts from nothing.
+    make_round(i) gives the i-th round of batches and must depend on i alone. With a file at `checkpoint`
+    the run goes on from it and ends with the same weights as an uninterrupted run. optimizers_of: by default
+    Muon and AdamW, which suit a model that starts from nothing.
     """
     optimizers = (optimizers_of or muon_and_adamw)(model, schedule)
     progress = _resume(checkpoint, model, optimizers)
@@ -110,7 +110,7 @@ def _batches(make_round: Callable[[int], list[Batch]], progress: Progress) -> It
 
 
 def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the encoder, AdamW for everything else (Jordan et al. 2024)."""
+    """Return Muon for the encoder's matrices and AdamW for everything else (Jordan et al. 2024)."""
     matrices: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
@@ -128,7 +128,7 @@ def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Opt
 def save_progress(
     path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], progress: Progress
 ) -> None:
-    """Write a checkpoint whole or not at all: a kill while writing leaves the one before."""
+    """Write a checkpoint whole or not at all: if the process is killed, the one before stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     state = {
@@ -153,21 +153,21 @@ def _resume(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer
 
 
 def _report(progress: Progress, schedule: Schedule, loss: float) -> None:
-    left = progress.seconds / progress.step * (schedule.steps - progress.step)
+    seconds_left = progress.seconds / progress.step * (schedule.steps - progress.step)
     log.info(
         "step %d/%d  loss %.4f  %.0f tokens/s  %.1f min left",
         progress.step,
         schedule.steps,
         loss,
         progress.tokens / progress.seconds,
-        left / 60,
+        seconds_left / 60,
     )
 
 
 def ordinal_loss(logits: Tensor, targets: Tensor, weights: Tensor, *, distance_weight: float) -> Tensor:
-    """Cross-entropy with the target distribution, plus the squared error of the expected grade.
+    """Return the cross-entropy with the target distribution plus the squared error of the expected grade.
 
-    The first term fits the probabilities; the second makes two grades off cost four times one grade off.
+    The first term fits the probabilities. By the second, an error of two grades costs four times one of one.
     """
     logits = logits.float()
     likelihood = -(targets * F.log_softmax(logits, dim=-1)).sum(-1)  # (B,)

@@ -1,4 +1,4 @@
-"""A BERT that starts out able to match terms, and grows from few layers to many."""
+"""Makes a BERT that can match terms before any training and that can grow from few layers to many."""
 
 import copy
 import math
@@ -26,7 +26,7 @@ def new_model(
     seed: int,
     labels: Sequence[str] = GRADES,
 ) -> Model:
-    """A graded classifier before any training; `vectors`: (vocab_size, hidden), unit vectors of pieces."""
+    """Return an untrained classifier of grades. vectors: (vocab_size, hidden), unit vectors of the pieces."""
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=vocab_size,
@@ -40,7 +40,7 @@ def new_model(
         id2label=dict(enumerate(labels)),
         label2id={name: grade for grade, name in enumerate(labels)},
     )
-    config._attn_implementation = "eager"  # on CPU under bf16 autocast, twice as fast to train as sdpa
+    config._attn_implementation = "eager"  # trains twice as fast as sdpa on a CPU under bf16 autocast
     model = BertForSequenceClassification(config)
     with torch.no_grad():
         _start_embeddings(model, vectors)
@@ -50,7 +50,7 @@ def new_model(
 
 
 def _start_embeddings(model: Model, vectors: Tensor) -> None:
-    """Pieces: what they occur with, plus noise to tell neighbours apart. Segments: opposite directions."""
+    """Start pieces at their vectors plus some noise, and the two segments in opposite directions."""
     embeddings = model.bert.embeddings
     hidden = vectors.shape[1]
     noise = nn.functional.normalize(torch.randn_like(vectors), dim=1)
@@ -63,7 +63,7 @@ def _start_embeddings(model: Model, vectors: Tensor) -> None:
 
 
 def _start_by_matching(layer: Any, segments: Tensor, heads: int) -> None:
-    """Heads start by attending to equal content; every second one prefers it in the other segment.
+    """Let heads start by attending to equal content; every second one prefers it in the other segment.
 
     Trockman and Kolter 2023, "Mimetic Initialization of Self-Attention Layers": WqWk^T near the identity,
     WvWo too. Flipping the segment direction in Wk turns "the same piece" into "the same piece across [SEP]".
@@ -83,14 +83,14 @@ def _start_by_matching(layer: Any, segments: Tensor, heads: int) -> None:
 
 
 def _sinusoids(positions: int, hidden: int) -> Tensor:
-    """Unit vectors (positions, hidden) in which a shift is a rotation (Vaswani et al. 2017, section 3.5)."""
+    """Return unit vectors, (positions, hidden), in which a shift is a rotation (Vaswani et al. 2017, 3.5)."""
     frequency = torch.exp(torch.arange(0, hidden, 2) * (-math.log(1e4) / hidden))
     angle = torch.arange(positions).unsqueeze(1) * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=1) / math.sqrt(hidden / 2)
 
 
 def stacked(model: Model, layers: int, *, added_output: float = 0.15) -> Model:
-    """The same model grown to `layers`, a multiple of what it has, by copying its whole stack on top.
+    """Return the model grown to `layers`, a multiple of its layers, by copying its whole stack on top.
 
     Gong et al. 2019, "Efficient Training of BERT by Progressively Stacking". Added layers' outputs are scaled
     by `added_output`, so that the grown model starts out nearly as good as the small one.

@@ -1,8 +1,8 @@
-"""How many steps, of what size and rate: defaults that suit the pairs and the network.
+"""Chooses the number, size and rate of training steps by the pairs and the network.
 
-A step on a few dozen pairs moves a network as far as one on hundreds, and too few steps move it nowhere: with
-200 pairs in one batch, three epochs are three steps. So an epoch of few pairs is cut into more batches, and
-then there are more epochs (Zhang et al. 2021, "Revisiting Few-sample BERT Fine-tuning"; Mosbach et al. 2021,
+A step on a few dozen pairs moves a network as far as one on hundreds, and too few steps teach it nothing:
+with 200 pairs in one batch, three epochs are three steps. So few pairs are cut into more batches and trained
+on for more epochs (Zhang et al. 2021, "Revisiting Few-sample BERT Fine-tuning"; Mosbach et al. 2021,
 "On the Stability of Fine-tuning BERT", who also warm up over the first tenth of the steps).
 """
 
@@ -16,17 +16,17 @@ from models.training.loop import Schedule
 LEAST_STEPS = 150
 EPOCHS = 3
 BATCH_TOKENS = 4096
-"""Padded tokens of a batch, where there are pairs enough for LEAST_STEPS of them in EPOCHS."""
+"""Padded tokens of a batch, if there are enough pairs for LEAST_STEPS such batches in EPOCHS."""
 
 LEAST_PAIRS = 16
-"""Of mean length, that fit into the smallest batch."""
+"""So many pairs of mean length fit into the smallest batch."""
 
 RATE, WIDTH = 5e-5, 768
-"""The usual peak rate of a network of BERT-base's width. With Adam, the best one falls as the width grows, in
-inverse proportion (Yang et al. 2022, "Tensor Programs V")."""
+"""The usual peak rate of a network as wide as BERT-base. With Adam, the best rate is in inverse proportion to
+the width (Yang et al. 2022, "Tensor Programs V")."""
 
 FROM_SCRATCH = 4.0
-"""How many times as high the rate is for a network that has not learnt anything yet."""
+"""The rate of a new network is so many times as high."""
 
 WARM_UP = 0.1
 DECAY = 0.9
@@ -35,7 +35,10 @@ DECAY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """batches: of one epoch, each of at most batch_tokens padded tokens. rate: the highest one."""
+    """A training plan.
+
+    batches: per epoch, each of at most batch_tokens padded tokens. rate: the peak rate.
+    """
 
     batch_tokens: int
     batches: int
@@ -61,7 +64,10 @@ def plan_for(
     rate: float | None = None,
     batch_tokens: int | None = None,
 ) -> Plan:
-    """The plan for pairs of these lengths in tokens and a network of this width; what is given stands."""
+    """Return the plan for pairs of these lengths in tokens and a network of this width.
+
+    epochs, rate, batch_tokens: used as they are if they are given.
+    """
     if batch_tokens is None:
         enough = sum(lengths) * EPOCHS // LEAST_STEPS
         batch_tokens = min(BATCH_TOKENS, max(enough, LEAST_PAIRS * sum(lengths) // len(lengths)))

@@ -1,4 +1,4 @@
-"""A lower-casing WordPiece vocabulary, learned from the training text."""
+"""Learns a lower-case WordPiece vocabulary from the training text."""
 
 import json
 import unicodedata
@@ -22,7 +22,7 @@ _OTHER_SCRIPTS = ("αβγδεζηθικλμνξοπρστυφχψως", "абв�
 
 
 def alphabet() -> list[str]:
-    """Characters the vocabulary always holds: Latin, digits, units, Greek, Cyrillic and Hangul jamo.
+    """Return the characters that every vocabulary holds: Latin, digits, units, Greek, Cyrillic, Hangul jamo.
 
     The normaliser decomposes a Hangul syllable into jamo, so 67 jamo spell all of Korean.
     """
@@ -32,7 +32,7 @@ def alphabet() -> list[str]:
 
 
 def train_tokenizer(lines: Iterable[str], *, size: int) -> Tokenizer:
-    """A BERT tokenizer with `size` entries: lower case, accents stripped, punctuation split off."""
+    """Return a BERT tokenizer with `size` entries: lower case, accents stripped, punctuation split off."""
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = BertNormalizer(lowercase=True, strip_accents=True)
     tokenizer.pre_tokenizer = BertPreTokenizer()
@@ -54,7 +54,7 @@ def train_tokenizer(lines: Iterable[str], *, size: int) -> Tokenizer:
 
 
 def _with_spelled_alphabet(lines: Iterable[str]) -> Iterator[str]:
-    """The lines, and each letter inside a word: its `##` piece must exist for unseen words to be spelled."""
+    """Yield the lines, then each letter inside a word, so that `##` pieces exist to spell unseen words."""
     yield from lines
     for character in alphabet():
         if character.isalnum():

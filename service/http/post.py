@@ -93,7 +93,7 @@ class PostRoute(APIRoute):
         request.deadline = _deadline(request.state.arrived, body, settings)
         parameters = self._parameters(request)
         value = await answer(
-            self._call(request, body, **parameters), receive, timeout_s=request.deadline.remaining()
+            self._call(request, body=body, **parameters), receive, timeout_s=request.deadline.remaining()
         )
         response = _response(value, request)
         await response(scope, receive, send)

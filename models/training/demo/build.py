@@ -1,4 +1,4 @@
-"""Data and a recipe in, a checkpoint directory out: the whole pipeline, stage by stage.
+"""Makes a checkpoint from data and a recipe, stage by stage.
 
     python -m models.training.demo.build --recipe models/training/demo/recipes/default.yaml \\
         --data ../shared/data --out models/default --work runs/default
@@ -34,15 +34,14 @@ from models.training.data import (
     read_text,
     source_family,
 )
-from models.training.demo.baselines import overlap_probabilities
 from models.training.demo.catalogue import new_catalogue, read_things
 from models.training.demo.dictionary import read_dictionary
 from models.training.demo.export import export
 from models.training.demo.finetune import Sources, Validation, finetune, group_judged
 from models.training.demo.pretrain import MaskedLanguageModel, masked_round
 from models.training.demo.recipe import GradedStage, Recipe, read_recipe
-from models.training.demo.synthetic import new_shelf
-from models.training.demo.titles import title_statistics, words_of
+from models.training.demo.shelf import new_shelf
+from models.training.demo.titles import overlap_probabilities, title_statistics, words_of
 from models.training.embeddings import cooccurrence_vectors
 from models.training.evaluate import (
     by_family,
@@ -60,7 +59,7 @@ RECIPE = Path("models/training/demo/recipes/default.yaml")
 
 
 def build(recipe: Recipe, *, data: Path, out: Path, work: Path) -> dict[str, Any]:
-    """Run every stage of the recipe and write the checkpoint to `out`. Returns what metrics.json holds."""
+    """Run every stage of the recipe and write the checkpoint to `out`. Returns metrics.json's content."""
     work.mkdir(parents=True, exist_ok=True)
     text = read_text(data)
     sources = read_sources(recipe, data)
@@ -90,7 +89,7 @@ def build(recipe: Recipe, *, data: Path, out: Path, work: Path) -> dict[str, Any
 
 
 def read_sources(recipe: Recipe, data: Path) -> Sources:
-    """Products, dictionary, the catalogue, movie queries, and the judged pairs of the training folds only."""
+    """Read products, dictionary, catalogue, movie queries, and judged pairs of the training folds only."""
     dictionary = read_dictionary(read_text(data)["oewn_text"])
     products = read_products(data)
     shelf = new_shelf(products, dictionary, title_statistics(products, dictionary.nouns()))
@@ -103,7 +102,7 @@ def read_sources(recipe: Recipe, data: Path) -> Sources:
 
 
 def validation_rows(recipe: Recipe, data: Path) -> list[Judged]:
-    """The validation folds, with a sample of DBpedia's pairs, which would be most of them."""
+    """Return the validation folds, with a sample of DBpedia's pairs, which otherwise would dominate."""
     rows = read_judged(data, VALIDATION_FOLDS)
     entities = [row for row in rows if source_family(row.source) == "dbpedia"]
     random.Random(0).shuffle(entities)
@@ -113,7 +112,7 @@ def validation_rows(recipe: Recipe, data: Path) -> list[Judged]:
 
 
 def vocabulary_stage(recipe: Recipe, text: dict[str, list[str]], sources: Sources, work: Path) -> Tokenizer:
-    """The tokenizer, trained once."""
+    """Return the tokenizer; train it if the work directory has none."""
     path = work / "tokenizer" / "tokenizer.json"
     if not path.exists():
         lines = [line for source in text.values() for line in source]
@@ -125,7 +124,7 @@ def vocabulary_stage(recipe: Recipe, text: dict[str, list[str]], sources: Source
 
 
 def vectors_stage(recipe: Recipe, tokens: list[list[list[int]]], work: Path) -> Tensor:
-    """The co-occurrence vectors, computed once; contexts begin after the alphabet's entries."""
+    """Return the co-occurrence vectors, computed once. Contexts begin after the alphabet's entries."""
     path = work / "vectors.pt"
     if not path.exists():
         vectors = cooccurrence_vectors(
@@ -141,7 +140,7 @@ def vectors_stage(recipe: Recipe, tokens: list[list[list[int]]], work: Path) -> 
 
 
 def start(recipe: Recipe, vectors: Tensor) -> Model:
-    """The untrained model with its first layers."""
+    """Return the untrained model with its first layers."""
     shape = recipe.network
     return new_model(
         vocab_size=shape.vocabulary,
@@ -181,7 +180,7 @@ def graded_stage(
     validation: list[Judged],
     work: Path,
 ) -> tuple[Model, Progress]:
-    """One graded stage; what it hands on is as the recipe says (`GradedStage`)."""
+    """Run one graded stage; the recipe says which weights it hands on (`GradedStage`)."""
     log.info("stage %s: %d layers, %d steps", stage.name, stage.layers, stage.steps)
     if stage.layers != model.config.num_hidden_layers:
         model = stacked(model, stage.layers)
@@ -209,12 +208,12 @@ def graded_stage(
 
 
 def weights_of(model: Model) -> dict[str, Tensor]:
-    """A copy of the model's weights, which training on leaves as it is."""
+    """Return a copy of the model's weights, which further training does not change."""
     return {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
 def averaged(weights: dict[str, dict[str, Tensor]], shares: dict[str, float]) -> dict[str, Tensor]:
-    """The weighted mean of the models' weights, each under its share's name."""
+    """Return the weighted mean of several models' weights. shares: the weight of each, by name."""
     return {
         name: torch.stack([shares[key] * weights[key][name] for key in shares]).sum(0)
         for name in next(iter(weights.values()))
@@ -222,7 +221,7 @@ def averaged(weights: dict[str, dict[str, Tensor]], shares: dict[str, float]) ->
 
 
 def final_metrics(model: Model, tokenizer: Tokenizer, sources: Sources, data: Path) -> dict[str, Any]:
-    """Temperature from the validation folds; metrics and the lexical baseline on validation and test.
+    """Return the temperature from the validation folds, and metrics of model and baseline on both splits.
 
     "test" and "validation" are the product pairs' figures; "..._by_source" holds every source's.
     """
@@ -242,7 +241,7 @@ def final_metrics(model: Model, tokenizer: Tokenizer, sources: Sources, data: Pa
 
 
 def _versions(data: Path) -> dict[str, str]:
-    with gzip.open(data / "graded.jsonl.gz") as file:  # unpacked: how well it was packed is no matter
+    with gzip.open(data / "graded.jsonl.gz") as file:  # unpacked: the compression does not matter
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
         "torch": torch.__version__,
@@ -253,7 +252,7 @@ def _versions(data: Path) -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m models.training.demo.build",
         description=__doc__,

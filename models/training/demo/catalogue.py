@@ -1,16 +1,5 @@
-"""The kinds of things that shops sell, as written down in `things/`, and graded pairs made from them.
+"""The kinds of things that shops sell, read from data/catalogue and indexed by their names."""
 
-What a title of few words cannot teach: what else a thing is called ("couch"), what can stand in for it
-("futon") and what only goes with it ("slipcover"). Grades as in `models.training.demo.synthetic`:
-
-4     the thing by any of its names, or a narrower kind, with every detail asked for
-3–3.6 the thing, but a detail or the kind asked for is not said
-2.75  what can stand in for it; another branded model
-1.9   what goes with it, whether or not its name says so; 1.5 where the title is the thing that it goes with
-0.7   another thing of the same department; 0 any other
-"""
-
-import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,25 +8,16 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.training.data import Example, graded_target
-from models.training.demo.noise import typed
-from models.training.demo.synthetic import ACCESSORY, JOINTS
-from models.training.demo.titles import STOP_WORDS, Title, stem, stems_of
+from models.training.demo.titles import Title, stem, stems_of
 
 THINGS = Path(__file__).parents[3] / "data" / "catalogue"
-PLAIN = 3.2  # the thing, where a narrower kind is asked for
-SUBSTITUTE = 2.75
-SAME_WORD = 2.2  # another lamp
-MADE_WITH = 1.5  # the thing itself, where what goes with it is asked for
-NEIGHBOUR = 0.7  # of the same department
-SHARED_WORDS = 1.3  # at most, for words in common alone
-LONGEST_NAME = 4  # words of a name that is looked for in titles
+LONGEST_NAME = 4  # most words of a name that is looked for in titles
 
 Roots = tuple[str, ...]
 
 
 class Thing(BaseModel):
-    """A kind of thing: what it is called and what it is not. Names are lower case; `titles` are as written.
+    """A kind of thing and what is related to it. Names are lower case; `titles` are as shops write them.
 
     names: synonyms, the commonest first. kinds: narrower sorts. instead: other things that serve the need.
     goes_with (`with` in the files): accessories, parts, refills. traits: details people add. lines: branded
@@ -58,10 +38,10 @@ class Thing(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Things, the department each is in, and where a name leads; places are indices of `things`.
+    """Things, the department of each, and an index by name. A place is an index of `things`.
 
-    by_name: by the stems of a name, the only thing with it; a name goes before a narrower kind. shelved: by
-    place, titles of real products that are it.
+    by_name: the only thing with a name, by the name's stems; names go before narrower kinds. shelved: titles
+    of real products, by the thing's place.
     """
 
     things: tuple[Thing, ...]
@@ -71,19 +51,8 @@ class Catalogue:
     shelved: Mapping[int, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is asked for: a name of the thing at `place`, and details. kind, line: whether the name is one."""
-
-    place: int
-    name: str
-    details: tuple[str, ...]
-    kind: bool = False
-    line: bool = False
-
-
 def read_things(folder: Path = THINGS) -> dict[str, list[Thing]]:
-    """The things by department, which is their file's name; pydantic.ValidationError names a wrong entry."""
+    """Read the things by department, the name of their file. Raises pydantic.ValidationError."""
     return {
         path.stem: [Thing.model_validate(row) for row in yaml.load(path.read_bytes(), yaml.CSafeLoader)]
         for path in sorted(folder.glob("*.yaml"))
@@ -91,17 +60,17 @@ def read_things(folder: Path = THINGS) -> dict[str, list[Thing]]:
 
 
 def new_catalogue(departments: Mapping[str, Sequence[Thing]], titles: Iterable[Title]) -> Catalogue:
-    """Index the things, and find the read titles that name one of them as what they are."""
-    things = tuple(thing for held in departments.values() for thing in held)
-    where = tuple(department for department, held in departments.items() for _ in held)
+    """Index the things, and assign each title to the thing that it names, if any."""
+    things = tuple(thing for shelf in departments.values() for thing in shelf)
+    where = tuple(department for department, shelf in departments.items() for _ in shelf)
     by_department: defaultdict[str, list[int]] = defaultdict(list)
     for place, department in enumerate(where):
         by_department[department].append(place)
     by_name = _only(things, lambda thing: thing.kinds) | _only(things, lambda thing: thing.names)
     shelved: defaultdict[int, list[str]] = defaultdict(list)
     for title in titles:
-        if (found := _named_in(title, by_name)) is not None:
-            shelved[found].append(title.text)
+        if (named := _named_in(title, by_name)) is not None:
+            shelved[named].append(title.text)
     return Catalogue(
         things,
         where,
@@ -112,7 +81,7 @@ def new_catalogue(departments: Mapping[str, Sequence[Thing]], titles: Iterable[T
 
 
 def _only(things: Sequence[Thing], names_of: Callable[[Thing], Iterable[str]]) -> dict[Roots, int]:
-    """Where the names lead that only one thing has."""
+    """Return the place of the thing for each name that only one thing has."""
     named: defaultdict[Roots, set[int]] = defaultdict(set)
     for place, thing in enumerate(things):
         for name in names_of(thing):
@@ -121,7 +90,7 @@ def _only(things: Sequence[Thing], names_of: Callable[[Thing], Iterable[str]]) -
 
 
 def _named_in(title: Title, by_name: Mapping[Roots, int]) -> int | None:
-    """The thing whose name, the longest there is, ends with the title's first head; None without one."""
+    """Return the thing with the longest name that ends with the title's first head; None without one."""
     stems = [stem(word) for word in title.words]
     for end, root in enumerate(stems, start=1):
         if title.heads and root == title.heads[0]:
@@ -130,218 +99,3 @@ def _named_in(title: Title, by_name: Mapping[Roots, int]) -> int | None:
                     return place
             return None
     return None
-
-
-def thing_pair(catalogue: Catalogue, rng: random.Random) -> Example:
-    """A query for a thing with a title of it, of a substitute, of an accessory or of something else."""
-    place = rng.randrange(len(catalogue.things))
-    wanted = _wanted(place, catalogue.things[place], rng)
-    kind = rng.random()
-    if kind < 0.27:
-        title, grade = _itself(wanted, catalogue, rng)
-    elif kind < 0.48:
-        title, grade = _substitute(wanted, catalogue, rng)
-    elif kind < 0.7:
-        title, grade = _accessory(wanted, catalogue, rng)
-    elif kind < 0.75:
-        return _asked_for_accessory(wanted, catalogue, rng)
-    else:
-        pool = catalogue.by_department[catalogue.departments[place]]
-        other = rng.choice(pool) if kind < 0.82 else rng.randrange(len(catalogue.things))
-        title = _title_of(other, catalogue, rng)
-        grade = _unrelated_grade(wanted, other, title, catalogue)
-    return Example(typed(_query(wanted, rng), rng), title, graded_target(grade))
-
-
-def _wanted(place: int, thing: Thing, rng: random.Random) -> Wanted:
-    """A name, a narrower kind or a branded model, with up to two details."""
-    count = rng.choice((0, 0, 0, 1, 1, 2))
-    details = tuple(rng.sample(thing.traits, min(count, len(thing.traits))))
-    kind = rng.random()
-    if thing.lines and kind < 0.2:
-        return Wanted(place, rng.choice(thing.lines), details[:1], line=True)
-    if thing.brands and kind > 0.9:
-        details = (rng.choice(thing.brands), *details[:1])
-    if thing.kinds and kind < 0.4:
-        return Wanted(place, rng.choice(thing.kinds), details[:1], kind=True)
-    return Wanted(place, _name_of(thing, rng), details)
-
-
-def _name_of(thing: Thing, rng: random.Random) -> str:
-    return thing.names[0] if rng.random() < 0.4 else rng.choice(thing.names)
-
-
-def _query(wanted: Wanted, rng: random.Random) -> list[str]:
-    """The words as they will be typed: details mostly first."""
-    before = [detail for detail in wanted.details if rng.random() < 0.75]
-    after = [detail for detail in wanted.details if detail not in before]
-    return " ".join([*before, wanted.name, *after]).lower().split()
-
-
-def _says(text: str, phrase: str) -> bool:
-    """Whether all words of the phrase are in the text."""
-    return set(stems_of(phrase)) <= set(stems_of(text))
-
-
-def _coverage(wanted: Wanted, title: str) -> float:
-    """The share of the details asked for whose words are all in the title; 1 where none were."""
-    found = sum(_says(title, detail) for detail in wanted.details)
-    return found / len(wanted.details) if wanted.details else 1.0
-
-
-def _itself(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple[str, float]:
-    """A title of the thing asked for, and how well it answers."""
-    thing = catalogue.things[wanted.place]
-    if wanted.line and rng.random() < 0.8:
-        title = _title_of_line(wanted.name, thing, rng)
-        return title, _details_grade(wanted, title)
-    if rng.random() < 0.45:
-        title = _title_of(wanted.place, catalogue, rng)
-    else:
-        narrow = thing.kinds and rng.random() < (0.5 if wanted.kind else 0.25)
-        name = rng.choice(thing.kinds) if narrow else _name_of(thing, rng)
-        held = [detail for detail in wanted.details if rng.random() < 0.65]
-        title = _composed(wanted.name if wanted.kind and rng.random() < 0.5 else name, thing, rng, held)
-    if (wanted.line or wanted.kind) and not _says(title, wanted.name):
-        return title, SUBSTITUTE if wanted.line else PLAIN
-    return title, _details_grade(wanted, title)
-
-
-def _details_grade(wanted: Wanted, title: str) -> float:
-    """4 with every detail asked for, else 3 to 3.6."""
-    coverage = _coverage(wanted, title)
-    return 4.0 if coverage == 1.0 else 3.0 + 0.6 * coverage
-
-
-def _substitute(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple[str, float]:
-    """A title of what can be had instead; a little better with the details asked for."""
-    thing = catalogue.things[wanted.place]
-    others = [line for line in thing.lines if line != wanted.name]
-    if wanted.line and others and rng.random() < 0.6:
-        return _title_of_line(rng.choice(others), thing, rng), SUBSTITUTE
-    name = rng.choice(thing.instead)
-    other = catalogue.by_name.get(stems_of(name))
-    held = [detail for detail in wanted.details if rng.random() < 0.5]
-    if other is None:
-        title = _composed(name, thing, rng, held)
-    elif rng.random() < 0.5:
-        title = _title_of(other, catalogue, rng)
-    else:
-        title = _composed(name, catalogue.things[other], rng, held)
-    return title, SUBSTITUTE + (0.15 * _coverage(wanted, title) if wanted.details else 0.0)
-
-
-def _accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple[str, float]:
-    """A title of what goes with the thing: by its own name, "… for the thing", or "thing …"."""
-    thing = catalogue.things[wanted.place]
-    name = rng.choice(thing.goes_with)
-    other = catalogue.by_name.get(stems_of(name))
-    maker = thing if other is None else catalogue.things[other]
-    asked = " ".join([*wanted.details[: rng.choice((0, 0, 1))], wanted.name])
-    if rng.random() < 0.35:
-        asked = f"{rng.choice(thing.brands or ('',))} {_name_of(thing, rng)}".strip()
-    form = rng.random()
-    if other is not None and form < 0.25:
-        title = _title_of(other, catalogue, rng)
-    elif _says(name, wanted.name) or form < 0.5:
-        title = _composed(name, maker, rng, traits=other is not None)
-    elif form < 0.85:
-        title = _composed(name, maker, rng, traits=other is not None)
-        title += f" {rng.choice(JOINTS)} {_titled(asked, rng)}"
-    else:
-        title = _composed(f"{asked} {name}", maker, rng, traits=False)
-    return title, ACCESSORY
-
-
-def _asked_for_accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> Example:
-    """What goes with a thing is asked for: it is the answer (4), the thing itself is not."""
-    thing = catalogue.things[wanted.place]
-    name = rng.choice(thing.goes_with)
-    asked = name
-    if not set(stems_of(wanted.name)) & set(stems_of(name)) and rng.random() < 0.5:
-        asked = f"{wanted.name} {name}" if rng.random() < 0.6 else f"{name} for {wanted.name}"
-    query = typed(asked.lower().split(), rng)
-    if rng.random() < 0.5:
-        title = _composed(name, thing, rng, traits=False)
-        if asked != name:
-            title += f" {rng.choice(JOINTS)} {_titled(wanted.name, rng)}"
-        return Example(query, title, graded_target(4.0))
-    title = _title_of(wanted.place, catalogue, rng)
-    whole = _says(title, name)  # "blender with travel cup" for "travel cup"
-    return Example(query, title, graded_target(2.2 if whole else MADE_WITH))
-
-
-def _unrelated_grade(wanted: Wanted, other: int, title: str, catalogue: Catalogue) -> float:
-    """The grade of some thing's title: by what the catalogue says of the two, else by words in common."""
-    thing, found = catalogue.things[wanted.place], catalogue.things[other]
-    if other == wanted.place:
-        return PLAIN if wanted.kind or wanted.line else _details_grade(wanted, title)
-    own, theirs = _called(thing.names), _called(found.names)
-    if theirs & (own | _called(thing.kinds)) and not (wanted.kind or wanted.line):
-        return _details_grade(wanted, title)
-    if own & _called(found.kinds):
-        return PLAIN
-    own, theirs = own | _called(thing.kinds), theirs | _called(found.kinds)
-    if theirs & _called(thing.instead) or own & _called(found.instead):
-        return SUBSTITUTE
-    if theirs & _called(thing.goes_with):
-        return ACCESSORY
-    if own & _called(found.goes_with):
-        return MADE_WITH
-    if any(mine and name and mine[-1] == name[-1] for mine in own for name in theirs):
-        return SAME_WORD
-    near = catalogue.departments[wanted.place] == catalogue.departments[other]
-    asked = {root for root in stems_of(wanted.name) if root not in STOP_WORDS}
-    shared = len(asked & set(stems_of(title))) / max(1, len(asked))
-    return max(NEIGHBOUR if near else 0.0, SHARED_WORDS * shared)
-
-
-def _called(names: Iterable[str]) -> set[Roots]:
-    return {stems_of(name) for name in names}
-
-
-def _title_of(place: int, catalogue: Catalogue, rng: random.Random) -> str:
-    """A title of the thing: a real product's, one written for it, or one made up."""
-    thing = catalogue.things[place]
-    real = catalogue.shelved.get(place, ())
-    kind = rng.random()
-    if real and kind < 0.4:
-        return rng.choice(real)
-    if kind < 0.75:
-        return rng.choice(thing.titles)
-    narrow = thing.kinds and rng.random() < 0.3
-    return _composed(rng.choice(thing.kinds) if narrow else _name_of(thing, rng), thing, rng)
-
-
-def _title_of_line(line: str, thing: Thing, rng: random.Random) -> str:
-    """A title made up for a branded model; what it is goes mostly with it."""
-    return _composed(
-        line if rng.random() < 0.3 else f"{line} {_name_of(thing, rng)}", thing, rng, branded=False
-    )
-
-
-def _composed(
-    name: str,
-    thing: Thing,
-    rng: random.Random,
-    held: Sequence[str] = (),
-    *,
-    traits: bool = True,
-    branded: bool = True,
-) -> str:
-    """A title made up around a name: perhaps a brand before it, details before and after."""
-    count = rng.choice((0, 0, 1, 1, 2, 3)) if traits else 0
-    details = list(dict.fromkeys([*held, *rng.sample(thing.traits, min(count, len(thing.traits)))]))
-    rng.shuffle(details)
-    branded = branded and bool(thing.brands) and not set(held) & set(thing.brands)
-    brand = rng.choice(thing.brands) if branded and rng.random() < 0.55 else ""
-    split = rng.randint(0, len(details))
-    front = " ".join(part for part in (brand, *details[:split], name) if part)
-    return ", ".join(_titled(part, rng) for part in (front, *details[split:]))
-
-
-def _titled(text: str, rng: random.Random) -> str:
-    """As titles are written: capitals mostly."""
-    if rng.random() < 0.15:
-        return text
-    return " ".join(word[:1].upper() + word[1:] for word in text.split())

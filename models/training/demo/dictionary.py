@@ -10,7 +10,7 @@ _LINE = re.compile(r"^([^:(]{2,120}?)(?: \(([^)]{2,120})\))?: (.{8,})$")
 
 @dataclass(frozen=True, slots=True)
 class Synset:
-    """Words of one meaning, the words one step wider, and what they mean."""
+    """The words of one meaning, the words one step wider, and the definition."""
 
     members: tuple[str, ...]
     hypernyms: tuple[str, ...]
@@ -19,18 +19,18 @@ class Synset:
 
 @dataclass(frozen=True, slots=True)
 class Dictionary:
-    """Synsets, and by word: those it is a member of, as indices in the dictionary's order."""
+    """Synsets, and the indices of the synsets that each word is a member of."""
 
     synsets: tuple[Synset, ...]
     by_member: dict[str, tuple[int, ...]]
     by_hypernym: dict[str, tuple[int, ...]]
 
     def words(self) -> list[str]:
-        """Every single word that is a member of a synset, sorted."""
+        """Return every single word that is a member of a synset, sorted."""
         return sorted(word for word in self.by_member if word.isalpha())
 
     def nouns(self) -> set[str]:
-        """Words with a hypernym for most of their meanings, as nouns and verbs have and adjectives do not."""
+        """Return words with a hypernym for most meanings: nouns and verbs have one, adjectives do not."""
         return {
             word
             for word, places in self.by_member.items()
@@ -38,7 +38,7 @@ class Dictionary:
         }
 
     def synonyms(self, word: str) -> list[str]:
-        """The other members of the synsets of a word."""
+        """Return the other members of the synsets of a word."""
         return [
             other
             for place in self.by_member.get(word, ())

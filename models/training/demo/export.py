@@ -1,4 +1,4 @@
-"""A trained model as a plain Hugging Face checkpoint in 16 bits, checked by loading it again."""
+"""Writes a trained model as a Hugging Face checkpoint in 16 bits, and checks it by loading it again."""
 
 import copy
 import json
@@ -34,11 +34,11 @@ def export(
 
     temperature: kept in config.json under "headroom"; it divides the logits before the softmax.
     Returns the largest difference of a probe's logits between the float32 model and the file read back as
-    float32; raises ValueError where the file does not load whole.
+    float32. Raises ValueError if the file does not load whole.
     """
     written = copy.deepcopy(model).half()
     written.config.headroom = {"temperature": temperature}
-    written.config.hidden_dropout_prob = 0.1  # what most would train on with
+    written.config.hidden_dropout_prob = 0.1  # the usual rate for further training
     written.config.attention_probs_dropout_prob = 0.1
     written.save_pretrained(directory)
     save_tokenizer(tokenizer, directory, max_tokens=model.config.max_position_embeddings)

@@ -1,10 +1,10 @@
-"""Downloads the training data from its public repositories and makes of it what models.training.data reads.
+"""Downloads the training data from public repositories and prepares it for models.training.data.
 
     python -m models.training.demo.fetch --out runs/data
 
-What is there already and has the right SHA-256 is not fetched again, so a run that was cut off goes on where
-it was. The raw files (46 MB, kept in OUT/raw) and their licences are listed in sources/public.yaml. Chorus's
-product text (Icecat) and the movies (CC BY-SA) are to train on: do not commit them.
+Files that are there with the right SHA-256 are not fetched again, so an interrupted run goes on where it
+stopped. The raw files (46 MB, kept in OUT/raw) and their licences are listed in sources/public.yaml. Chorus's
+product text (Icecat) and the movies (CC BY-SA) are for training only: do not commit them.
 """
 
 import argparse
@@ -36,7 +36,7 @@ PAUSES_SECONDS = (1, 4, 15)  # before the second, third and fourth attempt
 
 
 class FetchFailed(ModelError):
-    """A raw file that cannot be had as it was, or data that does not come out as it did."""
+    """A raw file cannot be fetched unchanged, or the prepared data differ from the list."""
 
 
 class _Row(BaseModel):
@@ -62,23 +62,23 @@ class Repository(_Row):
 
 
 class Public(_Row):
-    """public.yaml: where the raw files are, and the SHA-256 of each prepared file's contents."""
+    """The content of public.yaml: where the raw files are, and the SHA-256 of each prepared file."""
 
     repositories: tuple[Repository, ...]
     prepared: dict[str, str]
 
 
 def read_public(path: Path = PUBLIC) -> Public:
-    """The committed list of raw and prepared files."""
+    """Read the committed list of raw and prepared files."""
     return Public.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def fetch(
     public: Public, out: Path, *, server: str = GITHUB, pauses: Sequence[float] = PAUSES_SECONDS
 ) -> None:
-    """Bring `out` to what models.training.data reads, exactly as the shipped model had it.
+    """Put into `out` exactly the data that the shipped model was trained on.
 
-    Raises FetchFailed at the first file that cannot be had, or comes out otherwise; what is done stays.
+    Raises FetchFailed at the first file that cannot be fetched or that differs. Finished files stay.
     """
     download_all(public, out / "raw", server=server, pauses=pauses)
     if differing(public, out):
@@ -89,7 +89,7 @@ def fetch(
 
 
 def download_all(public: Public, raw: Path, *, server: str, pauses: Sequence[float]) -> None:
-    """Download what is not there yet to raw/SOURCE/NAME. Raises FetchFailed at the first failure."""
+    """Download missing files to raw/SOURCE/NAME. Raises FetchFailed at the first failure."""
     for repository in public.repositories:
         for file in repository.files:
             path = raw / repository.source / Path(file.path).name
@@ -104,7 +104,7 @@ def download_all(public: Public, raw: Path, *, server: str, pauses: Sequence[flo
 
 
 def download(url: str, pauses: Sequence[float]) -> bytes:
-    """What is at the URL, tried again after each pause (seconds) while the failure may pass."""
+    """Return the content of a URL; retry after each pause (seconds) if the failure may be temporary."""
     try:
         return _read(url)
     except (OSError, HTTPException) as error:
@@ -127,7 +127,7 @@ def _read(url: str) -> bytes:
 
 
 def difference(content: bytes, file: RawFile) -> str | None:
-    """How the content differs from what the list says; None if it does not."""
+    """Return how the content differs from the list; None if it does not."""
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256 == file.sha256 and len(content) == file.size_bytes:
         return None
@@ -136,12 +136,12 @@ def difference(content: bytes, file: RawFile) -> str | None:
 
 
 def differing(public: Public, out: Path) -> list[str]:
-    """The prepared files that are not there, or hold something else."""
+    """Return the prepared files that are missing or differ."""
     return [name for name, sha256 in public.prepared.items() if _unpacked_sha256(out / name) != sha256]
 
 
 def _unpacked_sha256(path: Path) -> str | None:
-    """None where there is no such file, or not a whole one."""
+    """Return the SHA-256 of the unpacked file; None if it is missing or incomplete."""
     try:
         return hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest()
     except (OSError, EOFError, zlib.error):
@@ -149,7 +149,7 @@ def _unpacked_sha256(path: Path) -> str | None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m models.training.demo.fetch",
         description=__doc__,

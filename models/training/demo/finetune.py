@@ -1,4 +1,4 @@
-"""Graded training: made-up pairs first, then mixed with human labels, chosen by validation."""
+"""Trains on graded pairs, first made-up ones, then mixed with human labels; validation chooses."""
 
 import logging
 import random
@@ -15,10 +15,12 @@ from torch import Tensor
 
 from models.training.batches import Batch, fitted, grouped, padded, tokenized
 from models.training.data import Example, Judged, Target, graded_target, source_family
-from models.training.demo.catalogue import Catalogue, thing_pair
+from models.training.demo.catalogue import Catalogue
+from models.training.demo.catalogue_pairs import thing_pair
 from models.training.demo.noise import typed
 from models.training.demo.pseudo import dictionary_pair, pseudo_pair
-from models.training.demo.synthetic import Shelf, described_pair, product_pair
+from models.training.demo.shelf import Shelf
+from models.training.demo.synthetic import described_pair, product_pair
 from models.training.evaluate import by_family, logits_of, probabilities_of
 from models.training.loop import Progress, Schedule, ordinal_loss, train
 from models.training.network import Model
@@ -33,7 +35,7 @@ MOVIE_TARGETS: Mapping[bool, Target] = {
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Everything pairs are drawn from. judged: by source family, then by query."""
+    """Everything that pairs are drawn from. judged: by source family, then by query."""
 
     shelf: Shelf
     catalogue: Catalogue
@@ -44,7 +46,7 @@ class Sources:
 
 
 def group_judged(rows: Sequence[Judged]) -> dict[str, list[list[Judged]]]:
-    """Rows by source family, and within it by query."""
+    """Group rows by source family, and within it by query."""
     groups: defaultdict[str, defaultdict[str, list[Judged]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         groups[source_family(row.source)][row.query].append(row)
@@ -54,7 +56,7 @@ def group_judged(rows: Sequence[Judged]) -> dict[str, list[list[Judged]]]:
 def mixed_examples(
     sources: Sources, shares: Mapping[str, float], *, count: int, seed: int, index: int
 ) -> list[Example]:
-    """A round of examples, drawn by the shares of the kinds; depends on `seed` and `index` alone."""
+    """Draw a round of examples by the shares of the kinds. It depends on `seed` and `index` alone."""
     rng = random.Random(f"{seed}/{index}")
     make: dict[str, Callable[[], Example]] = {
         "product": lambda: product_pair(sources.shelf, rng),
@@ -79,7 +81,7 @@ def _movie_pair(sources: Sources, rng: random.Random) -> Example:
 
 
 def _judged_pair(sources: Sources, rng: random.Random) -> Example:
-    """A judged pair: first the source, then the query, then a grade, so that none of them dominates."""
+    """Draw a source, then one of its queries, then a grade, so that none of them dominates."""
     families = list(sources.judged_shares)
     family = rng.choices(families, weights=[sources.judged_shares[name] for name in families])[0]
     rows = rng.choice(sources.judged[family])
@@ -87,14 +89,16 @@ def _judged_pair(sources: Sources, rng: random.Random) -> Example:
         grade = rng.choice(sorted({row.grade for row in rows}))
         rows = [row for row in rows if row.grade == grade]
     row = rng.choice(rows)
-    query = row.query if rng.random() < 0.5 else typed(row.query.split(), rng)  # there are few: vary them
+    query = (
+        row.query if rng.random() < 0.5 else typed(row.query.split(), rng)
+    )  # there are few queries, so vary them
     return Example(query, row.title, graded_target(row.grade, smoothing=0.15))
 
 
 def batches_of(
     examples: Sequence[Example], tokenizer: Tokenizer, *, max_tokens: int, batch_tokens: int, seed: int
 ) -> list[Batch]:
-    """The examples as padded batches of like length, in a shuffled order."""
+    """Return the examples as padded batches of similar length, in a shuffled order."""
     queries = tokenized(tokenizer, [example.query for example in examples])
     titles = tokenized(tokenizer, [example.title for example in examples])
     sequences = [fitted(query, title, max_tokens) for query, title in zip(queries, titles, strict=True)]
@@ -153,7 +157,7 @@ def finetune(
 
 @dataclass(slots=True)
 class Validation:
-    """Keeps the weights that rank the validation pairs best; called after every step, looks now and then."""
+    """Keeps the weights that rank the validation pairs best. Called after every step; measures at some."""
 
     model: Model
     tokenizer: Tokenizer
@@ -164,12 +168,12 @@ class Validation:
     last: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        """A resumed stage goes on comparing with the best it had."""
+        """Read the best figure so far, if the stage is resumed."""
         if self.best_path.exists():
             self.best = torch.load(self.best_path, weights_only=True)["score"]
 
     def __call__(self, progress: Progress) -> None:
-        """Measure when it is time."""
+        """Measure if a measurement is due."""
         if time.monotonic() - self.last >= self.every_seconds:
             self.measure(progress)
 
@@ -195,7 +199,7 @@ class Validation:
 
 
 def validation_score(families: Mapping[str, Mapping[str, float]]) -> float:
-    """One number to choose by: product ranking first (ESCI, Chorus), transfer to other text a little."""
+    """Return the number to choose by: mostly product ranking (ESCI, Chorus), a little transfer."""
     weights = {"esci": 1.0, "chorus": 1.0, "socrata": 0.3, "dbpedia": 0.2}
     present = {name: weight for name, weight in weights.items() if name in families}
     total = sum(present.values())

@@ -1,4 +1,4 @@
-"""How people type: misspellings, plurals, joined words, units, fillers, loose order."""
+"""Types words as people do: misspellings, plurals, joined words, units, fillers, loose order."""
 
 import random
 import re
@@ -33,7 +33,7 @@ _MEASURE = re.compile(rf"\b(\d+(?:\.\d+)?)[ -]?({'|'.join(sorted(_UNIT_OF, key=l
 
 
 def typed(words: list[str], rng: random.Random) -> str:
-    """The words as somebody might type them: about half the time exactly so."""
+    """Return the words as somebody might type them: about half the time exactly so."""
     words = list(words)
     if rng.random() < 0.12 and len(words) > 1:
         rng.shuffle(words)
@@ -52,7 +52,7 @@ def typed(words: list[str], rng: random.Random) -> str:
 
 
 def toggled_plural(word: str) -> str:
-    """The other number of a noun, by the regular rule."""
+    """Return the plural of a singular noun or the singular of a plural, by the regular rule."""
     if not word.isalpha() or len(word) < 4:
         return word
     if word.endswith("s"):
@@ -61,7 +61,7 @@ def toggled_plural(word: str) -> str:
 
 
 def misspelled(word: str, rng: random.Random) -> str:
-    """One slip of the fingers in a word of five letters or more; codes and short words are left alone."""
+    """Misspell a word of five letters or more with one slip; codes and short words stay as they are."""
     if not (word.isascii() and word.isalpha()) or len(word) < 5:
         return word
     place = rng.randrange(1, len(word) - 1)

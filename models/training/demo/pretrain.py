@@ -1,7 +1,7 @@
-"""Masked-language-model pre-training on pairs of neighbouring lines.
+"""Pre-trains a masked language model on pairs of neighbouring lines.
 
 The second line of a pair often says what the first one says (a title and its description, a word and its
-definition), so filling a gap is learnt partly by looking across [SEP]: what relevance needs too.
+definition). So the model learns to fill gaps by looking across [SEP], which relevance needs too.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class MaskedLanguageModel(nn.Module):
         self.bias = nn.Parameter(torch.zeros(model.config.vocab_size))
 
     def loss(self, batch: Batch) -> Tensor:
-        """Mean cross-entropy over the masked places, in nats."""
+        """Return the mean cross-entropy over the masked positions, in nats."""
         states = self.encoder.embeddings(input_ids=batch.ids, token_type_ids=batch.segments)  # (B, n, D)
         blocked = (1.0 - batch.mask[:, None, None, :].to(states.dtype)) * torch.finfo(states.dtype).min
         states = self.encoder.encoder(states, attention_mask=blocked).last_hidden_state
@@ -48,7 +48,7 @@ def masked_round(
     batch_tokens: int,
     vocab_size: int,
 ) -> list[Batch]:
-    """A round of masked batches, from the sources by how many lines they have; depends on `index` alone."""
+    """Return a round of masked batches; larger sources give more. It depends on `index` alone."""
     rng = np.random.default_rng([1, index])
     shares = np.array([len(lines) for lines in text], dtype=float)
     picks = rng.choice(len(text), size=pairs, p=shares / shares.sum())
@@ -70,7 +70,7 @@ def masked_round(
 
 
 def _mask(padded: tuple[Tensor, Tensor, Tensor], rng: np.random.Generator, vocab_size: int) -> Batch:
-    """Ask for 15 % of the tokens: 80 % become [MASK], 10 % a random piece, 10 % stay (Devlin et al. 2019)."""
+    """Mask 15 % of the tokens: 80 % become [MASK], 10 % a random piece, 10 % stay (Devlin et al. 2019)."""
     ids, segments, mask = padded
     draw = torch.from_numpy(rng.random(ids.shape))
     asked = (draw < 0.15) & (ids >= len(SPECIAL_TOKENS))

@@ -1,4 +1,4 @@
-"""Pairs that teach an operation, not a vocabulary: random words, and words with their relatives."""
+"""Makes pairs that teach an operation, not a vocabulary: random words, and words with their relatives."""
 
 import random
 from collections.abc import Sequence
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from models.training.data import Example, graded_target
 from models.training.demo.dictionary import Dictionary
 from models.training.demo.noise import misspelled, toggled_plural, typed
-from models.training.demo.synthetic import ACCESSORY, JOINTS
+from models.training.demo.shelf import ACCESSORY
+from models.training.demo.synthetic import JOINTS
 from models.training.demo.titles import stem, stems_of, words_of
 
 _CODE_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def invented_code(rng: random.Random) -> str:
-    """A model number that no shop sells: "x500-bk", "dv7", "4021"."""
+    """Return a model number that no shop sells: "x500-bk", "dv7", "4021"."""
     letters = "".join(rng.choices(_CODE_LETTERS, k=rng.randint(1, 3)))
     digits = str(rng.randrange(10 ** rng.randint(1, 4)))
     ending = rng.choice(("", "", "-" + "".join(rng.choices(_CODE_LETTERS, k=2)), rng.choice(_CODE_LETTERS)))
@@ -21,9 +22,9 @@ def invented_code(rng: random.Random) -> str:
 
 
 def pseudo_pair(lexicon: Sequence[str], rng: random.Random) -> Example:
-    """Random words as query and title, graded by the share of the query's words that the title holds.
+    """Return random words as query and title, graded by the share of the query's words that the title holds.
 
-    What is missing is often replaced by something that looks like it: a shared beginning, another number.
+    A missing word is often replaced by one that looks like it: the same beginning, another number.
     """
     query = [_random_word(lexicon, rng) for _ in range(rng.choice((1, 1, 2, 2, 2, 3, 3, 4, 5)))]
     if rng.random() < 0.3:
@@ -34,7 +35,7 @@ def pseudo_pair(lexicon: Sequence[str], rng: random.Random) -> Example:
     missing = [word for word in query if word not in present]
     title += [_lookalike(word, lexicon, rng) for word in missing if rng.random() < 0.35]
     held = [toggled_plural(word) if rng.random() < 0.15 else word for word in present]
-    if len(held) > 1 and rng.random() < 0.6:  # together and in order, as phrases are
+    if len(held) > 1 and rng.random() < 0.6:  # as a phrase: together and in order
         start = rng.randrange(len(title) + 1)
         title[start:start] = [word for word in (w for w in query) if word in held]
         held = [word for word in held if word not in query]
@@ -48,7 +49,7 @@ def pseudo_pair(lexicon: Sequence[str], rng: random.Random) -> Example:
 
 
 def _made_for(query: Sequence[str], lexicon: Sequence[str], rng: random.Random) -> Example:
-    """What is made for the thing asked for, an accessory, unless the query asks for that as well (4)."""
+    """Return an accessory of the thing asked for, or an exact match (4) if the query names it too."""
     things = [_random_word(lexicon, rng) for _ in range(rng.randint(1, 5))]
     things = [word for word in things if word not in query] or [invented_code(rng)]
     rest = [_random_word(lexicon, rng) for _ in range(rng.choice((0, 0, 0, 1, 2, 4)))]
@@ -64,7 +65,7 @@ def _made_for(query: Sequence[str], lexicon: Sequence[str], rng: random.Random) 
 
 
 def dictionary_pair(dictionary: Dictionary, rng: random.Random) -> Example:
-    """A word with a word or a definition: its own (4), a wider word's (2.5), a sister's (2.2), any (0)."""
+    """Pair a word with a word or definition: its own (4), a wider word's (2.5), a sister's (2.2), any (0)."""
     synset = rng.choice(dictionary.synsets)
     query = rng.choice(synset.members)
     kind = rng.random()
@@ -89,7 +90,7 @@ def _said_of(place: int, dictionary: Dictionary, rng: random.Random) -> str:
 
 
 def _dictionary_example(query: str, said: str, grade: float, rng: random.Random) -> Example:
-    """Sharing the very words never grades below what they say: a sister named alike is at least as near."""
+    """Return the example; a grade is never below what the words in common alone say."""
     asked = set(stems_of(query))
     shared = len(asked & set(stems_of(said))) / max(1, len(asked))
     return Example(typed(query.split(), rng), said, graded_target(max(grade, 3.0 * shared)))
@@ -100,7 +101,7 @@ def _random_word(lexicon: Sequence[str], rng: random.Random) -> str:
 
 
 def _lookalike(word: str, lexicon: Sequence[str], rng: random.Random) -> str:
-    """Another word with the same beginning: the lexicon is sorted, so such words are a few places away."""
+    """Return a word with the same beginning: in the sorted lexicon such words are a few positions away."""
     if any(character.isdigit() for character in word):
         place = rng.randrange(len(word))
         return word[:place] + rng.choice("0123456789") + word[place + 1 :]
@@ -113,7 +114,7 @@ def _lookalike(word: str, lexicon: Sequence[str], rng: random.Random) -> str:
 
 
 def _dressed(words: list[str], rng: random.Random) -> str:
-    """Written as titles are: capitals, a comma or a dash here and there."""
+    """Write words as titles are written: capitals, a comma or a dash here and there."""
     written = [word.capitalize() if rng.random() < 0.5 else word for word in words]
     for place in range(len(written) - 1):
         if rng.random() < 0.12:

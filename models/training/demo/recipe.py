@@ -1,4 +1,4 @@
-"""The recipe of a model: every choice that makes it, in one committed YAML file."""
+"""The recipe of a model: every choice that makes it, in one YAML file."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -14,7 +14,7 @@ class _Section(BaseModel):
 
 
 class Network(_Section):
-    """The shape of the model; `first_layers` is how many it has before it is stacked to `layers`."""
+    """The shape of the model. It starts with `first_layers` and is later stacked to `layers`."""
 
     first_layers: int = 4
     layers: int = 12
@@ -28,7 +28,7 @@ class Network(_Section):
 class Stage(_Section):
     """Steps at a rate, on sequences of up to `max_tokens` tokens, in batches of up to `batch_tokens`.
 
-    Pairs are made, tokenized and sorted by length `pairs_per_round` at a time.
+    `pairs_per_round` pairs at a time are made, tokenized and sorted by length.
     """
 
     steps: int
@@ -40,19 +40,20 @@ class Stage(_Section):
     seed: int = 1
 
     def schedule(self) -> Schedule:
-        """The stage's learning-rate schedule."""
+        """Return the stage's learning-rate schedule."""
         return Schedule(self.steps, self.rate, decay=self.decay)
 
 
 class GradedStage(Stage):
     """A stage on graded pairs: `shares` by kind of pair; `layers` to grow to before it starts.
 
-    It begins with what the stage before it handed on, or with a weighted mean of what earlier stages did
-    (`begins_with`: shares by stage).
+    It begins with the weights that the stage before it handed on, or with a weighted mean of those that
+    earlier stages handed on (`begins_with`: shares by stage).
 
-    What it hands on is `learnt` × its weights + (1 − learnt) × those it began with: a little less fitted to
-    the few human labels, better elsewhere (Wortsman et al. 2022, WiSE-FT). hands_on: whether its weights are
-    those that did best on the validation folds, or its last, where what it teaches is not what they measure.
+    It hands on `learnt` × its weights + (1 − learnt) × the weights it began with, which fit the few human
+    labels a little less and do better elsewhere (Wortsman et al. 2022, WiSE-FT). hands_on: whether "its
+    weights" are the best on the validation folds or the last ones; the last ones suit a stage whose lessons
+    the folds do not measure.
     """
 
     name: str
@@ -66,10 +67,10 @@ class GradedStage(Stage):
 
 
 class Recipe(_Section):
-    """All of it. judged_shares: of the human labels, by source family.
+    """The whole recipe. judged_shares: of the human labels, by source family.
 
-    average: by graded stage, the share that the weights it hands on have in the finished model; none: the
-    last stage's only (Wortsman et al. 2022, model soups).
+    average: the share of each graded stage's weights in the finished model (Wortsman et al. 2022, model
+    soups); if it is empty, the finished model has the last stage's weights.
     """
 
     seed: int = 0
@@ -81,7 +82,7 @@ class Recipe(_Section):
     average: dict[str, float] = {}
 
     def averaged_stages(self) -> set[str]:
-        """The stages whose results are needed again after the next has begun."""
+        """Return the stages whose results are needed again after the next has begun."""
         return {*self.average, *(name for stage in self.graded for name in stage.begins_with)}
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The calibration curve: how often the likeliest grade is right, by how sure the model is of it."""
+"""Draws the calibration curve: how often the likeliest grade is right, by its probability."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from models.training.data import Judged, source_groups
 from models.training.evaluate import Floats
 
 SHOWN = {"products": "ESCI and Chorus", "esci": "ESCI", "chorus": "Chorus", "dbpedia": "DBpedia"}
-"""Groups worth a curve; the others have too few pairs."""
+"""The groups that get a curve; the others have too few pairs."""
 
 _STYLES = (("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "^", ":"), ("#666666", "D", "-."))
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Bins of equal width that hold any pair: mean confidence, share of right grades, number of pairs."""
+    """The bins of equal width that hold a pair: mean confidence, share of right grades, number of pairs."""
 
     confidence: Floats
     accuracy: Floats
@@ -26,7 +26,7 @@ class Curve:
 
 
 def curve(truth: Sequence[int], probabilities: Floats) -> Curve:
-    """The bins that the expected calibration error sums over (Guo et al. 2017).
+    """Return the bins that the expected calibration error sums over (Guo et al. 2017).
 
     truth: (n,) grades; probabilities: (n, grades).
     """
@@ -41,7 +41,7 @@ def curve(truth: Sequence[int], probabilities: Floats) -> Curve:
 
 
 def curves(judged: Sequence[Judged], probabilities: Floats) -> dict[str, Curve]:
-    """A curve for each group of sources in `SHOWN`."""
+    """Return a curve for each group of sources in `SHOWN`."""
     groups = source_groups(judged)
     return {
         name: curve([judged[place].grade for place in groups[name]], probabilities[groups[name]])

@@ -1,4 +1,4 @@
-"""Figures of a finished checkpoint, as the model card prints them.
+"""Prints the figures of a finished checkpoint for the model card.
 
     python -m models.training.demo.report --model models/default --data ../shared/data --folds test \\
         --plot curve.png
@@ -27,10 +27,9 @@ from models.training.data import (
     read_text,
     source_groups,
 )
-from models.training.demo.baselines import overlap_probabilities
 from models.training.demo.dictionary import read_dictionary
 from models.training.demo.reliability import Curve, curves, plot
-from models.training.demo.titles import title_statistics, words_of
+from models.training.demo.titles import overlap_probabilities, title_statistics, words_of
 from models.training.evaluate import (
     Floats,
     by_family,
@@ -41,7 +40,7 @@ from models.training.evaluate import (
 
 
 def predict(directory: Path, pairs: Sequence[tuple[str, str]]) -> Floats:
-    """Calibrated probabilities, (pairs, grades), by transformers in float32."""
+    """Return calibrated probabilities, (pairs, grades), computed by transformers in float32."""
     model = BertForSequenceClassification.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager"
     )
@@ -51,9 +50,9 @@ def predict(directory: Path, pairs: Sequence[tuple[str, str]]) -> Floats:
 
 
 def report(directory: Path, data: Path, folds: str) -> tuple[dict[str, Any], dict[str, Curve]]:
-    """Metrics by source family, each with its interval, and by title length; the calibration curves.
+    """Return metrics by source family, each with its interval, and by title length; the calibration curves.
 
-    Beside the model's stand the ranking metrics of the lexical baseline and of a random order.
+    The ranking metrics of the lexical baseline and of a random order are included.
     """
     rows = read_judged(data, REPORTED_FOLDS[folds])
     probabilities = predict(directory, [(row.query, row.title) for row in rows])
@@ -82,7 +81,7 @@ def _with_intervals(rows: Sequence[Judged], probabilities: Floats) -> dict[str, 
 
 
 def _by_length(rows: Sequence[Judged], probabilities: Floats) -> dict[str, dict[str, float]]:
-    """Accuracy and Spearman of the product pairs, by how many words the title has."""
+    """Return accuracy and Spearman of the product pairs, by how many words the title has."""
     lengths = np.array([len(words_of(row.title)) for row in rows])
     product = np.array([row.source.startswith(("esci", "chorus")) for row in rows])
     result = {}
@@ -99,7 +98,7 @@ def _by_length(rows: Sequence[Judged], probabilities: Floats) -> dict[str, dict[
 
 
 def as_markdown(figures: Mapping[str, Mapping[str, Any]]) -> str:
-    """The report's first table: one row a source family, 95 % intervals in brackets."""
+    """Return the report's first table: one row per source family, 95 % intervals in brackets."""
     lines = [
         "| source | pairs / queries | accuracy | macro-F1 | QWK | Spearman | by word overlap "
         "| NDCG@10 | by word overlap; in random order | ECE |",
@@ -125,7 +124,7 @@ def _cell(metric: Mapping[str, float]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m models.training.demo.report",
         description=__doc__,

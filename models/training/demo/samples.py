@@ -1,4 +1,4 @@
-"""The committed sample sets in data/sample/: ESCI's pairs of the validation and of the test folds.
+"""Writes the committed samples in data/sample/: ESCI's pairs of the validation and test folds.
 
 python -m models.training.demo.samples --data ../shared/data --out data/sample
 """
@@ -16,7 +16,7 @@ SETS = {"calibration": VALIDATION_FOLDS, "test": TEST_FOLDS}
 
 
 def write_samples(data: Path, out: Path) -> dict[str, int]:
-    """Writes NAME.jsonl.gz of query, title and grade for each set; returns the numbers of pairs."""
+    """Write NAME.jsonl.gz of query, title and grade for each set. Returns the numbers of pairs."""
     out.mkdir(parents=True, exist_ok=True)
     counts = {}
     for name, folds in SETS.items():
@@ -27,7 +27,7 @@ def write_samples(data: Path, out: Path) -> dict[str, int]:
 
 
 def zipped(rows: Sequence[Judged]) -> bytes:
-    """The rows as gzipped JSON lines, the same bytes every time."""
+    """Return the rows as gzipped JSON lines, the same bytes every time."""
     buffer = io.BytesIO()
     with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as file:
         for row in rows:
@@ -39,7 +39,7 @@ def zipped(rows: Sequence[Judged]) -> bytes:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m models.training.demo.samples", description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("data/sample"), help="default: %(default)s")

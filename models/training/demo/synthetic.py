@@ -1,26 +1,21 @@
-"""Graded query–title pairs made from product titles: the grade says how much of what was asked for is there.
+"""Makes graded query–title pairs from product titles. The grade says how well a title answers.
 
 4  the thing itself, with everything asked for
 3  the right kind of thing, but a colour, size, number, brand or other detail differs; a little less for a
    thing of a kindred kind ("sneakers" for "sandals")
-2  the thing is only what the title's product is for, or a part of its name: an accessory, a part
+2  the title names the thing, but its product is an accessory or a part of it
 1  details match, but it is another kind of thing
 0  nothing in common
 """
 
 import random
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-from models.training.data import Example, Product, graded_target
-from models.training.demo.dictionary import Dictionary
-from models.training.demo.kinship import kin_by_head
+from models.training.data import Example, graded_target
 from models.training.demo.noise import typed
+from models.training.demo.shelf import ACCESSORY, Query, Shelf, ask_for, graded
 from models.training.demo.titles import (
     COLORS,
     STOP_WORDS,
-    UNITS,
     Title,
     TitleStatistics,
     read_title,
@@ -29,101 +24,17 @@ from models.training.demo.titles import (
     words_of,
 )
 
-ACCESSORY = 1.9  # the grade of what only goes with the thing asked for
-MADE_FOR = frozenset(("for", "fits", "compatible"))
-JOINTS = ("for", "for", "for", "compatible with", "fits")  # between an accessory and its thing, as often
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Words in the order they will be typed; `head` is the stem of the word that names the thing, if any."""
-
-    words: tuple[str, ...]
-    head: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Shelf:
-    """Products with their read titles, and where each word occurs: what near misses are picked from.
-
-    kin: by head, the heads that can stand in for it. made_for: places of titles that say what they are for.
-    """
-
-    products: tuple[Product, ...]
-    titles: tuple[Title, ...]
-    statistics: TitleStatistics
-    dictionary: Dictionary
-    brands: tuple[str, ...]
-    with_word: dict[str, tuple[int, ...]]
-    with_head: dict[str, tuple[int, ...]]
-    kin: dict[str, tuple[str, ...]]
-    made_for: tuple[int, ...]
-
-    def alternative(self, word: str, rng: random.Random) -> str:
-        """Another word of the same class: colour for colour, number for number, brand for brand."""
-        if word in COLORS:
-            return rng.choice(sorted(COLORS - {word}))
-        if word.isdecimal():
-            return str(max(1, int(word) + rng.choice((-4, -2, -1, 1, 2, 3, 4, 10))))
-        if stem(word) in self.statistics.brands:
-            return rng.choice(self.brands)
-        return rng.choice(rng.choice(self.titles).words or (word,))
-
-
-def new_shelf(products: Sequence[Product], dictionary: Dictionary, statistics: TitleStatistics) -> Shelf:
-    """Read every title and index its words."""
-    titles = tuple(read_title(product.title, statistics) for product in products)
-    with_word: defaultdict[str, list[int]] = defaultdict(list)
-    with_head: defaultdict[str, list[int]] = defaultdict(list)
-    for place, title in enumerate(titles):
-        for word in sorted(title.main | title.aside):
-            with_word[word].append(place)
-        for head in title.heads:
-            with_head[head].append(place)
-    return Shelf(
-        tuple(products),
-        titles,
-        statistics,
-        dictionary,
-        tuple(sorted(statistics.brands)),
-        {word: tuple(places) for word, places in with_word.items()},
-        {head: tuple(places) for head, places in with_head.items()},
-        kin_by_head(products, titles, statistics, dictionary),
-        tuple(place for place, title in enumerate(titles) if title.heads and MADE_FOR & {*title.words}),
-    )
-
-
-def graded(query: Query, title: Title, text_stems: frozenset[str], shelf: Shelf) -> float:
-    """How well a title answers a query, 0 to 4, continuous.
-
-    text_stems: the words of the product's description, which count as half present.
-    """
-    details = [word for word in query.words if stem(word) != query.head]
-    rarity = shelf.statistics.rarity
-    total = sum(rarity(word) for word in details)
-    found = sum(rarity(word) * _presence(stem(word), title, text_stems) for word in details)
-    coverage = found / total if total else 1.0
-    if query.head is None:
-        if coverage < 0.99:
-            return min(2.6, 3.2 * coverage)
-        return 4.0 if all(stem(word) in title.main for word in details) else ACCESSORY
-    if query.head in title.heads:
-        return 4.0 if coverage > 0.99 else 2.7 + 0.9 * coverage
-    if query.head in title.main or query.head in title.aside:
-        return ACCESSORY - 0.6 * (1 - coverage)
-    if not set(title.heads).isdisjoint(shelf.kin.get(query.head, ())):
-        return 2.3 + 0.4 * (coverage if details else 0.0)
-    return 1.3 * coverage if details else 0.0
-
-
-def _presence(root: str, title: Title, text_stems: frozenset[str]) -> float:
-    if root in title.main or root in title.aside:
-        return 1.0
-    return 0.5 if root in text_stems else 0.0
+JOINTS = (
+    "for",
+    "for",
+    "for",
+    "compatible with",
+    "fits",
+)  # between an accessory and its thing; "for" is the commonest
 
 
 def product_pair(shelf: Shelf, rng: random.Random) -> Example:
-    """A query for some product, as typed, with that product's title or a near or far miss, and its grade."""
+    """Return a query for a product, as typed, with its title or a near or far miss, and the grade."""
     place = rng.randrange(len(shelf.products))
     query = ask_for(shelf.titles[place], rng)
     while query is None:
@@ -147,7 +58,7 @@ def product_pair(shelf: Shelf, rng: random.Random) -> Example:
 
 
 def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
-    """Another product written as made for what is asked: "drill" with "Bit Set for Drill" or "Drill Bit Set".
+    """Write another product as made for the thing asked for: "Bit Set for Drill" or "Drill Bit Set".
 
     It is an accessory of the thing asked for, unless the query names the accessory too (4).
     """
@@ -174,7 +85,7 @@ def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
 
 
 def _accessory(shelf: Shelf, rng: random.Random) -> Title:
-    """What an accessory's title begins with: a product's title, or only its thing and the words before it."""
+    """Return the start of an accessory's title: a product's title, or its thing and the words before it."""
     made_for = shelf.made_for and rng.random() < 0.5
     chosen = shelf.titles[rng.choice(shelf.made_for)] if made_for else rng.choice(shelf.titles)
     title = _shortened(chosen, shelf.statistics, rng)
@@ -189,13 +100,13 @@ def _accessory(shelf: Shelf, rng: random.Random) -> Title:
 
 
 def _place_of_thing(title: Title) -> int | None:
-    """Which of the title's words, as written, is its first head; None where none is by itself."""
+    """Return the index of the title's first head among its words; None if it is not a word by itself."""
     roots = [stem(word.strip(",.()").lower()) for word in title.text.split()]
     return roots.index(title.heads[0]) if title.heads[0] in roots else None
 
 
 def described_pair(shelf: Shelf, rng: random.Random) -> Example:
-    """Words from a product's description with its title (3.2), one of the same kind (2), or any other (0)."""
+    """Pair words of a description with its title (3.2), a title of the same kind (2) or any other (0)."""
     place = rng.randrange(len(shelf.products))
     words = [word for word in words_of(shelf.products[place].text[:600]) if word not in STOP_WORDS]
     if len(words) < 6:
@@ -218,43 +129,8 @@ def described_pair(shelf: Shelf, rng: random.Random) -> Example:
     )
 
 
-def ask_for(title: Title, rng: random.Random) -> Query | None:
-    """A query that the title answers in full: usually a head and a few details, sometimes details alone."""
-    details = [
-        word
-        for word in dict.fromkeys(title.words)
-        if word not in STOP_WORDS | UNITS and stem(word) not in title.heads
-    ]
-    heads = [word for word in dict.fromkeys(title.words) if stem(word) in title.heads]
-    if heads and rng.random() < 0.8:
-        head = heads[min(len(heads) - 1, int(rng.expovariate(1.5)))]
-        kept = _picked(details, head, title, rng, rng.choice((0, 0, 1, 1, 1, 2, 2, 3, 4)))
-        words = [word for word in title.words if word == head or word in kept]
-        unique = list(dict.fromkeys(words))
-        if rng.random() < 0.6:
-            unique.remove(head)
-            unique.append(head)  # people put the thing last
-        return Query(tuple(unique), stem(head))
-    if len(details) < 2:
-        return None
-    start = rng.randrange(max(1, min(3, len(details) - 1)))
-    return Query(tuple(details[start : start + rng.randint(1, 3)]), None)
-
-
-def _picked(details: list[str], head: str, title: Title, rng: random.Random, count: int) -> set[str]:
-    """Details for a query; the words right before the head ("angle" bracket) are the likeliest."""
-    if not details or not count:
-        return set()
-    place = title.words.index(head)
-    before = [word for word in title.words[max(0, place - 2) : place] if word in details]
-    return {
-        rng.choice(before) if before and rng.random() < 0.5 else rng.choice(details[:12])
-        for _ in range(count)
-    }
-
-
 def _changed(query: Query, shelf: Shelf, rng: random.Random) -> Query:
-    """The query with one detail asked for differently, one more asked for, or for a kindred thing."""
+    """Change one detail of the query, add one, or ask for a kindred thing."""
     words = list(query.words)
     if query.head in shelf.kin and rng.random() < 0.3:
         other = rng.choice(shelf.kin[query.head])
@@ -272,7 +148,7 @@ def _changed(query: Query, shelf: Shelf, rng: random.Random) -> Query:
 
 
 def _near(query: Query, place: int, shelf: Shelf, rng: random.Random) -> int:
-    """Another product that shares the query's head or one of its details, or has a kindred head."""
+    """Draw another product that shares the query's head or a detail, or that has a kindred head."""
     pools = [shelf.with_word.get(stem(word), ()) for word in query.words]
     if query.head:
         pools += [shelf.with_head.get(query.head, ())] * 2
@@ -285,12 +161,12 @@ def _near(query: Query, place: int, shelf: Shelf, rng: random.Random) -> int:
     if query.head in shelf.titles[other].heads and rng.random() < 0.4:
         other = rng.choice(
             shelf.with_word[query.head]
-        )  # a second try for "drill bit" where "drill" is asked for
+        )  # a second try for "drill bit" if "drill" is asked for
     return other
 
 
 def _reworded(query: Query, shelf: Shelf, rng: random.Random) -> list[str]:
-    """The query with a word replaced by a synonym now and then, or a compound split; the grade stays."""
+    """Sometimes replace a word by a synonym or split a compound; the grade stays."""
     words = list(query.words)
     place = rng.randrange(len(words))
     word = words[place]
@@ -303,7 +179,7 @@ def _reworded(query: Query, shelf: Shelf, rng: random.Random) -> list[str]:
 
 
 def _split(word: str, statistics: TitleStatistics) -> str:
-    """A compound as two words where titles know both: "dishwasher" is "dish washer". Other words stay."""
+    """Split a compound if titles know both parts: "dishwasher" is "dish washer". Other words stay."""
     for at in range(4, len(word) - 3):
         left, right = word[:at], word[at:]
         if stem(left) in statistics.idf and stem(right) in statistics.headness:
@@ -312,12 +188,12 @@ def _split(word: str, statistics: TitleStatistics) -> str:
 
 
 def _ended(text: str) -> str:
-    """A title cut short, without the comma or bracket it was cut at."""
+    """Return a title that was cut, without the comma or bracket at the cut."""
     return text.rstrip(" ,-|(")
 
 
 def _shortened(title: Title, statistics: TitleStatistics, rng: random.Random) -> Title:
-    """The title, or its beginning: other shops' titles are shorter."""
+    """Return the title, or its beginning: other shops' titles are shorter."""
     written = title.text.split()
     if len(written) > 8 and rng.random() < 0.6:
         return read_title(_ended(" ".join(written[: rng.randint(5, 16)])), statistics)

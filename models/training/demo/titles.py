@@ -1,4 +1,4 @@
-"""How a product title is read: which word names the thing, what describes it, and what it is meant for."""
+"""Parses product titles: which word names the thing, what describes it, and what it is meant for."""
 
 import math
 import re
@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from models.training.data import Product
+import numpy as np
+from numpy.typing import NDArray
+
+from models.training.data import GRADES, Judged, Product
 
 _TOKEN = re.compile(r"[a-z0-9]+(?:[.'’][a-z0-9]+)*|[^\sa-z0-9]")
 
@@ -34,12 +37,12 @@ UNITS = _set(
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, lower case, punctuation dropped: "12-Gauge Angle" is 12, gauge, angle."""
+    """Return the words of a text, lower case, punctuation dropped: "12-Gauge Angle" is 12, gauge, angle."""
     return [token for token in _TOKEN.findall(text.lower()) if token[0].isalnum()]
 
 
 def stem(word: str) -> str:
-    """The word without a plural's ending, so that "boxes" and "box" count as one."""
+    """Return the word without a plural's ending, so that "boxes" and "box" count as one."""
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
     if len(word) > 4 and word.endswith(("ches", "shes", "xes", "sses")):
@@ -48,12 +51,12 @@ def stem(word: str) -> str:
 
 
 def stems_of(text: str) -> tuple[str, ...]:
-    """The stems of a text's words, in order."""
+    """Return the stems of a text's words, in order."""
     return tuple(stem(word) for word in words_of(text))
 
 
 def weighted_overlap(query: str, title: str, rarity: Callable[[str], float]) -> float:
-    """The share of the query's words, each weighted by its rarity, that the title holds, in [0, 1].
+    """Return the share of the query's words, each weighted by its rarity, that the title has, in [0, 1].
 
     Words are compared as stems; `rarity` is asked for words as written. 0 for a query without words.
     """
@@ -65,10 +68,10 @@ def weighted_overlap(query: str, title: str, rarity: Callable[[str], float]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Title:
-    """A title read into its parts; words are stems unless said otherwise.
+    """A parsed title; words are stems unless said otherwise.
 
     words: as written, in order. heads: what the thing is ("holder" in "napkin holder for kitchen").
-    main: everything said about the thing itself. aside: what follows "for", "with" and the like.
+    main: everything said about the thing itself. aside: the words after "for", "with" and the like.
     """
 
     text: str
@@ -80,7 +83,7 @@ class Title:
 
 @dataclass(frozen=True, slots=True)
 class TitleStatistics:
-    """What all titles together tell: how rare a word is, and which words close a noun phrase.
+    """Statistics of all titles: how rare a word is, and which words end a noun phrase.
 
     idf: by stem, natural log of titles / titles with it. unseen_idf: for a word in no title.
     headness: by stem, how often a phrase ends right after it, 0 to 1; only for words that can name a thing.
@@ -94,7 +97,7 @@ class TitleStatistics:
     brands: frozenset[str]
 
     def rarity(self, word: str) -> float:
-        """The word's IDF."""
+        """Return the word's IDF."""
         return self.idf.get(stem(word), self.unseen_idf)
 
 
@@ -155,3 +158,14 @@ def read_title(text: str, statistics: TitleStatistics, *, headness: float = 0.3)
         if ends_phrase and not inside_aside:
             heads.append(root)
     return Title(text, tuple(words), tuple(dict.fromkeys(heads)), frozenset(main), frozenset(aside - main))
+
+
+def overlap_probabilities(judged: Sequence[Judged], statistics: TitleStatistics) -> NDArray[np.float64]:
+    """Return word overlap as probabilities, (pairs, grades): the expected grade rises with the overlap.
+
+    Only ranking metrics (Spearman, NDCG) mean anything for it.
+    """
+    overlap = np.array([weighted_overlap(row.query, row.title, statistics.rarity) for row in judged])
+    result = np.zeros((len(judged), len(GRADES)))
+    result[:, 0], result[:, -1] = 1 - overlap, overlap
+    return result

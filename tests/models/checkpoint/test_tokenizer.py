@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from models.checkpoint.tokenizer import PairTokenizer, kept_tokens, word_segments
-from models.errors import ModelError, UnsupportedCheckpoint
-from tests.checkpoints import VOCABULARY, write_checkpoint, write_vocabulary
+from models.errors import ModelError
+from tests.checkpoints import VOCABULARY, write_checkpoint
+from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
 
-SIZE = len(VOCABULARY)
 TEXTS = [
     "",
     "Angle Bracket",
@@ -41,36 +40,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tokenizer(checkpoint: Path) -> PairTokenizer:
     return PairTokenizer.load(checkpoint, max_tokens=64, vocab_size=SIZE)
-
-
-def library_tokenizer(**normalizer: Any) -> Tokenizer:
-    """The tokenizers library's own BERT pipeline, as a tokenizer.json holds it."""
-    tokenizer = Tokenizer(models.WordPiece({w: i for i, w in enumerate(VOCABULARY)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    tokenizer.add_special_tokens(VOCABULARY[:5])
-    return tokenizer
-
-
-def write(directory: Path, tokenizer: Tokenizer, config: dict[str, Any] | None = None) -> Path:
-    write_checkpoint(directory)
-    (directory / "vocab.txt").unlink()
-    tokenizer.save(str(directory / "tokenizer.json"))
-    (directory / "tokenizer_config.json").unlink()
-    if config is not None:
-        (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    return directory
-
-
-def load(directory: Path, max_tokens: int = 64, vocab_size: int = SIZE) -> PairTokenizer:
-    return PairTokenizer.load(directory, max_tokens=max_tokens, vocab_size=vocab_size)
-
-
-def refusal(directory: Path, **options: int) -> str:
-    with pytest.raises(UnsupportedCheckpoint) as caught:
-        load(directory, **options)
-    return str(caught.value)
 
 
 def assert_like_transformers(directory: Path, max_tokens: int) -> None:
@@ -314,89 +283,3 @@ def test_threads_share_the_cache_without_mixing_texts(checkpoint: Path) -> None:
 def test_a_lone_surrogate_is_named_not_a_crash(tokenizer: PairTokenizer, text: str) -> None:
     with pytest.raises(ModelError, match=r"lone surrogate U\+D[8-F]"):
         tokenizer.encode([("lamp", text)])
-
-
-def test_a_checkpoint_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    assert "neither tokenizer.json nor vocab.txt" in refusal(tmp_path)
-
-
-def test_a_tokenizer_larger_than_the_model_is_refused(checkpoint: Path) -> None:
-    assert f"embeddings end at {SIZE - 2}" in refusal(checkpoint, vocab_size=SIZE - 1)
-
-
-def test_a_window_without_room_is_refused(checkpoint: Path) -> None:
-    assert "3 tokens" in refusal(checkpoint, max_tokens=3)
-
-
-@pytest.mark.parametrize("missing", ["[CLS]", "[SEP]", "[UNK]"])
-def test_a_vocabulary_without_a_special_token_is_refused(tmp_path: Path, missing: str) -> None:
-    write_vocabulary(tmp_path)
-    kept = [token for token in VOCABULARY if token != missing]
-    (tmp_path / "vocab.txt").write_text("\n".join(kept), encoding="utf-8")
-
-    assert f"has no {missing}" in refusal(tmp_path)
-
-
-def test_special_tokens_may_have_other_names(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("<cls>\n<sep>\n<unk>\nlamp\n", encoding="utf-8")
-    config = {"cls_token": "<cls>", "sep_token": {"content": "<sep>"}, "unk_token": "<unk>"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    tokenizer = load(tmp_path)
-    pair = tokenizer.encode([("lamp", "desk")])[0]
-
-    assert tokenizer.tokens(pair) == ["<cls>", "lamp", "<sep>", "<unk>", "<sep>"]
-    assert pair.unknown_tokens == 1
-
-
-def roberta(tokenizer: Tokenizer) -> None:
-    tokenizer.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
-
-
-def one_type(tokenizer: Tokenizer) -> None:
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-
-
-def bare(tokenizer: Tokenizer) -> None:
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
-
-
-@pytest.mark.parametrize("change", [roberta, one_type, bare])
-def test_a_tokenizer_that_makes_other_pairs_is_refused(
-    tmp_path: Path, change: Callable[[Tokenizer], None]
-) -> None:
-    source = library_tokenizer()
-    change(source)
-
-    assert "not [CLS] query [SEP] title [SEP] with types 0 and 1" in refusal(write(tmp_path, source))
-
-
-def test_a_tokenizer_that_is_not_wordpiece_is_refused(tmp_path: Path) -> None:
-    source = Tokenizer(models.WordLevel({w: i for i, w in enumerate(VOCABULARY)}, unk_token="[UNK]"))
-
-    assert "WordLevel, not BERT's WordPiece" in refusal(write(tmp_path, source))
-
-
-def test_a_tokenizer_class_that_a_vocabulary_cannot_give_is_refused(tmp_path: Path) -> None:
-    write_vocabulary(tmp_path)
-    config = {"tokenizer_class": "BertJapaneseTokenizer"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-
-    assert "BertJapaneseTokenizer" in refusal(tmp_path)
-
-
-def test_tokens_added_to_a_vocabulary_are_refused_not_ignored(tmp_path: Path) -> None:
-    write_vocabulary(tmp_path)
-    (tmp_path / "added_tokens.json").write_text(json.dumps({"simpson-tie": SIZE}), encoding="utf-8")
-
-    assert "'simpson-tie' was added" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "vocab.txt"])
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe\x00"])
-def test_a_broken_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:
-    write_vocabulary(tmp_path)
-    (tmp_path / name).write_bytes(content)
-
-    assert name in refusal(tmp_path)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from models.training.data import Judged
-from models.training.demo.baselines import overlap_probabilities
-from models.training.demo.titles import TitleStatistics, weighted_overlap
+from models.training.demo.titles import TitleStatistics, overlap_probabilities, weighted_overlap
 from models.training.evaluate import (
     by_family,
     calibrated_temperature,

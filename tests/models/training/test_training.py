@@ -26,7 +26,7 @@ from models.training.demo.export import PROBES, export
 from models.training.demo.finetune import Sources, finetune, group_judged
 from models.training.demo.pretrain import MaskedLanguageModel, masked_round
 from models.training.demo.report import predict
-from models.training.demo.synthetic import new_shelf
+from models.training.demo.shelf import new_shelf
 from models.training.demo.titles import title_statistics
 from models.training.evaluate import logits_of
 from models.training.loop import Schedule

@@ -18,9 +18,10 @@ from models.compress.quantize import quantize
 from models.head_mask import HeadMask
 from models.quality.labelled import read_labelled
 from models.training import tuning
+from models.training.epochs import grade_weights
 from models.training.job import Options, Scratch, read_split
 from models.training.plan import plan_for
-from models.training.tuning import grade_weights, tune
+from models.training.tuning import tune
 
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "steel", "cable"]
 

@@ -1,11 +1,11 @@
-"""The training data, made from the raw files of its public sources.
+"""Makes the training data from the raw files of public sources.
 
-One module a source, each says where its files come from and what they look like: `esci`, `chorus`,
+Each source has a module, which says where its files come from and what they look like: `esci`, `chorus`,
 `dbpedia`, `socrata` (judged pairs) and `wordnet` (text). `public.yaml` lists every raw file by repository,
-commit and SHA-256; models.training.demo.fetch downloads them. MSRD's movies are used as they come.
+commit and SHA-256; models.training.demo.fetch downloads them. MSRD's movies are used unchanged.
 
-From the listed files `prepare` gives exactly what the shipped model was trained on, sampled pairs included:
-`prepared` in public.yaml holds the SHA-256 of each file it writes, and fetch compares.
+From these files `prepare` writes exactly the data that the shipped model was trained on, sampled pairs
+included: `prepared` in public.yaml holds the SHA-256 of each file, and fetch compares.
 """
 
 import json

@@ -22,7 +22,7 @@ _ATTRIBUTE_PREFIX = len("attr_t_")
 
 
 def judged_pairs(folder: Path) -> Iterator[Pair]:
-    """Rated pairs, graded by the three ratings where they are there and by the agreed one otherwise."""
+    """Return the rated pairs, graded by the three ratings if there are three, else by the agreed one."""
     title = {product["id"]: product["title"] for product in _products(folder)}
     votes = {
         (row["query"], row["docid"]): [int(row[f"agent_{agent}_rating"]) for agent in (1, 2, 3)]
@@ -34,7 +34,7 @@ def judged_pairs(folder: Path) -> Iterator[Pair]:
 
 
 def titles(folder: Path) -> Iterator[dict[str, str | None]]:
-    """Of each product: id, title, supplier and short description."""
+    """Return each product's id, title, supplier and short description."""
     for product in _products(folder):
         yield {
             "id": product["id"],
@@ -45,7 +45,7 @@ def titles(folder: Path) -> Iterator[dict[str, str | None]]:
 
 
 def text_lines(folder: Path) -> Iterator[str]:
-    """Of each product: title, short description, and "SUPPLIER MODEL - ATTRIBUTE: VALUE, ..."."""
+    """Return each product's title, short description, and "SUPPLIER MODEL - ATTRIBUTE: VALUE, ..."."""
     for product in _products(folder):
         yield product["title"]
         if product.get("short_description"):

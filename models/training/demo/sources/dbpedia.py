@@ -15,11 +15,11 @@ from urllib.parse import unquote
 
 from models.training.demo.sources.judging import Pair
 
-AGREED = 0.4  # the agreement of the crowd from which a 2 counts as exact
+AGREED = 0.4  # if the crowd agrees at least so much, a 2 counts as exact
 
 
 def judged_pairs(folder: Path) -> Iterator[Pair]:
-    """Every judged entity, in the file's order."""
+    """Return every judged entity, in the file's order."""
     queries = dict(_rows(folder / "queries-v2.txt"))
     agreement = {
         (query, entity): crowd for query, entity, crowd, _ in _rows(folder / "annotator_agreements.tsv")
@@ -29,7 +29,7 @@ def judged_pairs(folder: Path) -> Iterator[Pair]:
 
 
 def five_grades(grade: int, agreement: float) -> int:
-    """The grade (0 to 4) of a 0, a 1 or a 2, by how far the crowd agreed on it."""
+    """Return the grade (0 to 4) of a 0, a 1 or a 2, by how far the crowd agreed on it."""
     if grade == 0:
         return 0 if agreement == 1 else 1
     if grade == 1:
@@ -38,7 +38,7 @@ def five_grades(grade: int, agreement: float) -> int:
 
 
 def _title(entity: str) -> str:
-    """<dbpedia:Caf%C3%A9_au_lait> is "Café au lait"."""
+    """Return an entity's title: <dbpedia:Caf%C3%A9_au_lait> is "Café au lait"."""
     return unquote(entity.removeprefix("<dbpedia:").removesuffix(">")).replace("_", " ")
 
 

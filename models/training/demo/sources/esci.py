@@ -9,7 +9,7 @@ Files:
   ("Exact" or "E", ...).
 
 The 150 queries' ratings are gains: 100 exact, 10 substitute, 1 complement, 0 irrelevant. An irrelevant
-product was retrieved for the query all the same, hence grade 1; grade 0 is a product of another query.
+product was at least retrieved for the query, so it gets grade 1; grade 0 is a product of another query.
 """
 
 import csv
@@ -28,7 +28,7 @@ UNRELATED_PER_QUERY = 8
 
 
 def judged_pairs(folder: Path) -> Iterator[Pair]:
-    """The 150 queries' pairs, in the file's order."""
+    """Return the 150 queries' pairs, in the file's order."""
     titles = {product["asin"]: product["title"] for product in _products(folder)}
     judgments = json.loads((folder / "esci_us_judgments.json").read_text(encoding="utf-8"))
     for judged in judgments["judgmentRatings"]:
@@ -38,9 +38,9 @@ def judged_pairs(folder: Path) -> Iterator[Pair]:
 
 
 def unrelated_pairs(folder: Path) -> Iterator[Pair]:
-    """For each of the 150 queries, products of other queries that share no word with it: grade 0.
+    """Return pairs of grade 0: each of the 150 queries with products of others that share no word with it.
 
-    The seed makes them the same ones every time, as long as Python does not change random.choice.
+    The seed makes them the same every time, unless Python changes random.choice.
     """
     own: dict[str, set[str]] = {}
     for query, title, _ in judged_pairs(folder):
@@ -58,7 +58,7 @@ def unrelated_pairs(folder: Path) -> Iterator[Pair]:
 
 
 def extra_pairs(folder: Path) -> Iterator[Pair]:
-    """The pairs of other queries."""
+    """Return the pairs of other queries."""
     for name in ("esci.csv", "sample_2c_full_data.csv"):
         with (folder / name).open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
@@ -66,7 +66,7 @@ def extra_pairs(folder: Path) -> Iterator[Pair]:
 
 
 def text_lines(folder: Path) -> Iterator[str]:
-    """Of each product: title and brand, each bullet point, the description."""
+    """Return each product's title and brand, bullet points and description."""
     for product in _products(folder):
         yield f"{product['title'].strip()} {product['brand'] or ''}".strip()
         bullets = (product["bullet_points"] or "").split("\n")

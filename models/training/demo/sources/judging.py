@@ -1,4 +1,4 @@
-"""What every judged source shares: votes to a grade, repeated pairs to one, and a query's fold."""
+"""Rules that every judged source shares: a grade from votes, one pair from repeated ones, a query's fold."""
 
 import hashlib
 import statistics
@@ -10,7 +10,7 @@ Pair = tuple[str, str, int]  # query, title, grade from 0 to 4
 
 
 def grade_of_votes(votes: Sequence[int]) -> int:
-    """The grade (0 to 4) of votes from 0 to 3, by their mean: 0, (0, 1], (1, 2), [2, 3), 3."""
+    """Return the grade (0 to 4) of votes from 0 to 3, by their mean: 0, (0, 1], (1, 2), [2, 3), 3."""
     total, count = sum(votes), len(votes)
     if total <= count:
         return 0 if total == 0 else 1
@@ -20,12 +20,12 @@ def grade_of_votes(votes: Sequence[int]) -> int:
 
 
 def fold_of(query: str) -> int:
-    """The fold (0 to 9) of a query: SHA-1 of its lower-cased UTF-8, as one big-endian number, modulo 10."""
+    """Return a query's fold (0 to 9): SHA-1 of its lower-case UTF-8, as a big-endian number, modulo 10."""
     return int.from_bytes(hashlib.sha1(query.lower().encode()).digest()) % 10
 
 
 def merged(sources: Mapping[str, Iterable[Pair]]) -> list[Judged]:
-    """Each (query, title) once, where it first occurred, with the lower median of its grades."""
+    """Return each (query, title) once, in order of first occurrence, with the lower median of its grades."""
     first: dict[tuple[str, str], str] = {}
     grades: dict[tuple[str, str], list[int]] = {}
     for source, pairs in sources.items():

@@ -1,4 +1,4 @@
-"""Open English WordNet: what words mean, what they are a kind of, and how they are used.
+"""Open English WordNet: definitions of words, the wider words, and examples.
 
 Files, src/yaml/ of globalwordnet/english-wordnet without the entries: adj.*, adv.*, noun.* and verb.*.yaml,
 each a mapping from a synset's id to its members, definition, example and hypernym (ids), all lists. An
@@ -16,7 +16,7 @@ MEMBERS_PER_HYPERNYM = 2
 
 
 def text_lines(folder: Path) -> Iterator[str]:
-    """Of each synset "members (hypernyms): definition", then its examples, each a line."""
+    """Return a line "members (hypernyms): definition" per synset, then a line per example."""
     synsets: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.yaml")):
         with path.open(encoding="utf-8") as file:
@@ -33,7 +33,7 @@ def text_lines(folder: Path) -> Iterator[str]:
 
 
 def _sentence(example: str | Mapping[str, str]) -> str:
-    """A quotation is the line "SOURCE text: TEXT", both as YAML writes them: that is what was trained on."""
+    """Return an example as a line; a quotation is "SOURCE text: TEXT" as YAML writes it, as in training."""
     if isinstance(example, str):
         return example
     return f"{_as_yaml(example['source'])} text: {_as_yaml(example['text'])}"

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Writes files whole or not at all."""
 
 import gzip
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name first, so that a killed run never leaves half of it."""
+    """Write a file under another name first, so that a killed run never leaves half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     partial.write_bytes(content)

@@ -8,13 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from models.training.data import Product
-from models.training.demo.catalogue import (
-    Catalogue,
-    Thing,
-    new_catalogue,
-    read_things,
-    thing_pair,
-)
+from models.training.demo.catalogue import Catalogue, Thing, new_catalogue, read_things
+from models.training.demo.catalogue_pairs import thing_pair
 from models.training.demo.titles import read_title, stems_of, title_statistics
 
 QUADRUPLES = Path("tests/fixtures/quadruples.tsv")

@@ -1,0 +1,116 @@
+"""Measures a network in training on the validation pairs and keeps the best epoch."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from models.checkpoint.tokenizer import PairTokenizer
+from models.device import autocast
+from models.quality.evaluation import Evaluation
+from models.quality.labelled import LabelledPair
+from models.training.batches import grouped
+from models.training.epochs import padded_batch, targets
+from models.training.evaluate import probabilities_of
+from models.training.job import Options
+from models.training.loop import ordinal_loss
+from models.training.network import Model
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How good the network is at one time.
+
+    loss: the training loss on the validation pairs. metrics: those of models.quality.evaluation.
+    """
+
+    loss: float
+    metrics: dict[str, float]
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """Return a key that is larger if better: mean of Spearman and NDCG@10 if defined, then the loss."""
+        ranking = [self.metrics[name] for name in ("spearman", "ndcg10") if np.isfinite(self.metrics[name])]
+        return float(np.mean(ranking)) if ranking else -1.0, -self.loss
+
+
+@dataclass(slots=True)
+class Best:
+    """The weights of the epoch that did best on the validation pairs, and how good they are."""
+
+    path: Path
+    standing: Standing | None = None
+    epoch: int = 0
+
+
+def logits_of(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPair]) -> np.ndarray:
+    """Return the logits of the pairs, (n, grades) float64, in their order."""
+    encoded = tokenizer.encode([(pair.query, pair.title) for pair in pairs])
+    logits = np.zeros((len(pairs), model.config.num_labels))
+    device = next(model.parameters()).device
+    model.eval()
+    with torch.no_grad(), autocast(device):
+        for rows in grouped([len(pair) for pair in encoded], batch_tokens=8192):
+            empty = torch.empty(0)
+            batch = padded_batch([encoded[i] for i in rows], empty, empty).to(device)
+            output = model(input_ids=batch.ids, token_type_ids=batch.segments, attention_mask=batch.mask)
+            logits[rows] = output.logits.double().cpu().numpy()
+    model.train()
+    return logits
+
+
+def loss_on(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPair], options: Options) -> float:
+    """Return the training loss on these pairs, without dropout."""
+    return _loss(logits_of(model, tokenizer, pairs), pairs, options)
+
+
+def _loss(logits: np.ndarray, pairs: Sequence[LabelledPair], options: Options) -> float:
+    labels, weights = targets(pairs, options)
+    loss = ordinal_loss(torch.from_numpy(logits), labels, weights, distance_weight=options.distance_weight)
+    return float(loss)
+
+
+def standing(
+    model: Model, tokenizer: PairTokenizer, validation: Sequence[LabelledPair], options: Options
+) -> Standing:
+    """Measure the model on the validation pairs."""
+    logits = logits_of(model, tokenizer, validation)
+    metrics = evaluation_of(validation, probabilities_of(logits, 1.0)).metrics()
+    return Standing(_loss(logits, validation, options), metrics)
+
+
+def keep_if_best(
+    model: Model,
+    tokenizer: PairTokenizer,
+    validation: Sequence[LabelledPair],
+    options: Options,
+    best: Best,
+    epoch: int,
+) -> None:
+    """Measure an epoch on the validation pairs; keep its weights if no epoch before was better."""
+    now = standing(model, tokenizer, validation, options)
+    report(f"epoch {epoch}", now)
+    if best.standing is None and best.path.exists():  # a resumed run
+        saved = torch.load(best.path, weights_only=True)
+        best.standing, best.epoch = Standing(saved["loss"], saved["metrics"]), saved["epoch"]
+    if best.standing is None or now.order > best.standing.order:
+        best.standing, best.epoch = now, epoch
+        torch.save({"model": model.state_dict(), "epoch": epoch, **asdict(now)}, best.path)
+
+
+def report(when: str, now: Standing) -> None:
+    """Log a standing."""
+    log.info(
+        "%s: validation loss %.4f  qwk %.4f  spearman %.4f  ndcg10 %.4f",
+        *(when, now.loss, *(now.metrics[name] for name in ("qwk", "spearman", "ndcg10"))),
+    )
+
+
+def evaluation_of(pairs: Sequence[LabelledPair], probabilities: np.ndarray) -> Evaluation:
+    """Return the evaluation of predicted probabilities, (n, grades), against the pairs' grades."""
+    return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities)

@@ -1,0 +1,70 @@
+"""The network that `headroom train` starts from: a checkpoint's, or a new one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import BertForSequenceClassification
+
+from models.quality.labelled import LabelledPair
+from models.training.batches import tokenized
+from models.training.embeddings import cooccurrence_vectors
+from models.training.job import Job, Options, Scratch
+from models.training.network import Model, new_model
+from models.training.vocabulary import alphabet, save_tokenizer, train_tokenizer
+
+
+def start(job: Job) -> tuple[Model, Path]:
+    """Return the model before training, float32, and the directory of its tokenizer's files.
+
+    A checkpoint's temperature is folded into its last layer, so that training goes on from the probabilities
+    that the checkpoint serves.
+    """
+    options = job.options
+    labels = dict(enumerate(options.labels))
+    torch.manual_seed(options.seed)
+    if job.base is None:
+        assert isinstance(options.base, Scratch)
+        return _from_scratch(options, options.base, job.training, options.work / "tokenizer")
+    directory, config = job.base
+    model = BertForSequenceClassification.from_pretrained(
+        directory,
+        id2label=labels,
+        label2id={name: grade for grade, name in labels.items()},
+        ignore_mismatched_sizes=True,  # a new number of grades needs a new last layer
+        dtype=torch.float32,
+        attn_implementation="eager",  # trains twice as fast as sdpa on a CPU under bf16 autocast
+    )
+    if len(config.labels) == len(labels):
+        with torch.no_grad():
+            for part in model.classifier.parameters():
+                part.div_(config.temperature)
+    return model, directory
+
+
+def _from_scratch(
+    options: Options, shape: Scratch, training: Sequence[LabelledPair], directory: Path
+) -> tuple[Model, Path]:
+    lines = sorted({text for pair in training for text in (pair.query, pair.title)})
+    tokenizer = train_tokenizer(lines, size=shape.vocabulary)
+    save_tokenizer(tokenizer, directory, max_tokens=shape.max_tokens)
+    vocabulary = tokenizer.get_vocab_size()  # little text gives fewer pieces than were asked for
+    vectors = cooccurrence_vectors(
+        tokenized(tokenizer, lines),
+        vocab_size=vocabulary,
+        dimensions=shape.hidden,
+        first_context=len(alphabet()),
+        seed=options.seed,
+    )
+    model = new_model(
+        vocab_size=vocabulary,
+        layers=shape.layers,
+        heads=shape.heads,
+        hidden=shape.hidden,
+        feed_forward=4 * shape.hidden,
+        max_tokens=shape.max_tokens,
+        vectors=vectors,
+        seed=options.seed,
+        labels=options.labels,
+    )
+    return model, directory
