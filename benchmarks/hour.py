@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks.crowd import server_memory
 from benchmarks.measure import machine
-from benchmarks.service import CONFIG, served
+from benchmarks.service import CONFIG
+from benchmarks.service_runs import served
 from loadtest import running
 from loadtest.plan import Plan
 
