@@ -130,7 +130,7 @@ def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> N
     from models import HeadMask
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
-    from service.settings import resolve_masks, resolve_variant
+    from service.variant_masks import resolve_masks, resolve_variant
 
     directory = locate(checkpoint)
     own = read_config(directory)

@@ -94,7 +94,8 @@ def _check_database(config: ConfigFile) -> None:
 def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
-    from service.settings import InvalidConfig, resolve_masks, resolve_variant
+    from service.settings import InvalidConfig
+    from service.variant_masks import resolve_masks, resolve_variant
 
     directory = locate(config.settings.model)
     model_config = read_config(directory)
