@@ -73,7 +73,7 @@ class LiveEdits:
             )
         wanted = self._running.with_live_of(edited)
         if wanted.document != edited.document:
-            self._say("config: changes outside user_config apply at the next start")
+            self._say("config: what was changed outside user_config applies at the next start")
         if wanted.live == self._running.live:
             return None
         reason = self._apply(wanted)
