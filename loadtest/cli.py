@@ -70,7 +70,7 @@ def run(
         int | None, typer.Option(help="Number of different units for experiments.  [default: none]")
     ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline that each request carries.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="Bearer key.", envvar="HEADROOM_API_KEY")] = None,
+    api_key: Annotated[str | None, typer.Option(help="API key to send.", envvar="HEADROOM_API_KEY")] = None,
     timeout: Annotated[
         str | None, typer.Option(help="Time limit, counted from the intended send time.  [default: 10s]")
     ] = None,
