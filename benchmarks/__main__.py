@@ -1,9 +1,9 @@
-"""`python -m benchmarks`: measures, prints the tables and puts them into docs/PERFORMANCE.md.
+"""`python -m benchmarks` runs the benchmarks, prints their tables and writes them into docs/PERFORMANCE.md.
 
 A section is a module with `measure(rounds) -> dict`, `as_markdown(dict) -> str` and
-`missed(dict) -> list[str]` (the targets that were not reached, in words), and has its place between
-`<!-- NAME: begin -->` and `<!-- NAME: end -->` in docs/PERFORMANCE.md and under its name in
-docs/performance.json; on a processor with AMX, under "NAME amx" where the document has that place.
+`missed(dict) -> list[str]` (one line per missed target). Its table stands between `<!-- NAME: begin -->` and
+`<!-- NAME: end -->` in docs/PERFORMANCE.md, and its numbers under its name in docs/performance.json. On a
+processor with AMX, the name is "NAME amx" if the document has that section.
 
 Example: python -m benchmarks --only encoder,engines --rounds 20 --check
 """
@@ -19,7 +19,7 @@ from benchmarks import document
 from models.device import processor_features
 
 ROUNDS = 20
-"""Turns of each side, where neither --rounds nor the section says otherwise."""
+"""Turns of each side, unless --rounds or the section gives another number."""
 
 SECTIONS = {
     "encoder": "the network alone, with and without head masks, against the GEMM limit of the run",
@@ -29,21 +29,23 @@ SECTIONS = {
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
     "policies": "the scheduler without each of its policies, under simulated traffic in virtual time",
-    "hour": "our server under an hour of traffic: memory (only where --only names it)",
+    "hour": "our server under an hour of traffic: memory (only if --only names it)",
 }
-UNASKED = [name for name in SECTIONS if name != "hour"]
+DEFAULT = [name for name in SECTIONS if name != "hour"]
 
 
 def main() -> int:
-    """Exit status 0, or 1 where a section could not be measured or, with `--check`, missed a target."""
+    """Run the program. Exit status 1 if a section failed or, with `--check`, missed a target; else 0."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", type=_names, default=UNASKED, metavar="A,B", help="these sections")
-    parser.add_argument("--rounds", type=int, help="turns of each engine or server; default: the section's")
-    parser.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
-    parser.add_argument("--dry-run", action="store_true", help="print, and leave docs/ as it is")
-    parser.add_argument("--list", action="store_true", help="name the sections and end")
+    parser.add_argument("--only", type=_names, default=DEFAULT, metavar="A,B", help="run only these sections")
+    parser.add_argument(
+        "--rounds", type=int, help="number of turns per engine or server; default: the section's"
+    )
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
+    parser.add_argument("--dry-run", action="store_true", help="print the tables, but do not write docs/")
+    parser.add_argument("--list", action="store_true", help="list the sections and exit")
     options = parser.parse_args()
     if options.list:
         for name, about in SECTIONS.items():
@@ -55,7 +57,7 @@ def main() -> int:
         section = importlib.import_module(f"benchmarks.{name}")
         try:
             result = section.measure(options.rounds or getattr(section, "ROUNDS", ROUNDS))
-        except Exception as error:  # hours of other sections shall not be lost with it
+        except Exception as error:  # the results of the other sections took hours
             traceback.print_exception(error)
             broken = True
             continue

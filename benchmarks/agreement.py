@@ -1,4 +1,4 @@
-"""How far a number format moves the shipped model's scores from float32, on labelled pairs."""
+"""Measures how far a number format moves the shipped model's scores from float32, on labelled pairs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from models.quality.labelled import read_labelled
 DATA = Path(__file__).parents[1] / "data" / "sample" / "test.jsonl.gz"
 
 
-def measure(dtype: str = "bfloat16", path: Path | None = None, most: int | None = None) -> dict[str, float]:
-    """Scores of the labelled sample in `dtype` beside float32.
+def measure(dtype: str = "bfloat16", path: Path | None = None, limit: int | None = None) -> dict[str, float]:
+    """Compare the scores of the labelled sample in `dtype` with those in float32.
 
-    path: a checkpoint, None for the shipped one; most: pairs to look at.
+    path: a checkpoint, None for the shipped one. limit: number of pairs, None for all.
     Returns max_probability_difference, grades_changed (share), and qwk and ndcg10 of each format.
     """
     exact, ours = (Classifier.load(path, device="cpu", dtype=name) for name in ("float32", dtype))
-    labelled = read_labelled(DATA, grades=len(exact.grades))[:most]
+    labelled = read_labelled(DATA, grades=len(exact.grades))[:limit]
     pairs = [(pair.query, pair.title) for pair in labelled]
-    found = agreement(exact.score(pairs), ours.score(pairs), labelled)
+    result = agreement(exact.score(pairs), ours.score(pairs), labelled)
     result = {
-        "pairs": float(found.pairs),
-        "max_probability_difference": found.largest_probability_difference,
-        "grades_changed": 1 - found.same_grade,
+        "pairs": float(result.pairs),
+        "max_probability_difference": result.largest_probability_difference,
+        "grades_changed": 1 - result.same_grade,
     }
-    for name, metrics in (("float32", found.before), (dtype, found.after)):
+    for name, metrics in (("float32", result.before), (dtype, result.after)):
         result |= {f"qwk_{name}": metrics["qwk"], f"ndcg10_{name}": metrics["ndcg10"]}
     return result

@@ -1,4 +1,4 @@
-"""What every engine and server is given: two checkpoints, and texts of known lengths."""
+"""Makes the inputs of every engine and server: two checkpoints, and texts of known lengths."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
 
 def checkpoint(shape: str) -> Path:
-    """A transformers checkpoint: the shipped model, or random weights of SHAPES[shape] with its tokenizer.
+    """Return a transformers checkpoint: the shipped model, or random weights of SHAPES[shape].
 
-    Random weights are drawn wider than BERT's initialisation, so that different texts give different logits
-    and an engine that computes something else is found out.
+    Random weights have a larger variance than BERT's initialisation, so that different texts give different
+    logits and a wrong engine shows.
     """
     if shape == "shipped":
         return DEFAULT
@@ -53,7 +53,7 @@ def checkpoint(shape: str) -> Path:
 
 
 def exported(shape: str) -> Path:
-    """The same in the formats of all engines; made once, anew when the checkpoint is newer."""
+    """Return the checkpoint in the formats of all engines; made again if the checkpoint is newer."""
     source, out = checkpoint(shape), MODELS / shape / "exported"
     mark = out / "exported"
     if not _is_of(mark, source):
@@ -62,9 +62,9 @@ def exported(shape: str) -> Path:
 
 
 def quantized(shape: str) -> Path:
-    """The same in int8 as `headroom quantize` makes it by default; made anew when the checkpoint is newer.
+    """Return the checkpoint in int8, as `headroom quantize` makes it; made again if the checkpoint is newer.
 
-    Random weights are calibrated with few pairs: only their speed counts, and the search takes minutes.
+    Random weights are calibrated with few pairs, because only their speed counts and calibration is slow.
     """
     source, out = exported(shape), MODELS / shape / INT8
     if not _is_of(out / "model.safetensors", source):
@@ -79,7 +79,7 @@ def quantized(shape: str) -> Path:
 
 
 def one_label(shape: str) -> Path:
-    """The same encoder with one output, the classifier's last, for servers that rank by one label."""
+    """Return the encoder with the classifier's last output alone, for servers that rank by one label."""
     source, out = exported(shape), MODELS / shape / "one-label"
     if not _is_of(out / "model.safetensors", source):
         model = BertForSequenceClassification.from_pretrained(source)
@@ -95,7 +95,7 @@ def one_label(shape: str) -> Path:
 
 
 def texts(lengths: np.ndarray, seed: int = 0) -> list[tuple[str, str]]:
-    """Query and title of whole words of the shipped vocabulary, together of these lengths in tokens."""
+    """Return queries and titles of whole words from the shipped vocabulary, with these lengths in tokens."""
     tokenizer = PairTokenizer.load(DEFAULT, max_tokens=128, vocab_size=16_000)
     known = (DEFAULT / "vocab.txt").read_text(encoding="utf-8").splitlines()
     candidates = [word for word in known if re.fullmatch("[a-z]{3,}", word)]
@@ -114,7 +114,7 @@ def texts(lengths: np.ndarray, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def workload(kind: str, rows: int = 4 * BATCH) -> Path:
-    """The file of batches of WORKLOADS[kind] for `benchmarks.peers.pipe`; the same for both shapes."""
+    """Return the file with batches of WORKLOADS[kind] for `benchmarks.peers.pipe`; both shapes use it."""
     lengths = np.sort(query_title_lengths(rows)) if kind == "titles" else np.full(BATCH, 128)
     pairs = texts(lengths)
     encoded = PairTokenizer.load(DEFAULT, max_tokens=128, vocab_size=16_000).encode(pairs)
@@ -134,5 +134,5 @@ def workload(kind: str, rows: int = 4 * BATCH) -> Path:
 
 
 def _is_of(made: Path, source: Path) -> bool:
-    """Whether a file that was made from a checkpoint is there, and newer than its weights."""
+    """Return whether a file that is made from a checkpoint exists and is newer than the weights."""
     return made.exists() and made.stat().st_mtime >= (source / "model.safetensors").stat().st_mtime

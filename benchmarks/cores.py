@@ -1,4 +1,4 @@
-"""The attention kernels beside each other by number of keys: ours, and torch's without it."""
+"""Compares our attention kernel with torch's operators, by number of keys."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from models.ops import kernels
 from models.ops.torch import TorchOps
 
 KEYS = (8, 16, 24, 32, 64, 128, 256, 512)
-SCORES = 500_000  # of one call and head, whatever the number of keys
+SCORES = 500_000  # attention scores of one call and head, for any number of keys
 HEADS = 12
 HEAD_SIZES = (16, 64)
 
 
 def measure(rounds: int) -> list[dict[str, Any]]:
-    """A row for each type, head width and number of keys. ratio: how many times faster ours is than torch's
-    operators, with the copies that they need; None where ours cannot be had."""
+    """Return one row per type, head width and number of keys.
+
+    ratio: how many times faster our kernel is than torch's operators with the copies that they need; None if
+    our kernel is not available.
+    """
     rows = []
     for dtype in (torch.bfloat16, torch.float32):
         for size in HEAD_SIZES:
             for keys in KEYS:
-                found = _measure_one(keys, size, dtype, rounds)
-                rows.append({"dtype": str(dtype).removeprefix("torch."), "size": size, "keys": keys} | found)
+                result = _measure_one(keys, size, dtype, rounds)
+                rows.append({"dtype": str(dtype).removeprefix("torch."), "size": size, "keys": keys} | result)
     return rows
 
 
@@ -51,13 +54,13 @@ def _measure_one(keys: int, size: int, dtype: torch.dtype, rounds: int) -> dict[
 
 
 def as_markdown(rows: list[dict[str, Any]]) -> str:
-    """A line for each type and head width, a column for each number of keys."""
+    """Return a table with one line per type and head width, and one column per number of keys."""
     lines = [
         "| attention: our kernel × torch's operators | " + " | ".join(f"{keys} keys" for keys in KEYS) + " |",
         "|---" * (len(KEYS) + 1) + "|",
     ]
     for dtype, size in dict.fromkeys((row["dtype"], row["size"]) for row in rows):
-        found = [row["ratio"] for row in rows if (row["dtype"], row["size"]) == (dtype, size)]
-        cells = ["" if one is None else str(Ratio(**one)) for one in found]
+        ratios = [row["ratio"] for row in rows if (row["dtype"], row["size"]) == (dtype, size)]
+        cells = ["" if ratio is None else str(Ratio(**ratio)) for ratio in ratios]
         lines.append(f"| {dtype}, heads of {size} | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What the service benchmark needs beside the load tester: the model alone, a client in a loop, memory."""
+"""Helpers of the service benchmark: the model alone, a client in a loop, and memory."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from models.classifier import Classifier
 from models.cores import cores
 
 POOL = 2000
-BATCH_TOKENS = 1024  # the server's own budget on a CPU: the same work, without HTTP
+BATCH_TOKENS = 1024  # the server's budget on a CPU
 READY_S = 20.0
-IN_A_ROW = 30  # answers; replicas take turns
+IN_A_ROW = 30  # answers with the variant; replicas answer in turn
 
 
 class Requests:
-    """Requests of `titles` titles each, made of the load tester's own pairs.
+    """Requests of `titles` titles each, made from the load tester's pairs.
 
-    words: so many words in each title, drawn from those titles; None: the titles as they are.
+    words: number of words of each title, drawn from these titles; None keeps the titles.
     """
 
     def __init__(self, titles: int, words: int | None = None) -> None:
@@ -51,17 +51,17 @@ class Requests:
         self._next = 0
 
     def body(self) -> bytes:
-        """The next request's, as JSON."""
+        """Return the body of the next request as JSON."""
         query, titles = self.texts[self._next % len(self.texts)]
         self._next += 1
         return json.dumps({"query": query, "titles": titles}).encode()
 
 
 class ModelAlone:
-    """A model, the shipped one if none is named, on such requests' pairs, tokenised ahead, in batches as the
-    server makes them.
+    """A model that scores the pairs of such requests without a server, in batches as the server makes them.
 
-    As the server runs it: batches side by side, a core each; a pair that is alone on all cores.
+    It runs like the server: several batches at once with one core each, or a single pair on all cores. Texts
+    are tokenised in advance.
     """
 
     def __init__(self, titles: int, model: Path = DEFAULT) -> None:
@@ -77,7 +77,7 @@ class ModelAlone:
         self.pairs_per_second(0.5)
 
     def pairs_per_second(self, seconds: float) -> float:
-        """As many batches as fit the time."""
+        """Return the pairs per second of as many batches as fit the time."""
         began = time.perf_counter()
         turns = itertools.cycle(self._batches)
 
@@ -93,17 +93,17 @@ class ModelAlone:
         return done / (time.perf_counter() - began)
 
     def one_pair_ms(self, times: int = 50) -> float:
-        """The median of one pair's forward passes."""
+        """Return the median time of a forward pass of one pair."""
         taken = []
         for _ in range(times):
             began = time.perf_counter()
             self._classifier.scores(self._classifier.forward([self._one]))
             taken.append(time.perf_counter() - began)
-            time.sleep(0.02)  # as far apart as requests would be: the processor is not warm in between
+            time.sleep(0.02)  # like the pause between two requests, in which the processor cools down
         return statistics.median(taken) * 1000
 
     def close(self) -> None:
-        """Gives the process its threads back."""
+        """Restore the process's number of threads."""
         self._pool.shutdown()
         torch.set_num_threads(self._threads)
 
@@ -121,7 +121,7 @@ def _cut(pairs: list[EncodedPair]) -> list[list[EncodedPair]]:
 
 
 class Loop:
-    """A client that sends the next request as soon as the last one was answered, until the block ends."""
+    """A client that sends the next request when the last one is answered, until the block ends."""
 
     def __init__(self, url: str, requests: Requests) -> None:
         self._address = urlsplit(url).netloc
@@ -160,7 +160,7 @@ class Loop:
 
 
 def server_memory(pid: int) -> int:
-    """Resident bytes of the replicas of the server with this process id."""
+    """Return the resident bytes of the replicas of the server with this process id."""
     family = psutil.Process(pid).children(recursive=True)
     return sum(
         process.memory_info().rss for process in family if "ServeReplica" in " ".join(process.cmdline())
@@ -168,8 +168,7 @@ def server_memory(pid: int) -> int:
 
 
 def wait_for_variant(url: str, name: str) -> None:
-    """Returns when every replica serves the variant, so far as many answers in a row can tell. Raises
-    TimeoutError."""
+    """Wait until many answers in a row, so probably all replicas, know the variant. Raises TimeoutError."""
     deadline = time.monotonic() + READY_S
     in_a_row = 0
     while time.monotonic() < deadline:
@@ -179,4 +178,4 @@ def wait_for_variant(url: str, name: str) -> None:
         if in_a_row == IN_A_ROW:
             return
         time.sleep(0.02)
-    raise TimeoutError(f"the server did not take up variant {name!r}")
+    raise TimeoutError(f"the server does not serve variant {name!r}")

@@ -1,4 +1,4 @@
-"""docs/PERFORMANCE.md and docs/performance.json: one part of each for every section."""
+"""Writes and reads docs/PERFORMANCE.md and docs/performance.json, which have one part per section."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ AMX = "amx"
 def write(
     section: str, result: dict[str, Any], table: str, docs: Path = DOCS, features: Sequence[str] = ()
 ) -> None:
-    """Replaces a section's table and results; those of the others stay as they are.
+    """Replace a section's table and results, and keep those of the others.
 
-    features: of the processor. What was measured with AMX, where products are several times as fast and the
-    rest is not, is kept as "SECTION amx", beside what was measured without, if the document has that place.
-    Raises ValueError where PERFORMANCE.md has no markers for the section.
+    features: those of the processor. With AMX, products are several times as fast and the rest is not, so
+    these results are kept as "SECTION amx" if the document has that section.
+    Raises ValueError if PERFORMANCE.md has no markers for the section.
     """
     document, results = docs / "PERFORMANCE.md", docs / "performance.json"
     text = document.read_text(encoding="utf-8")
     if AMX in features and f"<!-- {section} {AMX}: begin -->" in text:
         section = f"{section} {AMX}"
     begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
-    before, found, rest = text.partition(begin)
+    before, marker, rest = text.partition(begin)
     _, ended, after = rest.partition(end)
-    if not found or not ended:
+    if not marker or not ended:
         raise ValueError(f"{document} has no lines {begin} and {end}")
     document.write_text(f"{before}{begin}\n{table}\n{end}{after}", encoding="utf-8")
     kept = read(docs)
@@ -38,6 +38,6 @@ def write(
 
 
 def read(docs: Path = DOCS) -> dict[str, Any]:
-    """What was measured last, by section; empty where nothing was."""
+    """Return the latest results by section; empty if there are none."""
     results = docs / "performance.json"
     return dict(json.loads(results.read_text(encoding="utf-8"))) if results.exists() else {}

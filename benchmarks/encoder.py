@@ -1,6 +1,6 @@
-"""The network alone: ours against transformers, with masks and pruned, and the GEMM limit of the run.
+"""Measures the network alone against transformers and the GEMM limit, with masks and pruned.
 
-Also where its time goes by part, and how far bfloat16 moves the scores on labelled pairs.
+Also measures the share of time by part, and how far bfloat16 moves the scores on labelled pairs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ MASKED = "ours bf16, another random mask for every pair (20 % off)"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One engine on one shape. Ratios are speed against the named engine, round by round of one run.
+    """The result of one engine on one shape. Ratios compare its speed with another's, round by round.
 
-    workload: titles or documents. saved: the share of its time that a pruned variant saves, over the share of
-        the FLOPs that it removes; None where nothing is pruned.
+    workload: titles or documents. saved: the share of time that a pruned variant saves, over the share of
+        FLOPs that it removes; None if nothing is pruned.
     share_of_limit: useful FLOPs per second (real tokens, live heads) over the run's bf16 GEMM rate.
     """
 
@@ -55,7 +55,7 @@ class Row:
 
 
 def gemm_calls(shape: Shape, dtype: torch.dtype) -> tuple[dict[str, Callable[[], object]], float]:
-    """One layer's products of LIMIT_TOKENS rows by each of torch's ways, and their FLOPs."""
+    """Return one layer's products of LIMIT_TOKENS rows, one per torch function, and their FLOPs."""
     sizes = [(3 * shape.hidden, shape.hidden), (shape.hidden, shape.hidden)]
     sizes += [(shape.inner, shape.hidden), (shape.hidden, shape.inner)]
     parts = []
@@ -85,7 +85,7 @@ def gemm_calls(shape: Shape, dtype: torch.dtype) -> tuple[dict[str, Callable[[],
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Every shape on both workloads, the profile of each on titles, and the agreement with float32."""
+    """Measure every shape on both workloads, its profile on titles, and the agreement with float32."""
     rows, profiles = [], {}
     for name, shape in SHAPES.items():
         for workload, lengths in (
@@ -105,7 +105,7 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def measure_one(shape_name: str, workload: str, lengths: np.ndarray, rounds: int) -> list[Row]:
-    """The table of one shape on sequences of these lengths."""
+    """Return the table of one shape on sequences of these lengths."""
     shape = SHAPES[shape_name]
     batch = pairs(lengths, shape.vocabulary)
     model = network(shape)
@@ -136,7 +136,7 @@ def measure_one(shape_name: str, workload: str, lengths: np.ndarray, rounds: int
         "transformers fp32": transformers(model),
     }
     for side in sides.values():
-        side()  # a mask's heads are cut out when it comes a second time
+        side()  # a mask's heads are cut out when the mask is used a second time
     seconds = alternate(sides | gemms, rounds, inner=1 if shape.hidden > 400 else 4)
     limit = max(flops / statistics.median(seconds[name]) for name in gemms)
     whole = useful_flops(shape, lengths)
@@ -161,7 +161,7 @@ def measure_one(shape_name: str, workload: str, lengths: np.ndarray, rounds: int
 
 
 def pruned_variants(shape: Shape) -> dict[str, np.ndarray]:
-    """Masks (layers, heads) float32 of variants whose dead heads are cut out."""
+    """Return masks (layers, heads) float32 of variants whose dead heads are cut out."""
     half, quarter, upper = np.ones((3, shape.layers, shape.heads), np.float32)
     half[:, ::2] = 0
     quarter[:, np.arange(shape.heads) % 4 != 3] = 0
@@ -174,20 +174,20 @@ def pruned_variants(shape: Shape) -> dict[str, np.ndarray]:
 
 
 def random_masks(shape: Shape, rows: int) -> np.ndarray:
-    """Another mask for every row: 20 % of the heads off, at random. (rows, layers, heads) float32."""
+    """Return a different mask for every row, with a random 20 % of the heads off: (rows, layers, heads)."""
     rng = np.random.default_rng(0)
     return (rng.random((rows, shape.layers, shape.heads)) >= 0.2).astype(np.float32)
 
 
 def profile_of(shape: Shape) -> dict[str, float]:
-    """Shares of the time by part, on titles with another random mask for every pair."""
+    """Return the share of time by part, on titles with a different random mask for every pair."""
     batch, masks = pairs(query_title_lengths(PAIRS), shape.vocabulary), random_masks(shape, PAIRS)
     ours = encoder(network(shape), torch.bfloat16)
     return parts.measure(lambda: ours.forward(pack(batch, device=ours.device), masks))
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    """The tables: engines on each workload, the profile, the agreement with float32."""
+    """Return the tables: engines on each workload, the profile, and the agreement with float32."""
     heads = ["shape", "workload", "engine", "pairs/s", "share of the bf16 GEMM limit"]
     heads += ["× transformers bf16", "× ours bf16", "saved"]
     lines = [
@@ -210,44 +210,44 @@ def as_markdown(result: dict[str, Any]) -> str:
     for shape, shares in result["profile"].items():
         lines.append(f"| {shape} | " + " | ".join(f"{shares[part]:.1%}" for part in parts.PARTS) + " |")
     lines += ["", cores.as_markdown(result["cores"])]
-    found = result["agreement"]
+    scores = result["agreement"]
     lines += [
         "",
-        f"Shipped model in bfloat16 against float32 on {found['pairs']:.0f} labelled pairs: probabilities "
-        f"differ by {found['max_probability_difference']:.4f} at most, {found['grades_changed']:.2%} of the "
-        f"grades change; QWK {found['qwk_bfloat16']:.4f} against {found['qwk_float32']:.4f}, NDCG@10 "
-        f"{found['ndcg10_bfloat16']:.4f} against {found['ndcg10_float32']:.4f}.",
+        f"Shipped model in bfloat16 against float32 on {scores['pairs']:.0f} labelled pairs: probabilities "
+        f"differ by {scores['max_probability_difference']:.4f} at most, {scores['grades_changed']:.2%} of "
+        f"the grades change; QWK {scores['qwk_bfloat16']:.4f} against {scores['qwk_float32']:.4f}, NDCG@10 "
+        f"{scores['ndcg10_bfloat16']:.4f} against {scores['ndcg10_float32']:.4f}.",
     ]
     return "\n".join(lines)
 
 
 def missed(result: dict[str, Any]) -> list[str]:
-    """The targets that this run does not reach, in words."""
-    found = []
+    """Return one line for each target that this run misses."""
+    lines = []
     for row in result["rows"]:
         where = f"{row['shape']}, {row['workload']}"
         if row["engine"] == OURS and row["against_transformers"]["median"] <= 1:
-            found.append(f"{where}: slower than transformers bf16")
+            lines.append(f"{where}: slower than transformers bf16")
         if row["workload"] != "titles":
             continue  # the targets are for titles
         if row["engine"] == OURS and row["shape"] == SHAPES["base"].name and row["share_of_limit"] < 0.9:
-            found.append(f"{where}: {row['share_of_limit']:.0%} of the GEMM limit, target 90 %")
+            lines.append(f"{where}: {row['share_of_limit']:.0%} of the GEMM limit, target 90 %")
         if row["engine"] == MASKED and row["against_ours"]["median"] < 0.97:
-            found.append(f"{where}: masks cost {1 - row['against_ours']['median']:.1%}, target 3 %")
+            lines.append(f"{where}: masks cost {1 - row['against_ours']['median']:.1%}, target 3 %")
         if row["saved"] is not None and row["saved"] < 0.9:
-            found.append(
+            lines.append(
                 f"{where}, {row['engine']}: saves {row['saved']:.0%} of the FLOPs it removes, target 90 %"
             )
-    agreement_found = result["agreement"]
+    agreed = result["agreement"]
     for metric in ("qwk", "ndcg10"):
-        loss = agreement_found[f"{metric}_float32"] - agreement_found[f"{metric}_bfloat16"]
+        loss = agreed[f"{metric}_float32"] - agreed[f"{metric}_bfloat16"]
         if loss > 0.005:
-            found.append(f"bfloat16: {metric} {loss:.4f} below float32, bound 0.005")
-    return found
+            lines.append(f"bfloat16: {metric} {loss:.4f} below float32, bound 0.005")
+    return lines
 
 
 def padded(sequences: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and attention mask as a padding engine wants them, (rows, longest), sorted by length."""
+    """Return padded token ids and attention mask, (rows, longest), sorted by length."""
     tensors = [torch.from_numpy(ids.astype(np.int64)) for ids in sorted(sequences, key=len)]
     ones = [torch.ones(len(tensor), dtype=torch.int64) for tensor in tensors]
     return (

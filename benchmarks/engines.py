@@ -1,4 +1,4 @@
-"""The network alone, beside the other engines: the same weights and pairs, in turns batch by batch."""
+"""Compares the network alone with other engines: same weights and pairs, in turns batch by batch."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ADAPTERS = {
     "open_vino": "engines",
     "c_translate2": "engines",
 }
-"""Module of benchmarks.peers → its environment."""
+"""Environment by module of benchmarks.peers."""
 
 REFERENCE = "transformers fp32"
 BF16, INT8 = "ours bf16", "ours int8"
 OPENVINO, CTRANSLATE2 = "OpenVINO bf16", "CTranslate2 int8"
 GEMM = "GEMM bf16"
-MOST_ERROR = 0.5
-"""Of the spread of the logits: an engine beyond it computes something else, and its speed is no result."""
+MAX_ERROR = 0.5
+"""Error, relative to the spread of the logits, above which an engine counts as wrong."""
 
 TARGETS = (
     ("base", BF16, OPENVINO, 1.10),
@@ -41,15 +41,15 @@ TARGETS = (
     ("shipped", BF16, OPENVINO, 1.05),
     ("base", INT8, CTRANSLATE2, 1.5),
 )
-"""On titles: shape, ours, peer, how many times faster."""
+"""Targets on titles: shape, our engine, peer, how many times faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One engine on one shape and workload.
+    """The result of one engine on one shape and workload.
 
-    share_of_limit: FLOPs per second that real tokens need over the run's bf16 GEMM rate; None with heads off.
-    error: root mean square of the logits' differences from transformers fp32, over those logits' spread.
+    share_of_limit: FLOPs per second of real tokens, over the run's bf16 GEMM rate; None with heads off.
+    error: root mean square of the logits' differences from transformers fp32, over the spread of its logits.
     bf16_over_it, int8_over_it: how many times faster ours is, as [median, low, high] of the rounds' ratios.
     """
 
@@ -65,16 +65,16 @@ class Row:
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Every shape with every workload."""
+    """Measure every shape with every workload."""
     rows: list[Row] = []
     missing: dict[str, str] = {}
     versions: dict[str, str] = {}
     for shape in SHAPES:
         for workload in checkpoints.WORKLOADS:
-            found = measure_one(shape, workload, rounds)
-            rows += found[0]
-            missing |= found[1]
-            versions |= found[2]
+            new_rows, new_missing, new_versions = measure_one(shape, workload, rounds)
+            rows += new_rows
+            missing |= new_missing
+            versions |= new_versions
     return {
         "machine": machine(),
         "rounds": rounds,
@@ -87,7 +87,7 @@ def measure(rounds: int) -> dict[str, Any]:
 def measure_one(
     shape: str, workload: str, rounds: int, adapters: dict[str, str] | None = None
 ) -> tuple[list[Row], dict[str, str], dict[str, str]]:
-    """Rows, the adapters that could not be run with the reason, and packages' versions."""
+    """Return the rows, the reason for each adapter that cannot run, and the packages' versions."""
     model, file = checkpoints.exported(shape), checkpoints.workload(workload)
     checkpoints.quantized(shape)
     with workers.started(ADAPTERS if adapters is None else adapters, model, file) as (running, missing):
@@ -104,7 +104,7 @@ def measure_one(
             for name in chosen:
                 seconds[name].append(taken[name])
     errors = errors_against(logits)
-    wrong = {name for name, error in errors.items() if error > MOST_ERROR}
+    wrong = {name for name, error in errors.items() if error > MAX_ERROR}
     missing |= {
         f"{name} ({SHAPES[shape].name}, {workload})": (
             f"its logits are wrong by {errors[name]:.0%} of their spread"
@@ -126,7 +126,7 @@ def rows_of(
     errors: dict[str, float],
     rate: float,
 ) -> list[Row]:
-    """Rows of engines that took `seconds` for all sequences in each round. rate: FLOPs a second at most."""
+    """Return rows of engines by their `seconds` for all sequences in each round. rate: highest FLOPs/s."""
     plain = {without_setting(name): times for name, times in seconds.items()}
     rows = []
     for name, times in seconds.items():
@@ -151,68 +151,68 @@ def rows_of(
 def one_round(
     sides: dict[str, Worker], names: list[str], batches: int, calls: int
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Seconds and logits of each engine for all batches, taken in turns batch by batch.
+    """Return seconds and logits of each engine for all batches, taken in turns batch by batch.
 
-    calls: of several calls the first, on cold caches, does not count.
+    calls: number of calls per batch; of several, the first does not count because its caches are cold.
     """
     seconds = dict.fromkeys(names, 0.0)
     logits: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for batch in range(batches):
         for name in names:
-            taken, found = sides[name].call(name, batch, calls)
+            taken, batch_logits = sides[name].call(name, batch, calls)
             seconds[name] += statistics.fmean(taken[1:] or taken)
-            logits[name].append(found)
-    return seconds, {name: np.concatenate(found) for name, found in logits.items()}
+            logits[name].append(batch_logits)
+    return seconds, {name: np.concatenate(parts) for name, parts in logits.items()}
 
 
 def warm_up(sides: dict[str, Worker]) -> list[str]:
-    """The engines to measure: each with the fastest of its settings on the first batch, and all GEMMs."""
+    """Return the engines to measure: each with its fastest setting on the first batch, and all GEMMs."""
     chosen: list[str] = []
     for engine in dict.fromkeys(map(without_setting, sides)):
         alike = [side for side in sides if without_setting(side) == engine]
-        # Twice: masks are prepared when they come a second time.
+        # Two calls, because a mask is prepared when it is used a second time.
         seconds = {name: min(sides[name].call(name, 0, 2)[0]) for name in alike}
         chosen += alike if engine == GEMM else [min(seconds, key=seconds.__getitem__)]
     return chosen
 
 
 def errors_against(logits: dict[str, np.ndarray]) -> dict[str, float]:
-    """By engine with all heads on: its logits' distance from REFERENCE's, over their spread."""
-    wanted = next(found for name, found in logits.items() if name.startswith(REFERENCE))
+    """Return the distance of each engine's logits from REFERENCE's, over their spread; all heads on."""
+    wanted = next(values for name, values in logits.items() if name.startswith(REFERENCE))
     spread = np.sqrt(((wanted - wanted.mean(axis=0)) ** 2).mean())
     return {
-        name: float(np.sqrt(((found - wanted) ** 2).mean()) / spread)
-        for name, found in logits.items()
+        name: float(np.sqrt(((values - wanted) ** 2).mean()) / spread)
+        for name, values in logits.items()
         if not name.startswith(GEMM) and "mask" not in name and "head off" not in name
     }
 
 
 def is_of(engines: set[str], name: str) -> bool:
-    """Whether a name is one of the engines, or of one with heads off, whose own logits nobody can judge."""
+    """Return whether a name is one of the engines, or one with heads off, whose logits are unknown."""
     return name in engines or name.partition(", ")[0] in map(without_setting, engines)
 
 
 def faster(seconds: dict[str, list[float]], ours: str, other: str) -> list[float] | None:
-    """How many times faster ours is: median, lowest and highest of the rounds; None without ours."""
+    """Return how many times faster ours is: median, lowest and highest of the rounds; None without ours."""
     if ours not in seconds or ours == other:
         return None
-    found = ratio(seconds, ours, other)
-    return [found.median, found.low, found.high]
+    faster = ratio(seconds, ours, other)
+    return [faster.median, faster.low, faster.high]
 
 
 def without_setting(name: str) -> str:
-    """`A [B]` → `A`."""
+    """Return `A` of `A [B]`."""
     return re.sub(r" \[.*\]$", "", name)
 
 
 def setting(name: str) -> str:
-    """`A [B]` → `B`."""
-    found = re.search(r" \[(.*)\]$", name)
-    return found[1] if found else ""
+    """Return `B` of `A [B]`."""
+    match = re.search(r" \[(.*)\]$", name)
+    return match[1] if match else ""
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    """A table for each shape and workload."""
+    """Return one table per shape and workload."""
     lines = [
         f"{result['machine']}; {result['rounds']} rounds; sorted, in batches of 64. "
         + ", ".join(f"{name} {version}" for name, version in sorted(result["versions"].items()))
@@ -238,27 +238,27 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def percent(share: float | None, digits: int) -> str:
-    """A share in words of a table."""
+    """Return a share as text for a table."""
     return "" if share is None else f"{share:.{digits}%}"
 
 
-def times(found: Iterable[float] | None) -> str:
-    """`1.20 (1.10 to 1.30)`."""
-    return "" if found is None else "{:.2f} ({:.2f} to {:.2f})".format(*found)
+def times(ratios: Iterable[float] | None) -> str:
+    """Return text such as `1.20 (1.10 to 1.30)`."""
+    return "" if ratios is None else "{:.2f} ({:.2f} to {:.2f})".format(*ratios)
 
 
 def missed(result: dict[str, Any]) -> list[str]:
-    """The targets that were not reached, or could not be measured, in words."""
+    """Return one line for each target that was missed or could not be measured."""
     lines = []
     for shape, ours, peer, target in TARGETS:
         field = "bf16_over_it" if ours == BF16 else "int8_over_it"
-        found = [
+        ratios = [
             row[field]
             for row in result["rows"]
             if (row["shape"], row["workload"], row["engine"]) == (SHAPES[shape].name, "titles", peer)
         ]
-        if not found or found[0] is None:
+        if not ratios or ratios[0] is None:
             lines.append(f"{SHAPES[shape].name}: {ours} against {peer} was not measured")
-        elif found[0][0] < target:
-            lines.append(f"{SHAPES[shape].name}: {ours} is {found[0][0]:.2f} × {peer}, target {target:g}")
+        elif ratios[0][0] < target:
+            lines.append(f"{SHAPES[shape].name}: {ours} is {ratios[0][0]:.2f} × {peer}, target {target:g}")
     return lines

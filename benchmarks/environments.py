@@ -1,4 +1,4 @@
-"""Virtual environments of the peers: venv and pip, pinned, under runs/bench-envs; made when first needed."""
+"""Makes the peers' virtual environments when they are first needed, with pinned packages."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ PINS: dict[str, tuple[str, ...]] = {
         "numpy==1.26.4",
     ),
 }
-"""By name; `ours` is the environment this runs in."""
+"""Packages by environment; `ours` is the environment that this program runs in."""
 
 
 class Unavailable(Exception):
-    """An environment that could not be made here; the message says why."""
+    """An environment or server is not available here; the message says why."""
 
 
 def python(name: str) -> Path:
-    """The interpreter of an environment, made or changed to its pins first. Raises Unavailable."""
+    """Return an environment's interpreter; make or update the environment first. Raises Unavailable."""
     if name == "ours":
         return Path(sys.executable)
     directory = ENVIRONMENTS / name
@@ -59,12 +59,12 @@ def python(name: str) -> Path:
 
 
 def run(name: str, arguments: list[str]) -> None:
-    """Runs its Python in the repository's root. Raises Unavailable with the last line where it fails."""
+    """Run its Python in the repository's root. Raises Unavailable with the last line if that fails."""
     _checked([str(python(name)), *arguments])
 
 
 def environ(threads: int = 2) -> dict[str, str]:
-    """Variables for a process that is measured: threads for whatever library reads them, and no network."""
+    """Return variables for a measured process: the number of threads for all libraries, and no network."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return {
         **os.environ,

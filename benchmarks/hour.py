@@ -1,7 +1,7 @@
-"""Our server under an hour of mixed traffic: its memory every five minutes, what failed, how quick it was.
+"""Measures our server under an hour of mixed traffic: memory, failures and latency every five minutes.
 
-The traffic is of every kind that leaves something in a cache: titles of many lengths, pruned variants, more
-masks than are kept, compares, attention. Less than it can do, so that nothing has to be refused.
+The traffic has every kind of request that fills a cache: titles of many lengths, pruned variants, more masks
+than are kept, compares, attention. The rate is below the server's capacity, so it should refuse nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks.crowd import server_memory
 from benchmarks.measure import machine
-from benchmarks.service import CONFIG, served
+from benchmarks.service import CONFIG
+from benchmarks.service_runs import served
 from loadtest import running
 from loadtest.plan import Plan
 
@@ -26,8 +27,8 @@ LARGEST_GROWTH = 1.02
 
 _RANDOM = {f"random:0.2@{seed}": 1 for seed in range(MASKS)}
 _COMPARED = dict.fromkeys(("none", *list(_RANDOM)[:3]), 1)
-"""A compare asks for all of its masks at once. Of all sixty that would be 305 pairs, which wait behind all
-requests for less."""
+"""A compare uses all of its masks at once. With all sixty it would be 305 pairs, which wait behind all
+smaller requests."""
 
 _VARIANTS = {"full": 1, "pruned20": 1, "pruned60": 1}
 TRAFFIC = [
@@ -39,7 +40,7 @@ TRAFFIC = [
 
 
 def measure(rounds: int, period_s: float = PERIOD_S, config: Path = CONFIG) -> dict[str, Any]:
-    """Memory of all replicas after each of so many periods, and how its requests fared."""
+    """Return the memory of all replicas, and latency and failures, for each of `rounds` periods."""
     with tempfile.TemporaryDirectory() as scratch, served(config, Path(scratch)) as server:
         plan = Plan(url=server.url, rate=RATE, duration=period_s, warmup=0.0, max_lag=0.05, traffic=TRAFFIC)
         periods = []
@@ -65,13 +66,16 @@ def measure(rounds: int, period_s: float = PERIOD_S, config: Path = CONFIG) -> d
 
 
 def _half(periods: list[dict[str, Any]]) -> int:
-    """The period from whose end on growth counts. Each sends 10,500 new texts, and a replica keeps the tokens
-    of 65,536: until half an hour is over, that cache fills."""
+    """Return the period after which growth counts.
+
+    A period sends 10,500 new texts, and a replica caches the tokens of 65,536, so the cache grows for half an
+    hour.
+    """
     return (len(periods) - 1) // 2
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    """A line for each period."""
+    """Return a table with one line per period."""
     periods, minutes = result["periods"], result["period_s"] / 60
     answered = sum(period["ok"] for period in periods)
     failed = sum(sum(period["errors"].values()) for period in periods)
@@ -95,7 +99,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def missed(result: dict[str, Any]) -> list[str]:
-    """The targets that this run does not reach, in words."""
+    """Return one line for each target that this run misses."""
     failed = sum(sum(period["errors"].values()) for period in result["periods"])
     return [
         *([f"hour: memory grew × {result['growth']:.3f}"] if result["growth"] > LARGEST_GROWTH else []),

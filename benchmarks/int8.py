@@ -1,6 +1,6 @@
-"""int8 against our own bf16: speed on both shapes, and what 8 bits cost in accuracy on labelled pairs.
+"""Compares int8 with our bf16: speed on both shapes, and accuracy on labelled pairs.
 
-The shipped shape is the shipped model. The base shape has random weights: only its speed means anything.
+The shipped shape is the shipped model. The base shape has random weights, so only its speed counts.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SPEEDUP = 1.75
 LARGEST_LOSS = 0.005
 
 
-def measure(rounds: int, shapes: Sequence[str] = tuple(SHAPES), most: int | None = None) -> dict[str, Any]:
-    """Speed of each shape and accuracy of the shipped model. most: labelled pairs to look at; None: all."""
+def measure(rounds: int, shapes: Sequence[str] = tuple(SHAPES), limit: int | None = None) -> dict[str, Any]:
+    """Measure speed by shape and the shipped model's accuracy. limit: number of labelled pairs; None: all."""
     with TemporaryDirectory() as directory:
         shipped = Path(directory) / "int8"
         tokenizer = Classifier.load(DEFAULT, "cpu", "float32").tokenizer
@@ -53,12 +53,12 @@ def measure(rounds: int, shapes: Sequence[str] = tuple(SHAPES), most: int | None
             print(f"{SHAPES[name].name}, {rounds} rounds", file=sys.stderr, flush=True)
             both = loaded(shipped) if name == "shipped" else made_up(SHAPES[name])
             speed += compare(SHAPES[name], *both, rounds)
-        test = read_labelled(SAMPLE / "test.jsonl.gz", grades=5)[:most]
+        test = read_labelled(SAMPLE / "test.jsonl.gz", grades=5)[:limit]
         return {"machine": machine(), "speed": speed, "accuracy": accuracy(shipped, test)}
 
 
 def loaded(int8: Path) -> tuple[Bert, Bert]:
-    """The shipped model in bf16 and in int8."""
+    """Return the shipped model in bf16 and in int8."""
     float_config, int8_config = read_config(DEFAULT), read_config(int8)
     return (
         Bert(float_config, read_tensors(DEFAULT, float_config), device=CPU, dtype=torch.bfloat16),
@@ -67,7 +67,7 @@ def loaded(int8: Path) -> tuple[Bert, Bert]:
 
 
 def made_up(shape: Shape) -> tuple[Bert, Bert]:
-    """A network of random weights in both formats, calibrated on a few random tokens."""
+    """Return a network with random weights in both formats, calibrated on a few random tokens."""
     model = network(shape)
     config, tensors = parse_config(model.config.to_dict()), dict(model.state_dict())
     quantized = dict(tensors)
@@ -82,7 +82,7 @@ def made_up(shape: Shape) -> tuple[Bert, Bert]:
 
 
 def compare(shape: Shape, bf16: Bert, int8: Bert, rounds: int) -> list[dict[str, Any]]:
-    """A row for each engine: pairs/s, share of its format's GEMM limit, ratios to bf16 and to int8."""
+    """Return one row per engine: pairs/s, share of its format's GEMM limit, ratios to bf16 and to int8."""
     lengths = query_title_lengths(PAIRS)
     batch = pairs(lengths, bf16.config.vocab_size)
     layers, heads = shape.layers, shape.heads
@@ -95,7 +95,7 @@ def compare(shape: Shape, bf16: Bert, int8: Bert, rounds: int) -> list[dict[str,
 
     sides = {BF16: run(bf16), INT8: run(int8), MASKED: run(int8, masks), HALF: run(int8, half)}
     for side in sides.values():
-        side()  # a mask's heads are cut out when it comes a second time
+        side()  # a mask's heads are cut out when the mask is used a second time
     limits, operations = products(bf16)
     seconds = alternate(sides | limits, rounds, inner=1 if shape.hidden > 400 else 4)
     rows = []
@@ -117,9 +117,9 @@ def compare(shape: Shape, bf16: Bert, int8: Bert, rounds: int) -> list[dict[str,
 
 
 def products(bf16: Bert) -> tuple[dict[str, Callable[[], object]], float]:
-    """One layer's four prepacked products of LIMIT_TOKENS rows in both formats, and their operations.
+    """Return one layer's four prepacked products of LIMIT_TOKENS rows in both formats, and their operations.
 
-    The int8 products start from quantized inputs and end in bfloat16, GELU and residual left out.
+    The int8 products go from quantized inputs to bfloat16, without GELU and residual.
     """
     layer = bf16.layers[0]
     assert layer.attention is not None
@@ -153,7 +153,7 @@ def products(bf16: Bert) -> tuple[dict[str, Callable[[], object]], float]:
 
 
 def accuracy(int8: Path, test: list[LabelledPair]) -> list[dict[str, Any]]:
-    """bf16 and int8 of the shipped model against float32 on labelled pairs, under some masks."""
+    """Compare the shipped model's bf16 and int8 with float32 on labelled pairs, with some masks."""
     exact = Classifier.load(DEFAULT, "cpu", "float32")
     formats = {BF16: Classifier.load(DEFAULT, "cpu", "bfloat16"), INT8: Classifier.load(int8, "cpu")}
     texts = [(pair.query, pair.title) for pair in test]
@@ -162,13 +162,13 @@ def accuracy(int8: Path, test: list[LabelledPair]) -> list[dict[str, Any]]:
         mask = HeadMask.parse(spec, layers=exact.num_layers, heads=exact.num_heads)
         expected = exact.score(texts, mask)
         for name, classifier in formats.items():
-            found = agreement(expected, classifier.score(texts, mask), test)
-            rows.append({"head_mask": spec, "format": name, **asdict(found)})
+            result = agreement(expected, classifier.score(texts, mask), test)
+            rows.append({"head_mask": spec, "format": name, **asdict(result)})
     return rows
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    """Both tables."""
+    """Return both tables."""
     lines = [
         f"{result['machine']}; batches of 64 query–title pairs, 25 tokens in the mean. Limits: the prepacked "
         "products of one layer in the same format. The base shape has random weights.",
@@ -207,7 +207,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 
 def missed(result: dict[str, Any]) -> list[str]:
-    """The targets of docs/PERFORMANCE.md that this run does not reach, in words."""
+    """Return one line for each target of docs/PERFORMANCE.md that this run misses."""
     lines = []
     for row in result["speed"]:
         speed = row["over_bf16"]["median"]

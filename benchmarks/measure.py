@@ -1,4 +1,4 @@
-"""Side by side in one run: A B A B …, so that a noisy machine is noisy for everyone."""
+"""Measures functions in turns (A B A B …), so that noise of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.device import processor_features
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times faster one side is than another, round by round."""
+    """How many times faster one side is than another: median and range of the rounds."""
 
     median: float
     low: float
@@ -28,9 +28,9 @@ class Ratio:
 def alternate(
     sides: Mapping[str, Callable[[], object]], rounds: int, inner: int = 1
 ) -> dict[str, list[float]]:
-    """Seconds of each call of each side, taken in turn, after one warm-up call each.
+    """Return the seconds of each call of each side, in turns, after one warm-up call each.
 
-    inner: calls that make up one timing, for what is over in a few milliseconds.
+    inner: calls per timing, for functions that take only a few milliseconds.
     """
     for call in sides.values():
         call()
@@ -45,12 +45,12 @@ def alternate(
 
 
 def ratio(seconds: Mapping[str, list[float]], fast: str, slow: str) -> Ratio:
-    """How many times faster `fast` is than `slow`: the median and range of the rounds' own ratios."""
+    """Return how many times faster `fast` is than `slow`: the median and range of the rounds' ratios."""
     ratios = [b / a for a, b in zip(seconds[fast], seconds[slow], strict=True)]
     return Ratio(statistics.median(ratios), min(ratios), max(ratios))
 
 
 def machine() -> str:
-    """What a section was measured on, in words."""
+    """Return a description of the machine and its software."""
     features = ", ".join(processor_features())
     return f"{platform.machine()} ({features}), {torch.get_num_threads()} threads, torch {torch.__version__}"

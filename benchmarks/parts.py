@@ -1,4 +1,4 @@
-"""Where the time of a forward pass goes, by part, from torch's profiler."""
+"""Measures the time of a forward pass by part, with torch's profiler."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _PART_OF = {
 
 
 def measure(call: Callable[[], object], calls: int = 5) -> dict[str, float]:
-    """Each part's share of the wall time of `call`, a forward pass; they sum to 1.
+    """Return each part's share of the wall time of `call`, a forward pass; the shares sum to 1.
 
-    The rest is Python, packing, the classifier's head and what the profiler itself takes. The mask is part of
-    our attention kernel.
+    The rest is Python, packing, the classifier's head and the profiler itself. The mask is part of our
+    attention kernel.
     """
     call()
     with _kernels_seen(), profile(activities=[ProfilerActivity.CPU]) as profiler:
@@ -52,7 +52,7 @@ def measure(call: Callable[[], object], calls: int = 5) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _kernels_seen() -> Iterator[None]:
-    """Our own kernels are in the profile, too, by name."""
+    """Make our own kernels appear in the profile by name."""
     with contextlib.ExitStack() as stack:
         for name in ("attention", "layer_norm"):
             recorded = record_function(f"Kernels.{name}")(getattr(Kernels, name))
@@ -61,9 +61,9 @@ def _kernels_seen() -> Iterator[None]:
 
 
 def _part(event: Any) -> str | None:
-    """The part of the outermost operator around an event that belongs to one."""
-    found = None
+    """Return the part of the outermost operator around an event, or None if no operator has one."""
+    part = None
     while event is not None:
-        found = _PART_OF.get(event.name, found)
+        part = _PART_OF.get(event.name, part)
         event = event.cpu_parent
-    return found
+    return part

@@ -1,4 +1,4 @@
-"""The plots of docs/PERFORMANCE.md, from docs/performance.json: `python -m benchmarks.plots`."""
+"""Draws the plots of docs/PERFORMANCE.md from docs/performance.json."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from matplotlib.axes import Axes
 from benchmarks import document
 from benchmarks.checkpoints import WORKLOADS
 
-# Okabe and Ito's blue and a light orange: apart for the colour-blind, and dark and light in grey.
+# Okabe and Ito's blue and a light orange, which colour-blind people and black-and-white prints keep apart.
 OURS, PEER = "#0072B2", "#F0B45A"
 Bar = tuple[str, float, str]
-"""Name, value, and what is written at its end."""
+"""Name, value, and the text at its end."""
 
 
 def draw(results: dict[str, Any], directory: Path) -> list[Path]:
-    """PNG files of the sections that are there; returns their paths."""
+    """Draw a PNG file for each section that has results; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
     for section, file in (("engines", "engines.png"), (f"engines {document.AMX}", "engines-amx.png")):
@@ -34,7 +34,7 @@ def draw(results: dict[str, Any], directory: Path) -> list[Path]:
 
 
 def engines(rows: list[dict[str, Any]], file: Path) -> Path:
-    """Pairs a second of every engine, a panel for each shape and workload."""
+    """Draw the pairs per second of every engine, with one panel per shape and workload."""
     panels = []
     for shape, workload in dict.fromkeys((row["shape"], row["workload"]) for row in rows):
         bars: list[Bar] = []
@@ -47,7 +47,7 @@ def engines(rows: list[dict[str, Any]], file: Path) -> Path:
 
 
 def servers(rows: list[dict[str, Any]], file: Path) -> Path:
-    """Pairs a second of every saturated server, a panel for each shape."""
+    """Draw the pairs per second of every saturated server, with one panel per shape."""
     panels = []
     for shape in dict.fromkeys(row["shape"] for row in rows):
         bars = [
@@ -60,11 +60,15 @@ def servers(rows: list[dict[str, Any]], file: Path) -> Path:
 
 
 def _panels(panels: Sequence[tuple[str, Sequence[Bar]]], label: str, file: Path) -> Path:
-    most = max(len(bars) for _, bars in panels)
+    bar_count = max(len(bars) for _, bars in panels)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(7 * columns, (0.36 * most + 1.2) * rows), squeeze=False, layout="constrained"
+        rows,
+        columns,
+        figsize=(7 * columns, (0.36 * bar_count + 1.2) * rows),
+        squeeze=False,
+        layout="constrained",
     )
     for place, axis in enumerate(axes.flat):
         if place < len(panels):

@@ -1,4 +1,4 @@
-"""Where the time of one request goes below HTTP, part by part, in the process that measures."""
+"""Measures the parts of a request's time below HTTP, in this process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TIMES = 100
 
 
 def measure(titles: int) -> dict[str, Any]:
-    """Milliseconds of each part of such a request: processor time, but wall time for the forward pass.
+    """Return milliseconds of each part of a request: processor time, but wall time for the forward pass.
 
-    forward: shares of the forward pass by part.
+    `forward` in the result holds the shares of the forward pass by part.
     """
     classifier = Classifier.load()
     requests = Requests(titles)
@@ -48,7 +48,7 @@ def measure(titles: int) -> dict[str, Any]:
 
 
 def as_markdown(result: dict[str, Any]) -> str:
-    """A table of the parts, in the order of the way."""
+    """Return a table of the parts in their order."""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in result["forward"].items())
     lines = [f"| part of a request of {result['titles']} titles | ms |", "|---|---|"]
     lines += [
@@ -68,7 +68,7 @@ def _median_ms(call: Callable[[int], object], clock: Callable[[], float] = time.
 
 
 async def _schedule(rows: Sequence[Sequence[Row]]) -> float:
-    """Admitting, batching, delivering and waking, on a device that takes no time."""
+    """Return the milliseconds of admission, batching and delivery, with a device that takes no time."""
 
     async def run(batch: Batch[Row]) -> Sequence[Row]:
         return [item.payload for item in batch.items]
@@ -93,15 +93,15 @@ def _answer(
     return [
         ScoreResult(
             index,
-            found.grade,
-            None if found.grade is None else classifier.grades[found.grade],
-            found.expected_grade,
-            found.score,
-            found.probabilities,
+            score.grade,
+            None if score.grade is None else classifier.grades[score.grade],
+            score.expected_grade,
+            score.score,
+            score.probabilities,
             len(row.pair),
             row.pair.unknown_tokens,
             row.pair.truncated,
         )
-        for index, (row, found) in enumerate(zip(rows, scored, strict=True))
-        if isinstance(found, RowScore)
+        for index, (row, score) in enumerate(zip(rows, scored, strict=True))
+        if isinstance(score, RowScore)
     ]

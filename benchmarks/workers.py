@@ -1,4 +1,4 @@
-"""Engines in processes of their own, of which only the one whose turn it is runs."""
+"""Runs engines in separate processes, of which only one runs at a time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from benchmarks.environments import Unavailable
 
 
 class Worker:
-    """One adapter of benchmarks.peers in its environment; stopped (SIGSTOP) whenever it is not asked.
+    """An adapter of benchmarks.peers in its environment; it is stopped (SIGSTOP) between calls.
 
-    engines, versions: what it has. Raises Unavailable where it cannot be had.
+    engines, versions: those of the adapter. Raises Unavailable if it cannot start.
     """
 
     def __init__(self, adapter: str, environment: str, model: Path, workload: Path) -> None:
@@ -43,7 +43,7 @@ class Worker:
         self._pause()
 
     def call(self, engine: str, batch: int, calls: int) -> tuple[list[float], np.ndarray]:
-        """Seconds of each call, and the last one's logits (rows, labels). Raises Unavailable."""
+        """Return the seconds of each call and the last call's logits (rows, labels). Raises Unavailable."""
         assert self._process.stdin is not None
         os.kill(self._process.pid, signal.SIGCONT)
         try:
@@ -55,7 +55,7 @@ class Worker:
         return answer["seconds"], np.array(answer["logits"], np.float32)
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -64,7 +64,7 @@ class Worker:
                 pipe.close()
 
     def _pause(self) -> None:
-        # Thread pools spin for up to 200 ms after a call: that would be time out of the next one's turn.
+        # Thread pools spin for up to 200 ms after a call, which would slow the next engine.
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGSTOP)
 
@@ -83,9 +83,9 @@ class Worker:
 def started(
     adapters: dict[str, str], model: Path, workload: Path
 ) -> Iterator[tuple[dict[str, Worker], dict[str, str]]]:
-    """Workers by adapter, and for those that could not be had the reason.
+    """Yield workers by adapter, and the reason for each adapter that is not available.
 
-    adapters: environment by adapter.
+    adapters: environments by adapter.
     """
     workers: dict[str, Worker] = {}
     missing: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The pairs and networks that are measured, seeded, the same for every engine."""
+"""Makes the seeded pairs and networks that every engine is measured with."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from models.checkpoint.config import parse_config
 from models.checkpoint.tokenizer import EncodedPair
 
 PAIRS = 64
-"""Sequences of a batch, sorted by length for the engines that pad."""
+"""Sequences per batch, sorted by length for engines that pad."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A network's dimensions."""
+    """The dimensions of a network."""
 
     name: str
     hidden: int
@@ -36,13 +36,13 @@ SHAPES = {
 
 
 def query_title_lengths(count: int, seed: int = 0) -> np.ndarray:
-    """Tokens of query–title pairs as a public product-search set has them: mean 25, p95 39, p99 48."""
+    """Return token counts of query–title pairs as in a public product-search set: mean 25, p95 39, p99 48."""
     lengths = np.random.default_rng(seed).gamma(9.4, 25 / 9.4, count)
     return np.clip(np.rint(lengths), 8, 128).astype(int)
 
 
 def pairs(lengths: np.ndarray, vocabulary: int, seed: int = 0) -> list[EncodedPair]:
-    """Random tokens in pairs of these lengths, a third of each the query."""
+    """Return pairs of random tokens with these lengths; a third of each is the query."""
     rng = np.random.default_rng(seed)
     return [
         EncodedPair(
@@ -56,7 +56,7 @@ def pairs(lengths: np.ndarray, vocabulary: int, seed: int = 0) -> list[EncodedPa
 
 
 def network(shape: Shape) -> BertForSequenceClassification:
-    """A transformers classifier of this shape with random weights (speed does not depend on them)."""
+    """Return a transformers classifier of this shape with random weights; they do not affect speed."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=shape.vocabulary,
@@ -70,23 +70,23 @@ def network(shape: Shape) -> BertForSequenceClassification:
 
 
 def encoder(model: BertForSequenceClassification, dtype: torch.dtype) -> Bert:
-    """Our network with the weights of a transformers model, on the CPU."""
+    """Return our network with the weights of a transformers model, on the CPU."""
     return Bert(
         parse_config(model.config.to_dict()), model.state_dict(), device=torch.device("cpu"), dtype=dtype
     )
 
 
 def document_lengths(count: int, seed: int = 0) -> np.ndarray:
-    """Tokens of query–document pairs cut off at 128: from 96 up, one in three at the cut."""
+    """Return token counts of query–document pairs from 96 to 128, of which a third were cut to 128."""
     lengths = np.random.default_rng(seed).integers(96, 145, count)
     return np.minimum(lengths, 128)
 
 
 def useful_flops(shape: Shape, lengths: np.ndarray, heads_on: float | Sequence[float] = 1.0) -> float:
-    """Multiplications and additions that the scores of these sequences need: GEMMs and attention products.
+    """Return the multiplications and additions for these sequences: GEMMs and attention products.
 
-    Real tokens only; of the last layer, keys and values of all tokens and all else for the first token alone,
-    which is what the classifier reads. heads_on: share of the heads that are on, of all layers or of each.
+    Padding does not count. In the last layer, only keys and values count for all tokens, because the
+    classifier reads the first token alone. heads_on: share of heads that are on, of all layers or of each.
     """
     tokens, rows, hidden = int(lengths.sum()), len(lengths), shape.hidden
     on = [heads_on] * shape.layers if isinstance(heads_on, float) else list(heads_on)

@@ -1,8 +1,7 @@
-"""An alarm for an event loop that goes off within microseconds.
+"""A timer for an event loop that is accurate to microseconds.
 
-Event loops wait in whole milliseconds (uvloop's timers and epoll alike), which is too coarse for sending on
-time. On Linux the kernel's timerfd wakes the loop as a readable file; elsewhere the loop's own timer has to
-do.
+Event loops wait in whole milliseconds (uvloop's timers as well as epoll), which is too coarse for sending on
+time. On Linux, the kernel's timerfd wakes the loop as a readable file. Elsewhere, the loop's own timer does.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable
 
 clock = time.monotonic
-"""The one clock of a run: CLOCK_MONOTONIC, the same in all processes of a machine."""
+"""The clock of a run: CLOCK_MONOTONIC, which is the same in all processes of a machine."""
 
 _CLOCK_MONOTONIC = 1
 _TFD_NONBLOCK = os.O_NONBLOCK
@@ -32,7 +31,7 @@ class _Itimerspec(ctypes.Structure):
 
 
 class Alarm:
-    """Calls `callback` once after each `set`; the last `set` wins. Made and used inside a running loop."""
+    """Calls `callback` once after the latest `set`. Create and use it inside a running loop."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
@@ -49,7 +48,7 @@ class Alarm:
             self._loop.add_reader(self._file, self._ring)
 
     def set(self, when: float) -> None:
-        """Goes off at `when` on `clock`, or at once where that is past."""
+        """Set the alarm to the time `when` on `clock`; if that is past, it goes off at once."""
         if self._file < 0:
             if self._timer is not None:
                 self._timer.cancel()
@@ -57,11 +56,11 @@ class Alarm:
             return
         value = self._spec.value
         value.seconds = whole = int(when)
-        value.nanoseconds = max(1, int((when - whole) * 1e9))  # all zero would switch it off
+        value.nanoseconds = max(1, int((when - whole) * 1e9))  # zero would disarm the timer
         self._settime(self._file, _TFD_TIMER_ABSTIME, self._reference, None)
 
     def close(self) -> None:
-        """Never goes off again."""
+        """Disarm the alarm for good."""
         if self._timer is not None:
             self._timer.cancel()
         if self._file >= 0:
@@ -72,6 +71,6 @@ class Alarm:
     def _ring(self) -> None:
         try:
             os.read(self._file, 8)
-        except BlockingIOError:  # set again since it went off
+        except BlockingIOError:  # it was set again after it went off
             return
         self._callback()

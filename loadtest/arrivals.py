@@ -1,8 +1,7 @@
-"""When requests are meant to go out: a seeded, endless-capable schedule, made in chunks of bounded size.
+"""The schedule: a seeded sequence of intended send times, generated in chunks and possibly endless.
 
-Every arrival process is a process of rate 1 seen through the clock of a rate profile: unit arrivals (Poisson,
-or evenly spaced) go through the inverse of the cumulative rate. So the n-th time is computed from its place,
-never by adding up intervals that were rounded, and no schedule drifts.
+Arrivals of rate 1 (Poisson, or evenly spaced) are mapped through the inverse of the cumulative rate. The n-th
+time is computed from its position, not by adding rounded intervals, so no schedule drifts.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from loadtest.errors import PlanError
 from loadtest.plan import Plan
 
 CHUNK = 256
-"""Arrivals made at a time."""
+"""Number of arrivals that are generated at a time."""
 
 Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Seconds in which the rate goes evenly from `rate` to `rate_to`."""
+    """A stretch of time in which the rate changes linearly from `rate` to `rate_to`."""
 
     seconds: float
     rate: float
@@ -34,12 +33,12 @@ class Stretch:
 
     @property
     def requests(self) -> float:
-        """The number expected in it."""
+        """The expected number of requests."""
         return self.seconds * (self.rate + self.rate_to) / 2
 
 
 def profile(plan: Plan) -> list[Stretch]:
-    """The measured part's rate over time. Not for traces, nor for rates still to be measured."""
+    """Return the rate over time of the measured part; not for traces or rates that are still unknown."""
     if plan.phases:
         return [Stretch(p.for_, p.rate, p.rate if p.to is None else p.to) for p in plan.phases]
     assert not isinstance(plan.rate, str), "a multiple of the saturation is replaced before the run"
@@ -52,7 +51,7 @@ def profile(plan: Plan) -> list[Stretch]:
 
 
 def duration(plan: Plan) -> float:
-    """Seconds that the measured part lasts."""
+    """Return the length of the measured part in seconds."""
     if plan.arrivals == "trace":
         last = 0.0
         for chunk in _trace(plan):
@@ -62,7 +61,7 @@ def duration(plan: Plan) -> float:
 
 
 def chunks(plan: Plan) -> Iterator[Times]:
-    """Intended send times in seconds since the start, ascending; those below `plan.warmup` are warm-up."""
+    """Yield ascending send times in seconds since the start; those below `plan.warmup` are warm-up."""
     if plan.arrivals == "trace":
         return _trace(plan)
     measured = profile(plan)
@@ -71,14 +70,14 @@ def chunks(plan: Plan) -> Iterator[Times]:
 
 
 def expected(plan: Plan) -> float:
-    """Requests to expect in the measured part."""
+    """Return the expected number of requests in the measured part."""
     if plan.arrivals == "trace":
         return float(count(plan))
     return sum(stretch.requests for stretch in profile(plan))
 
 
 def count(plan: Plan, process: int = 0, processes: int = 1) -> int:
-    """Measured requests of one process's share of the schedule."""
+    """Return the number of measured requests in one process's share of the schedule."""
     first = total = 0
     for times in chunks(plan):
         total += int(np.count_nonzero(times[(process - first) % processes :: processes] >= plan.warmup))
@@ -87,7 +86,7 @@ def count(plan: Plan, process: int = 0, processes: int = 1) -> int:
 
 
 def _unit_arrivals(plan: Plan) -> Iterator[Times]:
-    """Arrivals of rate 1, without end."""
+    """Yield an endless sequence of arrivals of rate 1."""
     if plan.arrivals == "constant":
         first = 0
         while True:
@@ -121,7 +120,7 @@ def _warped(units: Iterator[Times], stretches: list[Stretch]) -> Iterator[Times]
 
 
 def _trace(plan: Plan) -> Iterator[Times]:
-    """The times of a file: one number of seconds a line (or in a line's first column), the first being 0."""
+    """Yield a file's times: seconds in the first column of each line, counted from the first line."""
     path = plan.trace
     assert path is not None
     numbers = _numbers(path)

@@ -1,4 +1,4 @@
-"""What runs beside the traffic: a server that the run starts and stops, and events (faults) at set times."""
+"""Runs a server for the time of a load test, and events (such as faults) at given times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVENT_S = 60.0
 
 @contextmanager
 def started_server(command: str, url: str) -> Iterator[int]:
-    """Runs `command` until the block ends; yields its process id when `url` is ready; or LoadTestError."""
+    """Run `command` until the block ends; yield its pid when `url` is ready. Raises LoadTestError."""
     process = subprocess.Popen(shlex.split(command), stdout=sys.stderr, start_new_session=True)
     try:
         _wait_until_ready(process, url)
@@ -44,8 +44,11 @@ def started_server(command: str, url: str) -> Iterator[int]:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now, below those that Linux gives out by itself (32768 on):
-    a server may open many sockets before it comes to listen on this one."""
+    """Return a free port of 127.0.0.1.
+
+    It is below the ports that Linux assigns by itself (from 32768), because a server may open many sockets
+    before it listens on this port.
+    """
     for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -54,10 +57,10 @@ def free_port() -> int:
 
 
 class Events:
-    """Runs the events of a plan at their times, and notes what ran.
+    """Runs the events of a plan at their times, and records which ran.
 
     Args:
-        server: process id for $SERVER_PID; without one, events that name it are refused.
+        server: process id for $SERVER_PID; if None, events that use it are refused.
     """
 
     def __init__(self, plan: Plan, server: int | None) -> None:
@@ -73,14 +76,14 @@ class Events:
         self.ran: list[dict[str, Any]] = []
 
     def begin(self, origin: float) -> None:
-        """Times count from `origin` on `clock`."""
+        """Start the events; their times count from `origin` on `clock`."""
         for event in self._events:
             thread = threading.Thread(target=self._follow, args=(event, origin), daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def end(self) -> None:
-        """Runs no further events; waits for the one that is running."""
+        """Stop: wait for the running event and start no further one."""
         self._over.set()
         for thread in self._threads:
             thread.join(EVENT_S)

@@ -1,4 +1,4 @@
-"""`headroom load`: `run` and `compare`. Imports what they need when they run: `--help` is quick."""
+"""`headroom load run` and `compare`. They import heavy packages only when they run, so `--help` is quick."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 app = typer.Typer(
     name="load",
-    help="Open-loop load tests that audit themselves.",
+    help="Open-loop load tests that check their own accuracy.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -18,84 +18,89 @@ app = typer.Typer(
 )
 
 INVALID = 3
-"""Exit status of a run that the client spoiled."""
+"""Exit status of a run that is invalid because of the client."""
 
 
 @app.command("run")
 def run(
-    url: Annotated[str | None, typer.Argument(help="The server, such as http://127.0.0.1:8000.")] = None,
+    url: Annotated[
+        str | None, typer.Argument(help="Address of the server, such as http://127.0.0.1:8000.")
+    ] = None,
     scenario: Annotated[
         str | None,
         typer.Option(help="steady, spike, soak, overload, mixed-tenants, ab-split, or a YAML file."),
     ] = None,
     rate: Annotated[
         str | None,
-        typer.Option(help="Requests a second, or 2x: twice what the server can do.  [default: 50]"),
+        typer.Option(help="Requests per second, or 2x for twice the server's capacity.  [default: 50]"),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="Measured time, such as 30s or 5m.  [default: 30s]")
+        str | None, typer.Option(help="Length of the measurement, such as 30s or 5m.  [default: 30s]")
     ] = None,
     warmup: Annotated[
-        str | None, typer.Option(help="Traffic before it that counts nowhere.  [default: 3s]")
+        str | None, typer.Option(help="Length of traffic before the measurement.  [default: 3s]")
     ] = None,
     arrivals: Annotated[
-        str | None, typer.Option(help="poisson, constant, ramp, step or trace.  [default: poisson]")
+        str | None, typer.Option(help="Arrivals: poisson, constant, ramp, step or trace.  [default: poisson]")
     ] = None,
-    rate_to: Annotated[float | None, typer.Option(help="Where a ramp or step ends.")] = None,
+    rate_to: Annotated[float | None, typer.Option(help="Last rate of a ramp or step.")] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Equal steps from --rate to --rate-to.  [default: 5]")
+        int | None, typer.Option(help="Number of equal steps from --rate to --rate-to.  [default: 5]")
     ] = None,
     phases: Annotated[str | None, typer.Option(help="Rates over time: 50:20s,250:5s,50-200:30s.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="For trace: a time in seconds on each line.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="File with a send time in seconds on each line.")] = None,
     titles: Annotated[
-        str | None, typer.Option(help="Per request: 20, 1-50, or 1-9=3,100=1.  [default: 20]")
+        str | None, typer.Option(help="Titles per request: 20, 1-50, or 1-9=3,100=1.  [default: 20]")
     ] = None,
     pairs: Annotated[
-        Path | None, typer.Option(help="Texts: csv, tsv, jsonl or parquet with query and title.")
+        Path | None, typer.Option(help="Texts to send: csv, tsv, jsonl or parquet of query,title.")
     ] = None,
     endpoint: Annotated[
         str | None,
         typer.Option(help="score, compare, rerank, attention, condense, tei-rerank, or 'GET /path'."),
     ] = None,
     masks: Annotated[
-        str | None, typer.Option(help="none=3,random:0.2@1=1; with ; between them where a mask has a comma.")
+        str | None,
+        typer.Option(help="Masks by weight: none=3,random:0.2@1=1; separate by ; if a mask has a comma."),
     ] = None,
     variants: Annotated[
         str | None, typer.Option(help="Variants by weight, such as full=1,pruned20=1.")
     ] = None,
     units: Annotated[
-        int | None, typer.Option(help="Different units for experiments.  [default: none]")
+        int | None, typer.Option(help="Number of different units for experiments.  [default: none]")
     ] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="Deadline that each request carries.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="Bearer key.", envvar="HEADROOM_API_KEY")] = None,
+    api_key: Annotated[str | None, typer.Option(help="API key to send.", envvar="HEADROOM_API_KEY")] = None,
     timeout: Annotated[
-        str | None, typer.Option(help="From the intended send time to giving up.  [default: 10s]")
+        str | None, typer.Option(help="Time limit, counted from the intended send time.  [default: 10s]")
     ] = None,
     connections: Annotated[
-        int | None, typer.Option(help="Most connections at once.  [default: 1024]")
+        int | None, typer.Option(help="Maximum of open connections.  [default: 1024]")
     ] = None,
-    processes: Annotated[int | None, typer.Option(help="Client processes.  [default: 1]")] = None,
+    processes: Annotated[int | None, typer.Option(help="Number of client processes.  [default: 1]")] = None,
     max_lag: Annotated[
-        str | None, typer.Option(help="Send lag p99 beyond which the run is invalid.  [default: 10ms]")
+        str | None, typer.Option(help="p99 of the send lag above which a run is invalid.  [default: 10ms]")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of times, texts and choices.  [default: 1]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.  [default: 1]")] = None,
     slo: Annotated[str | None, typer.Option(help="Objective, such as p99=100ms,errors=0.1%.")] = None,
     find_max: Annotated[
         bool,
-        typer.Option("--find-max", help="Search the highest rate that holds --slo; --duration is a probe's."),
+        typer.Option("--find-max", help="Find the highest rate that meets --slo; --duration is per probe."),
     ] = False,
     start: Annotated[
         str | None,
-        typer.Option(help="Command that serves on {port}, for the time of the run; instead of URL."),
+        typer.Option(help="Command of a server on {port}, to run during the test instead of URL."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where reports go.  [default: runs/load-TIME]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for reports.  [default: runs/load-TIME]")
+    ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The report on stdout, without its time line.")
+        bool, typer.Option("--json", help="Print the report as JSON, without its time line.")
     ] = False,
 ) -> None:
-    """Send traffic on schedule, whether or not earlier requests came back, and report what that was like.
+    """Send requests on schedule, even if earlier ones are unanswered, and report latency and errors.
 
-    Exit status 3: the client spoiled the run. Ctrl-C ends the run early and reports what ran.
+    Exit status 3: the run is invalid, because the client was too slow. Ctrl-C ends it early and reports it.
 
     Example: headroom load run http://127.0.0.1:8000 --rate 200 --titles 1-50 --masks 'none,random:0.2@1'
     --out runs/a
@@ -108,14 +113,12 @@ def run(
 
     if api_key:
         os.environ[API_KEY_VARIABLE] = (
-            api_key  # for the client processes; the plan and the report never hold it
+            api_key  # client processes read it here; the plan and the report never contain it
         )
     if (url is None) == (start is None):
         raise typer.BadParameter("give the server's URL, or a command to --start", param_hint="URL")
     if find_max and not slo and not scenario:
-        raise typer.BadParameter(
-            "searching needs an objective, such as --slo p99=100ms", param_hint="--find-max"
-        )
+        raise typer.BadParameter("needs an objective, such as --slo p99=100ms", param_hint="--find-max")
     traffic = {
         "titles": titles,
         "endpoint": endpoint,
@@ -145,7 +148,7 @@ def run(
         values: dict[str, Any] = read_scenario(scenario) if scenario else {}
         given = {name: value for name, value in changes.items() if value is not None}
         if "phases" not in given and {"rate", "duration", "arrivals"} & given.keys():
-            values.pop("phases", None)  # another rate or time than the scenario's
+            values.pop("phases", None)  # the options replace the scenario's rates and times
         entries = values.get("traffic") or [{}]
         entries = [{**entry, **{k: v for k, v in traffic.items() if v is not None}} for entry in entries]
         port = beside.free_port() if start is not None else 0
@@ -170,13 +173,15 @@ def compare(
     b: Annotated[Path, typer.Argument(help="report.json of the second run, or its directory.")],
     fail_if_slower: Annotated[
         str | None,
-        typer.Option(help="Exit status 1 where B's p50, p90 or p99 is slower than A's by more, as 5%."),
+        typer.Option(
+            help="Exit with 1 if B's p50, p90 or p99 is slower than A's by more than this, such as 5%."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare two runs' percentiles, with bootstrap intervals over stretches of time.
+    """Compare the percentiles of two runs, with bootstrap intervals over stretches of time.
 
-    B counts as slower where the difference is above the limit and its 95 % interval lies wholly above zero.
+    B counts as slower if the difference is above the limit and its 95 % interval lies wholly above zero.
 
     Example: headroom load compare runs/a runs/b --fail-if-slower 5%
     """
@@ -210,7 +215,7 @@ def compare(
 
 
 def main() -> None:
-    """`python -m loadtest`. Exit status: 0 success, 1 failure, 2 wrong usage, 3 invalid run."""
+    """Run `python -m loadtest`. Exit status: 0 success, 1 failure, 2 wrong usage, 3 invalid run."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     if debug:
@@ -237,7 +242,7 @@ def _print(report: dict[str, Any], directory: Path, *, as_json: bool) -> None:
 
 
 def _phases(text: str | None) -> list[dict[str, Any]] | None:
-    """Phases of `50:20s,250:5s,50-200:30s`."""
+    """Return the phases in text such as `50:20s,250:5s,50-200:30s`."""
     from loadtest.plan import seconds
 
     if text is None:

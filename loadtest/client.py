@@ -1,7 +1,7 @@
-"""The open-loop client: sends every request at its intended time, whether or not earlier ones came back.
+"""The open-loop client, which sends every request at its intended time even if others are unanswered.
 
-A request that finds no free connection waits in line, and its latency counts from its intended time all the
-same. Nothing is retried and nothing is dropped: every request ends in exactly one call of the recorder.
+A request without a free connection waits in a queue, and its latency still counts from its intended time. The
+client retries and drops nothing: every request ends in exactly one call of the recorder.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from loadtest.wire import Answer, Connection
 from loadtest.workload import Request
 
 AHEAD = 256
-"""Requests that are built before they are due."""
+"""Number of requests that are built in advance."""
 
 BURST = 32
-"""Requests sent in a row when behind, before answers are read again."""
+"""Number of late requests that are sent before answers are read again."""
 
 SWEEP_S = 0.01
-"""How often requests that ran out of time are looked for."""
+"""Seconds between two searches for requests that timed out."""
 
 GRACE_S = 2.0
-"""After an interrupt, answers are awaited this long."""
+"""Seconds to wait for answers after an interrupt."""
 
 
 class Client:
-    """Runs one process's share of a plan. Made and used inside a running loop.
+    """Runs one process's share of a plan. Create and use it inside a running loop.
 
     Args:
         requests: in the order of their intended times.
-        address: where the plan's URL was found to answer.
-        start: the run's zero on `clock`.
-        seconds: from there to the last intended time; a timeout later the run is over, come what may.
-        connections: the most to have open at once.
+        address: the address at which the plan's URL answers.
+        start: the run's start on `clock`.
+        seconds: from the start to the last intended time; one timeout later the run ends in any case.
+        connections: maximum number of open connections.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class Client:
         self._over = asyncio.Event()
         self._stopped_at: float | None = None
         self.ran_out = False
-        """Whether requests were left that it had no time to send."""
+        """Whether the run ended before all its requests were sent."""
 
     async def run(self) -> None:
-        """Returns when every request that was due has been answered, has failed or ran out of time."""
+        """Send all requests; return when each has been answered, has failed or has timed out."""
         self._send_due()
         self._sweep()
         try:
@@ -96,11 +96,11 @@ class Client:
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait for an answer."""
+        """Return the number of requests that wait for an answer."""
         return len(self._busy)
 
     def stop(self) -> None:
-        """Sends nothing more; what is under way gets a short grace."""
+        """Send no further request, and wait a short time for the answers of those in flight."""
         if self._stopped_at is None:
             self._stopped_at = clock()
             self._ahead.clear()
@@ -124,7 +124,7 @@ class Client:
             self._serve_waiting()
             ahead.extend(islice(self._requests, sent))
         if ahead:
-            # When behind, the alarm goes off at once, but after whatever else is ready.
+            # If the client is late, the alarm goes off at once, but after other events that are ready.
             self._alarm.set(start + ahead[0].intended)
 
     def _serve_waiting(self) -> None:
@@ -133,7 +133,7 @@ class Client:
             connection = idle.pop()
             if connection.usable:
                 request = waiting.popleft()
-                if request.done:  # ran out of time in line
+                if request.done:  # timed out in the queue
                     idle.append(connection)
                     continue
                 self._busy[request] = connection
@@ -166,7 +166,7 @@ class Client:
         return connection
 
     def _refuse(self, kind: str) -> None:
-        """A connection could not be made: the request at the head of the line was to have it."""
+        """Fail the first waiting request, because no connection could be made for it."""
         while self._waiting:
             request = self._waiting.popleft()
             if not request.done:
@@ -203,7 +203,7 @@ class Client:
         request.payload = b""
 
     def _sweep(self) -> None:
-        """Ends what ran out of time, and the run when nothing is left."""
+        """Fail the requests that timed out, and end the run after the last request."""
         now, outstanding = clock(), self._outstanding
         while outstanding and (
             outstanding[0].done or self._start + outstanding[0].intended + self._timeout <= now

@@ -1,9 +1,9 @@
-"""Two runs side by side: how far their percentiles differ, and how sure that is.
+"""Compares two runs: how much their percentiles differ, with confidence intervals.
 
 The interval comes from a bootstrap over stretches of time, not over requests: neighbouring requests share a
-queue, so treating them as independent would make the interval far too narrow. Each run's windows are drawn
-with replacement (moving blocks of neighbours), their histograms are added up, and the percentiles' ratio is
-taken.
+queue, so treating them as independent would make the interval far too narrow. The bootstrap draws each run's
+windows with replacement (in moving blocks of neighbours), adds their histograms up, and takes the ratio of
+the percentiles.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from loadtest.report import Report
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
 GATED = ("p50", "p90", "p99")
-"""What --fail-if-slower looks at."""
+"""The percentiles that --fail-if-slower checks."""
 
 ROUNDS = 1000
 CONFIDENCE = 0.95
-LEAST_WINDOWS = 8
-LEAST_BEYOND = 10
-"""A percentile is compared when at least so many requests lie beyond it in both runs."""
+MIN_WINDOWS = 8
+MIN_BEYOND = 10
+"""Requests that must lie beyond a percentile in both runs, or it is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One percentile of both runs. change: of b over a, 0.05 is 5 % slower; low, high: its 95 % interval."""
+    """A percentile of both runs. change: b over a, 0.05 is 5 % slower; low, high: its 95 % interval."""
 
     percentile: str
     a_ms: float
@@ -41,17 +41,17 @@ class Difference:
     high: float
 
     def slower_than(self, share: float) -> bool:
-        """Slower by more than `share`, and surely slower at all."""
+        """Return whether b is slower by more than `share`, and its whole interval is above zero."""
         return self.change > share and self.low > 0
 
 
 def compare(a: Report, b: Report, *, seed: int = 1) -> list[Difference]:
-    """The differences that both runs are long enough for. Raises PlanError when there are none."""
+    """Return the differences for which both runs are long enough. Raises PlanError if there are none."""
     runs = [_windows(a, "the first run"), _windows(b, "the second run")]
     values = np.union1d(runs[0][0], runs[1][0])
     counts = [_aligned(values, *run) for run in runs]
-    least = min(int(matrix.sum()) for matrix in counts)
-    percents = [p for p in PERCENTS if least * (1 - p / 100) >= LEAST_BEYOND]
+    requests = min(int(matrix.sum()) for matrix in counts)
+    percents = [p for p in PERCENTS if requests * (1 - p / 100) >= MIN_BEYOND]
     if not percents:
         raise PlanError("the runs are too short to compare: even the median has too few requests beyond it")
     rng = np.random.default_rng(seed)
@@ -74,7 +74,7 @@ def compare(a: Report, b: Report, *, seed: int = 1) -> list[Difference]:
 
 
 def as_json(differences: list[Difference], a: Report, b: Report) -> dict[str, Any]:
-    """The comparison as plain values."""
+    """Return the comparison as plain values."""
     return {
         "schema": 1,
         "differences": [asdict(difference) for difference in differences],
@@ -85,7 +85,7 @@ def as_json(differences: list[Difference], a: Report, b: Report) -> dict[str, An
 
 
 def plans_differ_in(a: Report, b: Report) -> list[str]:
-    """Fields of the plans that are not the same, the address aside: a comparison across them needs care."""
+    """Return the fields, except the address, in which the plans differ, so that the user can judge them."""
     one, two = a["plan"], b["plan"]
     return sorted(
         name for name in one.keys() | two.keys() if name != "url" and one.get(name) != two.get(name)
@@ -93,7 +93,7 @@ def plans_differ_in(a: Report, b: Report) -> list[str]:
 
 
 def _windows(report: Report, which: str) -> tuple[NDArray[np.float64], list[tuple[Any, Any]]]:
-    """The values that occur, and (milliseconds, counts) of each window that is wholly inside the run."""
+    """Return all values, and (milliseconds, counts) of each window that lies wholly inside the run."""
     series = report["series"]
     width, seconds = series["window_seconds"], report["seconds"]
     parts = [
@@ -101,9 +101,9 @@ def _windows(report: Report, which: str) -> tuple[NDArray[np.float64], list[tupl
         for window in series["windows"]
         if window["latency"] is not None and window["at"] + width <= seconds * (1 + 1e-9)
     ]
-    if len(parts) < LEAST_WINDOWS:
+    if len(parts) < MIN_WINDOWS:
         raise PlanError(
-            f"{which} is too short to compare: {len(parts)} stretches of time, under {LEAST_WINDOWS}"
+            f"{which} is too short to compare: {len(parts)} stretches of time, under {MIN_WINDOWS}"
         )
     return np.unique(np.concatenate([values for values, _ in parts])), parts
 
@@ -111,7 +111,7 @@ def _windows(report: Report, which: str) -> tuple[NDArray[np.float64], list[tupl
 def _aligned(
     values: NDArray[np.float64], _own: NDArray[np.float64], parts: list[tuple[Any, Any]]
 ) -> NDArray[np.float64]:
-    """Counts by window and value: (windows, values)."""
+    """Return counts by window and value: (windows, values)."""
     matrix = np.zeros((len(parts), len(values)))
     for row, (milliseconds, counts) in zip(matrix, parts, strict=True):
         row[np.searchsorted(values, milliseconds)] = counts
@@ -119,7 +119,7 @@ def _aligned(
 
 
 def _resampled(matrix: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Counts by round and value: (ROUNDS, values), each round a moving-block draw of as many windows."""
+    """Return counts by round and value, (ROUNDS, values); a round draws as many windows in moving blocks."""
     windows = len(matrix)
     block = max(1, round(windows ** (1 / 3)))
     drawn = np.empty((ROUNDS, matrix.shape[1]))
@@ -136,7 +136,7 @@ def _resampled(matrix: NDArray[np.float64], rng: np.random.Generator) -> NDArray
 def _percentiles(
     values: NDArray[np.float64], counts: NDArray[np.float64], percents: list[float]
 ) -> NDArray[np.float64]:
-    """Milliseconds by round and percentile: (rounds, percents)."""
+    """Return milliseconds by round and percentile: (rounds, percents)."""
     below = np.cumsum(counts, axis=1)
     wanted = np.ceil(below[:, -1:] * np.array(percents) / 100)  # (rounds, percents)
     places = np.stack([np.searchsorted(row, want) for row, want in zip(below, wanted, strict=True)])

@@ -1,4 +1,4 @@
-"""From a plan to its reports: the server, the run or the search, what the server says, and the files."""
+"""Drives a load test: starts the server, runs the plan or the search, and writes the reports."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SATURATION_PROBE_S = 6.0
 
 
 def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) -> tuple[Report, Path]:
-    """Runs everything, writes report.json and report.html, and says where.
+    """Run the test, write report.json and report.html, and return the report and its directory.
 
     Raises:
-        PlanError: something in the plan is wrong. LoadTestError: the test could not be made.
+        PlanError: the plan is wrong. LoadTestError: the test could not run.
     """
     slo = objective.parse(plan.slo) if plan.slo else None
     directory = out or Path("runs") / datetime.now().strftime("load-%Y%m%d-%H%M%S")
@@ -41,10 +41,10 @@ def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) ->
 
 @contextmanager
 def _made(directory: Path) -> Iterator[None]:
-    """Make the directory before the test is made. If the test fails, what was made and is empty goes again.
+    """Make the directory before the test; remove it again if the test fails and it is empty.
 
     Raises:
-        PlanError: it cannot be made.
+        PlanError: the directory cannot be made.
     """
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
@@ -54,20 +54,22 @@ def _made(directory: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # something is in it
+        with suppress(OSError):  # not empty
             for path in made:
                 path.rmdir()
         raise
 
 
 def check_searchable(plan: Plan) -> None:
-    """Raises PlanError where a search makes no sense."""
+    """Raise PlanError if the plan does not fit a search."""
     if plan.slo is None:
         raise PlanError("--find-max: needs an objective, such as --slo p99=100ms")
     if plan.arrivals not in ("poisson", "constant") or plan.phases:
-        raise PlanError("--find-max: searches a steady rate, with --arrivals poisson or constant")
+        raise PlanError("--find-max: needs a steady rate, with --arrivals poisson or constant")
     if plan.saturation_factor is not None:
-        raise PlanError("--find-max: --rate is where the search starts, in requests a second")
+        raise PlanError(
+            "--find-max: --rate must be a number, the requests per second at which the search starts"
+        )
 
 
 def _run(plan: Plan, slo: objective.Objective | None, server: int | None) -> Report:
@@ -86,26 +88,29 @@ def _search(plan: Plan, slo: objective.Objective) -> Report:
     plan = plan.changed(events=())
     search = find_max.Search(plan, slo, _probe, _say)
     assert not isinstance(plan.rate, str)
-    found = search.find(plan.rate)
-    result = report.build(found.last, slo, models=server_side.models(plan))
-    result["find_max"] = found.as_json()
-    if found.limited_by == "client":
+    capacity = search.find(plan.rate)
+    result = report.build(capacity.last, slo, models=server_side.models(plan))
+    result["find_max"] = capacity.as_json()
+    if capacity.limited_by == "client":
         result["valid"] = False
-        result["invalid_because"] = [*result["invalid_because"], "the client gave out before the server did"]
+        result["invalid_because"] = [
+            *result["invalid_because"],
+            "the client reached its limit before the server",
+        ]
     return result
 
 
 def _resolved(plan: Plan) -> Plan:
-    """The plan with a number for a rate."""
+    """Return the plan with a number as its rate; measures the saturation if the rate is a multiple of it."""
     factor = plan.saturation_factor
     if factor is None:
         return plan
     if plan.phases:
         return plan.changed(rate=1.0)
     probe = plan.changed(duration=SATURATION_PROBE_S, warmup=0.0, events=(), timeout=min(plan.timeout, 5.0))
-    most = find_max.saturation(probe, _probe, _say)
-    _say(f"the server saturates at {most:,.1f} requests a second; running at {factor:g} times that")
-    return plan.changed(rate=factor * most)
+    saturation = find_max.saturation(probe, _probe, _say)
+    _say(f"the server saturates at {saturation:,.1f} requests/s; running at {factor:g} times that")
+    return plan.changed(rate=factor * saturation)
 
 
 def _probe(plan: Plan) -> Outcome:

@@ -1,10 +1,10 @@
-"""What can go wrong before or beside the traffic; what happens to a request is counted, never raised."""
+"""Errors of a load test as a whole. Errors of single requests are counted and never raised."""
 
 from __future__ import annotations
 
 
 class LoadTestError(Exception):
-    """The load test cannot go on; the message is one sentence for the user."""
+    """The load test cannot continue; the message is one sentence for the user."""
 
 
 class PlanError(LoadTestError):

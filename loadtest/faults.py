@@ -1,7 +1,7 @@
-"""A fault for the events of a scenario: a signal to processes of the server that the run started.
+"""A fault for a scenario's events: sends a signal to processes of the server that the run started.
 
 `python -m loadtest.faults KILL ServeReplica` signals the descendants of $SERVER_PID whose command line has
-the word; `python -m loadtest.faults STOP ServeReplica 2s` stops them and lets them go on two seconds later.
+the word. `python -m loadtest.faults STOP ServeReplica 2s` stops them and continues them two seconds later.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from loadtest.plan import seconds
 
 
 def descendants(root: int) -> dict[int, str]:
-    """Process ids and command lines of everything below `root`."""
+    """Return the pid and command line of every descendant of `root`."""
     listing = subprocess.run(
         ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     )
     rows = [line.split(maxsplit=2) for line in listing.stdout.splitlines()]
     processes = {int(row[0]): (int(row[1]), row[2] if len(row) > 2 else "") for row in rows}
-    found: dict[int, str] = {}
+    commands: dict[int, str] = {}
     level = {root}
     while level:
-        level = {pid for pid, (parent, _) in processes.items() if parent in level and pid not in found}
-        found.update({pid: processes[pid][1] for pid in level})
-    return found
+        level = {pid for pid, (parent, _) in processes.items() if parent in level and pid not in commands}
+        commands.update({pid: processes[pid][1] for pid in level})
+    return commands
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status 0 when a process was hit, 1 when there was none."""
+    """Send the signal. Exit status 0 if a process got it, 1 if there was none."""
     number = signal.Signals[f"SIG{arguments[0]}"]
     hit = [pid for pid, line in descendants(int(os.environ["SERVER_PID"])).items() if arguments[1] in line]
     for pid in hit:

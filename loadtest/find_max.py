@@ -1,4 +1,4 @@
-"""The highest rate that holds an objective: bracketing, bisection, confirmation, and the curve."""
+"""Finds the highest rate that meets an objective, by bracketing, bisection and confirmation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ RESOLUTION = 0.05
 CONFIRMATIONS = 2
 MOST_PROBES = 40
 PAST_THE_KNEE = (1.25, 1.6)
-"""Multiples of the rate that failed which are measured for the curve, besides the search's own."""
+"""Multiples of the lowest rate that failed; they are measured too, for the curve in the report."""
 
 SETTLE_S = 10.0
 KEEPING_UP = 0.9
 FILLING_S = 1.0
-"""Of a saturation probe: until the first answers come steadily."""
+"""Seconds of a saturation probe until answers come steadily."""
 
 Probe = Callable[[Plan], Outcome]
 Say = Callable[[str], None]
@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One probe: a rate, and what it did."""
+    """The result of one probe of a rate."""
 
     rate: float
     purpose: str
@@ -46,11 +46,11 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search found.
+class Capacity:
+    """The result of a search.
 
-    rate: the highest that was confirmed; None when not even the lowest tried held. interval: the highest that
-    held and the lowest that did not. limited_by: `server`, or `client` where the client gave out first.
+    rate: the highest rate that was confirmed; None if not even the lowest one held. interval: the highest
+    rate that held and the lowest that did not. limited_by: `server`, or `client` if the client was the limit.
     """
 
     rate: float | None
@@ -60,7 +60,7 @@ class Found:
     last: Outcome
 
     def as_json(self) -> dict[str, Any]:
-        """For the report."""
+        """Return plain values for the report."""
         return {
             "rate": self.rate,
             "interval": list(self.interval),
@@ -70,11 +70,11 @@ class Found:
 
 
 class ClientLimited(Exception):
-    """The client cannot send that fast, so the answer would not be about the server."""
+    """The client cannot send that fast, so the result would say nothing about the server."""
 
 
 class Search:
-    """Probes rates of one plan against one objective, and remembers the outcomes."""
+    """Probes rates of one plan against one objective, and keeps the outcomes."""
 
     def __init__(self, plan: Plan, objective: Objective, probe: Probe, say: Say) -> None:
         self._plan, self._objective, self._probe, self._say = plan, objective, probe, say
@@ -82,8 +82,8 @@ class Search:
         self._kept: Outcome | None = None
         self.best: Outcome | None = None
 
-    def find(self, first: float) -> Found:
-        """Searches from `first` requests a second on."""
+    def find(self, first: float) -> Capacity:
+        """Search, beginning with `first` requests per second."""
         limited_by = "server"
         low, high = 0.0, None
         try:
@@ -102,7 +102,7 @@ class Search:
             high = None
         last = self.best or self._kept
         assert last is not None
-        return Found(low or None, (low, high), limited_by, self.curve, last)
+        return Capacity(low or None, (low, high), limited_by, self.curve, last)
 
     def _bracket(self, first: float) -> tuple[float, float | None]:
         rate = first
@@ -111,12 +111,10 @@ class Search:
                 rate *= 2
                 if not self._holds(rate, "bracketing"):
                     return rate / 2, rate
-            raise LoadTestError(
-                f"even {rate:g} requests a second hold the objective; start higher with --rate"
-            )
+            raise LoadTestError(f"even {rate:g} requests/s meet the objective; start with a higher --rate")
         for _ in range(10):
             rate /= 2
-            if rate * self._plan.duration < 20:  # too few requests to say anything
+            if rate * self._plan.duration < 20:  # too few requests for a conclusion
                 break
             if self._holds(rate, "bracketing"):
                 return rate, rate * 2
@@ -130,7 +128,7 @@ class Search:
         return lower if len(self.curve) < MOST_PROBES and lower * self._plan.duration >= 20 else 0.0
 
     def _holds(self, rate: float, purpose: str) -> bool:
-        """Runs one probe; a run that the client spoiled is tried once more."""
+        """Run one probe and return whether the objective held; repeat an invalid run once."""
         for attempt in itertools.count():
             settle(self._plan)
             outcome = self._probe(self._plan.changed(rate=rate, seed=self._plan.seed + len(self.curve) + 1))
@@ -143,7 +141,7 @@ class Search:
             if purpose == "past the knee":
                 return False
             if outcome.recorder.errors.get("connection_wait_timeout"):
-                break  # the server held all connections for too long: that is an answer
+                break  # the server kept all connections busy too long, which is a result
             if attempt:
                 self._kept = self._kept or outcome
                 raise ClientLimited
@@ -168,9 +166,9 @@ class Search:
 
 
 def saturation(plan: Plan, probe: Probe, say: Say) -> float:
-    """The most answers a second that a server gives: the rate is doubled until answers no longer keep up.
+    """Return the highest number of answers per second: double the rate until the answers fall behind.
 
-    A first probe without any answer says that the server was still busy with something else, and is repeated.
+    A first probe without any answer is repeated, because the server was still busy with other work.
     """
     rate, best = 20.0, 1.0
     for number in range(16):
@@ -180,20 +178,22 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
         recorder = outcome.recorder
         achieved = _answered_in_time(outcome)
         best = max(best, achieved)
-        say(f"saturation: {achieved:,.1f} of {rate:,.1f} requests a second answered")
+        say(f"saturation: {achieved:,.1f} of {rate:,.1f} requests/s answered")
         settle(plan)
         if not achieved and not number:
             continue
         if achieved < KEEPING_UP * recorder.scheduled / outcome.seconds:
             return best
         if invalid_because(outcome):
-            raise LoadTestError("the client gave out before the server did: " + invalid_because(outcome)[0])
+            raise LoadTestError(
+                "the client reached its limit before the server: " + invalid_because(outcome)[0]
+            )
         rate *= 2
-    raise LoadTestError(f"{rate:g} requests a second do not saturate the server")
+    raise LoadTestError(f"{rate:g} requests/s do not saturate the server")
 
 
 def settle(plan: Plan) -> None:
-    """Waits until the server answers quickly again: one probe's queue is not the next one's latency."""
+    """Wait until the server answers quickly again, so that one probe's queue does not slow the next."""
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
         started = time.monotonic()
@@ -203,7 +203,7 @@ def settle(plan: Plan) -> None:
 
 
 def _answered_in_time(outcome: Outcome) -> float:
-    """Good answers a second while requests were being sent; a backlog worked off later does not count."""
+    """Return good answers per second while requests were sent; answers to a backlog later do not count."""
     recorder = outcome.recorder
     first = round(FILLING_S / recorder.window) if outcome.seconds > FILLING_S else 0
     inside = recorder.windows[first : max(first + 1, round(outcome.seconds / recorder.window))]

@@ -1,4 +1,4 @@
-"""Times in a HdrHistogram: three digits from 1 µs to 1 h, mergeable without loss, constant memory."""
+"""Durations in an HdrHistogram: three digits from 1 µs to 1 h, mergeable without loss, constant memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 
 
 class Histogram:
-    """Counts of durations. Longer ones than an hour count as an hour; nothing is dropped."""
+    """Counts of durations. Those longer than an hour count as an hour; none is dropped."""
 
     __slots__ = ("_hdr", "_record")
 
@@ -22,7 +22,7 @@ class Histogram:
         self._record = self._hdr.record_value
 
     def record(self, seconds: float) -> None:
-        """Counts one duration; negative ones (clocks of other machines) count as 0."""
+        """Count one duration; negative ones (from clocks of other machines) count as 0."""
         microseconds = int(seconds * 1e6 + 0.5)
         self._record(0 if microseconds < 0 else min(microseconds, HIGHEST_US))
 
@@ -30,12 +30,12 @@ class Histogram:
         return int(self._hdr.get_total_count())
 
     def add(self, other: Histogram) -> None:
-        """Takes over the counts of another."""
-        if len(other):  # the library would take over the empty one's unset minimum
+        """Add the counts of another histogram."""
+        if len(other):  # the library would copy the unset minimum of an empty one
             self._hdr.add(other._hdr)
 
     def encode(self) -> str:
-        """The counts as text that every HdrHistogram library reads (base64 of the V2 format)."""
+        """Return the counts as text that every HdrHistogram library reads (base64 of the V2 format)."""
         encoded: bytes = self._hdr.encode()
         return encoded.decode("ascii")
 
@@ -44,7 +44,7 @@ class Histogram:
 
     @classmethod
     def decode(cls, text: str) -> Histogram:
-        """The histogram that `encode` wrote."""
+        """Return the histogram that `encode` wrote."""
         histogram = cls()
         histogram._hdr = HdrHistogram.decode(text.encode("ascii"))
         histogram._record = histogram._hdr.record_value
@@ -52,32 +52,32 @@ class Histogram:
 
     @classmethod
     def merged(cls, parts: Iterable[Histogram]) -> Histogram:
-        """One histogram with the counts of all."""
+        """Return one histogram with the counts of all."""
         whole = cls()
         for part in parts:
             whole.add(part)
         return whole
 
     def percentile_ms(self, percent: float) -> float | None:
-        """The duration that `percent` of the recorded ones do not exceed; None when there are none."""
+        """Return the duration that `percent` of the recorded ones do not exceed; None if there are none."""
         return self._hdr.get_value_at_percentile(percent) / 1000 if len(self) else None
 
     def mean_ms(self) -> float | None:
-        """The mean; None when there are none."""
+        """Return the mean; None if there are none."""
         return float(self._hdr.get_mean_value()) / 1000 if len(self) else None
 
     def max_ms(self) -> float | None:
-        """The longest; None when there are none."""
+        """Return the longest; None if there are none."""
         return self._hdr.get_max_value() / 1000 if len(self) else None
 
     def summary_ms(self) -> dict[str, float | None]:
-        """What `report.json` says about it: percentiles, mean and extremes in milliseconds."""
+        """Return percentiles, mean and extremes in milliseconds, as in `report.json`."""
         summary = {f"p{percent:g}": self.percentile_ms(percent) for percent in PERCENTILES}
         low = self._hdr.get_min_value() / 1000 if len(self) else None
         return {"min": low, **summary, "max": self.max_ms(), "mean": self.mean_ms()}
 
     def counts(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Milliseconds, ascending, and how many requests took each: (n,), (n,)."""
+        """Return ascending milliseconds and the number of requests for each: (n,), (n,)."""
         counts = np.ctypeslib.as_array(self._hdr.counts).astype(np.int64)
         places = np.flatnonzero(counts)
         values = [

@@ -1,4 +1,4 @@
-"""`report.html`: one file that needs nothing else, not even a network."""
+"""Writes `report.html`: one file without scripts that loads nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CSS = (Path(__file__).parent / "report.css").read_text("utf-8")
 
 
 def render(report: Report) -> str:
-    """The page of one run."""
+    """Return the page of one run."""
     verdict_class = "good" if report["valid"] else "bad"
     plan = report["plan"]
     return "".join(
@@ -81,9 +81,9 @@ def _spectrum(report: Report) -> str:
     if not report["spectrum"]:
         return ""
     points = [(_nines(percent), ms) for percent, ms in report["spectrum"]]
-    most = math.ceil(points[-1][0] - 1e-6)
+    last_nine = math.ceil(points[-1][0] - 1e-6)
     ticks = [(0.0, "0"), (math.log10(2), "50"), (1.0, "90")]
-    ticks += [(float(n), "99" if n == 2 else "99." + "9" * (n - 2)) for n in range(2, most + 1)]
+    ticks += [(float(n), "99" if n == 2 else "99." + "9" * (n - 2)) for n in range(2, last_nine + 1)]
     bound = report["objective"]["bound_ms"] if report["objective"] else None
     chart = svg.Chart(
         "Percentile spectrum",
@@ -110,7 +110,7 @@ def _rates(report: Report) -> str:
 
 
 def _stages(report: Report) -> str:
-    """The server's own stages of a request (`Server-Timing`), and what lies outside it."""
+    """Return the chart of the server's stages of a request (`Server-Timing`) and of the rest."""
     windows = _inside(report)
     if len(windows) < 2 or not report["stages_ms"]:
         return ""
@@ -126,15 +126,15 @@ def _stages(report: Report) -> str:
     return svg.stack(chart, [w["at"] for w in windows], layers)
 
 
-def _find_max(found: dict[str, Any] | None, objective: dict[str, Any] | None) -> str:
-    if not found:
+def _find_max(capacity: dict[str, Any] | None, objective: dict[str, Any] | None) -> str:
+    if not capacity:
         return ""
-    curve = found["curve"]
+    curve = capacity["curve"]
     lines = [
         svg.Line(name, [(p["rate"], p[f"{name}_ms"]) for p in curve], colour, dots=True)
         for colour, name in enumerate(("p50", "p90", "p99"))
     ]
-    marks = [(found["rate"], f"{found['rate']:,.1f}/s")] if found["rate"] else []
+    marks = [(capacity["rate"], f"{capacity['rate']:,.1f}/s")] if capacity["rate"] else []
     level = (objective["bound_ms"], objective["slo"]) if objective else None
     chart = svg.Chart("Latency against rate", "requests/s", "ms", log=True, marks=marks, level=level)
     rows = [
@@ -149,12 +149,12 @@ def _find_max(found: dict[str, Any] | None, objective: dict[str, Any] | None) ->
         ]
         for p in curve
     ]
-    high = found["interval"][1]
+    high = capacity["interval"][1]
     answer = (
         "No rate that was tried holds the objective."
-        if found["rate"] is None
-        else f"Highest rate that holds the objective: {found['rate']:,.1f} requests/s"
-        + (f"; {high:,.1f}/s no longer did." if high else "; beyond it the client gave out.")
+        if capacity["rate"] is None
+        else f"Highest rate that holds the objective: {capacity['rate']:,.1f} requests/s"
+        + (f"; {high:,.1f}/s no longer did." if high else "; above it the client was the limit.")
     )
     head = ["rate/s", "achieved/s", "p50", "p99", "errors", "probe", ""]
     return f"<h2>{escape(answer)}</h2>" + svg.lines(chart, lines) + _table(head, rows)

@@ -1,4 +1,4 @@
-"""Where a run ran: recorded in the report, because a number without its machine says little."""
+"""Describes the client's machine for the report, because numbers depend on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKAGES = ("uvloop", "httptools", "hdrhistogram", "numpy")
 
 
 def describe() -> dict[str, Any]:
-    """Processor, memory, system and versions of the client's machine."""
+    """Return processor, memory, system and versions of the client's machine."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "host": platform.node(),

@@ -1,4 +1,4 @@
-"""What is promised to users: `p99=100ms,errors=0.1%`."""
+"""Service-level objectives such as `p99=100ms,errors=0.1%`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_ERRORS = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Latency percentiles (percent → milliseconds) and the share of errors that are allowed."""
+    """Limits of latency percentiles (percent → milliseconds) and of the share of errors."""
 
     text: str
     limits_ms: dict[float, float]
@@ -23,11 +23,11 @@ class Objective:
 
     @property
     def bound_ms(self) -> float:
-        """An answer counts towards goodput within this: the limit of the highest percentile."""
+        """Latency within which an answer counts as goodput: the limit of the highest percentile."""
         return self.limits_ms[max(self.limits_ms)]
 
     def missed(self, recorder: Recorder, latency: Histogram) -> list[str]:
-        """Why a run does not hold the objective; empty when it does."""
+        """Return why a run misses the objective; empty if it meets it."""
         reasons = []
         for percent, limit in sorted(self.limits_ms.items()):
             measured = latency.percentile_ms(percent)
@@ -42,13 +42,13 @@ class Objective:
         return reasons
 
     def good(self, recorder: Recorder, latency: Histogram) -> int:
-        """Requests answered well and within the bound."""
+        """Return the number of requests answered without error and within the bound."""
         values, counts = latency.counts()
         return min(recorder.ok, int(counts[values <= self.bound_ms * 1.001].sum()))
 
 
 def parse(text: str) -> Objective:
-    """The objective that `p99=100ms,errors=0.1%` names. Raises PlanError."""
+    """Return the objective of text such as `p99=100ms,errors=0.1%`. Raises PlanError."""
     limits: dict[float, float] = {}
     errors = DEFAULT_ERRORS
     for item in filter(None, map(str.strip, text.split(","))):

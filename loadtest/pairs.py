@@ -1,4 +1,4 @@
-"""The texts of the traffic: query–title pairs of a file, or made up with product search's lengths."""
+"""The texts of the traffic: query–title pairs from a file, or made up with the lengths of product search."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from loadtest.errors import PlanError
 
 Pair = tuple[str, str]
 
-MOST_PAIRS = 200_000
-"""Pairs of a file that are kept; more would only cost memory."""
+MAX_PAIRS = 200_000
+"""Number of pairs that are read from a file; more would only cost memory."""
 
 _SPECIAL_TOKENS = 3
-"""[CLS], and [SEP] after each text: they count as tokens of a pair."""
+"""[CLS], and [SEP] after each text; they count as tokens of a pair."""
 
 _NOUNS = (
     "table chair lamp desk shelf cabinet mirror rug sofa bed pillow blanket towel curtain basket box "
@@ -43,10 +43,10 @@ _FILLERS = (
 
 
 def made_up_pairs(seed: int, queries: int = 500, titles_each: int = 20) -> list[Pair]:
-    """Pairs of common words whose number of tokens has mean 25, p95 39 and p99 48, special tokens included.
+    """Return pairs of common words; their number of tokens has mean 25, p95 39 and p99 48.
 
-    Those are the lengths of a public product-search set; a gamma distribution of shape 9.4 has them. A word
-    is counted as one token, which holds for most vocabularies of English words.
+    These are the lengths of a public product-search set, special tokens included; a gamma distribution of
+    shape 9.4 has them. A word counts as one token, which is true of most vocabularies of English words.
     """
     rng = np.random.default_rng([seed, 2])
     lengths = np.clip(np.rint(rng.gamma(9.4, 25 / 9.4, (queries, titles_each))), 8, 128).astype(int)
@@ -66,23 +66,23 @@ def made_up_pairs(seed: int, queries: int = 500, titles_each: int = 20) -> list[
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a csv, tsv, jsonl or parquet file with columns `query` and `title`, in its order.
+    """Return the pairs of a csv, tsv, jsonl or parquet file with columns `query` and `title`, in its order.
 
-    Raises PlanError naming the file, and the line where there is one.
+    Raises PlanError that names the file and, if there is one, the line.
     """
     readers = {".csv": _csv, ".tsv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise PlanError(f"--pairs: {path} is none of {', '.join(readers)}")
     try:
-        pairs = list(islice(reader(path), MOST_PAIRS + 1))
+        pairs = list(islice(reader(path), MAX_PAIRS + 1))
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"--pairs: {path} cannot be read: {error}") from None
     if not pairs:
         raise PlanError(f"--pairs: {path} holds no pairs")
-    if len(pairs) > MOST_PAIRS:
-        print(f"headroom load: using the first {MOST_PAIRS:,} pairs of {path}", file=sys.stderr)
-    return pairs[:MOST_PAIRS]
+    if len(pairs) > MAX_PAIRS:
+        print(f"headroom load: using the first {MAX_PAIRS:,} pairs of {path}", file=sys.stderr)
+    return pairs[:MAX_PAIRS]
 
 
 def _csv(path: Path) -> Iterator[Pair]:

@@ -1,6 +1,6 @@
-"""What a run does, as one value: from a scenario file and options, to every process and into the report.
+"""The plan of a run, made from a scenario file and options, sent to every process and put into the report.
 
-It never holds a secret: API keys are named by the environment variable that has them.
+It never holds a secret: it names the environment variable that holds an API key.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _UNITS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str | float) -> float:
-    """Seconds of `30`, `500ms`, `30s`, `5m`, `2h`. Raises ValueError."""
+    """Return the seconds of text such as `30`, `500ms`, `30s`, `5m` or `2h`. Raises ValueError."""
     if isinstance(text, (int, float)):
         return float(text)
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|h|)\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|h|)\s*", text)
+    if match is None:
         raise ValueError(f"{text!r} is not a duration such as 30, 500ms, 30s, 5m or 2h")
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]
 
 
 def weights(text: str | list[str] | dict[str, float]) -> dict[str, float]:
-    """Weights by name of `a,b`, `a=3,b=1`; `;` in place of `,` where names hold commas. Raises ValueError."""
+    """Return weights by name of `a,b` or `a=3,b=1`, or with `;` if names hold commas. Raises ValueError."""
     if isinstance(text, dict):
         return text
     items = text if isinstance(text, list) else text.split(";" if ";" in text else ",")
@@ -42,7 +42,7 @@ def weights(text: str | list[str] | dict[str, float]) -> dict[str, float]:
         try:
             result[name.strip() or weight] = float(weight) if name else 1.0
         except ValueError:
-            raise ValueError(f"{item!r}: after the = comes a number") from None
+            raise ValueError(f"{item!r}: a number must follow the =") from None
     return result
 
 
@@ -56,7 +56,7 @@ class _Model(BaseModel):
 
 
 class Traffic(_Model):
-    """One kind of request (a tenant, an endpoint); a run mixes several by weight."""
+    """One kind of request, such as a tenant's or an endpoint's; a run mixes several by weight."""
 
     name: str = "all"
     weight: float = Field(1.0, gt=0)
@@ -64,13 +64,13 @@ class Traffic(_Model):
     titles: str | int = "20"
     masks: Weights = Field(default_factory=dict)
     variants: Weights = Field(default_factory=dict)
-    units: int = Field(0, ge=0, description="Different units for experiments; 0: no unit is sent.")
+    units: int = Field(0, ge=0, description="Number of different units for experiments; 0 sends no unit.")
     deadline_ms: float | None = Field(None, gt=0)
     api_key_env: str = API_KEY_VARIABLE
 
 
 class Phase(_Model):
-    """A stretch of time with one rate, or one that goes evenly from `rate` to `to`."""
+    """A stretch of time with one rate, or with a rate that changes linearly from `rate` to `to`."""
 
     for_: Seconds = Field(alias="for", gt=0)
     rate: float = Field(ge=0)
@@ -78,23 +78,23 @@ class Phase(_Model):
 
 
 class Event(_Model):
-    """A shell command beside the traffic, such as a fault; $SERVER_PID is the server that --start began."""
+    """A shell command to run during the traffic, such as a fault; $SERVER_PID is the server of --start."""
 
-    at: Seconds = Field(ge=0, description="Since the measured part began.")
+    at: Seconds = Field(ge=0, description="Time since the measured part began.")
     every: Seconds | None = Field(None, ge=1)
     name: str
     run: str
 
 
 class Plan(_Model):
-    """A whole run."""
+    """The plan of a whole run."""
 
     url: str
     description: str = ""
     seed: int = Field(1, ge=0)
     arrivals: Arrivals = "poisson"
-    rate: float | str = Field(50.0, description="Requests a second; `2x` is twice the measured saturation.")
-    rate_to: float | None = Field(None, gt=0, description="Where a ramp or step ends.")
+    rate: float | str = Field(50.0, description="Requests per second; `2x` is twice the measured saturation.")
+    rate_to: float | None = Field(None, gt=0, description="Last rate of a ramp or step.")
     steps: int = Field(5, ge=2, le=1000)
     phases: tuple[Phase, ...] = ()
     trace: Path | None = None
@@ -105,7 +105,7 @@ class Plan(_Model):
     processes: int = Field(1, ge=1, le=256)
     traffic: tuple[Traffic, ...] = Field((Traffic(),), min_length=1)
     pairs: Path | None = None
-    max_lag: Seconds = Field(0.010, gt=0, description="The send lag's p99 above which the run is invalid.")
+    max_lag: Seconds = Field(0.010, gt=0, description="p99 of the send lag above which a run is invalid.")
     slo: str | None = None
     events: tuple[Event, ...] = ()
 
@@ -135,16 +135,16 @@ class Plan(_Model):
 
     @property
     def saturation_factor(self) -> float | None:
-        """f where the rate is `fx`: f times what the server can do at most."""
+        """The factor f if the rate is `fx`, f times the server's saturation; else None."""
         return float(self.rate[:-1]) if isinstance(self.rate, str) else None
 
     def changed(self, **changes: Any) -> Plan:
-        """Another plan, checked again."""
+        """Return a copy with these changes, validated again."""
         return make_plan({**self.model_dump(by_alias=True), **changes})
 
 
 def make_plan(values: dict[str, Any]) -> Plan:
-    """A plan from plain values. Raises PlanError saying which value is wrong and why."""
+    """Return a plan from plain values. Raises PlanError that says which value is wrong and why."""
     try:
         return Plan.model_validate(values)
     except ValidationError as error:
@@ -155,7 +155,7 @@ def make_plan(values: dict[str, Any]) -> Plan:
 
 
 def read_scenario(name: str) -> dict[str, Any]:
-    """The values of a shipped scenario or of a YAML file. Raises PlanError."""
+    """Return the values of a shipped scenario or of a YAML file. Raises PlanError."""
     shipped = {path.stem: path for path in sorted(SCENARIOS.glob("*.yaml"))}
     path = shipped.get(name, Path(name))
     try:

@@ -1,9 +1,9 @@
-"""What one process measured: histograms, counts and a time line, in constant memory, mergeable without loss.
+"""Records what one process measures, in constant memory: histograms, counts and a time line.
 
-Three kinds of time, all in seconds: *latency*, from the intended send time to the answer's last byte;
-*service*, from the write to the answer's last byte; *send lag*, from the intended time to when the client
-turned to the request (its own fault, and part of the latency). Between the last two lies the wait for a free
-connection.
+There are three kinds of time, all in seconds. *Latency* goes from the intended send time to the answer's last
+byte. *Service* goes from the write to the answer's last byte. *Send lag* goes from the intended time to the
+moment when the client handles the request; it is the client's own delay, and part of the latency. Between
+send lag and service lies the wait for a free connection.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from loadtest.histogram import Histogram
 from loadtest.wire import Answer
 from loadtest.workload import Request
 
-MOST_WINDOWS = 256
-"""Stretches of the time line; when more are needed, neighbours are joined and all become twice as long."""
+MAX_WINDOWS = 256
+"""Maximum of windows of the time line; if more are needed, neighbours are joined."""
 
-MOST_GROUPS = 200
-"""Different (traffic, endpoint, variant, mask, arm); what comes after is counted together as `other`."""
+MAX_GROUPS = 200
+"""Maximum of different (traffic, endpoint, variant, mask, arm); further ones are counted as `other`."""
 
 Key = tuple[str, str, str, str, str]
 OTHER: Key = ("other",) * 5
@@ -30,7 +30,7 @@ OTHER: Key = ("other",) * 5
 
 @dataclass
 class Window:
-    """One stretch of the time line, by intended send time."""
+    """A window of the time line, by intended send time."""
 
     latency: Histogram = field(default_factory=Histogram)
     scheduled: int = 0
@@ -51,7 +51,7 @@ class Window:
 
 @dataclass
 class Group:
-    """One kind of request, as it was answered."""
+    """The results of one kind of request."""
 
     latency: Histogram = field(default_factory=Histogram)
     ok: int = 0
@@ -67,11 +67,11 @@ class Group:
 
 
 class Recorder:
-    """Hears of every measured request; warm-up counts nowhere.
+    """Records every measured request and ignores the warm-up.
 
     Args:
         origin: seconds from the run's start to its measured part.
-        window: seconds of a stretch of the time line at first.
+        window: initial length in seconds of the time line's windows.
     """
 
     def __init__(self, origin: float, window: float = 1.0) -> None:
@@ -90,14 +90,14 @@ class Recorder:
         self.ok = 0
 
     def dispatched(self, request: Request) -> None:
-        """The client turned to a request."""
+        """Record that the client handles a request."""
         if request.measured:
             self.scheduled += 1
             self.send_lag.record(request.dispatched - request.intended)
             self._window(request.intended).scheduled += 1
 
     def answered(self, request: Request, answer: Answer) -> None:
-        """A whole HTTP answer came."""
+        """Record a whole HTTP answer."""
         if not request.measured:
             return
         self._note_sent(request)
@@ -123,7 +123,7 @@ class Recorder:
                 window.stages[stage] = window.stages.get(stage, 0.0) + seconds
 
     def failed(self, request: Request, kind: str, at: float) -> None:
-        """No whole HTTP answer came. `kind` says why."""
+        """Record that no whole HTTP answer came. `kind` says why."""
         if request.measured:
             if request.written:
                 self._note_sent(request)
@@ -142,7 +142,7 @@ class Recorder:
         group.errors += 1
         self.error_latency.record(latency)
         if kind in ("timeout", "connection_wait_timeout"):
-            # The answer would have taken at least this long: leaving it out would flatter the percentiles.
+            # The answer would have taken at least this long. Without it, the percentiles would be too low.
             window.latency.record(latency)
             group.latency.record(latency)
 
@@ -158,14 +158,14 @@ class Recorder:
         )
         group = self.groups.get(key)
         if group is None:
-            if len(self.groups) >= MOST_GROUPS:
+            if len(self.groups) >= MAX_GROUPS:
                 key = OTHER
             group = self.groups.setdefault(key, Group())
         return group
 
     def _window(self, at: float) -> Window:
         place = int((at - self.origin) / self.window)
-        while place >= MOST_WINDOWS:
+        while place >= MAX_WINDOWS:
             self.coarsen()
             place = int((at - self.origin) / self.window)
         while place >= len(self.windows):
@@ -173,24 +173,24 @@ class Recorder:
         return self.windows[place]
 
     def coarsen(self) -> None:
-        """Makes the time line's windows twice as long."""
+        """Make the time line's windows twice as long."""
         for first, second in zip(self.windows[::2], self.windows[1::2], strict=False):
             first.add(second)
         self.windows = self.windows[::2]
         self.window *= 2
 
     def not_sent(self, count: int) -> None:
-        """Requests that the client did not even turn to before the run's time was over."""
+        """Record requests that the client did not handle before the run's time was over."""
         self.scheduled += count
         if count:
             self.errors["not_sent"] += count
 
     def latency(self) -> Histogram:
-        """Latencies of all answers, and of timeouts as far as they were waited for."""
+        """Return the latencies of all answers, and the waiting times of timeouts."""
         return Histogram.merged(group.latency for group in self.groups.values())
 
     def add(self, other: Recorder) -> None:
-        """Takes over what another process measured."""
+        """Add the measurements of another process."""
         while self.window < other.window:
             self.coarsen()
         while other.window < self.window:
@@ -200,7 +200,7 @@ class Recorder:
                 self.windows.append(Window())
             self.windows[place].add(window)
         for key, group in other.groups.items():
-            known = key in self.groups or len(self.groups) < MOST_GROUPS
+            known = key in self.groups or len(self.groups) < MAX_GROUPS
             self.groups.setdefault(key if known else OTHER, Group()).add(group)
         for name in ("service", "send_lag", "connection_wait", "error_latency"):
             getattr(self, name).add(getattr(other, name))
@@ -214,7 +214,7 @@ class Recorder:
 
 
 def server_timing(header: bytes) -> list[tuple[str, float]]:
-    """Stages and their seconds of a `Server-Timing` header; what cannot be read is left out."""
+    """Return the stages and their seconds of a `Server-Timing` header, without unreadable entries."""
     stages = []
     for metric in header.decode("latin-1").split(","):
         name, *parameters = metric.split(";")
@@ -229,7 +229,7 @@ def server_timing(header: bytes) -> list[tuple[str, float]]:
 
 
 def _read(request: Request, answer: Answer) -> tuple[dict[str, Any], str | None]:
-    """The answer's JSON object, and under which name it counts as an error, if it does."""
+    """Return the answer's JSON object, and the name of its error or None."""
     document: Any = {}
     if answer.is_json:
         try:

@@ -1,7 +1,7 @@
-"""A server of known delays to test against: `python -m loadtest.reference_server --delay 100ms`.
+"""A server with known delays, to test against: `python -m loadtest.reference_server --delay 100ms`.
 
-It answers every request after its delay with a minimal relevance answer for one title. The alarm that sends
-requests on time keeps the delays too. Without a delay it is the peer for send-rate benchmarks.
+It answers every request after its delay with a minimal relevance answer for one title. The alarm that the
+client sends requests with times the delays as well. Without a delay, it serves benchmarks of the send rate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ANSWER = (
 
 
 class Delays:
-    """Calls back after exact delays, in the order that they are due."""
+    """Runs callbacks after exact delays, in the order in which they are due."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -35,7 +35,7 @@ class Delays:
         self._alarm = Alarm(self._ring)
 
     def after(self, delay: float, callback: Callable[[], None]) -> None:
-        """Calls back in `delay` seconds."""
+        """Run the callback in `delay` seconds."""
         when = clock() + delay
         heapq.heappush(self._due, (when, next(self._order), callback))
         if self._due[0][0] == when:
@@ -49,7 +49,7 @@ class Delays:
 
 
 class Reference(asyncio.Protocol):
-    """One connection: counts the ends of requests, whatever they ask for."""
+    """One connection, which answers each whole request whatever it asks for."""
 
     def __init__(self, delays: Sequence[float], timer: Delays, turn: itertools.count[int]) -> None:
         self._delays, self._timer, self._turn = delays, timer, turn
@@ -78,7 +78,7 @@ class Reference(asyncio.Protocol):
 
 
 def _size(buffer: bytes) -> int | None:
-    """Bytes of the first whole request in the buffer; None while it is not whole."""
+    """Return the bytes of the first request in the buffer; None if it is not complete."""
     end = buffer.find(b"\r\n\r\n")
     if end < 0:
         return None
@@ -90,7 +90,7 @@ def _size(buffer: bytes) -> int | None:
 
 
 async def serve(delays: Sequence[float], port: int, ready: Callable[[int], None]) -> None:
-    """Serves on 127.0.0.1 until SIGINT or SIGTERM; delays are taken in turn. `ready` hears the port."""
+    """Serve on 127.0.0.1 until SIGINT or SIGTERM, with the delays in turn; call `ready` with the port."""
     loop = asyncio.get_running_loop()
     timer, turn = Delays(), itertools.count()
     server = await loop.create_server(lambda: Reference(delays, timer, turn), "127.0.0.1", port, backlog=4096)
@@ -102,10 +102,10 @@ async def serve(delays: Sequence[float], port: int, ready: Callable[[int], None]
 
 
 def main() -> None:
-    """The program; prints the URL when it listens."""
+    """Run the program; it prints the URL when it listens."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.reference_server", description=__doc__)
     parser.add_argument(
-        "--delay", action="append", help="such as 100ms; several take turns; none answers at once"
+        "--delay", action="append", help="delay such as 100ms; several take turns; default: none"
     )
     parser.add_argument("--port", type=int, default=0)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""`report.json`: everything a run measured, under names that stay (`schema` counts up when one changes)."""
+"""`report.json`: all results of a run under stable names (`schema` increases if one changes)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build(
     models: Any = None,
     events: list[dict[str, Any]] | None = None,
 ) -> Report:
-    """The report of one run. Milliseconds, requests a second, seconds since the measured part began."""
+    """Return the report of one run, in milliseconds, requests per second and seconds since the warm-up."""
     recorder = outcome.recorder
     latency = recorder.latency()
     reasons = invalid_because(outcome)
@@ -92,7 +92,7 @@ def build(
 
 
 def read(path: Path) -> Report:
-    """A report.json, or the one in a run's directory. Raises PlanError."""
+    """Read a report.json, or the one in a run's directory. Raises PlanError."""
     file = path / "report.json" if path.is_dir() else path
     try:
         report = json.loads(file.read_text("utf-8"))
@@ -104,7 +104,7 @@ def read(path: Path) -> Report:
 
 
 def verdict(report: Report) -> str:
-    """The report's first line."""
+    """Return the report's first line."""
     if not report["valid"]:
         return "INVALID: " + "; ".join(report["invalid_because"])
     if report["interrupted"]:
@@ -113,7 +113,7 @@ def verdict(report: Report) -> str:
 
 
 def spectrum(latency: Histogram) -> list[tuple[float, float]]:
-    """(percentile, milliseconds), evenly spaced in nines: p0, p90, p99, p99.9 … are equally far apart."""
+    """Return (percentile, milliseconds), evenly spaced in nines, so p0, p90 and p99 are equally far apart."""
     values, counts = latency.counts()
     if not len(values):
         return []
@@ -126,14 +126,14 @@ def spectrum(latency: Histogram) -> list[tuple[float, float]]:
 
 
 def _span(recorder: Recorder, seconds: float) -> float:
-    """Seconds in which the answers came: a server that falls behind answers on after the last send."""
+    """Return the seconds in which answers came; a slow server still answers after the last send."""
     with_answers = [place for place, window in enumerate(recorder.windows) if window.answered]
     behind = (with_answers[-1] * recorder.window) if with_answers else 0.0
     return max(seconds, behind)
 
 
 def _by(recorder: Recorder, place: int) -> dict[str, Any]:
-    """One table: the groups that share a name in this dimension, joined."""
+    """Return one table: the groups joined by their name in this dimension."""
     joined: dict[str, Group] = {}
     for key, group in recorder.groups.items():
         joined.setdefault(key[place] or "-", Group()).add(group)

@@ -1,4 +1,4 @@
-"""A run from the parent's side: starts the client processes together, watches them, merges their results."""
+"""Runs a plan from the parent process: starts the client processes, watches them, merges their results."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from loadtest.plan import Plan
 from loadtest.recorder import Recorder
 
 LEAD_S = 0.2
-"""Between the last process being ready and the common start."""
+"""Seconds between the moment when all processes are ready and the common start."""
 
 Watcher = Callable[[float, list[worker.Progress]], None]
-"""Hears the seconds since the start (warm-up included) and the state of each process, about once a second."""
+"""Called about once a second with the seconds since the start of the warm-up and each process's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run measured.
+    """The measurements of one run.
 
-    seconds: that the measured part lasted. cpu_share: of the busiest client process, of one core.
+    seconds: length of the measured part. cpu_share: share of one core that the busiest client process used.
     """
 
     plan: Plan
@@ -43,11 +43,11 @@ class Outcome:
 
 
 def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None] | None = None) -> Outcome:
-    """Runs a plan whose rate is a number. Ctrl-C ends it early; the outcome is of what ran.
+    """Run a plan whose rate is a number. Ctrl-C ends it early; the outcome is then of the part that ran.
 
     Args:
-        watch: hears how far it is.
-        began: hears, once, when on `clock` the measured part begins.
+        watch: called with the progress.
+        began: called once with the time on `clock` at which the measured part begins.
 
     Raises:
         LoadTestError: nothing answers at the URL, an input file is wrong, or a client process died.
@@ -91,7 +91,7 @@ def run(plan: Plan, watch: Watcher | None = None, began: Callable[[float], None]
 
 
 def find(url: str) -> str:
-    """The address that a server answers at. Raises LoadTestError."""
+    """Return the address at which a server answers. Raises LoadTestError."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -137,13 +137,13 @@ def _receive(pipe: Connection) -> tuple[str, Any]:
 
 
 class Interrupt:
-    """Whether Ctrl-C or SIGTERM came."""
+    """Remembers whether Ctrl-C or SIGTERM came."""
 
     def __init__(self) -> None:
         self.seen = False
 
     def note(self, *_: object) -> None:
-        """The signal handler: the second signal no longer asks nicely."""
+        """Handle a signal; the second one ends the process at once."""
         if self.seen:
             raise KeyboardInterrupt
         self.seen = True
@@ -154,7 +154,7 @@ def _interrupts() -> Iterator[Interrupt]:
     interrupt = Interrupt()
     try:
         before = {number: signal.signal(number, interrupt.note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are somebody else's
+    except ValueError:  # not the main thread, which alone may handle signals
         yield interrupt
         return
     try:

@@ -1,9 +1,9 @@
-"""The load tester's own measurements: `python -m loadtest.selfbench`, written into docs/load-testing.md.
+"""Measures the load tester itself: `python -m loadtest.selfbench`; the results are in docs/load-testing.md.
 
-Three parts. `clients`: what one core can do, our client against aiohttp on uvloop, as fast as answers come
-(closed loop, 64 connections), in turns. `rate`: 5,000 requests/s open loop for 30 s; is the client on time?
-`percentiles`: reported against true percentiles on servers of known delays. Client and server are pinned to a
-core each.
+There are three parts. `clients` compares our client with aiohttp on uvloop on one core, in turns, as fast as
+answers come (closed loop, 64 connections). `rate` measures whether the client is on time at 5,000 requests/s
+for 30 s (open loop). `percentiles` compares reported with true percentiles on servers with known delays.
+Client and server are each pinned to a core.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TARGET_ERROR = 0.02
 
 
 def clients(rounds: int) -> dict[str, Any]:
-    """Requests a second of each client, by round."""
+    """Return the requests per second of each client in each round."""
     with _server() as url:
         rates: dict[str, list[float]] = {"ours": [], "aiohttp": []}
         for _ in range(rounds):
@@ -49,7 +49,7 @@ def clients(rounds: int) -> dict[str, Any]:
 
 
 def rate(seconds: float) -> dict[str, Any]:
-    """The send lag at 5,000 requests/s."""
+    """Return the send lag at 5,000 requests/s."""
     with _server() as url:
         plan = {"url": url, "rate": TARGET_RATE, "duration": seconds, "warmup": 2, "traffic": [{"titles": 1}]}
         outcome = run(make_plan(plan))
@@ -65,8 +65,8 @@ def rate(seconds: float) -> dict[str, Any]:
 
 
 def percentiles(seconds: float) -> dict[str, Any]:
-    """(reported, true) milliseconds by delay and percentile."""
-    found: dict[str, dict[str, tuple[float, float]]] = {}
+    """Return (reported, true) milliseconds by delay and percentile."""
+    by_delay: dict[str, dict[str, tuple[float, float]]] = {}
     for name, delays, truth in (
         ("100 ms", ["100ms"], {50: 100, 90: 100, 99: 100}),
         ("100 and 200 ms, 3 to 1", ["100ms"] * 3 + ["200ms"], {50: 100, 70: 100, 80: 200, 99: 200}),
@@ -74,17 +74,19 @@ def percentiles(seconds: float) -> dict[str, Any]:
         with _server(*delays) as url:
             plan = {"url": url, "rate": 100, "duration": seconds, "warmup": 1, "traffic": [{"titles": 1}]}
             latency = run(make_plan({**plan, "arrivals": "constant"})).recorder.latency()
-        found[name] = {f"p{p}": (latency.percentile_ms(p) or 0.0, float(true)) for p, true in truth.items()}
-    worst = max(abs(got / true - 1) for pairs in found.values() for got, true in pairs.values())
-    return {"delays": found, "largest_error": worst, "met": worst <= TARGET_ERROR}
+        by_delay[name] = {
+            f"p{p}": (latency.percentile_ms(p) or 0.0, float(true)) for p, true in truth.items()
+        }
+    worst = max(abs(got / true - 1) for pairs in by_delay.values() for got, true in pairs.values())
+    return {"delays": by_delay, "largest_error": worst, "met": worst <= TARGET_ERROR}
 
 
 def main() -> int:
-    """The program; exit status 1 where `--check` finds a target missed."""
+    """Run the program. Exit status 1 if `--check` finds a missed target."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.selfbench", description=__doc__)
     parser.add_argument("--only", choices=("clients", "rate", "percentiles"))
     parser.add_argument("--quick", action="store_true", help="a third of the time, for a first look")
-    parser.add_argument("--check", action="store_true", help="exit status 1 where a target is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     arguments = parser.parse_args()
     share = 3 if arguments.quick else 1
     parts: dict[str, Callable[[], dict[str, Any]]] = {
@@ -106,7 +108,7 @@ def main() -> int:
 
 @contextmanager
 def _server(*delays: str) -> Iterator[str]:
-    """A reference server on the second core, and ourselves on the first, where there are two."""
+    """Run a reference server, on a core of its own if there are two."""
     command = [sys.executable, "-m", "loadtest.reference_server"]
     for delay in delays:
         command += ["--delay", delay]
@@ -137,7 +139,7 @@ def _requests(url: str) -> Iterator[Request]:
 
 
 def _ours(url: str) -> float:
-    """Answers a second of our protocol, each connection sending again at once."""
+    """Return answers per second of our protocol if each connection sends again at once."""
     port = urlsplit(url).port or 80
     request = next(_requests(url))
     answers = 0
@@ -152,7 +154,7 @@ def _ours(url: str) -> float:
             raise RuntimeError(kind)
 
         def ended(self, connection: Connection) -> None:
-            """The end of the measurement closes them all."""
+            """Do nothing: the end of the measurement closes all connections."""
 
     async def measure() -> float:
         loop, owner = asyncio.get_running_loop(), Loop()
@@ -169,7 +171,7 @@ def _ours(url: str) -> float:
 
 
 def _aiohttp(url: str) -> float:
-    """The same with aiohttp."""
+    """Return the same for aiohttp."""
     import aiohttp
 
     body = next(_requests(url)).payload.partition(b"\r\n\r\n")[2]

@@ -1,4 +1,4 @@
-"""What the server says of itself: /metrics before and after a run, and what it serves."""
+"""Reads /metrics before and after a run, and the list of served models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PREFIX = "headroom_"
 
 
 def fetch(plan: Plan, path: str) -> bytes | None:
-    """The body of a GET; None when there is no such thing."""
+    """Return the body of a GET, or None if the server does not answer with 200."""
     request = urllib.request.Request(plan.url.rstrip("/") + path)
     key = os.environ.get(plan.traffic[0].api_key_env)
     if key:
@@ -36,7 +36,7 @@ def fetch(plan: Plan, path: str) -> bytes | None:
 
 
 def is_ready(url: str) -> bool:
-    """Whether /health/ready says yes."""
+    """Return whether /health/ready answers yes."""
     try:
         with urllib.request.urlopen(url.rstrip("/") + "/health/ready", timeout=TIMEOUT_S) as response:
             return bool(response.status == 200)
@@ -45,7 +45,7 @@ def is_ready(url: str) -> bool:
 
 
 def metrics(plan: Plan) -> Samples | None:
-    """Counters of the Prometheus text at /metrics; None where there is none."""
+    """Return the counters of the Prometheus text at /metrics; None if there is none."""
     body = fetch(plan, "/metrics")
     if body is None:
         return None
@@ -61,7 +61,7 @@ def metrics(plan: Plan) -> Samples | None:
 
 
 def difference(before: Samples | None, after: Samples | None) -> dict[str, Any] | None:
-    """What the counters grew by during a run, warm-up included; None without both ends."""
+    """Return how much the counters grew during a run, warm-up included; None if one end is missing."""
     if before is None or after is None:
         return None
     grown = {sample: after[sample] - before.get(sample, 0.0) for sample in after}
@@ -83,7 +83,7 @@ def difference(before: Samples | None, after: Samples | None) -> dict[str, Any] 
 
 
 def models(plan: Plan) -> Any:
-    """What /v1/models says; None where it says nothing."""
+    """Return the answer of /v1/models, or None if there is none."""
     body = fetch(plan, "/v1/models")
     try:
         return None if body is None else json.loads(body)

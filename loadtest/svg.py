@@ -1,4 +1,4 @@
-"""Small line and area charts as inline SVG: no script, font or network. Colours are CSS classes."""
+"""Draws small line and area charts as inline SVG without scripts or fonts. Colours are CSS classes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Chart:
 
 
 def lines(chart: Chart, curves: Sequence[Line]) -> str:
-    """The curves in one frame, with a legend; every point tells its values when pointed at."""
+    """Return a chart of the curves with a legend; each point shows its values as a tooltip."""
     points = [(x, y) for curve in curves for x, y in curve.points if y is not None]
     frame = _Frame(chart, points)
     parts = [frame.grid()]
@@ -58,7 +58,7 @@ def lines(chart: Chart, curves: Sequence[Line]) -> str:
 
 
 def stack(chart: Chart, xs: Sequence[float], layers: Sequence[tuple[str, Sequence[float]]]) -> str:
-    """Layers on top of each other, the first at the bottom."""
+    """Return a chart of layers on top of each other, the first at the bottom."""
     totals = [sum(layer[i] for _, layer in layers) for i in range(len(xs))]
     frame = _Frame(chart, list(zip(xs, totals, strict=True)))
     parts = [frame.grid()]
@@ -77,7 +77,7 @@ def stack(chart: Chart, xs: Sequence[float], layers: Sequence[tuple[str, Sequenc
 
 
 class _Frame:
-    """Where values lie on the drawing, and the axes."""
+    """Maps values to places on the drawing, and draws the axes."""
 
     def __init__(self, chart: Chart, points: Sequence[tuple[float, float]]) -> None:
         self._chart = chart
@@ -151,7 +151,7 @@ def _text(kind: str, anchor: str, x: float, y: float, text: str) -> str:
 
 
 def _pieces(points: Sequence[Point], log: bool) -> list[list[tuple[float, float]]]:
-    """The stretches of a curve without gaps."""
+    """Return the parts of a curve between its gaps."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for x, y in points:
         if y is None or (log and y <= 0):
@@ -162,7 +162,7 @@ def _pieces(points: Sequence[Point], log: bool) -> list[list[tuple[float, float]
 
 
 def _round_steps(low: float, high: float) -> list[float]:
-    """About six round numbers."""
+    """Return about six round numbers."""
     span = high - low
     if span <= 0:
         return [low]

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees: progress on stderr, then a short table on stdout."""
+"""Prints progress on stderr, and a short table of a run on stdout."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from loadtest.report import Report, verdict
 from loadtest.worker import Progress
 
 LINE_EVERY_S = 10.0
-"""Where stderr is no terminal: one line so often."""
+"""Seconds between two lines of progress if stderr is not a terminal."""
 
 _ROWS = ("p50", "p90", "p99", "p99.9", "p99.99", "max", "mean")
 
 
 class LiveProgress:
-    """A line on stderr that tells where the run is. Use with `with`; call it as a `Watcher`."""
+    """Shows the progress of a run as one line on stderr. Use it with `with`, and as a `Watcher`."""
 
     def __init__(self, plan: Plan, seconds: float, label: str = "") -> None:
         self._plan, self._seconds, self._label = plan, seconds, label
@@ -71,7 +71,7 @@ class LiveProgress:
 
 
 def show(report: Report, *, where: str | None = None) -> None:
-    """The table of one run on stdout; its first line says whether the run counts."""
+    """Print the table of one run on stdout; its first line says whether the run is valid."""
     console = Console(highlight=False, soft_wrap=True)
     console.print(Text(verdict(report), style="bold" if report["valid"] else "bold red"))
     rate, requests = report["rate"], report["requests"]
@@ -101,16 +101,16 @@ def show(report: Report, *, where: str | None = None) -> None:
             else "missed: " + "; ".join(report["objective"]["missed_because"])
         )
         console.print(f"objective {report['objective']['slo']}: {met}")
-    found = report.get("find_max")
-    if found:
-        console.print(_curve(found))
-        console.print(_found(found))
+    capacity = report.get("find_max")
+    if capacity:
+        console.print(_curve(capacity))
+        console.print(_highest_rate(capacity))
     if where:
         console.print(f"report: {where}")
 
 
 def show_comparison(differences: list[Difference], a: Report, b: Report, fields: list[str]) -> None:
-    """The table of a comparison on stdout."""
+    """Print the table of a comparison on stdout."""
     console = Console(highlight=False, soft_wrap=True)
     if fields:
         console.print(f"the runs' plans differ in: {', '.join(fields)}")
@@ -147,11 +147,11 @@ def _by(dimension: str, rows: dict[str, Any]) -> Table:
     return table
 
 
-def _curve(found: dict[str, Any]) -> Table:
+def _curve(capacity: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False)
     for title in ("rate/s", "achieved/s", "p50 ms", "p99 ms", "errors", ""):
         table.add_column(title, justify="right" if title else "left")
-    for point in found["curve"]:
+    for point in capacity["curve"]:
         table.add_row(
             f"{point['rate']:,.1f}",
             f"{point['achieved']:,.1f}",
@@ -163,12 +163,14 @@ def _curve(found: dict[str, Any]) -> Table:
     return table
 
 
-def _found(found: dict[str, Any]) -> str:
-    if found["rate"] is None:
+def _highest_rate(capacity: dict[str, Any]) -> str:
+    if capacity["rate"] is None:
         return "no rate that was tried holds the objective"
-    low, high = found["interval"]
-    end = f"{high:,.1f} did not" if high else "beyond it the client gave out"
-    return f"highest rate that holds the objective: {found['rate']:,.1f} requests/s ({low:,.1f} held, {end})"
+    low, high = capacity["interval"]
+    end = f"{high:,.1f} did not" if high else "above it the client was the limit"
+    return (
+        f"highest rate that holds the objective: {capacity['rate']:,.1f} requests/s ({low:,.1f} held, {end})"
+    )
 
 
 def _number(value: float | None) -> str:

@@ -1,16 +1,16 @@
-"""The audit of the load tester by itself: a run that the client spoiled says nothing about the server."""
+"""Checks whether a run is valid: if the client was the limit, a run says nothing about the server."""
 
 from __future__ import annotations
 
 from loadtest.running import Outcome
 
-LEAST_SENT = 0.99
-MOST_CPU = 0.9
-"""Of one core, by any client process: beyond it answers wait for the client."""
+MIN_SENT = 0.99
+MAX_CPU = 0.9
+"""Share of one core that a client process may use; above it, answers wait for the client."""
 
 
 def invalid_because(outcome: Outcome) -> list[str]:
-    """Why the run does not count; empty when it does."""
+    """Return why the run is invalid; empty if it is valid."""
     recorder, plan = outcome.recorder, outcome.plan
     if not recorder.scheduled:
         return ["nothing was scheduled in the measured part"]
@@ -20,15 +20,15 @@ def invalid_because(outcome: Outcome) -> list[str]:
         reasons.append(
             f"the client sent late: send lag p99 was {lag:.1f} ms, over {plan.max_lag * 1000:g} ms"
         )
-    if outcome.cpu_share is not None and outcome.cpu_share > MOST_CPU:
+    if outcome.cpu_share is not None and outcome.cpu_share > MAX_CPU:
         reasons.append(
-            f"the client was busy: a process used {outcome.cpu_share:.0%} of a core, over {MOST_CPU:.0%}"
+            f"the client was busy: a process used {outcome.cpu_share:.0%} of a core, over {MAX_CPU:.0%}"
             " (more --processes)"
         )
-    if recorder.sent < LEAST_SENT * recorder.scheduled:
+    if recorder.sent < MIN_SENT * recorder.scheduled:
         reasons.append(
             f"only {recorder.sent:,} of {recorder.scheduled:,} scheduled requests went out,"
-            f" under {LEAST_SENT:.0%} ({_why_unsent(recorder.errors)})"
+            f" under {MIN_SENT:.0%} ({_why_unsent(recorder.errors)})"
         )
     return reasons
 

@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection as an asyncio protocol: writes a request, reads one answer, names what goes wrong.
+"""An HTTP/1.1 connection as an asyncio protocol: writes a request, reads its answer, names errors.
 
-llhttp (through httptools) parses, strictly; nothing is ever sent twice. Why not a client library:
-docs/decisions/003-load-client.md.
+llhttp (through httptools) parses strictly, and nothing is sent twice. docs/decisions/003-load-client.md says
+why we use no client library.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import httptools
 from loadtest.alarm import clock
 from loadtest.workload import Request
 
-MOST_BYTES = 64 * 2**20
-"""An answer that goes on beyond this is cut off and counted as garbage."""
+MAX_BYTES = 64 * 2**20
+"""Size above which an answer is cut off and counted as garbage."""
 
 
 class Owner(Protocol):
-    """Who hears about a connection."""
+    """The object that a connection reports to."""
 
     def answered(self, connection: Connection, request: Request, answer: Answer) -> None:
-        """The whole answer is there; the connection is free if `connection.usable`."""
+        """Called with a whole answer; the connection is free if `connection.usable`."""
 
     def failed(self, request: Request, kind: str, at: float) -> None:
-        """There will be no answer; the connection is closed."""
+        """Called if no answer will come; the connection is closed."""
 
     def ended(self, connection: Connection) -> None:
-        """The connection is no more; called once."""
+        """Called once, when the connection is closed."""
 
 
 class Answer:
-    """What came back, and when its last byte was read."""
+    """An answer, and when its last byte was read."""
 
     __slots__ = ("at", "body", "is_json", "server_timing", "status")
 
@@ -45,7 +45,7 @@ class Answer:
 
 
 class Connection(asyncio.Protocol):
-    """Keep-alive, one request at a time. Methods named on_* are the parser's."""
+    """A keep-alive connection for one request at a time. The parser calls the methods named on_*."""
 
     __slots__ = (
         "_answer",
@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         self.usable = False
 
     def send(self, request: Request) -> None:
-        """Writes a request; the owner hears how it ended."""
+        """Write a request; the owner is told how it ends."""
         assert self._transport is not None
         self._request = request
         self._parts: list[bytes] = []
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request.payload)
 
     def drop(self) -> None:
-        """Closes at once; whatever was under way is the caller's to count."""
+        """Close at once; the caller counts the request that was in flight."""
         self._request = None
         self.usable = False
         if self._transport is not None:
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self.usable = True
 
     def data_received(self, data: bytes) -> None:
-        if self._request is None:  # nobody asked
+        if self._request is None:  # the client sent no request
             self.drop()
             return
         self._bytes += len(data)
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._fail("garbage")
             return
-        if self._bytes > MOST_BYTES:
+        if self._bytes > MAX_BYTES:
             self._fail("garbage")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        if self._answer is None or self._answer.status < 200:  # 100 Continue and its like announce the answer
+        if self._answer is None or self._answer.status < 200:  # such as 100 Continue; the answer follows
             self._answer = None
             return
         if not self._parser.should_keep_alive():

@@ -1,6 +1,7 @@
-"""One client process: builds its share of the requests, waits for the common start, runs, and reports.
+"""A client process: builds its share of the requests, waits for the common start, runs, and reports.
 
-Messages on the pipe, as pairs: to the parent `ready`, `progress`, `result`, `failed`; from it `go`, `stop`.
+Messages on the pipe are pairs. The process sends `ready`, `progress`, `result` and `failed`; the parent sends
+`go` and `stop`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PROGRESS_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one process is told at birth."""
+    """The input of one process."""
 
     plan: Plan
     address: str
@@ -41,7 +42,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a process is; counts are of the measured part, times of its last full second."""
+    """The progress of a process: counts of the measured part, and times of the last full second."""
 
     scheduled: int
     sent: int
@@ -54,7 +55,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Result:
-    """What a process measured. cpu_share: of one core, over the measured part; None where that was short."""
+    """The measurements of a process. cpu_share: share of one core it used; None if the run was too short."""
 
     recorder: Recorder
     cpu_share: float | None
@@ -62,7 +63,7 @@ class Result:
 
 
 def main(job: Job, pipe: Connection) -> None:
-    """The process. Ctrl-C is the parent's to handle."""
+    """Run the process; the parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         _allow_many_files()
@@ -70,7 +71,7 @@ def main(job: Job, pipe: Connection) -> None:
             runner.run(_run(job, pipe))
     except LoadTestError as error:
         pipe.send(("failed", str(error)))
-    except (BrokenPipeError, EOFError):  # the parent is gone: nobody to tell
+    except (BrokenPipeError, EOFError):  # the parent has ended
         os._exit(1)
 
 
@@ -106,7 +107,7 @@ async def _run(job: Job, pipe: Connection) -> None:
 
     loop = asyncio.get_running_loop()
     loop.add_reader(pipe.fileno(), heard)
-    gc.freeze()  # what exists now lives to the end: the collector need not look at it again
+    gc.freeze()  # these objects live until the end, so the collector need not visit them
     cpu = _Cpu(start + plan.warmup, start + seconds)
     watch = loop.create_task(_watch(client, recorder, pipe, cpu))
     await client.run()
@@ -135,7 +136,7 @@ async def _watch(client: Client, recorder: Recorder, pipe: Connection, cpu: _Cpu
 
 
 class _Cpu:
-    """The process's CPU time between two moments, as a share of one core."""
+    """Measures the process's CPU time between two moments as a share of one core."""
 
     def __init__(self, begin: float, end: float) -> None:
         self._begin, self._end = begin, end
@@ -153,7 +154,7 @@ class _Cpu:
 
 
 def _first_window(seconds: float, rate: float) -> float:
-    """About 60 points, or seconds for longer runs; wider where few requests would be in each."""
+    """Return a window for about 60 points, or a second for longer runs; longer if requests are few."""
     return max(min(1.0, max(0.1, seconds / 60)), min(20 / rate, seconds / 20))
 
 

@@ -1,6 +1,6 @@
-"""What is sent: complete HTTP requests, seeded, made in the order of their intended send times.
+"""Builds the complete HTTP requests, seeded, in the order of their intended send times.
 
-The same plan gives the same requests at the same times, whatever the number of processes: process k of n
+The same plan gives the same requests at the same times for any number of processes: process k of n
 makes the whole schedule and keeps every n-th request.
 """
 
@@ -45,11 +45,11 @@ ENDPOINTS: dict[str, tuple[str, Body, str | None]] = {
     "rerank": ("/v1/rerank", _query_and(b"documents"), "results"),
     "tei-rerank": ("/rerank", _query_and(b"texts"), ""),
 }
-"""By name: path, body, and the list of the answer with one item for each title ("" for the answer itself)."""
+"""Path, body, and the answer's list with one item per title ("" if the answer is the list), by name."""
 
 
 class Request:
-    """One request and what became of it; times are seconds since the run's start."""
+    """A request and its result; times are seconds since the run's start."""
 
     __slots__ = (
         "dispatched",
@@ -87,7 +87,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A mask and variant, and the body's fields that ask for them. Empty: not asked for."""
+    """A mask and variant, empty if none is requested, and the body's fields that request them."""
 
     mask: str
     variant: str
@@ -96,7 +96,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One entry of the traffic, resolved."""
+    """An entry of the plan's traffic, ready to build requests from."""
 
     traffic: str
     endpoint: str
@@ -110,17 +110,17 @@ class Template:
 
 
 def title_counts(text: str | int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Numbers of titles and their shares, of `20`, `1-50` or weighted `1=5,10-20=3,100=2`; or PlanError."""
+    """Return numbers of titles and their shares of `20`, `1-50` or `1=5,10-20=3,100=2`. Raises PlanError."""
     shares: dict[int, float] = {}
     for item in str(text).split(","):
-        found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*(?:=\s*(\d*\.?\d+))?\s*", item)
-        low, high = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-        if found is None or not 1 <= low <= high <= 100_000:
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*(?:=\s*(\d*\.?\d+))?\s*", item)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if match is None or not 1 <= low <= high <= 100_000:
             raise PlanError(
                 f"--titles: {item!r} is not a number or range of titles such as 20, 1-50 or 1-9=3,100=1"
             )
         for count in range(low, high + 1):
-            shares[count] = shares.get(count, 0.0) + float(found[3] or 1) / (high - low + 1)
+            shares[count] = shares.get(count, 0.0) + float(match[3] or 1) / (high - low + 1)
     return np.array(list(shares)), _normal(list(shares.values()))
 
 
@@ -128,22 +128,22 @@ class Workload:
     """The requests of a plan.
 
     Args:
-        pairs: what titles are taken from; a request takes the query of one and the titles from there on.
-        api_keys: by the name of the environment variable, as far as set.
+        pairs: source of the texts; a request takes the query of one pair and the titles from there on.
+        api_keys: API keys by the name of the environment variable, if set.
     """
 
     def __init__(self, plan: Plan, pairs: Sequence[Pair], api_keys: dict[str, str]) -> None:
         self._plan = plan
         self._templates = [_template(plan, traffic, api_keys) for traffic in plan.traffic]
         self._shares = _normal([traffic.weight for traffic in plan.traffic])
-        most = max(int(template.title_counts[0].max()) for template in self._templates)
-        texts = list(pairs) * (-(-most // len(pairs)) + 1)
+        max_titles = max(int(template.title_counts[0].max()) for template in self._templates)
+        texts = list(pairs) * (-(-max_titles // len(pairs)) + 1)
         self._starts = len(pairs)
         self._queries = [orjson.dumps(query) for query, _ in texts[: len(pairs)]]
-        self._titles = [orjson.dumps(title) for _, title in texts[: len(pairs) + most]]
+        self._titles = [orjson.dumps(title) for _, title in texts[: len(pairs) + max_titles]]
 
     def requests(self, process: int = 0, processes: int = 1) -> Iterator[Request]:
-        """Every `processes`-th request, from the `process`-th on, in the order of their intended times."""
+        """Yield every `processes`-th request from the `process`-th on, in the order of intended times."""
         first = 0
         for number, times in enumerate(chunks(self._plan)):
             rng = np.random.default_rng([self._plan.seed, 1, number])
@@ -174,9 +174,7 @@ def _template(plan: Plan, traffic: Traffic, api_keys: dict[str, str]) -> Templat
     body: Body | None
     if free_path:
         if method != "GET" or not free_path.startswith("/") or re.search(r"[^!-~]", free_path):
-            raise PlanError(
-                f"traffic.endpoint: {traffic.endpoint!r}: any other path is asked for as GET /path"
-            )
+            raise PlanError(f"traffic.endpoint: {traffic.endpoint!r}: write any other path as GET /path")
         path, body, expects = free_path, None, None
     elif traffic.endpoint in ENDPOINTS:
         method = "POST"
@@ -200,13 +198,13 @@ def _template(plan: Plan, traffic: Traffic, api_keys: dict[str, str]) -> Templat
 
 
 def _head(plan: Plan, method: str, path: str, api_key: str | None) -> bytes:
-    """Everything before the body, as a format with the body's length as its only argument."""
+    """Return everything before the body as a format whose only argument is the body's length."""
     url = urlsplit(plan.url)
     lines = [f"{method} {url.path.rstrip('/')}{path} HTTP/1.1", f"host: {url.netloc.rpartition('@')[2]}"]
     lines += ["user-agent: headroom-load", "accept: application/json"]
     if api_key:
         if not re.fullmatch(r"[!-~]+", api_key):
-            raise PlanError("the API key holds characters that no header can carry")
+            raise PlanError("the API key holds characters that a header cannot contain")
         lines.append(f"authorization: Bearer {api_key}")
     if method == "POST":
         lines.append("content-type: application/json")
@@ -215,7 +213,7 @@ def _head(plan: Plan, method: str, path: str, api_key: str | None) -> bytes:
 
 
 def _kinds(traffic: Traffic) -> tuple[tuple[Kind, ...], NDArray[np.float64]]:
-    """Every mask with every variant, at the product of their weights; compare asks for all at once."""
+    """Return all pairs of mask and variant with the products of weights; compare requests all at once."""
     deadline = (
         b"" if traffic.deadline_ms is None else b',"deadline_ms":%s' % orjson.dumps(traffic.deadline_ms)
     )

@@ -1,8 +1,8 @@
-"""API keys: how they are written, how one is recognised, and how often each may call.
+"""API keys: parsing, authentication, and the rate of each key.
 
-`HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50]`; `rate`, requests per second,
-counts in each replica on its own. `sha256:` and the SHA-256 digest of a key, in hex, may stand in its place.
-Keys are kept as digests only, so no repr, log, pickle or error message can show one.
+`HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50]`. `rate` is in requests per
+second and counts in each replica separately. Instead of a key, an entry may hold `sha256:` and the key's
+SHA-256 digest in hex. Keys are kept as digests only, so no repr, log, pickle or error message can show one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from service.errors import RateLimited, Unauthorized
 
 Role = Literal["user", "admin"]
 
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # what RFC 6750 lets a bearer token be
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # the syntax of a bearer token in RFC 6750
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One key: the digest it is recognised by, its role, and its rate in requests per second (None: any)."""
+    """A key: its digest, its role, and its rate in requests per second (None: unlimited)."""
 
     digest: bytes
     role: Role = "user"
@@ -34,12 +34,12 @@ class ApiKey:
 
     @property
     def name(self) -> str:
-        """What a log may say of it: the start of the digest, as in `printf %s KEY | sha256sum`."""
+        """Name of the key for logs: the start of its digest, as in `printf %s KEY | sha256sum`."""
         return f"key {self.digest.hex()[:8]}"
 
     @property
     def entry(self) -> str:
-        """The entry of this key by its digest, from which `parse_api_keys` makes the same key."""
+        """The entry with this key's digest, from which `parse_api_keys` makes the same key."""
         rate = "" if self.rate is None else f";rate={self.rate!r}"
         return f"sha256:{self.digest.hex()};role={self.role}{rate}"
 
@@ -48,10 +48,10 @@ class ApiKey:
 
 
 def parse_api_keys(value: object) -> tuple[ApiKey, ...]:
-    """The keys of `HEADROOM_API_KEYS`, or of a list with an entry each; none if there is no entry.
+    """Return the keys of `HEADROOM_API_KEYS`, or of a list of entries; empty if there is no entry.
 
     Raises:
-        ValueError: says which entry is wrong and how, without repeating it.
+        ValueError: the message says which entry is wrong and why, without repeating it.
     """
     if isinstance(value, str):
         entries: Sequence[object] = value.split(",") if value.strip() else ()
@@ -77,7 +77,7 @@ def _parse_entry(entry: object) -> ApiKey:
     token, *options = (part.strip() for part in entry.split(";"))
     digest = _DIGEST.fullmatch(token)
     if token.startswith("sha256:") and digest is None:
-        raise ValueError("after sha256: come the 64 hex digits of the key's SHA-256, in lower case")
+        raise ValueError("sha256: must be followed by the 64 lower-case hex digits of the key's SHA-256")
     if digest is None and not _TOKEN.fullmatch(token):
         raise ValueError("a key is one or more of A-Z a-z 0-9 . _ ~ + / - and may end in =")
     role: Role = "user"
@@ -111,7 +111,7 @@ def _digest(token: bytes) -> bytes:
 
 
 class _TokenBucket:
-    """A rate with a burst of one second's worth, and at least one request."""
+    """A rate limit that allows bursts of one second's requests, and of at least one request."""
 
     def __init__(self, rate: float, now: float) -> None:
         self.rate = rate
@@ -120,7 +120,7 @@ class _TokenBucket:
         self.filled_at = now
 
     def take(self, now: float) -> float:
-        """Take one request; returns 0, or the seconds until there will be one to take."""
+        """Take one request. Returns 0, or the seconds until the next request is allowed."""
         self.tokens = min(self.capacity, self.tokens + (now - self.filled_at) * self.rate)
         self.filled_at = now
         if self.tokens < 1:
@@ -130,11 +130,11 @@ class _TokenBucket:
 
 
 class KeyRing:
-    """The keys a service accepts, with what is left of each one's rate.
+    """The keys that a service accepts, and the state of their rate limits.
 
     Args:
-        keys: none means that everything is open.
-        clock: monotonic seconds.
+        keys: the keys; if empty, the service is open to everybody.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, keys: Sequence[ApiKey], clock: Callable[[], float] = time.monotonic) -> None:
@@ -146,7 +146,7 @@ class KeyRing:
         return bool(self._keys)
 
     def authenticate(self, authorization: bytes | None) -> ApiKey:
-        """The key that an `Authorization` header carries, found in constant time.
+        """Return the key in an `Authorization` header, compared in constant time.
 
         Raises:
             Unauthorized: no header, another scheme, or a key that is not on the ring.
@@ -155,16 +155,16 @@ class KeyRing:
         if scheme.lower() != b"bearer":
             raise Unauthorized
         presented = _digest(token.strip())
-        found = [key for key in self._keys if hmac.compare_digest(key.digest, presented)]
-        if not found:
+        matches = [key for key in self._keys if hmac.compare_digest(key.digest, presented)]
+        if not matches:
             raise Unauthorized
-        return found[0]
+        return matches[0]
 
     def spend(self, key: ApiKey) -> None:
         """Count one request against the key's rate.
 
         Raises:
-            RateLimited: with the seconds until the next request may come.
+            RateLimited: the rate is used up; it says in how many seconds the next request is allowed.
         """
         bucket = self._buckets.get(key.digest)
         if bucket is None:

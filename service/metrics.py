@@ -1,8 +1,8 @@
-"""The Prometheus metrics of the service: names, labels, buckets, and the only calls that feed them.
+"""The Prometheus metrics of the service: names, labels, buckets, and the methods that update them.
 
-With `PROMETHEUS_MULTIPROC_DIR` in the environment when the process starts, all replicas of a node share that
-directory and any of them answers a scrape for all: counters and histograms are summed over processes dead and
-alive; gauges are of live processes only. `service.node_metrics` keeps that directory small.
+If `PROMETHEUS_MULTIPROC_DIR` is set when the process starts, all replicas of a node share that directory and
+each of them answers a scrape for all. Counters and histograms are summed over live and dead processes; gauges
+come from live processes only. `service.node_metrics` keeps the directory small.
 
 Label values come from the config and from fixed words, never from a request.
 """
@@ -33,7 +33,7 @@ from service.node_metrics import NodeMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Half a millisecond to the request timeout, about 1.6 to 2.5 apart.
+# From half a millisecond to the request timeout, in factors of about 1.3 to 2.
 _SECONDS = (
     *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3),
     *(0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0),
@@ -50,14 +50,14 @@ class Metrics:
     """All metrics of one process. Methods are cheap, do not block, and may be called from any thread.
 
     Args:
-        registry: where the metrics live; a new one by default, so that two services can share a process.
+        registry: the registry of the metrics; a new one by default, so that two services can share a process.
 
     Attributes:
-        experiments: the experiments' part.
+        experiments: the metrics of the experiments.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series per counter and histogram that nobody graphs
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # removes a series per counter and histogram that nobody uses
         own = CollectorRegistry() if registry is None else registry
         self._registry = own
         self._node = _node()
@@ -110,7 +110,7 @@ class Metrics:
             registry=own,
             multiprocess_mode="livesum",
         )
-        # Replicas change one by one: each shows its own, and a difference is a roll-out that is not through.
+        # Each replica shows its own version, so that different values reveal an unfinished roll-out.
         self._config_version = Gauge(
             "headroom_config_version",
             "The live config's version, its hexadecimal digits read as a number.",
@@ -133,12 +133,12 @@ class Metrics:
         )
 
     def request(self, route: str, status: int, seconds: float) -> None:
-        """One request was answered. `route` is the path's template, never the path."""
+        """Count one answered request. `route` is the path's template, never the path."""
         self._requests.labels(route, str(status)).inc()
         self._request_seconds.labels(route).observe(seconds)
 
     def shed(self, reason: ShedReason) -> None:
-        """One request got no result because of load, time, or its client."""
+        """Count one request that got no result because of load, time, or its client."""
         self._shed[reason].inc()
 
     def stages(
@@ -149,7 +149,7 @@ class Metrics:
         inference: float | None = None,
         respond: float | None = None,
     ) -> None:
-        """Seconds that one request spent in each stage that it went through."""
+        """Record the seconds that one request spent in each stage."""
         for stage, seconds in zip(_STAGES, (tokenize, queue, inference, respond), strict=True):
             if seconds is not None:
                 self._stages[stage].observe(seconds)
@@ -164,15 +164,15 @@ class Metrics:
         grades: Sequence[int] = (),
         truncated: int = 0,
     ) -> None:
-        """Pairs of one request and variant came back together. The cost does not grow with their number.
+        """Record the scored pairs of one request and variant, at a cost that does not grow with their number.
 
         Args:
             variant: a configured name, or `custom` for an ad hoc mask.
-            pairs: how many.
-            seconds: from admission to result.
-            arm: the experiment's arm, empty where there is none.
-            grades: how many pairs got grade 0, 1, ...
-            truncated: how many did not fit the window.
+            pairs: number of pairs.
+            seconds: time from admission to result.
+            arm: the experiment's arm; empty if there is none.
+            grades: number of pairs with grade 0, 1, ...
+            truncated: number of pairs that did not fit the window.
         """
         if pairs == 0:
             return
@@ -185,50 +185,50 @@ class Metrics:
             self._truncated.inc(truncated)
 
     def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
-        """One batch was formed, of `tokens` tokens where `budget` would have fitted."""
+        """Record one batch of `tokens` tokens; `budget` is the limit."""
         self._batch_pairs.observe(pairs)
         self._batch_tokens.observe(tokens)
         self._batch_fill.observe(tokens / budget)
 
     def queue(self, *, tokens: int, oldest_seconds: float, in_flight_pairs: int) -> None:
-        """The scheduler's state now."""
+        """Record the scheduler's current state."""
         self._queue_tokens.set(tokens)
         self._queue_oldest.set(oldest_seconds)
         self._in_flight.set(in_flight_pairs)
 
     def device_failure(self, kind: str) -> None:
-        """The device failed; `kind` is one of a few fixed words."""
+        """Count a failure of the device; `kind` is one of a few fixed words."""
         self._device_failures.labels(kind).inc()
 
     def ready(self, is_ready: bool) -> None:
-        """Whether this replica takes requests."""
+        """Record whether this replica takes requests."""
         self._ready.set(1 if is_ready else 0)
 
     def config(self, version: str, heads_on: Mapping[str, int]) -> None:
-        """A live config came into force.
+        """Record a new live config.
 
         Args:
-            version: up to 13 hexadecimal digits, which a double holds exactly.
-            heads_on: heads kept, by variant; what an earlier config had and this one lacks becomes NaN,
-                because multi-process mode cannot take a series back.
+            version: up to 13 hexadecimal digits, which a double can represent exactly.
+            heads_on: heads kept, by variant. Variants that the config no longer has become NaN, because
+                multi-process mode cannot remove a series.
         """
         self._config_version.set(int(version, 16))
-        for gone in self._variants - heads_on.keys():
-            self._heads_on.labels(gone).set(math.nan)
+        for removed in self._variants - heads_on.keys():
+            self._heads_on.labels(removed).set(math.nan)
         for variant, count in heads_on.items():
             self._heads_on.labels(variant).set(count)
         self._variants |= heads_on.keys()
 
     def build_info(self, *, version: str, torch: str, model: str, device: str, dtype: str) -> None:
-        """What this replica runs."""
+        """Record what this replica runs."""
         self._build_info.labels(version, torch, model, device, dtype).set(1)
 
     async def scrape(self) -> bytes:
-        """`render`, off the event loop and one at a time: it takes longer the more replicas there are."""
+        """Call `render` in a thread, one call at a time, because it is slow with many replicas."""
         return await asyncio.get_running_loop().run_in_executor(self._scrapes, self.render)
 
     def render(self) -> bytes:
-        """The scrape: of this process, or of every replica that shares the multi-process directory."""
+        """Return the metrics of this process, or of every replica that shares the multi-process directory."""
         if self._node is None:
             return generate_latest(self._registry)
         registry = CollectorRegistry()
@@ -237,16 +237,16 @@ class Metrics:
 
 
 def _node() -> NodeMetrics | None:
-    # prometheus-client chose its kind of value when it was imported; a variable set since then has no effect.
+    # prometheus-client reads the variable when it is imported, so a later change has no effect.
     if values.ValueClass is values.MutexValue:
         return None
     return NodeMetrics(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
 
 
 def _observe(histogram: Histogram, value: float, *, times: int) -> None:
-    """`histogram.observe(value)`, so many times at the cost of one.
+    """Do `histogram.observe(value)` `times` times at the cost of one call.
 
-    prometheus-client has no public call for it; the test compares with as many single observations.
+    prometheus-client has no public call for this; a test compares the result with single observations.
     """
     histogram._sum.inc(value * times)
     histogram._buckets[bisect_left(histogram._upper_bounds, value)].inc(times)

@@ -1,15 +1,15 @@
-"""The metric files of one node: prometheus-client's, for every process that shares the directory.
+"""Collects the metrics of all processes on a node from prometheus-client's files in a shared directory.
 
-A process that died leaves its counts behind, and they must go on counting. So that its files do not stay as
-well, they are added up into one file per type:
+The counts of a dead process must stay in the totals, but its files should not stay. So the files of dead
+processes are added up into one file per type:
 
-1. what the dead wrote moves into the folder with the highest number, `dead-7`;
-2. `dead-8` is made of the sums over that folder, under another name, and then renamed: from that moment on
-   its numbers count, and those of `dead-7` do not;
+1. The files of dead processes move into the folder with the highest number, for example `dead-7`.
+2. The sums over that folder are written into a folder with another name, which is then renamed to `dead-8`.
+   From then on, the numbers in `dead-8` count and those in `dead-7` do not.
 3. `dead-7` is removed.
 
-A kill at any point leaves every count in exactly one place. A lock on the directory keeps processes that fold
-or read at the same time apart; the system releases it with the process that holds it.
+A kill at any point leaves every count in exactly one place. A lock on the directory lets only one process
+fold or read at a time; the system releases it if its holder dies.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _FOLDER = "dead-"
 
 
 class NodeMetrics(Collector):
-    """What all processes of a node have counted, the dead ones too, and the gauges of those alive."""
+    """Collects the counts of all processes of a node, dead ones included, and the gauges of live ones."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         with self._locked():
-            self._fold()  # for nodes that nobody scrapes
+            self._fold()  # also here, because some nodes are never scraped
 
     def collect(self) -> Iterable[Metric]:
-        """One consistent look at all files, after what the dead left was added up."""
+        """Add up the files of dead processes, then return a consistent snapshot of all metrics."""
         with self._locked():
             self._fold()
             files = [*self._directory.glob("*.db"), *self._current().glob("*.db")]
-            written = [str(file) for file in files if file.stat().st_size]  # a process may be starting
+            written = [str(file) for file in files if file.stat().st_size]  # empty while a process starts
             return list(MultiProcessCollector.merge(written))  # type: ignore[no-untyped-call]
 
     @contextmanager
@@ -54,14 +54,14 @@ class NodeMetrics(Collector):
             yield
 
     def _current(self) -> Path:
-        """The folder that counts; it need not exist. Any other is what a kill left of an earlier one."""
+        """Return the folder that counts; it may not exist. Other folders remain only after a kill."""
         folders = self._directory.glob(f"{_FOLDER}*")
         number = max((int(folder.name.removeprefix(_FOLDER)) for folder in folders), default=0)
         return self._directory / f"{_FOLDER}{number}"
 
     def _fold(self) -> None:
-        """Add what the dead have counted to what is kept of the dead before them; remove their gauges."""
-        self._add_up()  # what a kill left undone: with the same process id, a file would go over another
+        """Add the counts of dead processes to the sums, and remove their gauges."""
+        self._add_up()  # finish after a kill first: a reused process id would overwrite a file
         current = self._current()
         for file in self._directory.glob("*.db"):
             pid = file.stem.rpartition("_")[2]
@@ -75,7 +75,7 @@ class NodeMetrics(Collector):
         self._add_up()
 
     def _add_up(self) -> None:
-        """Leave one folder with one file for each type."""
+        """Reduce the folders to one, with one file per type."""
         current = self._current()
         if any(not file.stem.endswith("_dead") for file in current.glob("*.db")):
             unfinished = self._directory / "unfinished"

@@ -1,4 +1,4 @@
-"""What an operator sets: once at the start (`Settings`, from the environment) or live (`LiveConfig`)."""
+"""The operator's settings: `Settings` for the start, from the environment, and `LiveConfig` for later."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from models.errors import InvalidMask
-from models.head_mask import HeadMask
 from service.api_keys import ApiKey, parse_api_keys
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.config import ExperimentConfig, HoldoutConfig, check_together
 from service.experiments.definition.fields import STORABLE
 
 CUSTOM = "custom"
-"""The variant name under which ad hoc masks are counted; no variant may be called so."""
+"""Variant name under which metrics count ad hoc masks; no variant may have this name."""
 
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
@@ -41,9 +39,9 @@ _ApiKeys = Annotated[
 
 
 class Settings(BaseSettings):
-    """Everything fixed while the process lives; each field is the environment variable `HEADROOM_<NAME>`.
+    """Settings that are fixed while the process runs; each is an environment variable `HEADROOM_<NAME>`.
 
-    The limits and their defaults are those of the HTTP contract. The descriptions become docs/settings.md.
+    The HTTP contract gives the limits and their defaults. docs/settings.md is made from the descriptions.
     """
 
     model_config = SettingsConfigDict(
@@ -67,47 +65,52 @@ class Settings(BaseSettings):
         65_536, ge=0, description="Number of texts whose tokens a replica keeps."
     )
 
-    max_pairs: int = Field(1000, ge=1, description="Most titles or pairs of one request.")
-    max_columns: int = Field(64, ge=1, description="Most masks and variants of one `/v1/compare`.")
-    max_compare_rows: int = Field(4096, ge=1, description="Most pairs times columns of one `/v1/compare`.")
+    max_pairs: int = Field(1000, ge=1, description="Maximum titles or pairs of one request.")
+    max_columns: int = Field(64, ge=1, description="Maximum masks and variants of one `/v1/compare`.")
+    max_compare_rows: int = Field(4096, ge=1, description="Maximum pairs times columns of one `/v1/compare`.")
     max_request_tokens: int | None = Field(
         None,
         ge=1,
-        description="Most tokens of one request, every column of a compare counted; more gets 422. Unset: "
-        "what the limits on pairs and rows allow.",
+        description="Maximum tokens of one request, all columns of a compare included; more gets 422. Unset: "
+        "only the limits on pairs and rows apply.",
     )
     max_attention_values: int = Field(
-        4_000_000, ge=1, description="Most values of one `/v1/attention`: heads times tokens squared."
+        4_000_000, ge=1, description="Maximum values of one `/v1/attention`: heads times tokens squared."
     )
     max_body_bytes: int = Field(4_000_000, ge=1, description="Largest request body in bytes; more gets 413.")
     max_json_depth: int = Field(32, ge=1, le=512, description="Deepest nesting of a request's JSON.")
     body_timeout_s: _Positive = Field(15.0, description="Seconds in which a whole request body must arrive.")
     request_timeout_s: _Positive = Field(
-        60.0, description="Seconds from a request to its answer; later it gets 504."
+        60.0, description="Seconds from a request to its answer; later, it gets 504."
     )
 
     max_batch_tokens: int | None = Field(
-        None, ge=1, description="Most tokens of one batch. Unset: 1,024 on a CPU, 16,384 on CUDA."
+        None, ge=1, description="Maximum tokens of one batch. Unset: 1,024 on a CPU, 16,384 on CUDA."
     )
     max_queue_tokens: int | None = Field(
-        None, ge=1, description="Queued tokens from which a replica answers 429. Unset: 64 full batches."
+        None,
+        ge=1,
+        description="Number of queued tokens from which a replica answers 429. Unset: 64 full batches.",
     )
     max_queue_s: _Positive = Field(
         1.0,
-        description="Longest wait that is admitted, in seconds at the measured token rate; longer gets 429.",
+        description="Longest expected wait in seconds, at the measured token rate; longer gets 429.",
     )
     max_age_s: _Positive = Field(
         0.5,
-        description="Seconds after which a request is old; old ones get a quarter of the device in any case.",
+        description="Seconds after which a request is old; old ones get at least a quarter of each batch.",
     )
     drain_timeout_s: float = Field(
-        30.0, ge=0, allow_inf_nan=False, description="Seconds to answer what was accepted, at a stop."
+        30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds to answer accepted requests when the service stops.",
     )
 
     database_url: str | None = Field(
         None,
         repr=False,
-        description="The experiments' database: `sqlite:////path/file.db` or `postgresql://user:password@host/"
+        description="Experiments' database: `sqlite:////path/file.db` or `postgresql://user:password@host/"
         "name`. Unset: a SQLite file in `~/.local/state/headroom` (or in `$XDG_STATE_HOME`).",
     )
     retention_days: _Positive | None = Field(
@@ -119,8 +122,8 @@ class Settings(BaseSettings):
         (),
         repr=False,
         exclude=True,
-        description="`KEY[;role=admin][;rate=50]`, comma-separated; in the config file also a list. "
-        "`sha256:HEX` may stand for a key. None: open to everybody.",
+        description="API keys: `KEY[;role=admin][;rate=50]`, comma-separated, or a list in the config file. "
+        "`sha256:HEX` may replace a key. Without keys, the service is open to everybody.",
     )
 
     @model_validator(mode="after")
@@ -130,21 +133,21 @@ class Settings(BaseSettings):
         return self
 
     def batch_tokens(self, device_type: str) -> int:
-        """The scheduler's token budget of one batch on this type of device (`cpu`, `cuda`)."""
+        """Return the token budget of one batch on this type of device (`cpu`, `cuda`)."""
         return self.max_batch_tokens or (16_384 if device_type == "cuda" else 1_024)
 
     def request_tokens(self, window: int) -> int:
-        """The most tokens of one request, for a model that reads `window` tokens of a pair."""
+        """Return the maximum tokens of one request, for a model that reads `window` tokens of a pair."""
         return self.max_request_tokens or max(self.max_pairs, self.max_compare_rows) * window
 
     def queue_tokens(self, device_type: str) -> int:
-        """The number of queued tokens ahead of a request from which it gets 429."""
+        """Return the number of queued tokens from which a request gets 429."""
         return self.max_queue_tokens or 64 * self.batch_tokens(device_type)
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
 MaskForm = str | dict[str, Any]
-"""A head mask as written in a config: the grammar's spec, or one of its JSON forms."""
+"""A head mask in a config: a spec, or one of the mask's JSON forms."""
 
 
 class _Config(BaseModel):
@@ -154,15 +157,13 @@ class _Config(BaseModel):
 class VariantConfig(_Config):
     """A servable: a checkpoint with a mask."""
 
-    name: Name = Field(description="What requests, experiments and metrics call it; not `custom`.")
-    head_mask: MaskForm | None = Field(None, description="Its head mask. Unset: all heads on.")
-    sliced: bool = Field(
-        False, description="Cut the heads that are off out of the weights, which saves time."
-    )
+    name: Name = Field(description="Name in requests, experiments and metrics; not `custom`.")
+    head_mask: MaskForm | None = Field(None, description="Head mask. Unset: all heads on.")
+    sliced: bool = Field(False, description="Cut heads that are off out of the weights, which saves time.")
     optional: bool = Field(
         False,
-        description="Leave it out, with a warning, if the model has no mask of that name; refused where "
-        "`default` or an experiment needs it.",
+        description="Leave the variant out, with a warning, if the model has no mask of that name. It is an "
+        "error if `default` or an experiment needs the variant.",
     )
     checkpoint: Annotated[str, StringConstraints(min_length=1), STORABLE] | None = Field(
         None, description="Checkpoint directory or hub id. Unset: the service's own model."
@@ -182,14 +183,14 @@ class VariantConfig(_Config):
 
 
 class LiveConfig(_Config):
-    """What may change while the service runs; Ray Serve's `user_config`.
+    """Settings that may change while the service runs; Ray Serve's `user_config`.
 
-    Validation here needs no model; `resolve_masks` checks the masks against one. Both come before a config is
-    handed to a replica, because a replica that refuses a config takes the service down.
+    Validation here needs no model; `resolve_masks` checks the masks against one. Both happen before a replica
+    gets a config, because a replica that refuses a config stops the service.
     """
 
     masks: dict[Name, MaskForm] = Field(
-        default_factory=dict, description="Stored masks by name, for `@name` in requests and variants."
+        default_factory=dict, description="Masks by name, for `@name` in requests and variants."
     )
     variants: tuple[VariantConfig, ...] = Field(
         (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False, description="Servables."
@@ -237,7 +238,7 @@ class LiveConfig(_Config):
         return self.default or self.variants[0].name
 
     def user_of(self, variant: str) -> str | None:
-        """The place in this config that cannot do without the variant; None if there is none."""
+        """Return the place in this config that needs the variant, or None."""
         if variant == self.default_variant:
             return "default"
         for number, experiment in enumerate(self.experiments):
@@ -248,62 +249,15 @@ class LiveConfig(_Config):
 
     @cached_property
     def assigner(self) -> Assigner:
-        """Who gets which arm under this config."""
+        """The assigner of units to arms under this config."""
         return Assigner(self.experiments, self.holdout)
 
     @cached_property
     def version(self) -> str:
-        """12 hex digits that change with the content: the start of the SHA-256 of its canonical JSON."""
+        """12 hex digits that change with the content: the start of the canonical JSON's SHA-256."""
         canonical = orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(canonical).hexdigest()[:12]
 
 
 class InvalidConfig(ValueError):
-    """A config that cannot be served; the message names the place and says what is wrong there."""
-
-
-def resolve_masks(
-    config: LiveConfig, *, layers: int, heads: int, stored: Mapping[str, HeadMask] | None = None
-) -> dict[str, HeadMask]:
-    """All named masks of a model: those stored with it, then the config's, which may refer to earlier ones.
-
-    Args:
-        layers, heads: the model's shape.
-        stored: masks that came with the model; the config's win where names are the same.
-
-    Raises:
-        InvalidConfig: a mask does not parse for this shape.
-    """
-    masks = dict(stored or {})
-    for name, form in config.masks.items():
-        masks[name] = _parse(form, f"masks.{name}", layers, heads, masks)
-    return masks
-
-
-def resolve_variant(
-    config: LiveConfig, name: str, *, layers: int, heads: int, masks: Mapping[str, HeadMask]
-) -> HeadMask | None:
-    """The mask of one variant on a model of this shape; all heads on where it declares none.
-
-    None for an optional variant whose mask is not among `masks`.
-
-    Raises:
-        InvalidConfig: the mask does not parse for this shape, or is missing where the variant is needed.
-        KeyError: there is no such variant.
-    """
-    for number, variant in enumerate(config.variants):
-        if variant.name == name:
-            if variant.optional and str(variant.head_mask).removeprefix("@") not in masks:
-                if (user := config.user_of(name)) is not None:
-                    raise InvalidConfig(f"{user} is {name}, but the model has no mask {variant.head_mask}")
-                return None
-            form = "none" if variant.head_mask is None else variant.head_mask
-            return _parse(form, f"variants[{number}].head_mask", layers, heads, masks)
-    raise KeyError(name)
-
-
-def _parse(form: MaskForm, place: str, layers: int, heads: int, masks: Mapping[str, HeadMask]) -> HeadMask:
-    try:
-        return HeadMask.parse(form, layers=layers, heads=heads, stored=masks)
-    except InvalidMask as error:
-        raise InvalidConfig(f"{place}: {error}") from None
+    """A config that cannot be served; the message says where and why."""

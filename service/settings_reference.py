@@ -1,4 +1,4 @@
-"""docs/settings.md, made of the settings' own fields: `python -m service.settings_reference` writes it."""
+"""Writes docs/settings.md from the fields of the settings: `python -m service.settings_reference`."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 _HEAD = """\
 # Settings
 
-Made by `.venv/bin/python -m service.settings_reference` from the code. A change here by hand fails the tests.
+`.venv/bin/python -m service.settings_reference` writes this page from the code. Do not edit it by hand.
 
 ## At the start
 
-Each is a field of `args` in the config file (`deploy/serve.yaml`, or another with `--config`) and a variable
-of the environment. A flag of `headroom serve` wins over the file, and the file over the environment. A change
-applies at the next start.
+Each setting is a field of `args` in the config file (`deploy/serve.yaml`, or another with `--config`) and an
+environment variable. A flag of `headroom serve` overrides the file, and the file overrides the environment. A
+change applies at the next start.
 """
 
 _LIVE = """
 ## Live
 
-Fields of `user_config` in the config file. While `headroom serve` runs, they apply when the file is saved.
+These are the fields of `user_config` in the config file. While `headroom serve` runs, a change applies when
+the file is saved.
 Put dates and masks in quotes: YAML reads `2026-11-30` as a date and `2.3` as a number.
 """
 
 _EXAMPLE = """
-`HEADROOM_API_KEYS` with one key for users and one for an admin, who may call 50 times a second (on each
-replica):
+This sets one key for users and one for an admin, who may call 50 times a second (on each replica):
 
 ```console
 $ export HEADROOM_API_KEYS='k7Qm2vXw9,Tz4Rb8Yc1;role=admin;rate=50'
 $ curl -H 'Authorization: Bearer k7Qm2vXw9' http://127.0.0.1:8000/v1/models
 ```
 
-In the config file, a digest (`printf %s KEY | sha256sum`) may stand for a key, so that the file may be shown:
+In the config file, you may write a key's digest (`printf %s KEY | sha256sum`) instead of the key, so that the
+file holds no secret:
 
 ```yaml
 args:
@@ -59,7 +60,7 @@ _SIZES = {"minLength": "characters", "minItems": "entries", "minProperties": "en
 
 
 def page() -> str:
-    """The page as it should be."""
+    """Return the page's text."""
     lines = [_HEAD, "| setting | variable | value | default | meaning |", "|---|---|---|---|---|"]
     schema = Settings.model_json_schema()["properties"]
     for name, field in schema.items():
@@ -95,7 +96,7 @@ def _section(place: str, model: type[BaseModel]) -> Iterator[str]:
 
 
 def _value(field: Mapping[str, Any]) -> str:
-    """The type and the range of a field, from its JSON schema."""
+    """Return the type and range of a field from its JSON schema."""
     if "anyOf" in field:
         return " or ".join(_value(option) for option in field["anyOf"])
     if "enum" in field:
@@ -105,13 +106,13 @@ def _value(field: Mapping[str, Any]) -> str:
     kind = {"boolean": "`true` or `false`", "integer": "whole number", "object": "mapping", "array": "list"}
     words = [kind.get(field.get("type", ""), field.get("type", "any"))]
     words += [text.format(f"{field[key]:,}") for key, text in _LIMITS.items() if key in field]
-    for least, unit in _SIZES.items():
-        most = field.get(least.replace("min", "max"))
-        if most is not None:
-            fewest = field.get(least, 0)
-            words.append(f"{most} {unit}" if fewest == most else f"{fewest} to {most} {unit}")
-        elif least in field:
-            words.append(f"≥ {field[least]} {unit}")
+    for key, unit in _SIZES.items():
+        maximum = field.get(key.replace("min", "max"))
+        if maximum is not None:
+            minimum = field.get(key, 0)
+            words.append(f"{maximum} {unit}" if minimum == maximum else f"{minimum} to {maximum} {unit}")
+        elif key in field:
+            words.append(f"≥ {field[key]} {unit}")
     if "pattern" in field:
         words.append(f"`{field['pattern']}`".replace("|", "\\|"))
     return ", ".join(words)
@@ -125,7 +126,7 @@ def _default(field: Mapping[str, Any]) -> str:
 
 
 def _said(value: Any) -> Any:
-    """A default without what is switched off in it."""
+    """Return a default without the parts that are switched off."""
     if isinstance(value, dict):
         return {name: _said(inner) for name, inner in value.items() if inner not in (None, False)}
     return [_said(inner) for inner in value] if isinstance(value, list) else value

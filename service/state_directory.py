@@ -1,4 +1,4 @@
-"""Where this user's services keep what outlives them."""
+"""The directory for files that this user's services keep between runs."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def state_directory() -> Path:
-    """`$XDG_STATE_HOME/headroom`, or `~/.local/state/headroom` where that is not set; it may not exist."""
+    """Return `$XDG_STATE_HOME/headroom`, or `~/.local/state/headroom` if that is unset; it may not exist."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state").absolute() / "headroom"

@@ -1,2 +1,4 @@
-"""What runs in the peers' own environments: adapters of engines and small servers. Imports nothing of ours
-but this package, numpy, and the peer (`ours.py` excepted)."""
+"""Adapters of engines and small servers that run in the peers' environments.
+
+Except for `ours.py`, they import only this package, numpy and the peer.
+"""

@@ -1,4 +1,4 @@
-"""A batch as engines that pad want it, and how it travels between processes."""
+"""A padded batch, and its format between processes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class Batch:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(rows,) int64, tokens of each row."""
+        """Return the tokens of each row, (rows,) int64."""
         return self.mask.sum(axis=1)
 
 
 Engine = Callable[[Batch], np.ndarray]
-"""Logits (rows, labels) float32 of a batch, in its order."""
+"""Returns the logits (rows, labels) float32 of a batch, in its order."""
 
 Engines = Mapping[str, Engine]
-"""By name. `NAME [SETTING]` are settings of one engine, of which the fastest is measured."""
+"""Engines by name. `NAME [SETTING]` are settings of one engine, of which the fastest is measured."""
 
 
 def threads_of_worker() -> int:
-    """Threads of a server's engine: what its process was started with, divided by its workers."""
+    """Return the threads of a server's engine: those of its process, divided by its workers."""
     return int(os.environ.get("OMP_NUM_THREADS", "2"))
 
 
 def padded(rows: list[tuple[np.ndarray, int]], texts: list[tuple[str, str]] | None = None) -> Batch:
-    """rows: token ids of each sequence, and how many of them are its first segment."""
+    """Return a batch of rows, each a sequence's token ids and the length of its first segment."""
     longest = max(len(ids) for ids, _ in rows)
     shape = (len(rows), longest)
     ids, mask, segments = (np.zeros(shape, np.int64) for _ in range(3))

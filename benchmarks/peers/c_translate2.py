@@ -1,4 +1,4 @@
-"""CTranslate2's encoder on the CPU; the classifier's small product is numpy."""
+"""CTranslate2's encoder on the CPU; numpy computes the classifier's small product."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ PACKAGES = ("ctranslate2",)
 
 
 def engines(directory: Path) -> Engines:
-    """int8 weights, activations quantised on the fly."""
+    """Return an engine with int8 weights and activations quantised on the fly."""
     return {"CTranslate2 int8": engine(directory, "int8")}
 
 
 def serving(directory: Path, name: str) -> Engine:
-    """For a server: int8."""
+    """Return the int8 engine for a server."""
     return engine(directory, name, threads_of_worker())
 
 
 def engine(directory: Path, compute_type: str, threads: int = 2) -> Engine:
-    """The encoder with pooler, and the classifier on top."""
+    """Return an engine: the encoder with its pooler, and the classifier."""
     encoder = ctranslate2.Encoder(
         str(directory / "ctranslate2"), device="cpu", compute_type=compute_type, intra_threads=threads
     )

@@ -1,4 +1,4 @@
-"""sentence-transformers' CrossEncoder.predict, from texts: its tokenization is part of its time."""
+"""CrossEncoder.predict of sentence-transformers, from texts, so that its time includes tokenization."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("sentence-transformers", "transformers", "torch")
 
 
 def engines(directory: Path) -> Engines:
-    """In bfloat16, its fastest."""
+    """Return the engine in bfloat16, its fastest format."""
     model = CrossEncoder(str(directory), device="cpu", max_length=128, model_kwargs={"dtype": torch.bfloat16})
 
     def call(batch: Batch) -> np.ndarray:

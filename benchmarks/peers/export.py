@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers.export MODEL OUT`: a transformers checkpoint in the formats of other engines.
+"""`python -m benchmarks.peers.export MODEL OUT` converts a transformers checkpoint for other engines.
 
 OUT gets the checkpoint's own files, model.onnx and fused.onnx, openvino.xml, ctranslate2/ and classifier.npz.
 """
@@ -21,7 +21,7 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
 
 class Logits(torch.nn.Module):
-    """The model with its inputs by position and only its logits out."""
+    """The model with positional inputs, and the logits as its only output."""
 
     def __init__(self, model: BertForSequenceClassification) -> None:
         super().__init__()
@@ -30,24 +30,24 @@ class Logits(torch.nn.Module):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
     ) -> torch.Tensor:
-        """(rows, length) int64 each → (rows, labels) float32."""
+        """Return logits (rows, labels) float32 of inputs (rows, length) int64."""
         return self.model(
             input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
         ).logits
 
 
 def main(source: Path, out: Path) -> None:
-    """Writes everything, and last the file `exported`."""
+    """Write all formats, and last the file `exported`."""
     out.mkdir(parents=True, exist_ok=True)
     model = BertForSequenceClassification.from_pretrained(source, dtype=torch.float32).eval()
-    # Without our calibration temperature, which no other engine would apply: the scores are compared.
+    # Without our calibration temperature, which no other engine applies, so that scores can be compared.
     vars(model.config).pop("headroom", None)
     model.save_pretrained(out)
     for file in TOKENIZER:
         shutil.copy(source / file, out)
     export_onnx(source, out)
     example = tuple(torch.ones(2, 16, dtype=torch.int64) for _ in range(3))
-    # From the torch module, not by way of ONNX: so attention stays one node, for which OpenVINO has a kernel.
+    # From torch instead of ONNX, so that attention stays one node, for which OpenVINO has a kernel.
     graph = openvino.convert_model(
         Logits(model), example_input=example, input=[openvino.PartialShape([-1, -1])] * 3
     )
@@ -57,10 +57,10 @@ def main(source: Path, out: Path) -> None:
 
 
 def export_onnx(source: Path, out: Path) -> None:
-    """model.onnx, and fused.onnx by onnxruntime's own optimizer.
+    """Write model.onnx, and fused.onnx by onnxruntime's optimizer.
 
-    The tracing exporter and attention written out are what its optimizer knows the patterns of: it must make
-    one Attention node of every layer.
+    The optimizer knows the patterns of the tracing exporter and of eager attention. It must make one
+    Attention node of every layer.
     """
     model = BertForSequenceClassification.from_pretrained(
         source, dtype=torch.float32, attn_implementation="eager"
@@ -84,17 +84,17 @@ def export_onnx(source: Path, out: Path) -> None:
         hidden_size=config.hidden_size,
         optimization_options=FusionOptions("bert"),
     )
-    found = fused.get_fused_operator_statistics()["Attention"]
-    if found != config.num_hidden_layers:
-        raise RuntimeError(f"onnxruntime fused {found} of {config.num_hidden_layers} attention layers")
+    fused_layers = fused.get_fused_operator_statistics()["Attention"]
+    if fused_layers != config.num_hidden_layers:
+        raise RuntimeError(f"onnxruntime fused {fused_layers} of {config.num_hidden_layers} attention layers")
     fused.save_model_to_file(str(out / "fused.onnx"))
 
 
 def export_ctranslate2(model: BertForSequenceClassification, source: Path, out: Path) -> None:
-    """The encoder with its pooler, which is what CTranslate2 has, and the classifier for the caller."""
+    """Write the encoder with its pooler for CTranslate2, and the classifier for its caller."""
     encoder = out / "bert"
     model.bert.config.position_embedding_type = (
-        "absolute"  # transformers 5 no longer says so; the converter asks
+        "absolute"  # transformers 5 leaves this out, and the converter needs it
     )
     model.bert.save_pretrained(encoder)
     for file in TOKENIZER:

@@ -13,7 +13,7 @@ PACKAGES = ("onnxruntime",)
 
 
 def engines(directory: Path) -> Engines:
-    """As exported, and with the attention and LayerNorm nodes fused by onnxruntime.transformers."""
+    """Return engines as exported, and with attention and LayerNorm fused by onnxruntime.transformers."""
     return {
         "onnxruntime fp32 [as exported]": engine(directory / "model.onnx"),
         "onnxruntime fp32 [fused]": engine(directory / "fused.onnx"),
@@ -21,11 +21,11 @@ def engines(directory: Path) -> Engines:
 
 
 def engine(file: Path, threads: int = 2) -> Engine:
-    """All graph optimisations on."""
+    """Return an engine with all graph optimisations."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    # Its threads spin for a while after a run: into the next engine's turn.
+    # By default, its threads spin after a run, which would slow the next engine.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 

@@ -13,17 +13,17 @@ PACKAGES = ("openvino",)
 
 
 def engines(directory: Path) -> Engines:
-    """In bfloat16."""
+    """Return the engine in bfloat16."""
     return {"OpenVINO bf16": engine(directory, "bf16")}
 
 
 def serving(directory: Path, name: str) -> Engine:
-    """For a server: bf16."""
+    """Return the bf16 engine for a server."""
     return engine(directory, name, threads_of_worker())
 
 
 def engine(directory: Path, precision: str, threads: int = 2) -> Engine:
-    """One stream of all threads: one batch at a time, as fast as it goes."""
+    """Return an engine with one stream of all threads, which runs one batch at a time."""
     model = openvino.Core().compile_model(
         directory / "openvino.xml",
         "CPU",
@@ -32,7 +32,7 @@ def engine(directory: Path, precision: str, threads: int = 2) -> Engine:
             "INFERENCE_NUM_THREADS": threads,
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
-            "ENABLE_CPU_PINNING": False,  # or two processes of one thread each share a core
+            "ENABLE_CPU_PINNING": False,  # with it, two processes of one thread each share a core
         },
     )
     request = model.create_infer_request()

@@ -1,4 +1,4 @@
-"""Our own engine, and torch's GEMM rate beside it. The only adapter that imports our code."""
+"""Our engine, and torch's GEMM rate. This is the only adapter that imports our code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from models.checkpoint.tokenizer import EncodedPair
 
 PACKAGES = ("torch",)
 INT8 = "int8"
-"""Beside the checkpoint's directory: what `headroom quantize` made of it."""
+"""Suffix of the directory with the int8 checkpoint that `headroom quantize` made."""
 
 
 def engines(directory: Path) -> dict[str, Engine]:
-    """fp32, bf16 with and without masks, int8 where there is one, and the GEMMs of one layer."""
+    """Return fp32, bf16 with and without masks, int8 if there is one, and the GEMMs of one layer."""
     bf16 = Classifier.load(directory, "cpu", "bfloat16", tokenizer_cache=0)
     result = {
         "ours fp32": engine(Classifier.load(directory, "cpu", "float32")),
@@ -32,7 +32,7 @@ def engines(directory: Path) -> dict[str, Engine]:
 
 
 def variants(name: str, classifier: Classifier) -> dict[str, Engine]:
-    """All heads on; another random 20 % off in every row; every second head off for all."""
+    """Return engines with all heads on, a random 20 % off in each row, and every second head off."""
     layers, heads = classifier.num_layers, classifier.num_heads
     random = (np.random.default_rng(0).random((1024, layers, heads)) >= 0.2).astype(np.float32)
     half = np.ones((layers, heads), np.float32)
@@ -45,7 +45,7 @@ def variants(name: str, classifier: Classifier) -> dict[str, Engine]:
 
 
 def engine(classifier: Classifier, weights: np.ndarray | None = None) -> Engine:
-    """From token ids to logits; packing is part of its time. weights: of all rows, or one for each."""
+    """Return an engine from token ids to logits, including packing. weights: of all rows, or one per row."""
     prepared: dict[int, list[EncodedPair]] = {}
 
     def call(batch: Batch) -> np.ndarray:
@@ -57,12 +57,12 @@ def engine(classifier: Classifier, weights: np.ndarray | None = None) -> Engine:
 
 
 def from_texts(classifier: Classifier) -> Engine:
-    """From texts, as CrossEncoder.predict takes them; no text's tokens are kept."""
+    """Return an engine from texts, like CrossEncoder.predict, without a cache of tokens."""
     return lambda batch: classifier.score(batch.texts, batch_tokens=1 << 20).logits
 
 
 def encoded(batch: Batch) -> list[EncodedPair]:
-    """The batch's rows without padding."""
+    """Return the batch's rows without padding."""
     firsts = (batch.mask * (1 - batch.segments)).sum(axis=1)
     return [
         EncodedPair(ids[:length].astype(np.int32), int(first) - 2, unknown_tokens=0, truncated=False)
@@ -71,7 +71,7 @@ def encoded(batch: Batch) -> list[EncodedPair]:
 
 
 def gemms(classifier: Classifier) -> dict[str, Engine]:
-    """One layer's products of 1,600 rows in bfloat16 by each of torch's ways; the logits are their FLOPs."""
+    """Return one layer's bfloat16 products of 1,600 rows, one per torch function; logits are their FLOPs."""
     config = classifier.config
     shape = Shape("", config.hidden_size, config.intermediate_size, config.vocab_size)
     calls, flops = gemm_calls(shape, torch.bfloat16)

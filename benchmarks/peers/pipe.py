@@ -1,7 +1,7 @@
-"""A peer's end of the pipe: `python -m benchmarks.peers.pipe ADAPTER MODEL WORKLOAD`, JSON lines in and out.
+"""The peer's side of the pipe: `python -m benchmarks.peers.pipe ADAPTER MODEL WORKLOAD`, with JSON lines.
 
-First comes {"engines": [...], "versions": {...}} or {"error": "..."}. Then, for each
-{"engine", "batch", "calls"} sent, {"seconds": [...], "logits": [...]}, the logits of the last call.
+It first sends {"engines": [...], "versions": {...}} or {"error": "..."}. It answers each
+{"engine", "batch", "calls"} with {"seconds": [...], "logits": [...]}, the logits of the last call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.peers.batch import Batch, Engines, padded
 
 
 def read_workload(file: Path) -> list[Batch]:
-    """The batches of a workload file: JSON, a list of batches of {"ids", "first_segment", "texts"}."""
+    """Return the batches of a JSON file: a list of batches of {"ids", "first_segment", "texts"}."""
     import numpy as np
 
     return [
@@ -32,8 +32,8 @@ def read_workload(file: Path) -> list[Batch]:
 
 
 def main(adapter: str, model: str, workload: str) -> None:
-    """Loads, then answers until the pipe is closed."""
-    # Libraries print; only our lines may reach the pipe.
+    """Load the adapter, then answer until the pipe is closed."""
+    # Libraries print to standard output, but only our lines may reach the pipe.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
@@ -46,7 +46,7 @@ def main(adapter: str, model: str, workload: str) -> None:
         engines: Engines = module.engines(Path(model))
         versions = {name: importlib.metadata.version(name) for name in module.PACKAGES}
         batches = read_workload(Path(workload))
-    except Exception as error:  # whatever it is, it goes into the table
+    except Exception as error:  # any error goes into the table
         answer({"error": f"{type(error).__name__}: {error}"})
         return
     answer({"engines": list(engines), "versions": versions})
@@ -59,7 +59,7 @@ def main(adapter: str, model: str, workload: str) -> None:
 
 
 def run(engines: Engines, batches: list[Batch], asked: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of each call and the last call's logits."""
+    """Return the seconds of each call and the last call's logits."""
     call, batch = engines[asked["engine"]], batches[asked["batch"]]
     seconds = []
     for _ in range(asked["calls"]):

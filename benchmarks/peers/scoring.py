@@ -1,4 +1,4 @@
-"""What every peer server does with a batch of requests: tokenize, sort, score in batches of 64."""
+"""Scores a batch of requests for the peer servers: tokenize, sort, score in batches of 64."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from benchmarks.peers.batch import padded
 
 BATCH = 64
 WINDOW = 128
-MOST_REQUESTS = 8
-"""Requests that a server may batch: 160 titles at 20 each, enough for its batches to be full."""
+MAX_REQUESTS = 8
+"""Requests that a server may batch; with 20 titles each, its batches are full."""
 
 WAIT_S = 0.005
-"""What a request may wait for others; under saturation nobody waits."""
+"""How long a request may wait for others; under saturation, none waits."""
 
 TIMEOUT_S = 120
 
 THREADS = 2
-"""Of all workers together, as for every engine."""
+"""Threads of all workers together, as for every engine."""
 
 
 def arguments() -> argparse.Namespace:
-    """--engine (a module of benchmarks.peers), --model (an exported checkpoint), --port, and --workers:
-    processes that score side by side, sharing THREADS.
+    """Parse the arguments, and set them as variables for servers that start processes without them.
 
-    As variables too, for servers that start processes of their own without our arguments.
+    --engine is a module of benchmarks.peers, --model an exported checkpoint, and --workers the number of
+    processes that share THREADS.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--engine", required=True)
@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
 class Scorer:
     """A tokenizer and an engine.
 
-    engine: the module, and after a colon the number format. Without both, as the process's variables say.
+    engine: the module, a colon and the number format. None: engine and model come from the variables.
     """
 
     def __init__(self, engine: str | None = None, model: str | None = None) -> None:
@@ -59,7 +59,7 @@ class Scorer:
         self._tokenizer.enable_truncation(WINDOW)
 
     def __call__(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Answers of {"query", "titles"}: {"results": [{"index", "score"}]}."""
+        """Return {"results": [{"index", "score"}]} for each {"query", "titles"}."""
         pairs = [(request["query"], title) for request in requests for title in request["titles"]]
         encoded = self._tokenizer.encode_batch(pairs)
         order = sorted(range(len(pairs)), key=lambda row: len(encoded[row].ids))
@@ -79,6 +79,6 @@ class Scorer:
 
 
 def expected_grade(logits: np.ndarray) -> np.ndarray:
-    """(rows, grades) → (rows,), the softmax's mean grade."""
+    """Return the softmax's mean grade: (rows, grades) → (rows,)."""
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
     return (weights / weights.sum(axis=1, keepdims=True)) @ np.arange(logits.shape[1])

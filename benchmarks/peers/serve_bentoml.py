@@ -1,4 +1,4 @@
-"""BentoML: a batching service behind one that takes single requests, as its documentation advises."""
+"""BentoML: a batching service behind a service for single requests, as its documentation advises."""
 
 from __future__ import annotations
 
@@ -16,28 +16,26 @@ QUIET = {"access": {"enabled": False}}
 
 @bentoml.service(workers=1, traffic=TRAFFIC, logging=QUIET)
 class Scoring:
-    """The model."""
+    """The service that runs the model."""
 
     def __init__(self) -> None:
         self.scorer = scoring.Scorer()
 
-    @bentoml.api(
-        batchable=True, max_batch_size=scoring.MOST_REQUESTS, max_latency_ms=scoring.TIMEOUT_S * 1000
-    )
+    @bentoml.api(batchable=True, max_batch_size=scoring.MAX_REQUESTS, max_latency_ms=scoring.TIMEOUT_S * 1000)
     def score(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """A batch of requests."""
+        """Score a batch of requests."""
         return self.scorer(requests)
 
 
 @bentoml.service(workers=1, traffic=TRAFFIC, logging=QUIET)
 class Front:
-    """HTTP."""
+    """The service that answers HTTP."""
 
     scoring = bentoml.depends(Scoring)
 
     @bentoml.api(route="/v1/score")
     async def score(self, query: str, titles: list[str]) -> dict[str, Any]:
-        """One request."""
+        """Score one request."""
         answers = await self.scoring.to_async.score([{"query": query, "titles": titles}])
         return dict(answers[0])
 

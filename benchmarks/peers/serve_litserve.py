@@ -10,28 +10,28 @@ from benchmarks.peers import scoring
 
 
 class ScoreAPI(litserve.LitAPI):
-    """Batches are lists of the requests' bodies."""
+    """A LitServe API whose batches are lists of the requests' bodies."""
 
     def setup(self, device: str) -> None:  # noqa: ARG002 - LitServe's name
-        """In the worker process."""
+        """Load the model in the worker process."""
         self.score = scoring.Scorer()
 
     def batch(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """As they are."""
+        """Return the batch unchanged."""
         return inputs
 
     def predict(self, batch: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """A batch of requests."""
+        """Score a batch of requests."""
         return self.score(batch)
 
     def unbatch(self, output: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """As they are."""
+        """Return the batch unchanged."""
         return output
 
 
 if __name__ == "__main__":
     options = scoring.arguments()
-    api = ScoreAPI(max_batch_size=scoring.MOST_REQUESTS, batch_timeout=scoring.WAIT_S, api_path="/v1/score")
+    api = ScoreAPI(max_batch_size=scoring.MAX_REQUESTS, batch_timeout=scoring.WAIT_S, api_path="/v1/score")
     server = litserve.LitServer(
         api, accelerator="cpu", workers_per_device=options.workers, timeout=scoring.TIMEOUT_S
     )

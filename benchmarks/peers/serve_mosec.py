@@ -8,7 +8,7 @@ from benchmarks.peers import scoring
 
 
 def main() -> None:
-    """Serves POST /v1/score until SIGTERM."""
+    """Serve POST /v1/score until SIGTERM."""
     options = scoring.arguments()
     milliseconds = str(scoring.TIMEOUT_S * 1000)
     sys.argv = ["mosec", "--address", "127.0.0.1", "--port", str(options.port), "--timeout", milliseconds]
@@ -21,7 +21,7 @@ def main() -> None:
     server.append_worker(
         ScoreWorker,
         num=options.workers,
-        max_batch_size=scoring.MOST_REQUESTS,
+        max_batch_size=scoring.MAX_REQUESTS,
         max_wait_time=int(scoring.WAIT_S * 1000),
         route="/v1/score",
     )

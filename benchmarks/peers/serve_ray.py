@@ -16,18 +16,18 @@ from benchmarks.peers import scoring
 
 @serve.deployment(ray_actor_options={"num_cpus": 2}, max_ongoing_requests=1000)
 class Scoring:
-    """num_cpus is also what Ray sets OMP_NUM_THREADS to."""
+    """The deployment. Ray sets OMP_NUM_THREADS to its num_cpus."""
 
     def __init__(self, engine: str, model: str) -> None:
         self.scorer = scoring.Scorer(engine, model)
 
-    @serve.batch(max_batch_size=scoring.MOST_REQUESTS, batch_wait_timeout_s=scoring.WAIT_S)
+    @serve.batch(max_batch_size=scoring.MAX_REQUESTS, batch_wait_timeout_s=scoring.WAIT_S)
     async def score(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """A batch of requests."""
+        """Score a batch of requests."""
         return self.scorer(requests)
 
     async def __call__(self, request: Request) -> dict[str, Any]:
-        """One request."""
+        """Score one request."""
         answer: dict[str, Any] = await self.score(await request.json())
         return answer
 

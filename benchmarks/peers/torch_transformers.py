@@ -14,7 +14,7 @@ PACKAGES = ("transformers", "torch")
 
 
 def engines(directory: Path) -> Engines:
-    """float32 and bfloat16, each with both attention implementations."""
+    """Return engines in float32 and bfloat16, each with both attention implementations."""
     return {
         f"transformers {name} [{attention}]": engine(directory, dtype, attention)
         for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
@@ -23,12 +23,12 @@ def engines(directory: Path) -> Engines:
 
 
 def serving(directory: Path, name: str) -> Engine:
-    """For a server: fp32 or bf16."""
+    """Return the fp32 or bf16 engine for a server."""
     return engine(directory, torch.bfloat16 if name == "bf16" else torch.float32, "sdpa")
 
 
 def engine(directory: Path, dtype: torch.dtype, attention: str) -> Engine:
-    """The model in this number format."""
+    """Return an engine of the model in this number format."""
     model = BertForSequenceClassification.from_pretrained(
         directory, dtype=dtype, attn_implementation=attention
     ).eval()

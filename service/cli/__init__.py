@@ -1,4 +1,4 @@
-"""The `headroom` program. Commands import what they need when they run, so that `--help` is quick."""
+"""The `headroom` program. Commands import heavy packages only when they run, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from service.cli import evaluate, experiment, prune, quantize, score, serve, stu
 
 app = typer.Typer(
     name="headroom",
-    epilog="Any command takes --debug: a traceback instead of one line when it fails.",
+    epilog="Add --debug to any command to see a traceback when it fails.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain lines: a box would break a reason over several
+    rich_markup_mode=None,  # plain lines; rich's boxes would break an error over several
 )
 
 
@@ -49,7 +49,7 @@ app.add_typer(load, name="load")
 
 
 def main() -> None:
-    """Entry point. Exit status: 0 success, 1 failure (one line on stderr), 2 wrong usage."""
+    """Run the program. Exit status: 0 for success, 1 for failure (one line on stderr), 2 for wrong usage."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     if debug:

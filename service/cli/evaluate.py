@@ -1,12 +1,14 @@
-"""`headroom evaluate`: how good a model's grades are on labelled pairs."""
+"""`headroom evaluate` measures a model's grades on labelled pairs."""
 
 from __future__ import annotations
 
-import sys
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from service.cli.terminal import progress, table
 
 if TYPE_CHECKING:
     from models import Classifier, HeadMask
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from models.quality.labelled import LabelledPair
 
 CHUNK = 4096
-"""Pairs between two reports of progress."""
+"""Number of pairs scored between two updates of the progress bar."""
 
 
 def command(
@@ -22,18 +24,18 @@ def command(
         Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet of query,title,grade.")
     ],
     model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
-    mask: Annotated[
-        str | None, typer.Option(help="Evaluate under this head mask, and beside no mask.")
-    ] = None,
+    mask: Annotated[str | None, typer.Option(help="Head mask to compare with the unmasked model.")] = None,
     resamples: Annotated[int, typer.Option(min=100, max=100_000, help="Bootstrap resamples.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="The result as one JSON object.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
+    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Number format: auto, float32 or bfloat16.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Accuracy, macro-F1, quadratic weighted kappa, Spearman, NDCG@10 and calibration error of the grades.
+    """Measure how well a model's grades agree with labelled pairs.
 
-    Each with its 95 % interval by cluster bootstrap over queries; with --mask, the change is paired.
+    Prints accuracy, macro-F1, quadratic weighted kappa, Spearman correlation, NDCG@10 and calibration
+    error, each with a 95 % interval (bootstrap over queries). With --mask, also prints how the mask
+    changes each metric.
 
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60
     """
@@ -46,28 +48,29 @@ def command(
     check_device_name(device)
     check_dtype_name(dtype)
     directory = locate(model)
-    own = read_config(directory)
-    if not own.is_graded:
+    model_config = read_config(directory)
+    if not model_config.is_graded:
         raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
     head_mask = None
     if mask is not None:
-        stored = read_stored_masks(directory, own)
-        head_mask = HeadMask.parse(mask, layers=own.num_layers, heads=own.num_heads, stored=stored)
-    pairs = read_labelled(data, grades=len(own.labels))
+        stored = read_stored_masks(directory, model_config)
+        shape = {"layers": model_config.num_layers, "heads": model_config.num_heads}
+        head_mask = HeadMask.parse(mask, **shape, stored=stored)
+    pairs = read_labelled(data, grades=len(model_config.labels))
 
     import orjson
 
-    from models import Classifier  # torch, after all that can be wrong without it
+    from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.quality.evaluation import as_json as plain
     from models.quality.evaluation import differences, intervals, within_range
 
     clf = Classifier.load(model, device, dtype)
-    whole = evaluate(clf, pairs, None)
-    columns = {"none": within_range(intervals(whole, resamples=resamples, seed=seed))}
+    unmasked = evaluate(clf, pairs, None)
+    columns = {"none": within_range(intervals(unmasked, resamples=resamples, seed=seed))}
     if head_mask is not None:
         masked = evaluate(clf, pairs, head_mask)
         columns[head_mask.spec] = within_range(intervals(masked, resamples=resamples, seed=seed))
-        change = differences(whole, masked, resamples=resamples, seed=seed)
+        change = differences(unmasked, masked, resamples=resamples, seed=seed)
         columns["change"] = within_range(change, change=True)
     if as_json:
         report = {
@@ -75,50 +78,43 @@ def command(
             "model": clf.name,
             "data": str(data),
             "pairs": len(pairs),
-            "queries": whole.queries,
-            "ndcg10_random_order": whole.random_order_ndcg10(),
+            "queries": unmasked.queries,
+            "ndcg10_random_order": unmasked.random_order_ndcg10(),
             "head_masks": {spec: plain(metrics) for spec, metrics in columns.items()},
         }
         print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
     else:
-        print(f"{clf.name} on {data}: {len(pairs)} pairs, {whole.queries} queries")
-        print(table(columns))
-        if any(found.low != found.low for metrics in columns.values() for found in metrics.values()):
-            print(f"no interval: {whole.queries} queries are too few for one that stays within the possible")
-        print(f"a random order has NDCG@10 {whole.random_order_ndcg10():.3f}")
+        print(f"{clf.name} on {data}: {len(pairs)} pairs, {unmasked.queries} queries")
+        print(table(metric_rows(columns)))
+        if any(math.isnan(metric.low) for metrics in columns.values() for metric in metrics.values()):
+            print(f"no interval: {unmasked.queries} queries are too few to give one in the metric's range")
+        print(f"a random order has NDCG@10 {unmasked.random_order_ndcg10():.3f}")
 
 
 def evaluate(clf: Classifier, pairs: list[LabelledPair], mask: HeadMask | None) -> Evaluation:
-    """The model's grades of the pairs beside the labels, with progress on standard error."""
+    """Return the model's grades of the pairs beside their labels; show progress on standard error."""
     import numpy as np
 
     from models.quality.evaluation import Evaluation
 
     parts = []
-    for start in range(0, len(pairs), CHUNK):
-        chunk = pairs[start : start + CHUNK]
-        parts.append(clf.score([(pair.query, pair.title) for pair in chunk], mask).probabilities)
-        if len(pairs) > CHUNK:
-            done = min(start + CHUNK, len(pairs))
-            print(f"\r{done} of {len(pairs)} pairs", end="", file=sys.stderr, flush=True)
-    if len(pairs) > CHUNK:
-        print(file=sys.stderr)
+    with progress("{task.completed} of {task.total} pairs", len(pairs)) as advance:
+        for start in range(0, len(pairs), CHUNK):
+            chunk = pairs[start : start + CHUNK]
+            parts.append(clf.score([(pair.query, pair.title) for pair in chunk], mask).probabilities)
+            advance(start + len(chunk))
     return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], np.concatenate(parts))
 
 
-def table(columns: dict[str, dict[str, Interval]]) -> str:
-    """A line per metric, a column per mask: value and interval."""
-    cells = [["", *columns]]
+def metric_rows(columns: dict[str, dict[str, Interval]]) -> list[list[str]]:
+    """Return one row per metric and one column per mask, each with a value and its interval."""
+    rows = [["", *columns]]
     for name in next(iter(columns.values())):
         row = [name]
         for heading, metrics in columns.items():
             sign = "+" if heading == "change" else ""
-            found = metrics[name]
-            interval = f"({found.low:{sign}.3f} to {found.high:{sign}.3f})"
-            row.append(f"{found.value:{sign}.3f} {interval if found.low == found.low else '(no interval)'}")
-        cells.append(row)
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    )
+            metric = metrics[name]
+            interval = f"({metric.low:{sign}.3f} to {metric.high:{sign}.3f})"
+            row.append(f"{metric.value:{sign}.3f} {'(no interval)' if math.isnan(metric.low) else interval}")
+        rows.append(row)
+    return rows

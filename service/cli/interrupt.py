@@ -1,4 +1,4 @@
-"""Ctrl-C that ends a long command at once, also while its work is in native code or in other processes."""
+"""End a long command at once on Ctrl-C, even while native code or other processes do its work."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ import threading
 from collections.abc import Iterator
 
 EXIT_STATUS = 130
-"""What a shell gives a program that SIGINT ended."""
+"""The exit status that shells report for a program that SIGINT ended."""
 
 GRACE_SECONDS = 3
-"""How long what is open may take to close after Ctrl-C: temporary files, a Ray of our own."""
+"""How long temporary files and a local Ray may take to close after Ctrl-C."""
 
 
 @contextlib.contextmanager
 def ends_at_once(message: str) -> Iterator[None]:
-    """Ends the process with EXIT_STATUS and one line on standard error when SIGINT comes; main thread only.
+    """End the process with EXIT_STATUS and one line on standard error when SIGINT comes; main thread only.
 
-    The body gets KeyboardInterrupt and GRACE_SECONDS to close what it opened; a second SIGINT ends it there
-    and then. Python tells the main thread of a signal only between two of its instructions, and one native
-    call can take longer than anybody waits; so a thread of its own reads of the signal from a pipe that the
-    handler writes to.
+    The body gets KeyboardInterrupt and GRACE_SECONDS to close what it opened; a second SIGINT ends it at
+    once. Python delivers a signal to the main thread only between two instructions, and one native call can
+    take minutes. Therefore the signal handler writes to a pipe, and a separate thread reads from it.
     """
-    # A shell that starts a job in the background lets it ignore SIGINT; who sends it one still means it.
+    # A shell makes its background jobs ignore SIGINT; a SIGINT that is sent to one anyway should count.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -48,7 +47,7 @@ def ends_at_once(message: str) -> Iterator[None]:
 
 
 def _watch(reading: int, message: str, said: threading.Event) -> None:
-    """Waits for SIGINT; returns when the other end of the pipe is closed."""
+    """Wait for SIGINT; return when the other end of the pipe is closed."""
     while number := os.read(reading, 1):
         if number[0] != signal.SIGINT:
             continue

@@ -1,4 +1,4 @@
-"""`headroom prune`: a checkpoint and a mask, or a study's tuned scales, become a smaller checkpoint."""
+"""`headroom prune` removes heads from a checkpoint and writes a smaller one."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ if TYPE_CHECKING:
 
 
 def command(
-    out: Annotated[Path, typer.Option(help="Directory to write; must not hold anything yet.")],
+    out: Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")],
     mask: Annotated[
-        str | None, typer.Option(help="The heads to remove, such as 2.3,7.*, @name or a study's mask.json.")
+        str | None, typer.Option(help="Heads to remove: 2.3,7.*, @name, or a study's mask.json.")
     ] = None,
     scales: Annotated[
         Path | None,
         typer.Option(
-            help="Instead of --mask: a study's scales.json; heads of scale 0 go, the others are scaled."
+            help="A study's scales.json, instead of --mask: heads of scale 0 are removed, others scaled."
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Remove heads for good: the new checkpoint scores as the old one does under the mask, or with the
-    scales.
+    """Remove heads for good. The new checkpoint scores like the old one with the mask or the scales.
 
     Example: headroom prune --mask @pruned60 --out ./smaller && headroom serve --model ./smaller
 
@@ -71,8 +70,7 @@ def command(
 
 
 def read_mask(spec: str, source: Path, config: ModelConfig) -> HeadMask:
-    """The mask of a spec, or of the file that `headroom study search` wrote: {"mask": {"off": [[2, 3], …]},
-    …}."""
+    """Return the mask of a spec, or of a study's file such as {"mask": {"off": [[2, 3], …]}, …}."""
     import json
 
     from models import HeadMask, ModelError

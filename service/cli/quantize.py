@@ -1,4 +1,4 @@
-"""`headroom quantize`: a checkpoint becomes an int8 checkpoint, and what that costs is printed."""
+"""`headroom quantize` writes an int8 copy of a checkpoint and prints how much quality it costs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli.terminal import progress, table
+
 if TYPE_CHECKING:
     from models.quality.agreement import Agreement
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 TOLERANCE = 0.005
-"""A larger loss of quadratic weighted kappa is pointed out."""
+"""Loss of quadratic weighted kappa above which the command prints a warning."""
 
 
 def command(
-    out: Annotated[Path, typer.Option(help="Directory to write; must not hold anything yet.")],
+    out: Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")],
     model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="Pairs to calibrate with, of your own traffic: csv, tsv, jsonl or parquet of "
-            "query,title; default: data/sample/calibration.jsonl.gz."
+            help="Pairs from your own traffic to calibrate with: csv, tsv, jsonl or parquet of "
+            "query,title.  [default: data/sample/calibration.jsonl.gz]"
         ),
     ] = None,
     test: Annotated[
         Path | None,
         typer.Option(
-            help="Pairs with a grade to measure the loss on; default: data/sample/test.jsonl.gz "
-            "for models of its five grades."
+            help="Graded pairs to measure the loss on.  [default: data/sample/test.jsonl.gz "
+            "if the model has its five grades]"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """8-bit weights and activations: about half the time and size on processors with VNNI, same masks.
+    """Write a copy with 8-bit weights and activations: about half the time and size on CPUs with VNNI.
 
     Example: headroom quantize --out ./int8 && headroom serve --model ./int8
 
@@ -61,15 +63,17 @@ def command(
     import numpy as np
     import orjson
 
-    from models import Classifier  # torch, after all that can be wrong without it
+    from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.compress.quantize import quantize
     from models.quality.agreement import agreement
 
     before = Classifier.load(model, "cpu", "float32")
     order = np.random.default_rng(0).permutation(len(calibration))
-    quantize(source, out, before.tokenizer.encode([calibration[i] for i in order]), _progress)
+    encoded = before.tokenizer.encode([calibration[i] for i in order])
+    with progress("layer {task.completed} of {task.total}", config.num_layers) as advance:
+        quantize(source, out, encoded, lambda done, _: advance(done))
     after = Classifier.load(out, "cpu")
-    found = agreement(before.score(pairs), after.score(pairs), labelled)
+    result = agreement(before.score(pairs), after.score(pairs), labelled)
 
     old_bytes, new_bytes = (sum(f.stat().st_size for f in d.glob("*.safetensors")) for d in (source, out))
     if as_json:
@@ -81,39 +85,38 @@ def command(
             "test": None if test is None else str(test),
             "bytes": {"before": old_bytes, "after": new_bytes},
             "parameters": {"before": before.network.nbytes, "after": after.network.nbytes},
-            "against_float32": asdict(found),
+            "against_float32": asdict(result),
         }
         print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode())
     else:
         print(f"{out}: {new_bytes / 1e6:.1f} MB of {old_bytes / 1e6:.1f} MB")
         print(f"against {before.name} in float32, on {test or 'the calibration pairs'}:")
-        print(table(found))
-    fall = -found.change["qwk"].value if found.change else 0.0
+        print(summary(result))
+    fall = -result.change["qwk"].value if result.change else 0.0
     if fall > TOLERANCE:
         print(
             f"headroom: the quadratic weighted kappa fell by {fall:.4f}, more than {TOLERANCE}; "
-            "calibrate with pairs of the model's own traffic (--data), or stay with bfloat16",
+            "calibrate with pairs of the model's own traffic (--data), or keep bfloat16",
             file=sys.stderr,
         )
 
 
-def table(found: Agreement) -> str:
-    """A line for each figure; metrics before and after, and the change with its 95 % interval."""
-    lines = []
-    for name in ("qwk", "ndcg10", "accuracy") if found.change else ():
-        change = found.change[name]
-        lines.append(
-            f"  {name:<9} {found.before[name]:.4f} → {found.after[name]:.4f}  "
-            f"{change.value:+.4f} ({change.low:+.4f} to {change.high:+.4f})"
+def summary(result: Agreement) -> str:
+    """Return the metrics before and after, each change with its 95 % interval, and how far scores moved."""
+    rows = []
+    for name in ("qwk", "ndcg10", "accuracy") if result.change else ():
+        change = result.change[name]
+        rows.append(
+            [
+                f"  {name}",
+                f"{result.before[name]:.4f} → {result.after[name]:.4f}",
+                f"{change.value:+.4f} ({change.low:+.4f} to {change.high:+.4f})",
+            ]
         )
-    lines.append(f"  {found.same_grade:.1%} of {found.pairs} pairs keep their grade")
+    lines = [table(rows)] if rows else []
+    lines.append(f"  {result.same_grade:.1%} of {result.pairs} pairs keep their grade")
     lines.append(
-        f"  probabilities differ by {found.largest_probability_difference:.4f} at most, "
-        f"{found.mean_probability_difference:.4f} in the mean"
+        f"  probabilities differ by at most {result.largest_probability_difference:.4f}, "
+        f"on average by {result.mean_probability_difference:.4f}"
     )
     return "\n".join(lines)
-
-
-def _progress(done: int, layers: int) -> None:
-    end = "\n" if done == layers else ""
-    print(f"\rlayer {done} of {layers}", end=end, file=sys.stderr, flush=True)

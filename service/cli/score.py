@@ -1,4 +1,4 @@
-"""`headroom score`: score pairs without a server."""
+"""`headroom score` scores pairs without a server."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 EXPECTED = "a query, a tab and a title"
 
 CHUNK = 1024
-"""Pairs held in memory at a time when they come from standard input."""
+"""Number of pairs read from standard input before they are scored."""
 
 
 def command(
     query: Annotated[
         str, typer.Argument(help="The query, or - to read lines of query, tab, title from standard input.")
     ],
-    titles: Annotated[list[str] | None, typer.Argument(help="The titles to judge.")] = None,
+    titles: Annotated[list[str] | None, typer.Argument(help="The titles to score.")] = None,
     mask: Annotated[str | None, typer.Option(help="Head mask, such as 6-11.* or @pruned60.")] = None,
-    variant: Annotated[str | None, typer.Option(help="A variant of the config file.")] = None,
+    variant: Annotated[str | None, typer.Option(help="Name of a variant in the config file.")] = None,
     model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Where variants and stored masks are declared.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per pair.")] = False,
+    config: Annotated[Path | None, typer.Option(help="Config file that declares variants and masks.")] = None,
+    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Number format: auto, float32 or bfloat16.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per pair.")] = False,
 ) -> None:
-    """Score how relevant each title is to the query; one line per title, in the order given.
+    """Score how relevant each title is to the query. Prints one line per title, in the order given.
 
     Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned60
     """
     from_stdin = query == "-"
     if from_stdin and titles:
-        raise typer.BadParameter("takes no titles beside it: pairs come from standard input", param_hint="-")
+        raise typer.BadParameter("reads pairs from standard input and takes no titles", param_hint="-")
     if not from_stdin and not titles:
         raise typer.BadParameter("give at least one title", param_hint="TITLES")
     if not from_stdin and not query.strip():
         raise typer.BadParameter("must not be blank", param_hint="QUERY")
     if from_stdin and sys.stdin.isatty():
-        print(f"headroom: type lines of {EXPECTED}; Ctrl-D ends", file=sys.stderr)
+        print(f"headroom: type lines of {EXPECTED}; end with Ctrl-D", file=sys.stderr)
     pairs = read_pairs(sys.stdin.buffer) if from_stdin else iter([(query, title) for title in titles or ()])
     clf, head_mask = resolve(model, config, variant, mask, device, dtype)
     while chunk := list(islice(pairs, CHUNK)):
@@ -55,10 +55,10 @@ def command(
 
 
 def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
-    """(query, title) of each line `query<TAB>title` of UTF-8 text; empty lines are skipped.
+    """Yield (query, title) of each line `query<TAB>title` of UTF-8 text; skip empty lines.
 
-    A first line with the names `query` and `title` says which columns these are; others are left out.
-    Raises ValueError naming the line that is not such a pair.
+    A first line with the names `query` and `title` says which columns to read; the others are ignored.
+    Raises ValueError that names the first line that is not such a pair.
     """
     columns: tuple[int, int] | None = None
     for number, raw in enumerate(stream, start=1):
@@ -92,7 +92,7 @@ def resolve(
     device: str,
     dtype: str,
 ) -> tuple[Classifier, HeadMask]:
-    """The classifier and mask that the options name, as the service would resolve them."""
+    """Return the classifier and mask that the options name, resolved as the service would."""
     from models.device import check_device_name, check_dtype_name
     from service.cli.serve import DEFAULT_CONFIG
     from service.deployment import config_file
@@ -103,7 +103,7 @@ def resolve(
     path = DEFAULT_CONFIG if config is None and model is None else config
     live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
     if variant is not None:
-        # Asked for by name, so it may not be left out.
+        # The user asked for this variant, so it is an error if the model has no such mask.
         named = [v.model_copy(update={"optional": False}) for v in live.variants if v.name == variant]
         live = live.model_copy(update={"variants": tuple(named)})
         if not live.variants:
@@ -112,7 +112,7 @@ def resolve(
         live = LiveConfig(masks=live.masks)
     check_masks(live, live.variants[0].checkpoint or model, mask)
 
-    from models import Classifier  # torch, after all that can be wrong without it
+    from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from service.scoring.catalog import BASE, build_catalog
 
     def load(path: str | None) -> Classifier:
@@ -123,14 +123,14 @@ def resolve(
 
 
 def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> None:
-    """Raises what a wrong checkpoint or mask would raise after torch was imported.
+    """Raise the errors of a wrong checkpoint or mask before torch is imported, which takes seconds.
 
-    live: with the one variant that is scored with. checkpoint: that variant's.
+    live: a config whose only variant is the one to score with. checkpoint: that variant's checkpoint.
     """
     from models import HeadMask
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
-    from service.settings import resolve_masks, resolve_variant
+    from service.variant_masks import resolve_masks, resolve_variant
 
     directory = locate(checkpoint)
     own = read_config(directory)
@@ -144,7 +144,7 @@ def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> N
 def lines(
     clf: Classifier, pairs: Iterable[tuple[str, str]], scores: Scores, *, as_json: bool, with_query: bool
 ) -> Iterator[str]:
-    """What is printed for each pair: score, label and title separated by tabs, or one JSON object."""
+    """Yield one line per pair: score, label and title separated by tabs, or one JSON object."""
     import orjson
 
     for i, (query, title) in enumerate(pairs):

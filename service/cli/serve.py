@@ -1,4 +1,4 @@
-"""`headroom serve`: the service on this machine, on a Ray of its own."""
+"""`headroom serve` runs the service on this machine, in a Ray cluster that it starts itself."""
 
 from __future__ import annotations
 
@@ -40,31 +40,27 @@ def command(
     model: Annotated[
         str | None, typer.Option(help="Checkpoint directory or hub id.  [default: the shipped model]")
     ] = None,
-    config: Annotated[Path, typer.Option(help="Ray Serve config file; watched.")] = DEFAULT_CONFIG,
+    config: Annotated[Path, typer.Option(help="Ray Serve config file; watched for edits.")] = DEFAULT_CONFIG,
     replicas: Annotated[int | None, typer.Option(min=1, max=64, help="Number of replicas.")] = None,
-    device: Annotated[str | None, typer.Option(callback=_device, help="auto, cpu or cuda.")] = None,
+    device: Annotated[str | None, typer.Option(callback=_device, help="Device: auto, cpu or cuda.")] = None,
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"] | None, typer.Option(help="Number format of the weights.")
     ] = None,
 ) -> None:
-    """Start the service; Ctrl-C or SIGTERM answers what was accepted, then stops it.
+    """Start the service. Ctrl-C or SIGTERM stops it after every accepted request is answered.
 
-    Flags win over the config file. While it runs, edits under user_config in that file are applied live.
+    Flags override the config file. While the service runs, edits of user_config in that file apply live.
 
     Example: headroom serve --port 8080 --model ./my-checkpoint
     """
     if model is not None and Path(model).exists():
-        model = str(Path(model).resolve())  # the replica's working directory is not ours to rely on
+        model = str(Path(model).resolve())  # a replica has another working directory
     overrides = config_file.Overrides(host, port, model, device, dtype, replicas)
     run(config.resolve(), overrides)
 
 
 def run(path: Path, overrides: Overrides) -> None:
-    """Serves until a signal comes.
-
-    Raises:
-        ConfigFileError, OSError, DeployError: it did not start.
-    """
+    """Serve until a signal comes. Raises ConfigFileError, OSError or DeployError if it cannot start."""
     seen = glance(path)
     config = _load(path, overrides)
     preflight.check_port(config.host, config.port)
@@ -81,7 +77,7 @@ def run(path: Path, overrides: Overrides) -> None:
     except Exception:
         logs = directory.path / "ray" / "session_latest" / "logs"
         if logs.exists():
-            _say(f"it failed; Ray's logs are in {logs}")
+            _say(f"the start failed; Ray's logs are in {logs}")
             directory.keep_logs()
         else:
             directory.remove()
@@ -90,7 +86,7 @@ def run(path: Path, overrides: Overrides) -> None:
 
 
 def _load(path: Path, overrides: Overrides) -> ConfigFile:
-    """The config of the file; where that is wrong, what it was when it was last served, if it ever was."""
+    """Return the config of the file or, if that is wrong, the one that was last served from this path."""
     try:
         return _checked(path, overrides)
     except config_file.ConfigFileError as error:
@@ -118,7 +114,7 @@ def _serve(
 ) -> None:
     environment.prepare(directory, request_timeout_s=config.settings.request_timeout_s)
     _say("starting Ray")
-    # Ray tells its own errors on the standard output, where our one line belongs.
+    # Ray prints errors to standard output, which must hold only our line that the service is ready.
     with (directory / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
         from service.deployment.cluster import Cluster
 
@@ -136,13 +132,13 @@ def _serve(
                     for line in cluster.notices():
                         _say(line)
                     edits.look()
-            _say("stopping: answering what was accepted (again to stop at once)")
+            _say("stopping after the accepted requests are answered (repeat to stop at once)")
         finally:
             cluster.stop(config.settings.drain_timeout_s)
 
 
 class StopSignal:
-    """SIGINT or SIGTERM: the first asks to stop, the second stops at once."""
+    """Handles SIGINT and SIGTERM: the first asks to stop, the second stops at once."""
 
     def __init__(self) -> None:
         self._event = threading.Event()

@@ -1,4 +1,4 @@
-"""`headroom train`: a graded classifier from somebody's own labelled pairs."""
+"""`headroom train` fine-tunes a graded classifier on the user's own labelled pairs."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from typing import Annotated, Any
 
 import typer
 
+from service.cli.terminal import table
+
 
 def command(
     data: Annotated[
         Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet of query,title,grade.")
     ],
-    out: Annotated[Path, typer.Option(help="Checkpoint directory to write; must not hold anything yet.")],
+    out: Annotated[Path, typer.Option(help="Checkpoint directory to write; it must be empty or new.")],
     validation: Annotated[
         Path | None,
-        typer.Option(help="Pairs of other queries to choose and calibrate by.  [default: a tenth]"),
+        typer.Option(help="Pairs of other queries to select and calibrate with.  [default: a tenth]"),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="BERT checkpoint to start from: directory or hub id.")
+        str | None, typer.Option(help="BERT checkpoint to start from: a directory or hub id.")
     ] = None,
     from_scratch: Annotated[
-        bool, typer.Option(help="Start from nothing: 12 layers x 12 heads x 192.")
+        bool, typer.Option(help="Start from random weights: 12 layers, 12 heads, width 192.")
     ] = False,
     labels: Annotated[
         str | None, typer.Option(help="Names of the grades, least relevant first, comma-separated.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="[default: 3, of few pairs more: at least 150 steps]")
+        int | None, typer.Option(min=1, max=1000, help="Epochs.  [default: 3, or enough for 150 steps]")
     ] = None,
     rate: Annotated[
         float | None,
         typer.Option(
-            min=1e-8, max=1.0, help="Peak learning rate.  [default: 5e-5 for a width of 768, 2e-4 for 192]"
+            min=1e-8, max=1.0, help="Peak learning rate.  [default: 5e-5 for width 768, 2e-4 for width 192]"
         ),
     ] = None,
     batch_tokens: Annotated[
@@ -43,17 +45,17 @@ def command(
         typer.Option(
             min=128,
             max=1_000_000,
-            help="Padded tokens of a batch.  [default: 4096, of few pairs fewer: at least 16 pairs]",
+            help="Padded tokens of a batch.  [default: 4096; fewer for few pairs, at least 16 pairs]",
         ),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=8, max=512, help="Longest pair; the rest is cut.")] = 128,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="metrics.json on standard output.")] = False,
+    max_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens after which a pair is cut.")] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every random draw.")] = 0,
+    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json.")] = False,
 ) -> None:
-    """Fine-tune a graded classifier; the best epoch on the validation queries is kept and calibrated.
+    """Fine-tune a graded classifier. Keeps the best epoch on the validation queries and calibrates it.
 
-    Progress goes to standard error. A run that was stopped goes on when the same command is given again.
+    Progress goes to standard error. To continue a run that was stopped, give the same command again.
 
     Example: headroom train --data judgments.csv --model bert-base-uncased --out ./mine
     """
@@ -91,14 +93,14 @@ def command(
         print(f"{out}: {summary(metrics)}")
     if not metrics["better"]:
         print(
-            "headroom: the result is not better than the start on the validation pairs; give more or other "
+            "headroom: training did not improve the model on the validation pairs; give more or other "
             "pairs, another --rate, or a --validation file with more queries",
             file=sys.stderr,
         )
 
 
 def summary(metrics: dict[str, Any]) -> str:
-    """What was done and what came of it, in lines for people."""
+    """Return the training run and its metrics as text for people."""
     loss, queries = metrics["loss"], metrics["validation_queries"]
     lines = [
         f"{metrics['steps']} steps in {metrics['epochs']} epochs, learning rate up to {metrics['rate']:.2g}; "
@@ -109,19 +111,18 @@ def summary(metrics: dict[str, Any]) -> str:
         ),
         f"on the {queries} validation {'query' if queries == 1 else 'queries'}:",
     ]
-    without = []
+    rows, without_interval = [], []
     for name, value in metrics["validation"].items():
-        interval = metrics["validation_intervals"][name]
-        shown = f"  {name:<9} {_shown(metrics['validation_before'][name])} → {_shown(value)}"
-        if interval["low"] is None:
-            without.append(name)
-        else:
-            shown += f" ({interval['low']:.3f} to {interval['high']:.3f})"
-        lines.append(shown)
-    if without:
-        lines.append(f"  no 95 % interval for {', '.join(without)}: too few queries")
+        low, high = (metrics["validation_intervals"][name][end] for end in ("low", "high"))
+        if low is None:
+            without_interval.append(name)
+        change = f"{_number(metrics['validation_before'][name])} → {_number(value)}"
+        rows.append([f"  {name}", change, "" if low is None else f"({low:.3f} to {high:.3f})"])
+    lines.append(table(rows))
+    if without_interval:
+        lines.append(f"  no 95 % interval for {', '.join(without_interval)}: too few queries")
     return "\n".join(lines)
 
 
-def _shown(value: float | None) -> str:
+def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"

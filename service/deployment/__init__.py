@@ -1,7 +1,7 @@
-"""Ray Serve: the deployment, and the local cluster that `headroom serve` runs it on.
+"""The Ray Serve deployment, and the local cluster that `headroom serve` runs it on.
 
-The only package of the service that imports ray. Importing the package itself does not: Ray reads most of its
-settings from the environment when it is imported, so `environment` comes first.
+No other package of the service imports ray. Importing this package does not import ray either: Ray reads most
+of its settings from the environment when it is imported, so `environment.prepare` must run first.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def build(arguments: dict[str, Any]) -> Any:
-    """The Serve application: `import_path: service.deployment:build` in deploy/serve.yaml.
+    """Return the Serve application; deploy/serve.yaml names it as `import_path: service.deployment:build`.
 
-    arguments: fields of `service.settings.Settings`; they win over the HEADROOM_* environment.
+    arguments: fields of `service.settings.Settings`; they override the HEADROOM_* environment variables.
     """
     from service.deployment.replica import application
 

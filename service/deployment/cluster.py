@@ -1,4 +1,4 @@
-"""A Ray of our own on this machine, with the application in it: start, change live, drain, stop.
+"""A local Ray cluster that runs the application: start it, change its config live, drain it, stop it.
 
 `service.deployment.environment.prepare` must have run before this module is imported.
 """
@@ -26,26 +26,26 @@ from service.deployment import environment, machine
 from service.deployment.config_file import ConfigFile
 from service.deployment.processes import deaf_children, family, kill
 
-OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the least Ray accepts; requests do not pass through it
+OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
 POLL_S = 0.1
 CHECK_TIMEOUT_S = 60.0
 APPLY_TIMEOUT_S = 60.0
-"""How long a rollout may go on without one more replica that has the config."""
+"""How long a rollout waits for the next replica to apply the config before it gives up."""
 
 IDLE_SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
-"""Programs that `ray.init` starts for autoscaling, a driver's output and usage statistics, which are all off.
-It waits for the last before it starts anything else."""
+"""Methods that start programs for autoscaling, a driver's output and usage statistics, which are all off.
+`ray.init` waits for the last of them before it starts anything else."""
 
 
 class DeployError(Exception):
-    """The application did not come up; the message is the replica's last word."""
+    """The application did not start; the message is the last line of the replica's error."""
 
 
 class Cluster:
-    """One local Ray with the one Serve application in it.
+    """A local Ray cluster with one Serve application.
 
     Args:
-        run: the directory that `prepare` was given.
+        run: the directory that was given to `environment.prepare`.
     """
 
     def __init__(self, run: Path) -> None:
@@ -59,9 +59,9 @@ class Cluster:
         self._told = 0
 
     def start(self, config: ConfigFile) -> None:
-        """Starts Ray, in processes that hear no stop signal. Raises what Ray raises where it cannot."""
+        """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
         for idle in IDLE_SERVICES:
-            getattr(Node, idle)  # another Ray may call it otherwise
+            getattr(Node, idle)  # raises if another release of Ray has renamed it
             setattr(Node, idle, lambda *_, **__: None)
         with deaf_children():
             ray.init(
@@ -76,10 +76,10 @@ class Cluster:
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
 
     def deploy(self, config: ConfigFile) -> None:
-        """Hands the config to Serve, which is started first where it does not run yet.
+        """Start Serve if it does not run yet, and give it the config.
 
-        Where only `user_config` differs from the running one, the replicas are reconfigured one by one and
-        none is restarted.
+        If only `user_config` differs from the running config, Serve reconfigures the replicas one by one and
+        restarts none.
         """
         schema = ServeDeploySchema.model_validate(self._on_this_machine(config))
         self._application = schema.applications[0].name
@@ -93,14 +93,14 @@ class Cluster:
         self._deployed = config
 
     def wait_until_running(self, is_stopping: Callable[[], bool]) -> bool:
-        """True when the application runs and the front lets requests through; False if `is_stopping` first.
+        """Wait until the application runs and the proxy lets requests through.
 
-        Raises DeployError where it cannot run.
+        Returns False if `is_stopping` became true first. Raises DeployError if the application cannot run.
         """
         while not is_stopping():
             application = serve.status().applications.get(self._application)
             if application is not None and application.status == ApplicationStatus.DEPLOY_FAILED:
-                raise DeployError(_last_word(application))
+                raise DeployError(_start_error(application))
             if application is not None and application.status == ApplicationStatus.RUNNING:
                 self._client.wait_for_proxies_serving()
                 return True
@@ -108,13 +108,13 @@ class Cluster:
         return False
 
     def apply(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
-        """Applies a changed `user_config` to all running replicas, or to none.
+        """Apply a changed `user_config` to all running replicas, or to none.
 
-        Returns why a replica refuses it, or None. If one finds out only while it applies it, the others go
-        back to the config before.
+        Returns why a replica refuses it, or None. If a replica refuses only while it applies the config, all
+        of them return to the previous one.
         """
-        before = self._deployed
-        assert before is not None
+        previous = self._deployed
+        assert previous is not None
         reason = self._refusal(config)
         if reason is not None:
             return reason
@@ -122,20 +122,20 @@ class Cluster:
         reason = self._wait_until_applied(config, is_stopping)
         if reason is None or is_stopping():
             return reason
-        self.deploy(before)
-        problem = self._wait_until_applied(before, is_stopping)
+        self.deploy(previous)
+        problem = self._wait_until_applied(previous, is_stopping)
         return reason if problem is None else f"{reason}; back to the config before: {problem}"
 
     def _refusal(self, config: ConfigFile) -> str | None:
-        """Why some replica would refuse the config; asks them all, and changes nothing."""
+        """Ask all replicas, and return why one of them would refuse the config, or None. Changes nothing."""
         try:
             answers = self._ask_all("refusal", config.live.model_dump(mode="json"))
-        except Exception as error:  # no replica to ask, or one of them died meanwhile
+        except Exception as error:  # no replica answers, or one died meanwhile
             return f"not every replica could check it ({type(error).__name__}); save it again"
         return _refused_by([answer for answer in answers if answer is not None], len(answers))
 
     def _wait_until_applied(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
-        """Waits until each replica has the config, or one has refused it. Returns why not all have it."""
+        """Wait until each replica has the config or one refuses it. Returns why not all have it, or None."""
         best, deadline = -1, 0.0
         while not is_stopping():
             replicas, is_settled = self._replicas()
@@ -159,7 +159,7 @@ class Cluster:
         return "the service stops before every replica has it"
 
     def _replicas(self) -> tuple[int, bool]:
-        """How many replicas there are that serve, and whether Serve is done with what it was told last."""
+        """Return the number of serving replicas, and whether Serve has finished the last deployment."""
         application = serve.status().applications.get(self._application)
         if application is None:
             return 0, False
@@ -168,22 +168,22 @@ class Cluster:
         return count, count > 0 and application.status == ApplicationStatus.RUNNING
 
     def _ask_all(self, method: str, argument: Any) -> list[Any]:
-        """The answer of each running replica. Raises what any of them raises."""
+        """Return the answer of each running replica. Raises the first error that a replica raises."""
         if self._handle is None:
             self._handle = serve.get_app_handle(self._application)
         answers: list[Any] = self._handle.broadcast(method, argument).results(timeout_s=CHECK_TIMEOUT_S)
         return answers
 
     def notices(self) -> list[str]:
-        """What the processes of this run have told the operator since the last call."""
+        """Return the lines for the operator that this run's processes wrote since the last call."""
         new = self._notices.read_bytes()[self._told :]
         self._told += len(new)
         return new.decode(errors="replace").splitlines()
 
     def stop(self, drain_timeout_s: float) -> None:
-        """Answers what was accepted, within the timeout, then ends every process of this Ray."""
+        """Answer accepted requests within the timeout, then end every process of this cluster."""
         if self._client is not None:
-            with contextlib.suppress(Exception):  # whatever fails here, the rest must still go down
+            with contextlib.suppress(Exception):  # if this fails, the processes must still be ended
                 serve.delete(self._application, _blocking=False)
                 deadline = time.monotonic() + drain_timeout_s
                 while time.monotonic() < deadline and serve.status().applications:
@@ -191,15 +191,14 @@ class Cluster:
             with contextlib.suppress(Exception):
                 serve.shutdown()
         processes = family()
-        # ray.shutdown() sends SIGTERM to each of its programs and waits a second, but they are deaf to it.
-        # The two that it speaks to meanwhile end last.
+        # ray.shutdown() sends SIGTERM to each of its programs, which they never receive, and waits a second.
+        # It talks to the raylet and the GCS server meanwhile, so these two end last.
         kill(process for process in processes if _name(process) not in ("raylet", "gcs_server"))
         ray.shutdown()
         kill(processes)
 
     def _on_this_machine(self, config: ConfigFile) -> dict[str, Any]:
-        """The document with what only this run knows: replicas, their threads and GPUs, and a fresh directory
-        for metrics."""
+        """Return the document with this run's replicas, their threads and GPUs, and a metrics directory."""
         document = copy.deepcopy(config.document)
         deployment = document["applications"][0]["deployments"][0]
         options = deployment.setdefault("ray_actor_options", {})
@@ -208,10 +207,10 @@ class Cluster:
         metrics.mkdir(exist_ok=True)
         variables["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
         gpus = 0 if config.settings.device == "cpu" else ray.cluster_resources().get("GPU", 0)
-        replicas = config.replicas or 1  # Serve's autoscaling starts with one
+        replicas = config.replicas or 1  # Serve's autoscaling starts with one replica
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
             replicas = deployment["num_replicas"] = machine.replicas(cores(), gpus)
-        # Ray would give a replica as many threads as its num_cpus says.
+        # Without this, Ray would set a replica's threads to its num_cpus.
         variables.setdefault("OMP_NUM_THREADS", str(machine.threads(cores(), replicas)))
         if gpus:
             options.setdefault("num_gpus", min(1, gpus / replicas))
@@ -219,11 +218,11 @@ class Cluster:
 
 
 def _refused_by(reasons: Sequence[str], replicas: int) -> str | None:
-    """One sentence for the reasons of those replicas that refuse a config; None where there are none."""
+    """Return one sentence for the reasons of the replicas that refuse a config, or None if none does."""
     if not reasons:
         return None
-    who = "" if len(reasons) == replicas else f"{len(reasons)} of {replicas} replicas refused it: "
-    return f"{who}{reasons[0]}"
+    count = "" if len(reasons) == replicas else f"{len(reasons)} of {replicas} replicas refused it: "
+    return f"{count}{reasons[0]}"
 
 
 def _name(process: psutil.Process) -> str:
@@ -233,8 +232,8 @@ def _name(process: psutil.Process) -> str:
         return ""
 
 
-def _last_word(application: Any) -> str:
-    """Why it did not start: the last line of its replica's traceback, without the exception's class."""
+def _start_error(application: Any) -> str:
+    """Return why the application did not start: the last line of a traceback, without the class."""
     messages = [deployment.message for deployment in application.deployments.values()]
     for message in (*messages, application.message):
         lines = [line.strip() for line in message.splitlines() if line.strip()]

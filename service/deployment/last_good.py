@@ -1,6 +1,6 @@
-"""The last config file that was served, kept so that a wrong edit does not stop the next start.
+"""Keeps a copy of the last config that was served, so that a wrong edit does not stop the next start.
 
-It may hold API keys, so the copy is for its owner only.
+The copy may hold API keys, so only its owner may read it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from service.state_directory import state_directory
 
 
 def copy_of(path: Path) -> Path:
-    """Where the last good content of the config file at this (absolute) path is kept."""
+    """Return where the last good content of the config file at this (absolute) path is kept."""
     name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     return state_directory() / "configs" / f"{name}.yaml"
 
 
 def keep(path: Path, text: str) -> None:
-    """Keeps the text of a config that is in force. A home that cannot be written is no reason to fail."""
+    """Keep the text of a config that is served. Does nothing if the home directory cannot be written."""
     target = copy_of(path)
     fresh = target.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):

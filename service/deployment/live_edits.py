@@ -1,4 +1,4 @@
-"""Edits of the config file while it is served: a good one is applied, a wrong one refused in one line."""
+"""Applies good edits of the config file while it is served, and refuses wrong ones in one line."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from service.deployment import config_file, last_good
 from service.deployment.config_file import ConfigFile, ConfigFileError, Overrides
 
 Glance = tuple[int, bytes] | None
-"""When a file was written last, so that it may be saved again as it is, and its content; None: unreadable."""
+"""A file's modification time and content, so that saving it unchanged counts; None if it is unreadable."""
 
 
 class LiveEdits:
-    """The config in force and the file it came from. Call `look` again and again.
+    """Watches the file of the served config. Call `look` regularly.
 
     Args:
-        config: what is served now.
-        seen: what `glance` saw when the file was loaded.
-        apply: puts a config in force; returns why it was refused, or None.
+        config: the config that is served now.
+        seen: the result of `glance` when the file was loaded.
+        apply: applies a config; returns why it was refused, or None.
         say: shows one line to the operator.
     """
 
@@ -34,7 +34,7 @@ class LiveEdits:
     ) -> None:
         self._path = path
         self._judged = seen
-        self._before = seen  # by the look before this one
+        self._before = seen  # result of the previous look
         self._overrides = overrides
         self._running = config
         self._apply = apply
@@ -42,9 +42,9 @@ class LiveEdits:
         last_good.keep(path, config.text)
 
     def look(self) -> None:
-        """Apply or refuse an edit that is complete: one that two looks in a row found the same.
+        """Apply or refuse an edit once it is complete, which means that two looks in a row saw the same file.
 
-        Whatever goes wrong is the edit's refusal: the service must not end for it.
+        Any error refuses the edit, because the service must not end because of one.
         """
         seen = glance(self._path)
         before, self._before = self._before, seen
@@ -62,10 +62,10 @@ class LiveEdits:
             self._say(f"config refused, the last good one stays: {reason}")
 
     def _judge(self, seen: Glance) -> str | None:
-        """Apply the edit, or return why it is refused. Raises where it is no config."""
+        """Apply the edit and return None, or return why it is refused. Raises if it is no config."""
         if seen is None:
-            config_file.load(self._path, self._overrides)  # says why it cannot be read
-            return None  # it can, by now: the next looks will find it
+            config_file.load(self._path, self._overrides)  # raises an error that says why it is unreadable
+            return None  # it has become readable; the next looks will find it
         edited = config_file.read(seen[1], self._path, self._overrides)
         if self._running.has_live and not edited.has_live:
             return (
@@ -86,7 +86,7 @@ class LiveEdits:
 
 
 def glance(path: Path) -> Glance:
-    """Look at a file once."""
+    """Return the file's modification time and content, or None if it cannot be read."""
     try:
         return path.stat().st_mtime_ns, path.read_bytes()
     except OSError:

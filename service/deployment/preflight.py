@@ -1,6 +1,6 @@
-"""What a replica would fail on, found out in a moment: before Ray starts, in one line.
+"""Finds problems that would make a replica fail, quickly and before Ray starts.
 
-A replica that fails is started again and again by Serve, so the same reason would come after minutes.
+Serve restarts a failing replica again and again, so the same error would otherwise come after minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from service.deployment.config_file import ConfigFile, ConfigFileError, first_pr
 def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
     """Check device, database and masks against this machine and the model.
 
-    say: shows one line to the operator, such as that a variant is left out.
+    say: shows one line to the operator, for example that a variant is left out.
     Raises ConfigFileError, or UnsupportedCheckpoint for a model that cannot be found.
     """
     _check_device(config)
@@ -28,7 +28,7 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises OSError where the service could not listen there."""
+    """Raise OSError if the service could not listen on this address."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -40,9 +40,9 @@ def check_port(host: str, port: int) -> None:
 
 
 def check_schema(path: Path, config: ConfigFile) -> None:
-    """Check the parts of the config that are Serve's own. Raises ConfigFileError.
+    """Check the parts of the config that belong to Serve. Raises ConfigFileError.
 
-    Imports ray, so `environment.prepare` comes first.
+    Imports ray, so call `environment.prepare` first.
     """
     from ray.serve.schema import ServeDeploySchema
 
@@ -53,7 +53,7 @@ def check_schema(path: Path, config: ConfigFile) -> None:
 
 
 def is_open_to_others(config: ConfigFile) -> bool:
-    """Whether anybody who can reach this machine may use the service."""
+    """Return whether anybody who can reach this machine may use the service."""
     return not config.settings.api_keys and not _is_loopback(config.host)
 
 
@@ -69,10 +69,10 @@ def _check_device(config: ConfigFile) -> None:
     gpus = (config.deployment.get("ray_actor_options") or {}).get("num_gpus", 1)
     if isinstance(gpus, int | float) and int(device.partition(":")[2] or 0) >= max(1, gpus):
         raise ConfigFileError(
-            f"device: a replica has {gpus:g} GPU, which is cuda for it, so {device} is not there; "
-            "choose the machine's GPU by CUDA_VISIBLE_DEVICES"
+            f"device: a replica has {gpus:g} GPU, which it sees as cuda, so there is no {device}; "
+            "choose the machine's GPU with CUDA_VISIBLE_DEVICES"
         )
-    from models.device import resolve_device  # imports torch, seconds that only those who ask for CUDA wait
+    from models.device import resolve_device  # imports torch, which takes seconds
 
     try:
         resolve_device("cuda")
@@ -94,13 +94,14 @@ def _check_database(config: ConfigFile) -> None:
 def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
-    from service.settings import InvalidConfig, resolve_masks, resolve_variant
+    from service.settings import InvalidConfig
+    from service.variant_masks import resolve_masks, resolve_variant
 
     directory = locate(config.settings.model)
-    own = read_config(directory)
-    shape = {"layers": own.num_layers, "heads": own.num_heads}
+    model_config = read_config(directory)
+    shape = {"layers": model_config.num_layers, "heads": model_config.num_heads}
     try:
-        masks = resolve_masks(config.live, **shape, stored=read_stored_masks(directory, own))
+        masks = resolve_masks(config.live, **shape, stored=read_stored_masks(directory, model_config))
         for variant in config.live.variants:
             if variant.checkpoint is None:
                 mask = resolve_variant(config.live, variant.name, **shape, masks=masks)

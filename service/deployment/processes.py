@@ -1,4 +1,4 @@
-"""The processes that a run starts, directly or through others."""
+"""Functions for the processes that a run starts, directly or indirectly."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def family() -> list[psutil.Process]:
-    """All descendants of this process. Take it before ending any: orphans are nobody's descendants."""
+    """Return all descendants of this process. Call it before ending any, because orphans would be missing."""
     return psutil.Process().children(recursive=True)
 
 
 def kill(processes: Iterable[psutil.Process], *, grace_s: float = 0.0) -> None:
-    """Ends those still there after the grace; psutil knows a process from a later one with its pid."""
+    """Kill the processes that still run after the grace period; psutil recognises a reused pid."""
     _, alive = psutil.wait_procs(list(processes), timeout=grace_s)
     for process in alive:
         with contextlib.suppress(psutil.Error):
@@ -26,12 +26,12 @@ def kill(processes: Iterable[psutil.Process], *, grace_s: float = 0.0) -> None:
 
 @contextlib.contextmanager
 def deaf_children() -> Iterator[None]:
-    """Start processes that STOP_SIGNALS never reach, nor any process that they start.
+    """Block STOP_SIGNALS for the processes started in this block, and for all that these start.
 
-    A terminal and systemd send a signal to every process of a run at once, but only this one knows what must
-    end last. The signal mask is inherited, through `exec` too, and Ray's programs install handlers but do not
-    unblock. (HAProxy does: see haproxy.py.) A signal to this process is delivered at the end of the block, to
-    the handler from before it: Ray puts its own in place.
+    A terminal and systemd send a signal to every process of a run at once, but only this process knows which
+    must end last. Child processes inherit the signal mask, even through `exec`. Ray's programs install
+    handlers but do not unblock the signals (HAProxy does, see haproxy.py). A signal to this process is
+    delivered at the end of the block, to the handler from before it, although Ray installs its own meanwhile.
     """
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

@@ -1,7 +1,8 @@
-"""The directory of one run under /tmp: Ray's files and logs, sockets, the token. Swept when its run is gone.
+"""The directory of one run under /tmp, which holds Ray's files and logs, sockets and the token.
 
-A run holds a lock (flock) on a file in its directory for as long as its process lives; the kernel takes it
-back however the process ends, and a later process with the same id does not have it.
+Later runs remove the directories of runs that have ended. A run holds a lock (flock) on a file in its
+directory while its process lives. The kernel releases the lock when the process ends for any reason, and
+a later process with the same pid does not hold it.
 """
 
 from __future__ import annotations
@@ -15,40 +16,40 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-PARENT = Path("/tmp")  # short: Unix sockets go into a run's directory, and their paths have 107 characters
+PARENT = Path("/tmp")  # short, because the paths of Unix sockets may have at most 107 characters
 PREFIX = "headroom-"
 LOCK = "run.lock"
 FAILED = "failed"
 
 
 class RunDirectory:
-    """A fresh directory of this process's own. Those of this user's runs that are gone are removed first.
+    """A new directory for this process. Creating one first removes those of this user's ended runs.
 
-    path: the directory, for this user only.
+    path: the directory; only this user may read it.
     """
 
     def __init__(self, parent: Path = PARENT) -> None:
         sweep(parent)
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        # Locked before it has its name: a directory without a lock file is never swept.
+        # Lock before the file has its name: a directory without a lock file is never swept.
         unnamed = self.path / f"{LOCK}.new"
         self._lock = unnamed.open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unnamed.rename(self.path / LOCK)
 
     def remove(self) -> None:
-        """End the run: nothing is left of it."""
+        """End the run and remove its directory."""
         _remove(self.path)
         self._lock.close()
 
     def keep_logs(self) -> None:
-        """End a run that failed: its directory stays until a later run has failed as well."""
+        """End a failed run and keep its directory until a later run fails as well."""
         (self.path / FAILED).touch()
         self._lock.close()
 
 
 def sweep(parent: Path = PARENT) -> None:
-    """Remove the directories that this user's ended runs left; the logs of the last that failed stay."""
+    """Remove the directories of this user's ended runs, but keep the latest one that failed."""
     with contextlib.ExitStack() as locks:
         ended = []
         for directory in parent.glob(f"{PREFIX}*"):
@@ -64,7 +65,7 @@ def sweep(parent: Path = PARENT) -> None:
 
 
 def _lock_of_ended(directory: Path) -> IO[str] | None:
-    """The lock of a run that is gone; None where it is not, or where the directory is not ours."""
+    """Return the lock of an ended run; None if the run is alive or the directory is not ours."""
     with contextlib.suppress(OSError):
         about = directory.lstat()
         if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid():
@@ -79,7 +80,7 @@ def _lock_of_ended(directory: Path) -> IO[str] | None:
 
 
 def _remove(directory: Path) -> None:
-    """Remove all of it, the lock file last: what cannot be removed now is left to the next sweep."""
+    """Remove the directory, the lock file last, so that the next sweep can remove what remains now."""
     with contextlib.suppress(OSError):
         for entry in directory.iterdir():
             if entry.is_dir() and not entry.is_symlink():

@@ -1,7 +1,7 @@
-"""YAML for configs: what JSON can say, with every key once. What would surprise its author is refused.
+"""A strict YAML parser for configs: values that JSON has too, and no key twice.
 
-Ray Serve hands a config on as JSON, so dates, sets and binary values have no place in one. Repeated keys, of
-which YAML parsers keep the last, are nearly always a mistake.
+Ray Serve passes a config on as JSON, so dates, sets and binary values are refused. Repeated keys are refused
+too: YAML parsers keep the last one, but they are nearly always a mistake.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 MAX_DEPTH = 64
 MAX_VALUES = 1_000_000
-"""Values of one file, with aliases expanded: a few lines of nested aliases can stand for billions."""
+"""Limit of one file's values after aliases are expanded; a few lines of aliases can mean billions."""
 
-_INTEGERS = range(-(2**63), 2**64)  # what JSON parsers take
+_INTEGERS = range(-(2**63), 2**64)  # the range that JSON parsers accept
 
 
 class InvalidYAML(Exception):
-    """The text is no config; the message says why. line: where, counted from 1, or None if not known."""
+    """The text is no config; the message says why. line: line number, counted from 1; None if unknown."""
 
     def __init__(self, problem: str, line: int | None) -> None:
         super().__init__(problem)
@@ -38,7 +38,7 @@ def parse(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the rules of this module."""
+    """PyYAML's safe loader with this module's rules."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

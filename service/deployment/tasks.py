@@ -1,4 +1,4 @@
-"""Head studies on a Ray cluster: each part of the work is a task, and each worker loads the model once."""
+"""Runs head studies on a Ray cluster: a part of the work is a task, and a worker loads the model once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from models.study.runner import Map, Part
 
 AHEAD = 3
-"""Tasks submitted for each one that can run: enough that no worker waits, few enough to hold in memory."""
+"""Tasks submitted per worker: enough that no worker waits, few enough to hold in memory."""
 
 
 @contextlib.contextmanager
 def spread(model: str, device: str, dtype: str) -> Iterator[Map]:
-    """Computes parts on the cluster that RAY_ADDRESS names, else on a Ray of our own, ended afterwards.
+    """Yield a function that computes parts on a Ray cluster.
 
-    model: a directory that every node sees. device: cpu, or cuda (one GPU a task). dtype: as torch names it.
+    The cluster is the one that RAY_ADDRESS names, or a local one that ends with the block.
+
+    model: a directory that every node can read. device: cpu, or cuda (one GPU per task). dtype: torch's name.
     """
     address = os.environ.get("RAY_ADDRESS")
     run = RunDirectory()

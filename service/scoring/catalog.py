@@ -12,7 +12,8 @@ from models.head_mask import HeadMask
 from service.engine import Lane
 from service.errors import InvalidRequest
 from service.experiments.definition.assignment import Assigner
-from service.settings import CUSTOM, InvalidConfig, LiveConfig, MaskForm, resolve_masks, resolve_variant
+from service.settings import CUSTOM, InvalidConfig, LiveConfig, MaskForm
+from service.variant_masks import resolve_masks, resolve_variant
 
 logger = logging.getLogger("headroom.variants")
 

@@ -45,7 +45,7 @@ def test_a_run_has_a_row_for_every_engine_and_a_table(monkeypatch: pytest.Monkey
 
 
 def test_bfloat16_is_compared_with_float32_on_labelled_pairs() -> None:
-    found = agreement.measure(most=12)
+    found = agreement.measure(limit=12)
 
     assert found["pairs"] == 12
     assert 0 < found["max_probability_difference"] < 0.05

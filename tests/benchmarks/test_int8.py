@@ -16,7 +16,7 @@ def test_a_run_has_a_row_for_every_engine_and_format(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(SHAPES, "tiny", tiny)
     monkeypatch.setattr("models.compress.quantize.TOKENS", 200)
 
-    result = int8.measure(rounds=2, shapes=["tiny"], most=20)
+    result = int8.measure(rounds=2, shapes=["tiny"], limit=20)
 
     assert [row["engine"] for row in result["speed"]] == [int8.BF16, int8.INT8, int8.MASKED, int8.HALF]
     assert all(row["pairs_per_second"] > 0 and row["share_of_limit"] > 0 for row in result["speed"])

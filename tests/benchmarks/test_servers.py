@@ -18,7 +18,7 @@ import pytest
 from benchmarks import checkpoints, environments, servers
 from benchmarks.environments import Unavailable
 from benchmarks.peers import scoring
-from benchmarks.servers import Server
+from benchmarks.started_server import Server, ask, started
 from benchmarks.workload import SHAPES
 from loadtest.plan import Plan
 
@@ -71,7 +71,7 @@ def test_a_server_that_ends_at_once_is_named_with_its_last_words() -> None:
     broken = Server("broken", "peer", "ours", "python -c raise(SystemExit('no_such_engine'))")
     with (
         pytest.raises(Unavailable, match="did not become ready: no_such_engine"),
-        servers.started(broken, "base"),
+        started(broken, "base"),
     ):
         pass
 
@@ -142,7 +142,7 @@ def test_saturation_is_what_the_server_answers_not_what_it_is_asked(slow_server:
 
 
 def test_scores_are_those_of_the_titles_in_order(slow_server: str) -> None:
-    assert servers.ask(slow_server, "score", ("query", ["one", "two"])) == [0.5, 0.5]
+    assert ask(slow_server, "score", ("query", ["one", "two"])) == [0.5, 0.5]
 
 
 def test_an_int8_checkpoint_of_older_weights_is_made_anew(

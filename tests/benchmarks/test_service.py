@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import request_path, service
 from benchmarks.crowd import Requests
+from benchmarks.service_runs import LONG_WORDS, MANY_TITLES, Lengths
 
 FINE: dict[str, Any] = {
     "machine": "a machine",
@@ -77,7 +78,7 @@ FINE: dict[str, Any] = {
 
 @pytest.mark.slow
 def test_a_short_run_has_every_row_and_stops_what_it_started(tiny_checkpoint: Path) -> None:
-    lengths = service.Lengths(fill=0.5, saturate=1.0, idle=1.0, overload=2.0, crowd=2.0)
+    lengths = Lengths(fill=0.5, saturate=1.0, idle=1.0, overload=2.0, crowd=2.0)
     result = service.measure(1, lengths, base=tiny_checkpoint)
 
     assert result.keys() == FINE.keys()
@@ -106,7 +107,7 @@ def test_requests_are_as_long_as_asked_and_differ() -> None:
     assert all(len(titles) == 3 for _, titles in requests.texts)
     assert len({requests.body() for _ in range(50)}) == 50
     assert all(len(title.split()) == 650 for _, titles in Requests(3, 650).texts for title in titles)
-    assert len(Requests(service.MANY_TITLES, service.LONG_WORDS).body()) < 4_000_000
+    assert len(Requests(MANY_TITLES, LONG_WORDS).body()) < 4_000_000
 
 
 def test_a_run_that_reaches_every_target_misses_none() -> None:

@@ -56,7 +56,7 @@ class Queue:
         return outcome(plan, rng.exponential(mean, count), lag=lag)
 
 
-def search(server, slo="p99=200ms", first=20.0) -> find_max.Found:
+def search(server, slo="p99=200ms", first=20.0) -> find_max.Capacity:
     return find_max.Search(PLAN, objective.parse(slo), server, lambda _: None).find(first)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.histogram import Histogram
 from loadtest.plan import make_plan
-from loadtest.recorder import MOST_GROUPS, MOST_WINDOWS, Recorder, server_timing
+from loadtest.recorder import MAX_GROUPS, MAX_WINDOWS, Recorder, server_timing
 from loadtest.wire import Answer
 from loadtest.workload import Request, Workload
 
@@ -94,19 +94,19 @@ def test_the_time_line_grows_coarser_and_not_longer():
     recorder, short = Recorder(0, window=0.1), Recorder(0, window=0.1)
     for hour in range(48):
         record(recorder, hour * 3600.0, 0.01)
-        assert len(recorder.windows) <= MOST_WINDOWS
+        assert len(recorder.windows) <= MAX_WINDOWS
     record(short, 1.0, 0.01)
     short.add(recorder)  # a process that ended early has the finer time line
     assert sum(window.ok for window in short.windows) == 49
-    assert len(short.windows) <= MOST_WINDOWS
+    assert len(short.windows) <= MAX_WINDOWS
 
 
 def test_names_from_answers_cannot_fill_the_memory():
     recorder = Recorder(0)
-    for number in range(3 * MOST_GROUPS):
+    for number in range(3 * MAX_GROUPS):
         record(recorder, 0.0, 0.01, body=b'{"variant": "v%d", "results": [{}]}' % number)
-    assert len(recorder.groups) <= MOST_GROUPS + 1
-    assert sum(group.ok for group in recorder.groups.values()) == recorder.ok == 3 * MOST_GROUPS
+    assert len(recorder.groups) <= MAX_GROUPS + 1
+    assert sum(group.ok for group in recorder.groups.values()) == recorder.ok == 3 * MAX_GROUPS
 
 
 def test_timeouts_count_in_the_percentiles_and_quick_refusals_do_not():

@@ -10,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from models.head_mask import HeadMask
-from service.settings import InvalidConfig, LiveConfig, Settings, resolve_masks, resolve_variant
+from service.settings import InvalidConfig, LiveConfig, Settings
+from service.variant_masks import resolve_masks, resolve_variant
 
 
 @pytest.fixture(autouse=True)

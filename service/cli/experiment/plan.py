@@ -1,4 +1,4 @@
-"""`headroom experiment plan`: how many units, and how many days, before it starts."""
+"""`headroom experiment plan` computes how many units and days an A/B test needs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from service.cli.terminal import table
 
 if TYPE_CHECKING:
     from service.experiments.planning.plan import ArmWeights, Need, Plan
@@ -15,42 +17,43 @@ Better = Literal["higher", "lower"]
 
 
 def command(
-    baseline: Annotated[float, typer.Option(help="Control's value now: a share of units, or a mean.")],
+    baseline: Annotated[float, typer.Option(help="Value of the metric today: a share of units, or a mean.")],
     sd: Annotated[
         float | None,
-        typer.Option(help="Standard deviation between units, for a mean; none: baseline is a share."),
+        typer.Option(help="Standard deviation between units, if the baseline is a mean, not a share."),
     ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="How much worse is good enough: 0.02 is 2 % of the baseline.")
+        float | None, typer.Option(help="Loss that is still acceptable: 0.02 is 2 % of the baseline.")
     ] = None,
     effect: Annotated[
-        float, typer.Option(help="The true change that you expect: -0.005 is 0.5 % of the baseline less.")
+        float, typer.Option(help="True change that you expect: -0.005 is a loss of 0.5 % of the baseline.")
     ] = 0.0,
     absolute: Annotated[
-        bool, typer.Option("--absolute", help="Margin and effect are in the metric's own unit.")
+        bool, typer.Option("--absolute", help="Give --margin and --effect in the metric's own unit.")
     ] = False,
-    better: Annotated[Better, typer.Option(help="Which way is good.")] = "higher",
+    better: Annotated[Better, typer.Option(help="Which values of the metric are better.")] = "higher",
     power: Annotated[
-        float, typer.Option(min=0.5, max=0.99, help="Chance to conclude if the effect is as given.")
+        float, typer.Option(min=0.5, max=0.99, help="Probability of a conclusion if the effect is as given.")
     ] = 0.8,
     alpha: Annotated[
-        float, typer.Option(min=1e-4, max=0.2, help="Chance of an interval that ever misses the truth.")
+        float, typer.Option(min=1e-4, max=0.2, help="Probability that an interval ever misses the truth.")
     ] = 0.05,
-    weights: Annotated[str, typer.Option(help="Of the arms, the control's first.")] = "50,50",
-    traffic: Annotated[float, typer.Option(help="Share of the units that is in the experiment.")] = 1.0,
+    weights: Annotated[str, typer.Option(help="Traffic weights of the arms, the control's first.")] = "50,50",
+    traffic: Annotated[float, typer.Option(help="Share of the units that takes part.")] = 1.0,
     units_per_day: Annotated[
-        float | None, typer.Option(min=1, help="New units a day; gives the days it takes.")
+        float | None, typer.Option(min=1, help="New units per day; adds how many days the test takes.")
     ] = None,
     correlation: Annotated[
-        float, typer.Option(help="Of the metric with its covariate, over units (CUPED).")
+        float, typer.Option(help="Correlation of the metric with its covariate (CUPED).")
     ] = 0.0,
-    every: Annotated[int, typer.Option(min=1, help="Units between two looks.")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="The plan as one JSON object.")] = False,
+    every: Annotated[int, typer.Option(min=1, help="Number of units between two looks.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON object.")] = False,
 ) -> None:
-    """Units and days that an A/B test needs: for one look at the end, and for looking at any time.
+    """Compute how many units and days an A/B test needs.
 
-    With --margin the question is whether an arm is worse by less than that (non-inferiority, the default
-    question of a pruned variant); without it, whether there is a difference as large as --effect.
+    The numbers are for one look at the end, and for looking at any time. With --margin, the test asks
+    whether an arm is worse by less than the margin (non-inferiority, the usual question about a pruned
+    variant). Without it, the test asks whether there is a difference as large as --effect.
 
     Example: headroom experiment plan --baseline 0.31 --margin 0.02 --units-per-day 40000 --traffic 0.2
     """
@@ -62,7 +65,7 @@ def command(
 
     arms = parse_weights(weights)
     if not 0 < traffic <= 1:
-        raise typer.BadParameter("is a share above 0 and up to 1", param_hint="--traffic")
+        raise typer.BadParameter("must be a share above 0 and up to 1", param_hint="--traffic")
     question = ask(baseline, sd, margin, effect, absolute, better, correlation, arms)
     daily = None if units_per_day is None else units_per_day * traffic
     plan = make_plan(question, arms, alpha=alpha, power=power, units_per_day=daily, every=every)
@@ -83,14 +86,14 @@ def command(
 
 
 def parse_weights(value: str) -> ArmWeights:
-    """`50,50` as numbers. Raises BadParameter."""
+    """Return the weights in text such as `50,50`. Raises BadParameter."""
     from service.experiments.planning.plan import ArmWeights
 
     try:
         return ArmWeights(tuple(float(part) for part in value.split(",")))
     except ValueError:
         raise typer.BadParameter(
-            "two or more numbers above 0, the control's first, such as 50,50", param_hint="--weights"
+            "give two or more numbers above 0, the control's first: 50,50", param_hint="--weights"
         ) from None
 
 
@@ -104,20 +107,20 @@ def ask(
     correlation: float,
     arms: ArmWeights,
 ) -> Question:
-    """The options as a question, in the metric's own unit. Raises BadParameter for what makes no sense."""
+    """Return the options as a question in the metric's own unit. Raises BadParameter if they contradict."""
     from service.experiments.planning.power import Question
 
     if not math.isfinite(baseline) or (sd is None and not 0 < baseline < 1):
-        raise typer.BadParameter("a share between 0 and 1, or a mean beside --sd", param_hint="--baseline")
+        raise typer.BadParameter("must be between 0 and 1, unless --sd is given", param_hint="--baseline")
     if sd is not None and not (math.isfinite(sd) and sd > 0):
-        raise typer.BadParameter("a number above 0", param_hint="--sd")
+        raise typer.BadParameter("must be above 0", param_hint="--sd")
     if not -1 < correlation < 1:
-        raise typer.BadParameter("between -1 and 1", param_hint="--correlation")
+        raise typer.BadParameter("must be between -1 and 1", param_hint="--correlation")
     if margin is not None and not (math.isfinite(margin) and margin > 0):
-        raise typer.BadParameter("a number above 0", param_hint="--margin")
+        raise typer.BadParameter("must be above 0", param_hint="--margin")
     if not math.isfinite(effect) or (margin is None and effect == 0):
         raise typer.BadParameter(
-            "give a margin, or the --effect that a test for a difference is to find", param_hint="--margin"
+            "give a margin, or the --effect that the test should find", param_hint="--margin"
         )
     if not absolute and baseline <= 0:
         raise typer.BadParameter("needs a --baseline above 0, or --absolute", param_hint="--margin")
@@ -138,15 +141,15 @@ def ask(
 
 
 def text(plan: Plan, question: Question, arms: ArmWeights, *, alpha: float, power: float) -> str:
-    """The plan for people."""
+    """Return the plan as text for people."""
 
     def size(value: float) -> str:
         if question.relative:
             return f"{100 * value / question.baseline:.3g} % of control's {question.baseline:g} ({value:.3g})"
         return f"{value:.3g}"
 
-    def row(name: str, need: Need) -> str:
-        return f"  {name:<22}{need.units:>14,}" + ("" if need.days is None else f"{need.days:>8,}")
+    def row(name: str, need: Need) -> list[str]:
+        return [f"  {name}", f"{need.units:,}", "" if need.days is None else f"{need.days:,}"]
 
     if question.margin is None:
         asked = f"Is there a difference as large as {size(abs(question.effect))}?"
@@ -158,14 +161,19 @@ def text(plan: Plan, question: Question, arms: ArmWeights, *, alpha: float, powe
         asked,
         f"power {power:.0%}, α {alpha:g}, arms {ratio}, standard deviation {question.sd:.3g}",
         "",
-        f"  {'':<22}{'units':>14}" + ("" if plan.any_time.days is None else f"{'days':>8}"),
-        row("one look at the end", plan.one_look),
-        row("looking at any time", plan.any_time),
+        table(
+            [
+                ["", "units", "" if plan.any_time.days is None else "days"],
+                row("one look at the end", plan.one_look),
+                row("looking at any time", plan.any_time),
+            ],
+            numbers_from=1,
+        ),
         "",
         f"For the config: planned_units: {plan.any_time.units}",
     ]
     if plan.provable:
-        what = "differences" if question.margin is None else "margins"
-        lines += ["", f"The smallest {what} that this traffic can show, looking at any time:"]
-        lines += [f"  after {found.days:>2} days   {size(found.shift)}" for found in plan.provable]
+        kind = "differences" if question.margin is None else "margins"
+        lines += ["", f"The smallest {kind} that this traffic can show, looking at any time:"]
+        lines += [f"  after {point.days:>2} days   {size(point.shift)}" for point in plan.provable]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`headroom experiment report|ramp|stop|ship`: a running service's experiments, over HTTP."""
+"""`headroom experiment report|ramp|stop|ship` read and change experiments of a running service over HTTP."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import typer
 from service.cli.experiment.tables import describe
 
 TIMEOUT_S = 90
-"""A report over millions of units takes its time."""
+"""Time limit of one request; a report over millions of units is slow."""
 
-Name = Annotated[str, typer.Argument(help="The experiment, as the config calls it.")]
-Url = Annotated[str, typer.Option(envvar="HEADROOM_URL", help="Where the service is.")]
+Name = Annotated[str, typer.Argument(help="Name of the experiment in the config.")]
+Url = Annotated[str, typer.Option(envvar="HEADROOM_URL", help="Address of the service.")]
 Key = Annotated[
     str | None, typer.Option(envvar="HEADROOM_API_KEY", help="API key; changes need one with the admin role.")
 ]
-Reason = Annotated[str, typer.Option(help="Goes into the experiment's log.")]
-Json = Annotated[bool, typer.Option("--json", help="The answer as JSON.")]
+Reason = Annotated[str, typer.Option(help="Reason to write into the experiment's log.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 HERE = "http://127.0.0.1:8000"
 
 
@@ -32,51 +32,51 @@ def report(
     key: Key = None,
     database: Annotated[
         str | None,
-        typer.Option(help="Ask the database itself, for an experiment that has left the service's config."),
+        typer.Option(help="Database URL; for an experiment that is no longer in the service's config."),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="With --database: the config file that declares the experiment.")
+        Path | None, typer.Option(help="Config file that declares the experiment; needed with --database.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What an experiment says so far. Look as often as you like: the intervals hold at all looks together.
+    """Print an experiment's results so far. You may look as often as you like: the intervals stay valid.
 
     Example: headroom experiment report prune20
     """
     if (database is None) != (config is None):
-        raise typer.BadParameter("go together", param_hint="'--database' / '--config'")
+        raise typer.BadParameter("must be given together", param_hint="'--database' / '--config'")
     if database is not None and config is not None:
-        found = from_database(name, database, config)
+        experiment = from_database(name, database, config)
     else:
-        found = call(url, key, name)
-    show(found, as_json, analysed=True)
+        experiment = call(url, key, name)
+    show(experiment, as_json, analysed=True)
 
 
 def ramp(
     name: Name,
     traffic: Annotated[
-        float | None, typer.Option(help="Share of the units that is exposed.  [default: the next step]")
+        float | None, typer.Option(help="Share of the units to expose.  [default: the next step]")
     ] = None,
     reinstate: Annotated[
-        list[str] | None, typer.Option(help="An arm that was rolled back and gets units again.")
+        list[str] | None, typer.Option(help="Arm that was rolled back and should get units again.")
     ] = None,
     reason: Reason = "",
     url: Url = HERE,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """Expose more units, or fewer. Nobody moves from one arm to another.
+    """Expose more units, or fewer. No unit moves from one arm to another.
 
     Example: headroom experiment ramp prune20 --traffic 0.25 --reason "p99 is fine"
     """
     if traffic is not None and not 0 <= traffic <= 1:
-        raise typer.BadParameter("a share from 0 to 1", param_hint="--traffic")
+        raise typer.BadParameter("must be from 0 to 1", param_hint="--traffic")
     body = {"traffic": traffic, "reinstate": reinstate or [], "reason": reason}
     show(call(url, key, name, "ramp", body), as_json)
 
 
 def stop(name: Name, reason: Reason = "", url: Url = HERE, key: Key = None, as_json: Json = False) -> None:
-    """End an experiment: every unit gets the default again.
+    """End an experiment and give every unit the default variant again.
 
     Example: headroom experiment stop prune20 --reason "sample ratio is off"
     """
@@ -85,13 +85,13 @@ def stop(name: Name, reason: Reason = "", url: Url = HERE, key: Key = None, as_j
 
 def ship(
     name: Name,
-    arm: Annotated[str, typer.Argument(help="The arm that everybody gets.")],
+    arm: Annotated[str, typer.Argument(help="Arm whose variant every unit gets.")],
     reason: Reason = "",
     url: Url = HERE,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
-    """End an experiment: every unit gets this arm's variant.
+    """End an experiment and give every unit this arm's variant.
 
     Example: headroom experiment ship prune20 pruned --reason "good enough on clicks"
     """
@@ -101,10 +101,10 @@ def ship(
 def call(
     url: str, key: str | None, name: str, action: str | None = None, body: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """GET /v1/experiments/{name}, or POST to an action of it. Raises RuntimeError: what the server said."""
+    """GET /v1/experiments/{name}, or POST to one of its actions. Raises RuntimeError if that fails."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise typer.BadParameter("an address such as http://127.0.0.1:8000", param_hint="--url")
+        raise typer.BadParameter("must be an address such as http://127.0.0.1:8000", param_hint="--url")
     path = f"{url.rstrip('/')}/v1/experiments/{urllib.parse.quote(name, safe='')}"
     request = urllib.request.Request(
         path if action is None else f"{path}/{action}",
@@ -122,7 +122,7 @@ def call(
 
 
 def from_database(name: str, url: str, path: Path) -> dict[str, Any]:
-    """The analysis and the log of an experiment that no service runs any more."""
+    """Return the analysis and the log of an experiment that no service runs any more."""
     import dataclasses
     import time
 
@@ -149,13 +149,16 @@ def from_database(name: str, url: str, path: Path) -> dict[str, Any]:
         store.close()
 
 
-def show(found: dict[str, Any], as_json: bool, *, analysed: bool = False) -> None:
-    """The answer as it came, or for people."""
-    print(json.dumps(found, indent=2, ensure_ascii=False) if as_json else describe(found, analysed=analysed))
+def show(experiment: dict[str, Any], as_json: bool, *, analysed: bool = False) -> None:
+    """Print the answer as JSON, or as text for people."""
+    if as_json:
+        print(json.dumps(experiment, indent=2, ensure_ascii=False))
+    else:
+        print(describe(experiment, analysed=analysed))
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """The sentence of our error shape, or the status where something else answered."""
+    """Return the message of our error shape, or the status if another program answered."""
     try:
         return str(json.load(error)["error"]["message"])
     except (ValueError, KeyError, TypeError):

@@ -1,19 +1,23 @@
-"""An experiment as text: what it says, and how it got there."""
+"""An experiment's report and log as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from service.cli.terminal import table
+
 LATEST = 10
-"""Entries of the log that are shown."""
+"""How many entries of the log are shown, newest last."""
 
 
-def describe(found: dict[str, Any], *, analysed: bool) -> str:
-    """Of an answer of /v1/experiments/{name}; analysed: it was asked what the experiment says."""
-    parts = [_heading(found)]
-    report = found.get("report")
+def describe(experiment: dict[str, Any], *, analysed: bool) -> str:
+    """Return an answer of /v1/experiments/{name} as text.
+
+    analysed: whether the request asked for the analysis.
+    """
+    parts = [_heading(experiment)]
+    report = experiment.get("report")
     if report is not None:
         parts.append(f"{report['recommendation'].upper()}: {report['text']}")
         parts.append(_exposures(report))
@@ -23,28 +27,20 @@ def describe(found: dict[str, Any], *, analysed: bool) -> str:
             parts.append("\n".join(["Scored under both arms (shadow):", *(f"  {text}" for text in shadows)]))
     elif analysed:
         parts.append("No analysis at present: the service cannot reach its database.")
-    if history := found.get("history"):
+    if history := experiment.get("history"):
         parts.append("\n".join(["Log:", *(f"  {_entry(entry)}" for entry in history[-LATEST:])]))
     return "\n\n".join(parts)
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of the width that they need; the first row is the heading."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
-
-
-def _heading(found: dict[str, Any]) -> str:
-    status = [str(found[key]) for key in ("status",) if found.get(key)]
-    if found.get("traffic") is not None:
-        status.append(f"traffic {found['traffic']:.3g}")
-    if found.get("rolled_back"):
-        status.append(f"rolled back: {', '.join(found['rolled_back'])}")
-    if found.get("shipped"):
-        status.append(f"shipped: {found['shipped']}")
-    return f"{found['name']}: {', '.join(status)}" if status else str(found["name"])
+def _heading(experiment: dict[str, Any]) -> str:
+    status = [str(experiment["status"])] if experiment.get("status") else []
+    if experiment.get("traffic") is not None:
+        status.append(f"traffic {experiment['traffic']:.3g}")
+    if experiment.get("rolled_back"):
+        status.append(f"rolled back: {', '.join(experiment['rolled_back'])}")
+    if experiment.get("shipped"):
+        status.append(f"shipped: {experiment['shipped']}")
+    return f"{experiment['name']}: {', '.join(status)}" if status else str(experiment["name"])
 
 
 def _exposures(report: dict[str, Any]) -> str:
@@ -85,7 +81,7 @@ def _metrics(report: dict[str, Any]) -> str:
 
 
 def _uncapped(arm: str, raw: dict[str, Any]) -> list[str]:
-    """The row below a metric with `winsorize`: the same without the cap."""
+    """Return the row for a metric with `winsorize` as it would be without the cap."""
     change, low, high = (raw[key] for key in ("relative", "relative_low", "relative_high"))
     return [
         "  without cap",

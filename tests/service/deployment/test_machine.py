@@ -9,7 +9,7 @@ from service.deployment import machine
 
 @pytest.mark.parametrize(
     ("cores", "gpus", "replicas"),
-    [(1, 0, 1), (2, 0, 2), (8, 0, 8), (64, 0, machine.MOST_REPLICAS), (16, 1, 1), (16, 4, 4), (16, 0.5, 1)],
+    [(1, 0, 1), (2, 0, 2), (8, 0, 8), (64, 0, machine.MAX_REPLICAS), (16, 1, 1), (16, 4, 4), (16, 0.5, 1)],
 )
 def test_a_replica_for_each_gpu_or_core(cores: int, gpus: float, replicas: int) -> None:
     assert machine.replicas(cores, gpus) == replicas
