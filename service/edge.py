@@ -58,7 +58,7 @@ _MADE_BY_SERVE: dict[int, Callable[[], ServiceError]] = {
 
 
 def middlewares() -> list[Middleware]:
-    """What Ray Serve asks for: Starlette middlewares, outermost last."""
+    """Return the middlewares that Ray Serve asks for: Starlette middlewares, outermost last."""
     return [Middleware(Edge)]
 
 

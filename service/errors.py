@@ -10,7 +10,6 @@ The body of an error is `{"error": {"type", "message", "param"}}`; `type` is sta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from models.errors import InvalidMask
@@ -262,27 +261,6 @@ class DeadlineExceeded(ServiceError):
     type = "deadline_exceeded"
     shed = "deadline"
     default = "The deadline passed before the answer was ready."
-
-
-BY_STATUS: Mapping[int, tuple[str, ServiceError]] = {
-    example.status: (meaning, example)
-    for meaning, example in (
-        ("The body is not strict JSON, or nested too deeply.", InvalidJSON()),
-        ("No valid API key.", Unauthorized()),
-        ("The API key is not of the admin role.", Forbidden()),
-        ("There is nothing of this name.", NotFound()),
-        ("The body did not arrive in time.", RequestTimeout()),
-        ("It does not go with the present state.", Conflict()),
-        ("The body is over the size limit.", BodyTooLarge()),
-        ("The body is said to be something other than JSON, or compressed.", UnsupportedMediaType()),
-        ("A field is wrong; `param` names it.", InvalidRequest("should be a string", param="titles[3]")),
-        ("The queue is over its token limit, or the key's rate is used up.", QueueFull()),
-        ("A defect of the server.", InternalError()),
-        ("Starting, draining, or the device or replica failed.", Unavailable()),
-        ("The deadline or the request timeout passed; work not begun was dropped.", DeadlineExceeded()),
-    )
-}
-"""The meaning of each status that a route may answer with, and one error that has it."""
 
 
 class ErrorResponse(NamedTuple):

@@ -32,7 +32,7 @@ _HeapEntry = tuple[float, int, LanePart[P, T]]
 
 
 class _Lane(Generic[P, T]):
-    """What waits in one lane: a heap in the fair order, and the same parts by arrival."""
+    """The items that wait in one lane: a heap in the fair order, and the same parts by arrival."""
 
     __slots__ = ("by_arrival", "heap")
 

@@ -28,7 +28,7 @@ CLEAN_BATCHES = 32
 
 
 class BatchSize(NamedTuple):
-    """What the next batch may hold.
+    """The limits of the next batch.
 
     fill: whether room that is left over takes part of a request that the batch does not finish.
     """

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.errors import BY_STATUS, to_response
+from service.errors import (
+    BodyTooLarge,
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    InternalError,
+    InvalidJSON,
+    InvalidRequest,
+    NotFound,
+    QueueFull,
+    RequestTimeout,
+    ServiceError,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMediaType,
+    to_response,
+)
 from service.http.examples import ANSWERS
 from service.schemas.responses import Error
 from service.settings import Settings
@@ -24,6 +40,26 @@ _HEADERS: dict[str, dict[str, Any]] = {
 }
 """The documented form of the headers that errors bring."""
 
+_BY_STATUS: dict[int, tuple[str, ServiceError]] = {
+    example.status: (meaning, example)
+    for meaning, example in (
+        ("The body is not strict JSON, or nested too deeply.", InvalidJSON()),
+        ("No valid API key.", Unauthorized()),
+        ("The API key is not of the admin role.", Forbidden()),
+        ("There is nothing of this name.", NotFound()),
+        ("The body did not arrive in time.", RequestTimeout()),
+        ("It does not go with the present state.", Conflict()),
+        ("The body is over the size limit.", BodyTooLarge()),
+        ("The body is said to be something other than JSON, or compressed.", UnsupportedMediaType()),
+        ("A field is wrong; `param` names it.", InvalidRequest("should be a string", param="titles[3]")),
+        ("The queue is over its token limit, or the key's rate is used up.", QueueFull()),
+        ("A defect of the server.", InternalError()),
+        ("Starting, draining, or the device or replica failed.", Unavailable()),
+        ("The deadline or the request timeout passed; work not begun was dropped.", DeadlineExceeded()),
+    )
+}
+"""The meaning of each status that a route may answer with, and one error that has it."""
+
 _ERROR = "#/components/schemas/Error"
 
 
@@ -31,7 +67,7 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of a route that may answer with errors of these statuses."""
     described: dict[int | str, dict[str, Any]] = {}
     for status in statuses:
-        meaning, example = BY_STATUS[status]
+        meaning, example = _BY_STATUS[status]
         described[status] = {"model": Error, "description": meaning}
         for header in to_response(example).headers:
             if header in _HEADERS:
@@ -90,7 +126,7 @@ def _show_answers(operation: dict[str, Any]) -> None:
             (content,) = response["content"].values()
             content["example"] = ANSWERS[operation["operationId"]]
         else:
-            _, error = BY_STATUS[int(status)]
+            _, error = _BY_STATUS[int(status)]
             shown = {"schema": {"$ref": _ERROR}, "example": to_response(error).body}
             response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too
 

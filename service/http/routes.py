@@ -13,13 +13,11 @@ from service.http.openapi import GET_ERRORS, errors
 from service.http.post import Post, add_post_route, backend_of
 from service.http.replies import json_response
 from service.metrics import CONTENT_TYPE, Metrics
+from service.schemas.limits import check_attention, check_compare, check_score
 from service.schemas.requests import (
     AttentionRequest,
     CompareRequest,
     ScoreRequest,
-    check_attention,
-    check_compare,
-    check_score,
 )
 from service.schemas.responses import (
     AttentionResponse,
@@ -89,7 +87,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def root() -> Response:
-    """Where to go from here."""
+    """Links to the pages that say more."""
     return json_response({"service": "headroom", "docs": "/docs", "openapi": "/openapi.json"})
 
 

@@ -1,4 +1,4 @@
-"""What requests about experiments must look like."""
+"""The shapes of requests about experiments."""
 
 from __future__ import annotations
 

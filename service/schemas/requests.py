@@ -1,8 +1,7 @@
-"""What requests must look like, as the API validates and documents it.
+"""The shapes of requests, as the API validates and documents them.
 
-pydantic checks types and shapes here; what depends on the operator's limits is checked by `check_score` and
-its siblings, and what depends on the model (masks, variants) in `service.scoring`. Answers are in
-`service.schemas.responses`.
+pydantic checks types and shapes here; what depends on the operator's limits is checked in `limits`, and
+what depends on the model (masks, variants) in `service.scoring`. Answers are in `responses`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from pydantic_core import PydanticCustomError
 
 from service.errors import InvalidRequest
 from service.experiments.definition.fields import MAX_ATTRIBUTES, Attribute, AttributeName, Unit
-from service.settings import Settings
 
 MAX_GRADE = 30
 MAX_NAME_CHARS = 64
@@ -233,75 +231,6 @@ class AttentionRequest(Request):
             ]
         }
     )
-
-
-def check_score(request: ScoreRequest, settings: Settings) -> None:
-    """Raises InvalidRequest unless the request keeps to the rules and limits that types cannot say."""
-    pairs = _check_pairs(request, settings)
-    if request.grades is not None and len(request.grades) != pairs:
-        raise InvalidRequest(f"{len(request.grades)} grades for {pairs} titles", param="grades")
-    _check_deadline(request.deadline_ms, settings)
-
-
-def check_compare(request: CompareRequest, settings: Settings) -> None:
-    """Raises InvalidRequest, as `check_score`."""
-    rows = _check_pairs(request, settings)
-    columns = len(request.masks) + len(request.variants)
-    if columns == 0:
-        raise InvalidRequest("give at least one mask or variant to compare", param="masks")
-    if columns > settings.max_columns:
-        raise InvalidRequest(
-            f"{columns} masks and variants are more than the {settings.max_columns} of one compare",
-            param="masks" if request.masks else "variants",
-        )
-    if rows * columns > settings.max_compare_rows:
-        raise InvalidRequest(
-            f"{rows} pairs under {columns} masks and variants are {rows * columns} rows; "
-            f"the limit is {settings.max_compare_rows}",
-            param="titles" if request.pairs is None else "pairs",
-        )
-    _check_deadline(request.deadline_ms, settings)
-
-
-def check_attention(request: AttentionRequest, settings: Settings) -> None:
-    """Raises InvalidRequest, as `check_score`."""
-    _check_query(request.query, "query")
-    _check_deadline(request.deadline_ms, settings)
-
-
-def _check_pairs(request: PairsRequest, settings: Settings) -> int:
-    """The number of pairs, once they are known to be given in one form, counted and not blank."""
-    if request.pairs is not None:
-        if request.query is not None or request.titles is not None:
-            raise InvalidRequest("give either pairs, or query and titles, not both", param="pairs")
-        _check_count(len(request.pairs), "pairs", settings)
-        for number, (query, _) in enumerate(request.pairs):
-            _check_query(query, f"pairs[{number}][0]")
-        return len(request.pairs)
-    if request.query is None:
-        raise InvalidRequest("is missing; give query and titles, or pairs", param="query")
-    if request.titles is None:
-        raise InvalidRequest("is missing; give query and titles, or pairs", param="titles")
-    _check_count(len(request.titles), "titles", settings)
-    _check_query(request.query, "query")
-    return len(request.titles)
-
-
-def _check_count(count: int, param: str, settings: Settings) -> None:
-    if count > settings.max_pairs:
-        raise InvalidRequest(f"{count} are more than the {settings.max_pairs} of one request", param=param)
-
-
-def _check_query(query: str, param: str) -> None:
-    # The tokenizer drops control and other unprintable characters, so a query of those alone is blank too.
-    if query.isspace() or not any(char.isprintable() and not char.isspace() for char in query):
-        raise InvalidRequest("must not be blank", param=param)
-
-
-def _check_deadline(deadline_ms: float | None, settings: Settings) -> None:
-    longest_ms = settings.request_timeout_s * 1000
-    if deadline_ms is not None and deadline_ms > longest_ms:
-        raise InvalidRequest(f"must be at most {longest_ms:.0f}, the request timeout", param="deadline_ms")
 
 
 def shown(key: object, length: int = 64) -> str:

@@ -1,4 +1,4 @@
-"""What answers look like.
+"""The shapes of answers.
 
 Plain slotted dataclasses: orjson writes them field by field in this order, numpy numbers and rows included
 (`to_json`), and FastAPI documents them from the annotations. Nothing validates them on the way out.
@@ -143,7 +143,7 @@ class CompareResponse:
 
 @dataclass(slots=True)
 class HeadAttention:
-    """Where one head looks."""
+    """One head's attention probabilities."""
 
     layer: Annotated[int, Field(description="From 0.")]
     head: Annotated[int, Field(description="Within the layer, from 0.")]
@@ -193,7 +193,7 @@ class ModelInfo:
 
 @dataclass(slots=True)
 class ModelsResponse:
-    """What is loaded."""
+    """The loaded models."""
 
     models: Annotated[list[ModelInfo], Field(description="The service's own checkpoint first.")]
 
@@ -243,7 +243,7 @@ class Health:
 
 @dataclass(slots=True)
 class ErrorDetail:
-    """What went wrong."""
+    """One error."""
 
     type: Annotated[str, Field(description="Stable; for programs.")]
     message: Annotated[str, Field(description="One sentence; for people.")]

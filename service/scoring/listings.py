@@ -1,4 +1,4 @@
-"""What is loaded, as GET /v1/models, /v1/variants and /v1/masks show it."""
+"""The loaded models, variants and masks, as the GET routes of the same names show them."""
 
 from __future__ import annotations
 

@@ -60,8 +60,11 @@ class EquivalenceTest:
 
 @dataclass(frozen=True)
 class Halves:
-    """By metric, how much more heads of the lower half cost: the change averaged over all fractions, lower
-    minus upper, and its p-value, Holm-adjusted over metrics."""
+    """How much more heads of the lower half cost, by metric.
+
+    difference: the change averaged over all fractions, lower minus upper.
+    p_adjusted: Holm-adjusted over metrics.
+    """
 
     difference: dict[str, Estimate]
     p_adjusted: dict[str, float]

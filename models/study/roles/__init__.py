@@ -1,4 +1,4 @@
-"""What do heads attend to: word order, parts of a word, equal terms, special tokens? And does it matter?"""
+"""The study `roles`: what heads attend to (word order, word parts, equal terms), and whether it matters."""
 
 from models.study.result import Result
 from models.study.roles import compute, report

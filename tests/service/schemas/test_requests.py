@@ -8,13 +8,11 @@ import pytest
 from pydantic import ValidationError
 
 from service.errors import InvalidRequest
+from service.schemas.limits import check_attention, check_compare, check_score
 from service.schemas.requests import (
     AttentionRequest,
     CompareRequest,
     ScoreRequest,
-    check_attention,
-    check_compare,
-    check_score,
 )
 from service.schemas.responses import ScoreResult, Timing, to_json
 from service.settings import Settings

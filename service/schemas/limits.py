@@ -1,0 +1,76 @@
+"""The limits of requests: rules that types cannot say, and the operator's settings."""
+
+from __future__ import annotations
+
+from service.errors import InvalidRequest
+from service.schemas.requests import AttentionRequest, CompareRequest, PairsRequest, ScoreRequest
+from service.settings import Settings
+
+
+def check_score(request: ScoreRequest, settings: Settings) -> None:
+    """Check a scoring request. Raises InvalidRequest, which names the field and the limit."""
+    pairs = _check_pairs(request, settings)
+    if request.grades is not None and len(request.grades) != pairs:
+        raise InvalidRequest(f"{len(request.grades)} grades for {pairs} titles", param="grades")
+    _check_deadline(request.deadline_ms, settings)
+
+
+def check_compare(request: CompareRequest, settings: Settings) -> None:
+    """As `check_score`."""
+    rows = _check_pairs(request, settings)
+    columns = len(request.masks) + len(request.variants)
+    if columns == 0:
+        raise InvalidRequest("give at least one mask or variant to compare", param="masks")
+    if columns > settings.max_columns:
+        raise InvalidRequest(
+            f"{columns} masks and variants are more than the {settings.max_columns} of one compare",
+            param="masks" if request.masks else "variants",
+        )
+    if rows * columns > settings.max_compare_rows:
+        raise InvalidRequest(
+            f"{rows} pairs under {columns} masks and variants are {rows * columns} rows; "
+            f"the limit is {settings.max_compare_rows}",
+            param="titles" if request.pairs is None else "pairs",
+        )
+    _check_deadline(request.deadline_ms, settings)
+
+
+def check_attention(request: AttentionRequest, settings: Settings) -> None:
+    """As `check_score`."""
+    _check_query(request.query, "query")
+    _check_deadline(request.deadline_ms, settings)
+
+
+def _check_pairs(request: PairsRequest, settings: Settings) -> int:
+    """Return the number of pairs. Raises InvalidRequest if they are blank, too many or in two forms."""
+    if request.pairs is not None:
+        if request.query is not None or request.titles is not None:
+            raise InvalidRequest("give either pairs, or query and titles, not both", param="pairs")
+        _check_count(len(request.pairs), "pairs", settings)
+        for number, (query, _) in enumerate(request.pairs):
+            _check_query(query, f"pairs[{number}][0]")
+        return len(request.pairs)
+    if request.query is None:
+        raise InvalidRequest("is missing; give query and titles, or pairs", param="query")
+    if request.titles is None:
+        raise InvalidRequest("is missing; give query and titles, or pairs", param="titles")
+    _check_count(len(request.titles), "titles", settings)
+    _check_query(request.query, "query")
+    return len(request.titles)
+
+
+def _check_count(count: int, param: str, settings: Settings) -> None:
+    if count > settings.max_pairs:
+        raise InvalidRequest(f"{count} are more than the {settings.max_pairs} of one request", param=param)
+
+
+def _check_query(query: str, param: str) -> None:
+    # The tokenizer drops control and other unprintable characters, so a query of those alone is blank too.
+    if query.isspace() or not any(char.isprintable() and not char.isspace() for char in query):
+        raise InvalidRequest("must not be blank", param=param)
+
+
+def _check_deadline(deadline_ms: float | None, settings: Settings) -> None:
+    longest_ms = settings.request_timeout_s * 1000
+    if deadline_ms is not None and deadline_ms > longest_ms:
+        raise InvalidRequest(f"must be at most {longest_ms:.0f}, the request timeout", param="deadline_ms")
