@@ -20,12 +20,12 @@ def measure(dtype: str = "bfloat16", path: Path | None = None, limit: int | None
     exact, ours = (Classifier.load(path, device="cpu", dtype=name) for name in ("float32", dtype))
     labelled = read_labelled(DATA, grades=len(exact.grades))[:limit]
     pairs = [(pair.query, pair.title) for pair in labelled]
-    result = agreement(exact.score(pairs), ours.score(pairs), labelled)
+    compared = agreement(exact.score(pairs), ours.score(pairs), labelled)
     result = {
-        "pairs": float(result.pairs),
-        "max_probability_difference": result.largest_probability_difference,
-        "grades_changed": 1 - result.same_grade,
+        "pairs": float(compared.pairs),
+        "max_probability_difference": compared.largest_probability_difference,
+        "grades_changed": 1 - compared.same_grade,
     }
-    for name, metrics in (("float32", result.before), (dtype, result.after)):
+    for name, metrics in (("float32", compared.before), (dtype, compared.after)):
         result |= {f"qwk_{name}": metrics["qwk"], f"ndcg10_{name}": metrics["ndcg10"]}
     return result

@@ -248,7 +248,7 @@ def test_a_gpu_that_is_not_there_fails_before_ray_starts() -> None:
     assert failed.returncode == 1
     assert failed.stderr == "headroom: device: device 'cuda' is not here: torch sees no CUDA device\n"
     second = headroom("serve", "--device", "cuda:1", "--port", str(free_port()))
-    assert "choose the machine's GPU by CUDA_VISIBLE_DEVICES" in second.stderr
+    assert "choose the machine's GPU with CUDA_VISIBLE_DEVICES" in second.stderr
 
 
 def test_a_database_without_its_driver_fails_before_ray_starts(tmp_path: Path) -> None:
