@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from loadtest import options
+
 app = typer.Typer(
     name="load",
     help="Open-loop load tests that check their own accuracy.",
@@ -23,80 +25,34 @@ INVALID = 3
 
 @app.command("run")
 def run(
-    url: Annotated[
-        str | None, typer.Argument(help="Address of the server, such as http://127.0.0.1:8000.")
-    ] = None,
-    scenario: Annotated[
-        str | None,
-        typer.Option(help="steady, spike, soak, overload, mixed-tenants, ab-split, or a YAML file."),
-    ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option(help="Requests per second, or 2x for twice the server's capacity.  [default: 50]"),
-    ] = None,
-    duration: Annotated[
-        str | None, typer.Option(help="Length of the measurement, such as 30s or 5m.  [default: 30s]")
-    ] = None,
-    warmup: Annotated[
-        str | None, typer.Option(help="Length of traffic before the measurement.  [default: 3s]")
-    ] = None,
-    arrivals: Annotated[
-        str | None, typer.Option(help="Arrivals: poisson, constant, ramp, step or trace.  [default: poisson]")
-    ] = None,
-    rate_to: Annotated[float | None, typer.Option(help="Last rate of a ramp or step.")] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Number of equal steps from --rate to --rate-to.  [default: 5]")
-    ] = None,
-    phases: Annotated[str | None, typer.Option(help="Rates over time: 50:20s,250:5s,50-200:30s.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="File with a send time in seconds on each line.")] = None,
-    titles: Annotated[
-        str | None, typer.Option(help="Titles per request: 20, 1-50, or 1-9=3,100=1.  [default: 20]")
-    ] = None,
-    pairs: Annotated[
-        Path | None, typer.Option(help="Texts to send: csv, tsv, jsonl or parquet of query,title.")
-    ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="score, compare, rerank, attention, condense, tei-rerank, or 'GET /path'."),
-    ] = None,
-    masks: Annotated[
-        str | None,
-        typer.Option(help="Masks by weight: none=3,random:0.2@1=1; separate by ; if a mask has a comma."),
-    ] = None,
-    variants: Annotated[
-        str | None, typer.Option(help="Variants by weight, such as full=1,pruned20=1.")
-    ] = None,
-    units: Annotated[
-        int | None, typer.Option(help="Number of different units for experiments.  [default: none]")
-    ] = None,
-    deadline_ms: Annotated[float | None, typer.Option(help="Deadline that each request carries.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="API key to send.", envvar="HEADROOM_API_KEY")] = None,
-    timeout: Annotated[
-        str | None, typer.Option(help="Time limit, counted from the intended send time.  [default: 10s]")
-    ] = None,
-    connections: Annotated[
-        int | None, typer.Option(help="Maximum of open connections.  [default: 1024]")
-    ] = None,
-    processes: Annotated[int | None, typer.Option(help="Number of client processes.  [default: 1]")] = None,
-    max_lag: Annotated[
-        str | None, typer.Option(help="p99 of the send lag above which a run is invalid.  [default: 10ms]")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.  [default: 1]")] = None,
-    slo: Annotated[str | None, typer.Option(help="Objective, such as p99=100ms,errors=0.1%.")] = None,
-    find_max: Annotated[
-        bool,
-        typer.Option("--find-max", help="Find the highest rate that meets --slo; --duration is per probe."),
-    ] = False,
-    start: Annotated[
-        str | None,
-        typer.Option(help="Command of a server on {port}, to run during the test instead of URL."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Directory for reports.  [default: runs/load-TIME]")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as JSON, without its time line.")
-    ] = False,
+    url: options.Url = None,
+    scenario: options.Scenario = None,
+    rate: options.Rate = None,
+    duration: options.Duration = None,
+    warmup: options.Warmup = None,
+    arrivals: options.Arrivals = None,
+    rate_to: options.RateTo = None,
+    steps: options.Steps = None,
+    phases: options.Phases = None,
+    trace: options.Trace = None,
+    titles: options.Titles = None,
+    pairs: options.Pairs = None,
+    endpoint: options.Endpoint = None,
+    masks: options.Masks = None,
+    variants: options.Variants = None,
+    units: options.Units = None,
+    deadline_ms: options.DeadlineMs = None,
+    api_key: options.ApiKey = None,
+    timeout: options.Timeout = None,
+    connections: options.Connections = None,
+    processes: options.Processes = None,
+    max_lag: options.MaxLag = None,
+    seed: options.Seed = None,
+    slo: options.Slo = None,
+    find_max: options.FindMax = False,
+    start: options.Start = None,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Send requests on schedule, even if earlier ones are unanswered, and report latency and errors.
 
@@ -105,61 +61,22 @@ def run(
     Example: headroom load run http://127.0.0.1:8000 --rate 200 --titles 1-50 --masks 'none,random:0.2@1'
     --out runs/a
     """
-    import os
-
-    from loadtest import beside, driving
-    from loadtest.errors import PlanError
-    from loadtest.plan import API_KEY_VARIABLE, make_plan, read_scenario
-
-    if api_key:
-        os.environ[API_KEY_VARIABLE] = (
-            api_key  # client processes read it here; the plan and the report never contain it
-        )
+    _pass_to_clients(api_key)
     if (url is None) == (start is None):
         raise typer.BadParameter("give the server's URL, or a command to --start", param_hint="URL")
     if find_max and not slo and not scenario:
         raise typer.BadParameter("needs an objective, such as --slo p99=100ms", param_hint="--find-max")
-    traffic = {
-        "titles": titles,
-        "endpoint": endpoint,
-        "masks": masks,
-        "variants": variants,
-        "units": units,
-        "deadline_ms": deadline_ms,
-    }
-    changes = {
-        "rate": None if rate is None else _number(rate),
-        "duration": duration,
-        "warmup": warmup,
-        "arrivals": arrivals or ("trace" if trace else None),
-        "rate_to": rate_to,
-        "steps": steps,
-        "phases": _phases(phases),
-        "trace": trace,
-        "pairs": pairs,
-        "timeout": timeout,
-        "connections": connections,
-        "processes": processes,
-        "max_lag": max_lag,
-        "seed": seed,
-        "slo": slo,
-    }
-    try:
-        values: dict[str, Any] = read_scenario(scenario) if scenario else {}
-        given = {name: value for name, value in changes.items() if value is not None}
-        if "phases" not in given and {"rate", "duration", "arrivals"} & given.keys():
-            values.pop("phases", None)  # the options replace the scenario's rates and times
-        entries = values.get("traffic") or [{}]
-        entries = [{**entry, **{k: v for k, v in traffic.items() if v is not None}} for entry in entries]
-        port = beside.free_port() if start is not None else 0
-        where = url or f"http://127.0.0.1:{port}"
-        plan = make_plan({**values, **given, "traffic": entries, "url": where})
-        if find_max:
-            driving.check_searchable(plan)
-        command = None if start is None else start.replace("{port}", str(port))
-        report, directory = driving.drive(plan, find_max=find_max, start=command, out=out)
-    except PlanError as error:
-        raise typer.BadParameter(str(error)) from None
+    arrivals = arrivals or ("trace" if trace else None)
+    traffic = _given(
+        titles=titles, endpoint=endpoint, masks=masks, variants=variants, units=units, deadline_ms=deadline_ms
+    )
+    schedule = _given(
+        rate=_number(rate), duration=duration, warmup=warmup, arrivals=arrivals, rate_to=rate_to, steps=steps
+    )
+    content = _given(phases=_phases(phases), trace=trace, pairs=pairs, seed=seed, slo=slo)
+    client = _given(timeout=timeout, connections=connections, processes=processes, max_lag=max_lag)
+    plan = {**schedule, **content, **client}
+    report, directory = _drive(url, start, scenario, plan, traffic, find_max=find_max, out=out)
     _print(report, directory, as_json=as_json)
     if not report["valid"]:
         raise typer.Exit(INVALID)
@@ -229,6 +146,55 @@ def main() -> None:
         sys.exit(1)
 
 
+def _pass_to_clients(api_key: str | None) -> None:
+    """Put the key where client processes read it, so that the plan and the report never contain it."""
+    import os
+
+    from loadtest.plan import API_KEY_VARIABLE
+
+    if api_key:
+        os.environ[API_KEY_VARIABLE] = api_key
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Return the options that the user gave, by name."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _drive(
+    url: str | None,
+    start: str | None,
+    scenario: str | None,
+    given: dict[str, Any],
+    traffic: dict[str, Any],
+    *,
+    find_max: bool,
+    out: Path | None,
+) -> tuple[dict[str, Any], Path]:
+    """Run the scenario, changed by the options. Return the report and its directory.
+
+    given: options of the whole run. traffic: options of every kind of request in the run.
+    """
+    from loadtest import beside, driving
+    from loadtest.errors import PlanError
+    from loadtest.plan import make_plan, read_scenario
+
+    try:
+        values: dict[str, Any] = read_scenario(scenario) if scenario else {}
+        if "phases" not in given and {"rate", "duration", "arrivals"} & given.keys():
+            values.pop("phases", None)  # the options replace the scenario's rates and times
+        entries = [{**entry, **traffic} for entry in values.get("traffic") or [{}]]
+        port = beside.free_port() if start is not None else 0
+        where = url or f"http://127.0.0.1:{port}"
+        plan = make_plan({**values, **given, "traffic": entries, "url": where})
+        if find_max:
+            driving.check_searchable(plan)
+        command = None if start is None else start.replace("{port}", str(port))
+        return driving.drive(plan, find_max=find_max, start=command, out=out)
+    except PlanError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def _print(report: dict[str, Any], directory: Path, *, as_json: bool) -> None:
     import json
 
@@ -260,7 +226,10 @@ def _phases(text: str | None) -> list[dict[str, Any]] | None:
     return phases
 
 
-def _number(text: str) -> float | str:
+def _number(text: str | None) -> float | str | None:
+    """Return the number in the text, if it is one, or else the text."""
+    if text is None:
+        return None
     try:
         return float(text)
     except ValueError:

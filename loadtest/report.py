@@ -35,42 +35,21 @@ def build(
     recorder = outcome.recorder
     latency = recorder.latency()
     reasons = invalid_because(outcome)
-    ok, seconds = recorder.ok, outcome.seconds
-    answered = sum(window.answered for window in recorder.windows)
-    missed = objective.missed(recorder, latency) if objective else []
     return {
         "schema": SCHEMA,
         "valid": not reasons,
         "invalid_because": reasons,
         "interrupted": outcome.interrupted,
         "started_at": outcome.started_at.isoformat(timespec="milliseconds"),
-        "seconds": seconds,
+        "seconds": outcome.seconds,
         "latency_ms": latency.summary_ms(),
         "service_ms": recorder.service.summary_ms(),
         "send_lag_ms": recorder.send_lag.summary_ms(),
         "connection_wait_ms": recorder.connection_wait.summary_ms(),
         "error_latency_ms": recorder.error_latency.summary_ms(),
-        "rate": {
-            "intended": recorder.scheduled / seconds,
-            "sent": recorder.sent / seconds,
-            "achieved": ok / _span(recorder, seconds),
-            "goodput": (objective.good(recorder, latency) if objective else ok) / seconds,
-        },
-        "requests": {
-            "scheduled": recorder.scheduled,
-            "sent": recorder.sent,
-            "answered": answered,
-            "ok": ok,
-            "errors": dict(sorted(recorder.errors.items())),
-        },
-        "objective": None
-        if objective is None
-        else {
-            "slo": objective.text,
-            "bound_ms": objective.bound_ms,
-            "met": not missed,
-            "missed_because": missed,
-        },
+        "rate": _rates(recorder, outcome.seconds, objective, latency),
+        "requests": _requests(recorder),
+        "objective": _objective(recorder, objective, latency),
         "by": {dimension: _by(recorder, place) for place, dimension in enumerate(DIMENSIONS)},
         "stages_ms": {stage: histogram.summary_ms() for stage, histogram in recorder.stages.items()},
         "server_metrics": metrics,
@@ -123,6 +102,43 @@ def spectrum(latency: Histogram) -> list[tuple[float, float]]:
     places = np.searchsorted(below, np.ceil((1 - 10.0**-nines) * total), side="left")
     picked = values[np.minimum(places, len(values) - 1)]
     return [(100 * (1 - 10.0 ** -float(n)), float(v)) for n, v in zip(nines, picked, strict=True)]
+
+
+def _rates(
+    recorder: Recorder, seconds: float, objective: Objective | None, latency: Histogram
+) -> dict[str, float]:
+    """Return requests per second: planned, sent, answered, and answered as the objective asks."""
+    good = objective.good(recorder, latency) if objective else recorder.ok
+    return {
+        "intended": recorder.scheduled / seconds,
+        "sent": recorder.sent / seconds,
+        "achieved": recorder.ok / _span(recorder, seconds),
+        "goodput": good / seconds,
+    }
+
+
+def _requests(recorder: Recorder) -> dict[str, Any]:
+    """Return how many requests were planned, sent and answered, and their errors by kind."""
+    return {
+        "scheduled": recorder.scheduled,
+        "sent": recorder.sent,
+        "answered": sum(window.answered for window in recorder.windows),
+        "ok": recorder.ok,
+        "errors": dict(sorted(recorder.errors.items())),
+    }
+
+
+def _objective(recorder: Recorder, objective: Objective | None, latency: Histogram) -> dict[str, Any] | None:
+    """Return whether the run met its objective, and why not; None without an objective."""
+    if objective is None:
+        return None
+    missed = objective.missed(recorder, latency)
+    return {
+        "slo": objective.text,
+        "bound_ms": objective.bound_ms,
+        "met": not missed,
+        "missed_because": missed,
+    }
 
 
 def _span(recorder: Recorder, seconds: float) -> float:

@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -43,6 +44,8 @@ _PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _STAGES = ("tokenize", "queue", "inference", "respond")
+_Mode = Literal["livesum", "livemax", "liveall", "livemostrecent"]
+"""How the values of a node's live processes become one."""
 _SHED: tuple[ShedReason, ...] = ("queue_full", "deadline", "disconnect", "draining", "rate")
 
 
@@ -73,6 +76,9 @@ class Metrics:
         ) -> Histogram:
             return Histogram(f"headroom_{name}", text, labels, buckets=buckets, registry=own)
 
+        def gauge(name: str, text: str, mode: _Mode, labels: Sequence[str] = ()) -> Gauge:
+            return Gauge(f"headroom_{name}", text, labels, registry=own, multiprocess_mode=mode)
+
         self._requests = counter("requests_total", "Requests answered.", ["route", "status"])
         self._request_seconds = histogram(
             "request_seconds", "From a request's first byte to its answer's last.", _SECONDS, ["route"]
@@ -92,44 +98,22 @@ class Metrics:
         self._grades = counter("grade_total", "Pairs by the grade they got.", ["variant", "grade"])
         self._device_failures = counter("device_failures_total", "Failures of the device.", ["kind"])
 
-        self._queue_tokens = Gauge(
-            "headroom_queue_tokens", "Tokens waiting.", registry=own, multiprocess_mode="livesum"
-        )
-        self._queue_oldest = Gauge(
-            "headroom_queue_oldest_seconds",
-            "Age of the oldest waiting pair.",
-            registry=own,
-            multiprocess_mode="livemax",
-        )
-        self._in_flight = Gauge(
-            "headroom_in_flight_pairs", "Pairs on the device.", registry=own, multiprocess_mode="livesum"
-        )
-        self._ready = Gauge(
-            "headroom_ready",
-            "Replicas that take requests, of those on this node.",
-            registry=own,
-            multiprocess_mode="livesum",
-        )
+        self._queue_tokens = gauge("queue_tokens", "Tokens waiting.", "livesum")
+        self._queue_oldest = gauge("queue_oldest_seconds", "Age of the oldest waiting pair.", "livemax")
+        self._in_flight = gauge("in_flight_pairs", "Pairs on the device.", "livesum")
+        self._ready = gauge("ready", "Replicas that take requests, of those on this node.", "livesum")
         # Each replica shows its own version, so that different values reveal an unfinished roll-out.
-        self._config_version = Gauge(
-            "headroom_config_version",
-            "The live config's version, its hexadecimal digits read as a number.",
-            registry=own,
-            multiprocess_mode="liveall",
+        self._config_version = gauge(
+            "config_version", "The live config's version, its hexadecimal digits read as a number.", "liveall"
         )
-        self._heads_on = Gauge(
-            "headroom_heads_on",
-            "Attention heads that a variant keeps.",
-            ["variant"],
-            registry=own,
-            multiprocess_mode="livemostrecent",
+        self._heads_on = gauge(
+            "heads_on", "Attention heads that a variant keeps.", "livemostrecent", ["variant"]
         )
-        self._build_info = Gauge(
-            "headroom_build_info",
+        self._build_info = gauge(
+            "build_info",
             "1, with what runs as labels.",
+            "livemax",
             ["version", "torch", "model", "device", "dtype"],
-            registry=own,
-            multiprocess_mode="livemax",
         )
 
     def request(self, route: str, status: int, seconds: float) -> None:

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from service.cli.options import AsJson, Model, NewDirectory
+
 if TYPE_CHECKING:
     from models import HeadMask
     from models.checkpoint.config import ModelConfig
 
 
 def command(
-    out: Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")],
+    out: NewDirectory,
     mask: Annotated[
         str | None, typer.Option(help="Heads to remove: 2.3,7.*, @name, or a study's mask.json.")
     ] = None,
@@ -24,8 +26,8 @@ def command(
             help="A study's scales.json, instead of --mask: heads of scale 0 are removed, others scaled."
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    model: Model = None,
+    as_json: AsJson = False,
 ) -> None:
     """Remove heads for good. The new checkpoint scores like the old one with the mask or the scales.
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.cli.options import Device, Dtype, Model
+
 if TYPE_CHECKING:
     from models import Classifier, HeadMask, Scores
     from service.settings import LiveConfig
@@ -27,10 +29,10 @@ def command(
     titles: Annotated[list[str] | None, typer.Argument(help="The titles to score.")] = None,
     mask: Annotated[str | None, typer.Option(help="Head mask, such as 6-11.* or @pruned60.")] = None,
     variant: Annotated[str | None, typer.Option(help="Name of a variant in the config file.")] = None,
-    model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
+    model: Model = None,
     config: Annotated[Path | None, typer.Option(help="Config file that declares variants and masks.")] = None,
-    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="Number format: auto, float32 or bfloat16.")] = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per pair.")] = False,
 ) -> None:
     """Score how relevant each title is to the query. Prints one line per title, in the order given.

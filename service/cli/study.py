@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.cli.interrupt import ends_at_once
+from service.cli.options import Data, Device, Dtype, Model
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -38,11 +39,7 @@ class Kind(StrEnum):
     all = "all"
 
 
-Data = Annotated[
-    Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet with query, title and grade.")
-]
 Out = Annotated[Path, typer.Option(help="Directory for report.md, report.html, report.json and plots.")]
-Model = Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")]
 Holdout = Annotated[
     Path | None, typer.Option(help="Pairs of other queries, on which `search` tests its masks.")
 ]
@@ -61,8 +58,6 @@ MaxPairs = Annotated[
 ]
 Resamples = Annotated[int, typer.Option(min=200, max=20_000, help="Number of bootstrap resamples.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-NumberFormat = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
 Quick = Annotated[
     bool,
     typer.Option("--quick", help="Give a rough answer from few pairs and draws: a minute or two per kind."),
@@ -87,7 +82,7 @@ def command(
     resamples: Resamples = 2000,
     seed: Seed = 0,
     device: Device = "auto",
-    dtype: NumberFormat = "auto",
+    dtype: Dtype = "auto",
     quick: Quick = False,
     use_ray: Ray = False,
     as_json: AsJson = False,

@@ -10,48 +10,55 @@ from typing import Annotated, Any
 
 import typer
 
+from service.cli.options import Data, Device
 from service.cli.terminal import table
+
+Out = Annotated[Path, typer.Option(help="Checkpoint directory to write; it must be empty or new.")]
+Validation = Annotated[
+    Path | None,
+    typer.Option(help="Pairs of other queries to select and calibrate with.  [default: a tenth]"),
+]
+Base = Annotated[str | None, typer.Option(help="BERT checkpoint to start from: a directory or hub id.")]
+FromScratch = Annotated[bool, typer.Option(help="Start from random weights: 12 layers, 12 heads, width 192.")]
+Labels = Annotated[
+    str | None, typer.Option(help="Names of the grades, least relevant first, comma-separated.")
+]
+Epochs = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="Epochs.  [default: 3, or enough for 150 steps]")
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        min=1e-8, max=1.0, help="Peak learning rate.  [default: 5e-5 for width 768, 2e-4 for width 192]"
+    ),
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=128,
+        max=1_000_000,
+        help="Padded tokens of a batch.  [default: 4096; fewer for few pairs, at least 16 pairs]",
+    ),
+]
+MaxTokens = Annotated[int, typer.Option(min=8, max=512, help="Tokens after which a pair is cut.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of every random draw.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print metrics.json.")]
 
 
 def command(
-    data: Annotated[
-        Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet of query,title,grade.")
-    ],
-    out: Annotated[Path, typer.Option(help="Checkpoint directory to write; it must be empty or new.")],
-    validation: Annotated[
-        Path | None,
-        typer.Option(help="Pairs of other queries to select and calibrate with.  [default: a tenth]"),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="BERT checkpoint to start from: a directory or hub id.")
-    ] = None,
-    from_scratch: Annotated[
-        bool, typer.Option(help="Start from random weights: 12 layers, 12 heads, width 192.")
-    ] = False,
-    labels: Annotated[
-        str | None, typer.Option(help="Names of the grades, least relevant first, comma-separated.")
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Epochs.  [default: 3, or enough for 150 steps]")
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            min=1e-8, max=1.0, help="Peak learning rate.  [default: 5e-5 for width 768, 2e-4 for width 192]"
-        ),
-    ] = None,
-    batch_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=128,
-            max=1_000_000,
-            help="Padded tokens of a batch.  [default: 4096; fewer for few pairs, at least 16 pairs]",
-        ),
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens after which a pair is cut.")] = 128,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of every random draw.")] = 0,
-    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json.")] = False,
+    data: Data,
+    out: Out,
+    validation: Validation = None,
+    model: Base = None,
+    from_scratch: FromScratch = False,
+    labels: Labels = None,
+    epochs: Epochs = None,
+    rate: Rate = None,
+    batch_tokens: BatchTokens = None,
+    max_tokens: MaxTokens = 128,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Fine-tune a graded classifier. Keeps the best epoch on the validation queries and calibrates it.
 

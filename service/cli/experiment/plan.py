@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from service.cli.options import AsJson
 from service.cli.terminal import table
 
 if TYPE_CHECKING:
@@ -16,38 +17,50 @@ if TYPE_CHECKING:
 Better = Literal["higher", "lower"]
 
 
+Baseline = Annotated[float, typer.Option(help="Value of the metric today: a share of units, or a mean.")]
+Sd = Annotated[
+    float | None,
+    typer.Option(help="Standard deviation between units, if the baseline is a mean, not a share."),
+]
+Margin = Annotated[
+    float | None, typer.Option(help="Loss that is still acceptable: 0.02 is 2 % of the baseline.")
+]
+Effect = Annotated[
+    float, typer.Option(help="True change that you expect: -0.005 is a loss of 0.5 % of the baseline.")
+]
+Absolute = Annotated[
+    bool, typer.Option("--absolute", help="Give --margin and --effect in the metric's own unit.")
+]
+Power = Annotated[
+    float, typer.Option(min=0.5, max=0.99, help="Probability of a conclusion if the effect is as given.")
+]
+Alpha = Annotated[
+    float, typer.Option(min=1e-4, max=0.2, help="Probability that an interval ever misses the truth.")
+]
+Weights = Annotated[str, typer.Option(help="Traffic weights of the arms, the control's first.")]
+Traffic = Annotated[float, typer.Option(help="Share of the units that takes part.")]
+UnitsPerDay = Annotated[
+    float | None, typer.Option(min=1, help="New units per day; adds how many days the test takes.")
+]
+Correlation = Annotated[float, typer.Option(help="Correlation of the metric with its covariate (CUPED).")]
+Every = Annotated[int, typer.Option(min=1, help="Number of units between two looks.")]
+
+
 def command(
-    baseline: Annotated[float, typer.Option(help="Value of the metric today: a share of units, or a mean.")],
-    sd: Annotated[
-        float | None,
-        typer.Option(help="Standard deviation between units, if the baseline is a mean, not a share."),
-    ] = None,
-    margin: Annotated[
-        float | None, typer.Option(help="Loss that is still acceptable: 0.02 is 2 % of the baseline.")
-    ] = None,
-    effect: Annotated[
-        float, typer.Option(help="True change that you expect: -0.005 is a loss of 0.5 % of the baseline.")
-    ] = 0.0,
-    absolute: Annotated[
-        bool, typer.Option("--absolute", help="Give --margin and --effect in the metric's own unit.")
-    ] = False,
+    baseline: Baseline,
+    sd: Sd = None,
+    margin: Margin = None,
+    effect: Effect = 0.0,
+    absolute: Absolute = False,
     better: Annotated[Better, typer.Option(help="Which values of the metric are better.")] = "higher",
-    power: Annotated[
-        float, typer.Option(min=0.5, max=0.99, help="Probability of a conclusion if the effect is as given.")
-    ] = 0.8,
-    alpha: Annotated[
-        float, typer.Option(min=1e-4, max=0.2, help="Probability that an interval ever misses the truth.")
-    ] = 0.05,
-    weights: Annotated[str, typer.Option(help="Traffic weights of the arms, the control's first.")] = "50,50",
-    traffic: Annotated[float, typer.Option(help="Share of the units that takes part.")] = 1.0,
-    units_per_day: Annotated[
-        float | None, typer.Option(min=1, help="New units per day; adds how many days the test takes.")
-    ] = None,
-    correlation: Annotated[
-        float, typer.Option(help="Correlation of the metric with its covariate (CUPED).")
-    ] = 0.0,
-    every: Annotated[int, typer.Option(min=1, help="Number of units between two looks.")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON object.")] = False,
+    power: Power = 0.8,
+    alpha: Alpha = 0.05,
+    weights: Weights = "50,50",
+    traffic: Traffic = 1.0,
+    units_per_day: UnitsPerDay = None,
+    correlation: Correlation = 0.0,
+    every: Every = 100,
+    as_json: AsJson = False,
 ) -> None:
     """Compute how many units and days an A/B test needs.
 

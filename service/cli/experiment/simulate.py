@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from service.cli.experiment.plan import parse_weights
+from service.cli.options import AsJson, Data, Device, Dtype, Model
 from service.cli.terminal import progress
 
 if TYPE_CHECKING:
@@ -27,43 +28,45 @@ MAX_UNITS = 2_000_000
 """Users of one simulated experiment; more would take minutes for each experiment."""
 
 
+Mask = Annotated[str, typer.Option(help="Head mask of the arm, such as 6-11.* or @name.")]
+ControlMask = Annotated[str, typer.Option(help="Head mask of the control.")]
+ClickModel = Annotated[Literal["position", "cascade"], typer.Option(help="How users read a ranking.")]
+Measure = Annotated[
+    Literal["clicked", "clicks", "reciprocal_rank"],
+    typer.Option(help="Metric of one user: whether they clicked, how often, or 1 / rank of the first click."),
+]
+Margin = Annotated[
+    float, typer.Option(help="Loss that is still acceptable: 0.02 is 2 % of the control's value.")
+]
+Units = Annotated[
+    int | None, typer.Option(min=100, help="Users of one experiment.  [default: enough for 80 % power]")
+]
+Experiments = Annotated[int, typer.Option(min=10, max=100_000, help="Number of A/B tests, and of A/A tests.")]
+Every = Annotated[int, typer.Option(min=10, help="Number of users between two looks.")]
+Alpha = Annotated[float, typer.Option(min=1e-4, max=0.2, help="Error rate of the confidence sequence.")]
+Weights = Annotated[str, typer.Option(help="Traffic weights of the control and the arm.")]
+Past = Annotated[bool, typer.Option("--past", help="Use the users' past behaviour as a covariate (CUPED).")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the simulated users.")]
+
+
 def command(
-    data: Annotated[
-        Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet of query,title,grade.")
-    ],
-    mask: Annotated[str, typer.Option(help="Head mask of the arm, such as 6-11.* or @name.")],
-    control_mask: Annotated[str, typer.Option(help="Head mask of the control.")] = "none",
-    model: Annotated[str | None, typer.Option(help="Checkpoint directory or hub id.")] = None,
-    click_model: Annotated[
-        Literal["position", "cascade"], typer.Option(help="How users read a ranking.")
-    ] = "cascade",
-    measure: Annotated[
-        Literal["clicked", "clicks", "reciprocal_rank"],
-        typer.Option(
-            help="Metric of one user: whether they clicked, how often, or 1 / rank of the first click."
-        ),
-    ] = "reciprocal_rank",
-    margin: Annotated[
-        float, typer.Option(help="Loss that is still acceptable: 0.02 is 2 % of the control's value.")
-    ] = 0.02,
-    units: Annotated[
-        int | None, typer.Option(min=100, help="Users of one experiment.  [default: enough for 80 % power]")
-    ] = None,
-    experiments: Annotated[
-        int, typer.Option(min=10, max=100_000, help="Number of A/B tests, and of A/A tests.")
-    ] = 500,
-    every: Annotated[int, typer.Option(min=10, help="Number of users between two looks.")] = 100,
-    alpha: Annotated[
-        float, typer.Option(min=1e-4, max=0.2, help="Error rate of the confidence sequence.")
-    ] = 0.05,
-    weights: Annotated[str, typer.Option(help="Traffic weights of the control and the arm.")] = "50,50",
-    past: Annotated[
-        bool, typer.Option("--past", help="Use the users' past behaviour as a covariate (CUPED).")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated users.")] = 0,
-    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="Number format: auto, float32 or bfloat16.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    data: Data,
+    mask: Mask,
+    control_mask: ControlMask = "none",
+    model: Model = None,
+    click_model: ClickModel = "cascade",
+    measure: Measure = "reciprocal_rank",
+    margin: Margin = 0.02,
+    units: Units = None,
+    experiments: Experiments = 500,
+    every: Every = 100,
+    alpha: Alpha = 0.05,
+    weights: Weights = "50,50",
+    past: Past = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Simulate A/B tests of a mask: what they conclude, how often, and how often an A/A test is wrong.
 
