@@ -91,12 +91,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
 
 
-def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return softmax(q kᵀ/√d + bias), (B, h, n, m); rows sum to 1. Shapes as in `attend`."""
-    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
-    return torch.softmax(scores if bias is None else scores + bias, -1)
-
-
 def _bias(queries: int, keys: int, causal: bool, key_lengths: Tensor | None, like: Tensor) -> Tensor | None:
     """Return −inf at each position that a query may not see, broadcastable to (B, h, queries, keys)."""
     allowed = None

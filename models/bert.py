@@ -27,7 +27,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.tensors import expected_shapes, layer_prefix
 from models.live_heads import AttentionHeads, Live, LiveHeads
 from models.ops import choose
-from models.ops.torch import Linear, Norm, TorchOps
+from models.ops.torch import Linear, Norm, TorchOps, attention_probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +236,7 @@ class Bert:
                 query, key, _ = projected.view(length, 3, attention.heads, -1).permute(
                     1, 2, 0, 3
                 )  # (h, n, d)
-                scores = query @ key.mT * attention.head_size**-0.5
-                probabilities = torch.softmax(scores, -1).numpy(force=True)  # (h, n, n)
+                probabilities = attention_probabilities(query, key).numpy(force=True)  # (h, n, n)
                 for i, (layer, head) in enumerate(heads):
                     if layer == number and head in kept:
                         weight = 1.0 if head_weights is None else head_weights[number, head]
@@ -259,7 +258,7 @@ class Bert:
         """Return float32 weights under a checkpoint's names; int8 weights as the floats they stand for."""
         linears = {"bert.pooler.dense": self.pooler, "classifier": self.classifier}
         norms = {"bert.embeddings.LayerNorm": self.embedding_norm}
-        found = {
+        tensors = {
             "bert.embeddings.word_embeddings.weight": self.word_embeddings,
             "bert.embeddings.position_embeddings.weight": self.position_embeddings,
             "bert.embeddings.token_type_embeddings.weight": self.segment_embeddings,
@@ -269,17 +268,18 @@ class Bert:
             norms |= {f"{prefix}attention.output.LayerNorm": layer.attention_norm}
             norms |= {f"{prefix}output.LayerNorm": layer.norm}
             linears |= {f"{prefix}intermediate.dense": layer.up, f"{prefix}output.dense": layer.down}
-            found[f"{prefix}attention.output.dense.bias"] = layer.attention_bias
+            tensors[f"{prefix}attention.output.dense.bias"] = layer.attention_bias
             if layer.attention is not None:
                 linears[f"{prefix}attention.output.dense"] = layer.attention.output
                 projection = layer.attention.query_key_value
+                weights, biases = projection.weight.chunk(3), projection.bias.chunk(3)
                 for i, name in enumerate(("query", "key", "value")):
-                    found[f"{prefix}attention.self.{name}.weight"] = projection.weight.chunk(3)[i]
-                    found[f"{prefix}attention.self.{name}.bias"] = projection.bias.chunk(3)[i]
+                    tensors[f"{prefix}attention.self.{name}.weight"] = weights[i]
+                    tensors[f"{prefix}attention.self.{name}.bias"] = biases[i]
         for name, module in (linears | norms).items():
-            found |= {f"{name}.weight": module.weight, f"{name}.bias": module.bias}
+            tensors |= {f"{name}.weight": module.weight, f"{name}.bias": module.bias}
         empty = {name: torch.zeros(shape) for name, shape in expected_shapes(self.config)}  # of pruned layers
-        return empty | {name: tensor.float() for name, tensor in found.items()}
+        return empty | {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def _itemsize(name: str, tensor: Tensor, dtype: torch.dtype) -> int:

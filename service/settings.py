@@ -23,7 +23,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from service.api_keys import ApiKey, parse_api_keys
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.config import ExperimentConfig, HoldoutConfig, check_together
-from service.experiments.definition.fields import STORABLE
+from service.experiments.definition.fields import STORABLE, ConfigName
 
 CUSTOM = "custom"
 """Variant name under which metrics count ad hoc masks; no variant may have this name."""
@@ -145,7 +145,6 @@ class Settings(BaseSettings):
         return self.max_queue_tokens or 64 * self.batch_tokens(device_type)
 
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
 MaskForm = str | dict[str, Any]
 """A head mask in a config: a spec, or one of the mask's JSON forms."""
 
@@ -157,7 +156,7 @@ class _Config(BaseModel):
 class VariantConfig(_Config):
     """A servable: a checkpoint with a mask."""
 
-    name: Name = Field(description="Name in requests, experiments and metrics; not `custom`.")
+    name: ConfigName = Field(description="Name in requests, experiments and metrics; not `custom`.")
     head_mask: MaskForm | None = Field(None, description="Head mask. Unset: all heads on.")
     sliced: bool = Field(False, description="Cut heads that are off out of the weights, which saves time.")
     optional: bool = Field(
@@ -189,13 +188,13 @@ class LiveConfig(_Config):
     gets a config, because a replica that refuses a config stops the service.
     """
 
-    masks: dict[Name, MaskForm] = Field(
+    masks: dict[ConfigName, MaskForm] = Field(
         default_factory=dict, description="Masks by name, for `@name` in requests and variants."
     )
     variants: tuple[VariantConfig, ...] = Field(
         (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False, description="Servables."
     )
-    default: Name | None = Field(
+    default: ConfigName | None = Field(
         None, description="The variant of requests that name none. Unset: the first."
     )
     experiments: tuple[ExperimentConfig, ...] = Field(

@@ -146,10 +146,10 @@ class TorchOps:
         for group in batch.groups:
             query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             exists = group.exists
-            scores = query @ key.mT * query.shape[-1] ** -0.5
+            bias = None
             if exists is not None:
-                scores = scores.masked_fill(~exists[:, None, None], -torch.inf)
-            context = (torch.softmax(scores, -1) @ value).transpose(1, 2)
+                bias = query.new_zeros(exists.shape).masked_fill_(~exists, -torch.inf)[:, None, None]
+            context = (attention_probabilities(query, key, bias) @ value).transpose(1, 2)
             contexts.append(context.flatten(0, 1) if exists is None else context[exists])  # (tokens, h, d)
         context = torch.cat(contexts)
         if head_weights is not None:
@@ -174,6 +174,12 @@ class TorchOps:
 
     def _named(self, tensors: Tensors, name: str, activation: str = "none") -> Linear:
         return self.linear(self.get(tensors, f"{name}.weight"), self.get(tensors, f"{name}.bias"), activation)
+
+
+def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return softmax(q kᵀ/√d + bias), (B, h, n, m); rows sum to 1. query: (…, n, d); key: (…, m, d)."""
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    return torch.softmax(scores if bias is None else scores + bias, -1)
 
 
 def activate(x: Tensor, activation: str) -> Tensor:

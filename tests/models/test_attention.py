@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.attention import MultiHeadAttention, attend, attention_probabilities
+from models.attention import MultiHeadAttention, attend
+from models.ops.torch import attention_probabilities
 
 
 def torch_reference(
