@@ -86,8 +86,15 @@ def test_a_short_run_has_every_row_and_stops_what_it_started(tiny_checkpoint: Pa
     for crowd in (result["crowd"], result["long_crowd"]):
         assert crowd["failed"] == crowd["long_failed"] == 0
     assert result["memory"]["bytes"] > 2**20
-    numbers = [value for part in result.values() if isinstance(part, dict) for value in part.values()]
-    assert all(math.isfinite(n) for n in numbers if isinstance(n, float))
+    not_finite = {
+        name
+        for part in result.values()
+        if isinstance(part, dict)
+        for name, value in part.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }
+    refused = "http_429" in result["overload"]["errors"]  # two seconds may be too short to fill the queue
+    assert not_finite == (set() if refused else {"refused_p50_ms", "refused_p99_ms"})
     assert service.as_markdown(result).count("\n|") == 2 + 10 + 2 + 7
     assert isinstance(service.missed(result), list)
     left = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
