@@ -67,10 +67,10 @@ referees: .venv/bin/pip
 
 .venv/installed: .venv/bin/pip pyproject.toml constraints.txt
 	$(call pip-install,.)
-	$(BIN)/python -m models.ops.kernels
+	$(BIN)/python -m models.ops
 	@touch $@
 
 .venv/installed-%: .venv/bin/pip pyproject.toml constraints.txt
 	$(call pip-install,.[$*])
-	$(BIN)/python -m models.ops.kernels
+	$(BIN)/python -m models.ops
 	@touch $@ .venv/installed

@@ -11,7 +11,7 @@ import torch
 from benchmarks.measure import Ratio, alternate, ratio
 from benchmarks.workload import pairs
 from models.batch import pack
-from models.ops import kernels
+from models.ops import kernel_library
 from models.ops.torch import TorchOps
 
 KEYS = (8, 16, 24, 32, 64, 128, 256, 512)
@@ -36,7 +36,7 @@ def measure(rounds: int) -> list[dict[str, Any]]:
 
 
 def _measure_one(keys: int, size: int, dtype: torch.dtype, rounds: int) -> dict[str, Any]:
-    ours = kernels.fitting(dtype, size)
+    ours = kernel_library.fitting(dtype, size)
     if ours is None:
         return {"ratio": None}
     lengths = keys - np.arange(max(1, SCORES // keys**2)) % 5 // 4  # every fifth is a key shorter

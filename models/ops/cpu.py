@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.ops.kernels import Kernels, fitting
+from models.ops.kernel_library import fitting
+from models.ops.kernels import Kernels
 from models.ops.torch import Linear, Norm, TorchOps, activate, nbytes
 
 CHECKED_TORCH = "2.13."

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops.cpu import CHECKED_TORCH, FUSED
-from models.ops.kernels import fitting
+from models.ops.kernel_library import fitting
 from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
 
 ZERO_POINT = 128

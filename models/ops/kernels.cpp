@@ -1,6 +1,6 @@
 // Kernels for CPUs that torch has no single operator for: attention over sequences packed end to end, with a
 // weight for every head of every sequence; layer normalisation of narrow rows; quantization to 8 bits.
-// models/ops/kernels.py builds and calls them.
+// models/ops/kernel_library.py compiles them, models/ops/kernels.py calls them.
 //
 // One thread computes one head of one sequence at a time. Only vectors are padded, and only a head's keys and
 // values are copied. No result depends on the rest of the pack or on the number of threads.

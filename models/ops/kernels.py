@@ -1,69 +1,22 @@
-"""Our own kernels for x86-64: attention over packs, layer normalisation, quantization (`kernels.cpp`).
+"""Calls our own kernels for x86-64: attention over packs, layer normalisation, quantization (`kernels.cpp`).
 
 torch's operators do not suit short sequences and narrow rows: attention needs copies into padded batches, and
-a dozen operators to make them. The machine's C++ compiler compiles the source when it is first needed (`make
-install` does it, in about two seconds). The library is kept in ~/.cache/headroom, compared with torch, and
-called through ctypes, which releases the interpreter's lock. Without a compiler, or on anything but Linux on
-x86-64, torch's operators give the same answers, slower (docs/decisions/006-kernels.md).
+a dozen operators to make them. The compiled library is called through ctypes, which releases the
+interpreter's lock. `models.ops.kernel_library` compiles, loads and tries it when a checkpoint is loaded.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
-import itertools
-import logging
-import os
-import platform
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-
-from models.device import processor_features
-
-logger = logging.getLogger(__name__)
-
-SOURCE = Path(__file__).with_suffix(".cpp")
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-fno-math-errno", "-Wno-psabi")
 
 DTYPES = (torch.float32, torch.bfloat16)
 
 SIZE_MULTIPLE = 16
 """The kernels compute heads and rows whose size is a multiple of this."""
-
-SECONDS_TO_COMPILE = 120
-
-
-class Level(NamedTuple):
-    """A set of processor features that a library is compiled for. flags: the compiler's."""
-
-    name: str
-    flags: tuple[str, ...]
-
-
-LEVELS = (
-    Level("amx", ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16")),
-    Level("avx512_bf16", ("-march=x86-64-v4", "-mavx512bf16")),
-    Level("avx512", ("-march=x86-64-v4",)),
-    Level("avx2", ("-march=x86-64-v3",)),
-)
-"""From the best one down. A processor that has one also has those after it."""
-
-
-def levels() -> tuple[Level, ...]:
-    """Return the levels that this processor has, the best one first; none outside Linux on x86-64."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return ()
-    features = processor_features()
-    present = itertools.takewhile(lambda level: level.name in features, reversed(LEVELS))
-    return tuple(present)[::-1]
 
 
 class Kernels:
@@ -73,7 +26,7 @@ class Kernels:
     """
 
     def __init__(self, name: str, library: Path) -> None:
-        """Load and try a library. Raises OSError if it cannot be loaded, RuntimeError if it does not work."""
+        """Load a library. Raises OSError if it cannot be loaded, RuntimeError if it may not be used."""
         self.name = name
         loaded = ctypes.CDLL(str(library))
         pointer, number, flag = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
@@ -93,8 +46,6 @@ class Kernels:
             self._attend[dtype], self._normalise[dtype], self._quantize[dtype] = attend, normalise, quantize
         if loaded.headroom_prepare():
             raise RuntimeError("the operating system does not let this process use the processor's tiles")
-        for dtype in DTYPES:
-            self._try(dtype)
 
     def attention(
         self,
@@ -162,75 +113,3 @@ class Kernels:
             *(broken.data_ptr(), torch.get_num_threads()),
         )
         return out, broken if count else None
-
-    def _try(self, dtype: torch.dtype) -> None:
-        """Raise RuntimeError unless the results agree with torch's."""
-        generator = torch.Generator().manual_seed(0)
-        tokens, heads, size = 37, 3, 2 * SIZE_MULTIPLE
-        projected = torch.randn(tokens, 3 * heads * size, generator=generator).to(dtype)
-        query, key, value = projected.view(tokens, 3, heads, size).permute(1, 2, 0, 3)
-        expected = F.scaled_dot_product_attention(query, key, value).transpose(0, 1).reshape(tokens, -1)
-        attended = self.attention(projected, torch.tensor([0, tokens], dtype=torch.int32), heads)
-        weight, bias = projected[:2, : heads * size].contiguous()
-        normed = F.layer_norm(expected, weight.shape, weight, bias, 1e-12)
-        tolerance = 1e-5 if dtype == torch.float32 else 5e-2
-        for ours, torchs in (
-            (attended, expected),
-            (self.layer_norm(expected, weight, bias, 1e-12), normed),
-        ):
-            if not torch.allclose(ours, torchs, rtol=tolerance, atol=tolerance):
-                raise RuntimeError(f"results in {dtype} are not torch's")
-
-
-def fitting(dtype: torch.dtype, size: int) -> Kernels | None:
-    """Return this processor's kernels, if they compute heads (or rows) of `size` numbers of this dtype."""
-    return best() if dtype in DTYPES and size % SIZE_MULTIPLE == 0 else None
-
-
-@functools.cache
-def best() -> Kernels | None:
-    """Return the kernels of this processor's best level, compiled if needed; None if none works."""
-    missing = []
-    for level in levels():
-        try:
-            kernels = Kernels(level.name, build(level))
-        except (OSError, RuntimeError) as error:
-            missing.append(f"{level.name}: {error}")
-        else:
-            break
-    else:
-        kernels = None
-    if missing:
-        instead = "torch computes" if kernels is None else f"those for {kernels.name} are used"
-        logger.warning("kernels cannot be had, %s instead: %s", instead, "; ".join(missing))
-    return kernels
-
-
-def build(level: Level) -> Path:
-    """Compile the kernels for a level, unless that was done before. Returns the library's path.
-
-    Raises RuntimeError with the compiler's message; OSError without a compiler or without disk space.
-    """
-    recipe = [*FLAGS, *level.flags]
-    digest = hashlib.sha256("\0".join([*recipe, SOURCE.read_text()]).encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headroom"
-    library = cache / f"kernels-{level.name}-{digest}.so"
-    if library.exists():
-        return library
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
-        made = Path(scratch) / library.name
-        command = [os.environ.get("CXX") or "g++", *recipe, "-o", str(made), str(SOURCE)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_COMPILE)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{command[0]} took more than {SECONDS_TO_COMPILE} s") from None
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
-        made.replace(library)  # atomic: other processes may be building or loading it
-    return library
-
-
-if __name__ == "__main__":
-    logging.basicConfig(format="%(message)s")
-    print(f"kernels: {kernels.name if (kernels := best()) else 'none, torch computes'}")

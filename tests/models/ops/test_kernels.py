@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops import kernels
-from models.ops.kernels import Kernels, Level
+from models.ops import kernel_library
+from models.ops.kernel_library import Level
+from models.ops.kernels import DTYPES, Kernels
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
 from tests.referees import need
@@ -33,18 +34,18 @@ def compiler() -> str:
     return need("g++")
 
 
-@pytest.fixture(scope="module", params=kernels.levels(), ids=lambda level: level.name)
+@pytest.fixture(scope="module", params=kernel_library.levels(), ids=lambda level: level.name)
 def ours(request: pytest.FixtureRequest) -> Kernels:
     level: Level = request.param
-    return Kernels(level.name, kernels.build(level))
+    return kernel_library.load(level)
 
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """`best` looks again, now and afterwards."""
-    kernels.best.cache_clear()
+    kernel_library.best.cache_clear()
     yield
-    kernels.best.cache_clear()
+    kernel_library.best.cache_clear()
 
 
 def packed(lengths: list[int], heads: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -70,11 +71,11 @@ def attended(projected: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
 
 def test_they_compute_on_this_machine() -> None:
     """The processor has AVX2 and there is a compiler; else `make test` would try only torch's way."""
-    assert kernels.levels(), "no AVX2: run the tests on another processor"
-    assert kernels.best() is not None, "the C++ compiler does not compile them"
+    assert kernel_library.levels(), "no AVX2: run the tests on another processor"
+    assert kernel_library.best() is not None, "the C++ compiler does not compile them"
 
 
-@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "size"), [(12, 16), (3, 32), (2, 48), (12, 64), (1, 80), (1, 128)])
 def test_attention_is_torchs(ours: Kernels, dtype: torch.dtype, heads: int, size: int) -> None:
     projected, offsets = packed(LENGTHS, heads, size, dtype)
@@ -95,7 +96,7 @@ def test_attention_is_torchs(ours: Kernels, dtype: torch.dtype, heads: int, size
         assert (found - exact).abs().max() <= ROUNDING[dtype] * exact.abs().max()
 
 
-@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_attention_does_not_depend_on_neighbours_or_threads(ours: Kernels, dtype: torch.dtype) -> None:
     projected, offsets = packed(LENGTHS, 2, 16, dtype)
     whole = ours.attention(projected, offsets, 2)
@@ -111,7 +112,7 @@ def test_attention_does_not_depend_on_neighbours_or_threads(ours: Kernels, dtype
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_not_finite_stays_in_its_sequence(ours: Kernels, dtype: torch.dtype, value: float) -> None:
     projected, offsets = packed(LENGTHS, 2, 16, dtype)
     clean = ours.attention(projected, offsets, 2)
@@ -140,7 +141,7 @@ def test_scores_far_apart_and_empty_sequences(ours: Kernels) -> None:
     assert not first[[1, 3]].any()
 
 
-@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 192), (4, 768), (61, 48), (128, 1024)])
 def test_layer_norm_is_torchs(ours: Kernels, dtype: torch.dtype, rows: int, width: int) -> None:
     generator = torch.Generator().manual_seed(rows)
@@ -165,7 +166,7 @@ def test_bfloat16_is_rounded_to_the_nearest_even(ours: Kernels) -> None:
     assert (found != theirs).float().mean() < 1e-3
 
 
-@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_steps_are_torchs(ours: Kernels, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     x = (torch.randn(37, 48, generator=generator) * 90).to(dtype)
@@ -185,7 +186,7 @@ def test_steps_are_torchs(ours: Kernels, dtype: torch.dtype) -> None:
     assert broken is None
 
 
-@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_rows_that_no_step_can_hold_are_named(ours: Kernels, dtype: torch.dtype, value: float) -> None:
     x = torch.full((37, 48), 3e38).to(dtype)  # large, but finite
@@ -203,10 +204,10 @@ def test_networks_give_the_same_scores_with_and_without(monkeypatch: pytest.Monk
     )
     pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 200, 30)]
     weights = random_weights(rng, 30, model.config.num_hidden_layers, 4)
-    for dtype in kernels.DTYPES:
+    for dtype in DTYPES:
         with_kernels = logits_of(network_of(model, dtype), pairs, weights)
         with monkeypatch.context() as patched:
-            patched.setattr(kernels, "best", lambda: None)
+            patched.setattr(kernel_library, "best", lambda: None)
             without = logits_of(network_of(model, dtype), pairs, weights)
         assert not np.array_equal(with_kernels, without)  # they were used
         assert np.abs(with_kernels - without).max() <= ROUNDING[dtype] * np.abs(without).max()
@@ -214,7 +215,7 @@ def test_networks_give_the_same_scores_with_and_without(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 16), (torch.float32, 24)])
 def test_what_they_cannot_is_left_to_torch(dtype: torch.dtype, size: int) -> None:
-    assert kernels.fitting(dtype, size) is None
+    assert kernel_library.fitting(dtype, size) is None
 
 
 def test_gradients_are_computed_by_torch() -> None:
@@ -225,10 +226,10 @@ def test_gradients_are_computed_by_torch() -> None:
 
 def test_a_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    level = kernels.levels()[-1]
-    library = kernels.build(level)
+    level = kernel_library.levels()[-1]
+    library = kernel_library.build(level)
     monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
-    assert kernels.build(level) == library
+    assert kernel_library.build(level) == library
     assert [path.name for path in (tmp_path / "headroom").iterdir()] == [library.name]
     assert (tmp_path / "headroom").stat().st_mode & 0o077 == 0
 
@@ -258,17 +259,17 @@ def test_without_a_compiler_torch_computes_and_the_log_says_why(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", compiler(tmp_path))
     with caplog.at_level(logging.WARNING):
-        assert kernels.best() is None
+        assert kernel_library.best() is None
     assert "kernels cannot be had, torch computes instead" in caplog.text
     assert reason in caplog.text
-    assert kernels.fitting(torch.float32, 16) is None
+    assert kernel_library.fitting(torch.float32, 16) is None
 
 
 @pytest.mark.usefixtures("forgotten")
 def test_a_compiler_that_is_too_old_for_the_best_level_gives_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    best, *others = kernels.levels()
+    best, *others = kernel_library.levels()
     if not others:
         pytest.skip("this processor has the last level alone")
     following = others[0]
@@ -278,7 +279,7 @@ def test_a_compiler_that_is_too_old_for_the_best_level_gives_the_next_one(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", str(compiler))
     with caplog.at_level(logging.WARNING):
-        found = kernels.best()
+        found = kernel_library.best()
     assert found is not None
     assert found.name == following.name
     assert f"those for {following.name} are used instead: {best.name}" in caplog.text
@@ -289,11 +290,11 @@ def test_a_library_that_computes_something_else_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = tmp_path / "kernels.cpp"
-    source = kernels.SOURCE.read_text()
+    source = kernel_library.SOURCE.read_text()
     assert "1.44269504f / " in source
     wrong.write_text(source.replace("1.44269504f / ", "1.4f / "))
-    monkeypatch.setattr(kernels, "SOURCE", wrong)
+    monkeypatch.setattr(kernel_library, "SOURCE", wrong)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with caplog.at_level(logging.WARNING):
-        assert kernels.best() is None
+        assert kernel_library.best() is None
     assert "results in torch.float32 are not torch's" in caplog.text
