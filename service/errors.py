@@ -1,4 +1,4 @@
-"""Every way a request can fail: one tree of errors, and the one function that makes an HTTP answer of each.
+"""The errors that a request can end with, in one tree, and the function that makes an HTTP answer of each.
 
 The proxy's pages (`service.deployment.haproxy_pages`) and the errors of the OpenAPI document
 (`service.http.openapi`) are generated from here.
@@ -21,7 +21,7 @@ _LONGEST_RETRY_S = 3600.0
 
 
 class ServiceError(Exception):
-    """A failure with a status of its own. `str(error)` is the message a caller sees.
+    """A failure with an HTTP status. `str(error)` is the message that the caller sees.
 
     Args:
         message: one sentence; by default the class's `default`.
@@ -45,6 +45,7 @@ class ServiceError(Exception):
 
     @property
     def message(self) -> str:
+        """Return the sentence that the caller sees."""
         return str(self.args[0])
 
     def __str__(self) -> str:
@@ -55,7 +56,7 @@ class ServiceError(Exception):
 
 
 def _restore(kind: type[ServiceError], args: tuple[Any, ...], state: dict[str, Any]) -> ServiceError:
-    """Unpickle: constructors take what a message is made of, not the message."""
+    """Unpickle an error without its constructor, whose arguments are not those of `Exception`."""
     error = kind.__new__(kind)
     error.args = args
     vars(error).update(state)
@@ -63,11 +64,11 @@ def _restore(kind: type[ServiceError], args: tuple[Any, ...], state: dict[str, A
 
 
 class InternalError(ServiceError):
-    """A defect of ours. The cause goes to the log, never to the caller."""
+    """A defect of the server. The cause goes to the log, never to the caller."""
 
 
 class InvalidJSON(ServiceError):
-    """The body is not strict JSON: syntax, duplicate keys, NaN, lone surrogates, depth."""
+    """The body is not strict JSON: wrong syntax, duplicate keys, NaN, lone surrogates, or too deep."""
 
     status = 400
     type = "invalid_json"
@@ -75,7 +76,7 @@ class InvalidJSON(ServiceError):
 
 
 class InvalidHTTP(ServiceError):
-    """The proxy cannot parse the request: it never reaches a replica."""
+    """The proxy cannot parse the request, which therefore never reaches a replica."""
 
     status = 400
     type = "invalid_http"
@@ -99,7 +100,7 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The key is valid, but this is not for its role."""
+    """The key is valid, but its role may not do this."""
 
     status = 403
     type = "forbidden"
@@ -119,7 +120,7 @@ class MethodNotAllowed(ServiceError):
 
 
 class Conflict(ServiceError):
-    """The request does not go with the state that things are in."""
+    """The request does not fit the current state, for example of an experiment."""
 
     status = 409
     type = "conflict"
@@ -135,7 +136,7 @@ class RequestTimeout(ServiceError):
 
 
 class BodyTooLarge(ServiceError):
-    """`unread`: the rest of the body is still to come."""
+    """The body is over the size limit. unread: the rest of it has not been received."""
 
     status = 413
     type = "body_too_large"
@@ -161,7 +162,7 @@ class NotImplementedHTTP(ServiceError):
 
 
 class ClientDisconnected(ServiceError):
-    """The client hung up before its answer was ready; nobody reads this answer, the metrics count it."""
+    """The client hung up before its answer was ready. Nobody reads this answer; the metrics count it."""
 
     status = 499
     type = "client_disconnected"
@@ -170,7 +171,7 @@ class ClientDisconnected(ServiceError):
 
 
 class QueueFull(ServiceError):
-    """Admission refused: the queue is over its token limit."""
+    """The request is refused because the queue is over its token limit."""
 
     status = 429
     type = "queue_full"
@@ -194,7 +195,7 @@ class RateLimited(ServiceError):
 
 
 class Unavailable(ServiceError):
-    """The service cannot take work now but is expected to soon: 503 with Retry-After."""
+    """The service cannot take work now, but probably soon: 503 with Retry-After."""
 
     status = 503
     type = "unavailable"
@@ -241,7 +242,7 @@ class DeviceFailed(Unavailable):
 
 
 class DatabaseUnavailable(Unavailable):
-    """The experiments' database cannot be reached or written; serving goes on without it."""
+    """The experiments' database cannot be reached or written. Scoring goes on without it."""
 
     type = "database_unavailable"
     default = "The experiments' database cannot be reached; try again later."
@@ -264,7 +265,7 @@ class DeadlineExceeded(ServiceError):
 
 
 class ErrorResponse(NamedTuple):
-    """The HTTP answer for a failure: status, the JSON body as plain objects, and headers of its own."""
+    """The HTTP answer for a failure: status, JSON body as plain objects, and extra headers."""
 
     status: int
     body: dict[str, Any]
@@ -281,14 +282,14 @@ def as_service_error(error: BaseException) -> ServiceError:
 
 
 def to_response(error: BaseException) -> ErrorResponse:
-    """Return the HTTP answer for any exception. Nothing of an unknown exception's text gets out."""
+    """Return the HTTP answer for any exception. The text of an unknown exception is not shown."""
     known = as_service_error(error)
     body = {"error": {"type": known.type, "message": known.message, "param": known.param}}
     headers: dict[str, str] = {}
     if known.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(min(known.retry_after, _LONGEST_RETRY_S))))
     if isinstance(known, RequestTimeout | BodyTooLarge):
-        headers["connection"] = "close"  # the rest of the body is not wanted
+        headers["connection"] = "close"  # so that the client does not send the rest of the body
     if isinstance(known, Unauthorized):
         headers["www-authenticate"] = 'Bearer realm="headroom"'
     return ErrorResponse(known.status, body, headers)

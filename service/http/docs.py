@@ -1,7 +1,7 @@
-"""`/docs`: Swagger UI without a content delivery network, on a page that asks for an API key where needed.
+"""Serves `/docs`: Swagger UI from our own files, on a page that asks for an API key if the service has keys.
 
-The page and its files are open to everybody, so that a browser can load them; the OpenAPI document that the
-page then fetches is not.
+The page and its files need no key, so that a browser can load them. The OpenAPI document, which the page
+fetches afterwards, does need one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fastapi.responses import FileResponse
 _OURS = Path(__file__).parent / "page"
 _SWAGGER = Path(str(files("fastapi_swagger") / "resources"))
 
-# The page's addresses are relative: it works behind a path prefix too.
+# The page's addresses are relative, so it also works behind a path prefix.
 _FILES = {
     "/docs": (_OURS / "docs.html", "text/html"),
     "/docs/docs.js": (_OURS / "docs.js", "text/javascript"),
@@ -25,16 +25,16 @@ _FILES = {
     "/docs/favicon-32x32.png": (_SWAGGER / "favicon-32x32.png", "image/png"),
 }
 PATHS = frozenset(_FILES)
-"""What needs no API key."""
+"""Paths that need no API key."""
 
-# A key is typed into this page: it runs its own scripts only, talks to its own server only, and no other page
-# can show it in a frame. (Swagger UI has styles and pictures in its markup.)
+# People type an API key into this page. So it runs only its own scripts and talks only to its own server, and
+# no other page can show it in a frame. Styles and pictures may be inline, because Swagger UI's are.
 _HEADERS = {
     "content-security-policy": (
         "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    "cache-control": "no-cache",  # kept, and checked by its etag: a new version shows at once
+    "cache-control": "no-cache",  # browsers keep it, but ask each time whether it changed
 }
 
 

@@ -1,4 +1,4 @@
-"""One answer of each route, as the OpenAPI document shows it; the shipped model gave the scores."""
+"""An example answer of each route for the OpenAPI document. The shipped model computed the scores."""
 
 from __future__ import annotations
 
@@ -182,4 +182,4 @@ ANSWERS: dict[str, Any] = {
     "stop": _DETAIL,
     "ship": _DETAIL,
 }
-"""By operation id."""
+"""The example answers by operation id."""

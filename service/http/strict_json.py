@@ -1,7 +1,8 @@
-"""JSON as RFC 8259 means it, for bodies that strangers write.
+"""Parses request bodies as strict JSON (RFC 8259).
 
-orjson already refuses what is not UTF-8, lone surrogates, NaN, numbers beyond a double and more than 1024
-levels. What is left to do is the depth limit and duplicate keys, of which every fast parser keeps the last.
+orjson already refuses text that is not UTF-8, lone surrogates, NaN, numbers beyond a double and more than
+1024 levels. This module adds a depth limit, a limit on arrays and objects, and an error for duplicate keys,
+of which orjson keeps the last.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ import orjson
 
 from service.errors import InvalidJSON
 
-_KEY_SHOWN = 64  # characters of a caller's key repeated in a message
+_KEY_SHOWN = 64  # how many characters of a caller's key a message repeats
 
-# Far above what a full compare with 64 dense masks needs; a million empty arrays would cost seconds of
-# garbage collection on the event loop.
+# A full compare with 64 dense masks needs far fewer. A million empty arrays would cost seconds of garbage
+# collection on the event loop.
 _MAX_CONTAINERS = 50_000
 
-# A string, or one that never ends: both are consumed in one go, so that the scan is linear.
+# Matches a string, also one without its closing quote. Possessive quantifiers never go back, so that a scan
+# takes linear time.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 class _DuplicateKeyError(Exception):
-    """Carries the key out of the decoder."""
+    """An object has the same key twice. Carries the key out of the decoder."""
 
 
 def loads(body: bytes, *, max_depth: int) -> Any:
-    """The value of a JSON document.
+    """Return the value of a JSON document.
 
     Args:
         body: the whole document, UTF-8.
@@ -48,7 +50,8 @@ def loads(body: bytes, *, max_depth: int) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidJSON(_sentence(error, max_depth)) from None
-    # There are no more levels than brackets, and no more keys than colons: most bodies need no second look.
+    # A body has at most as many levels as brackets, and at most as many keys as colons. So most bodies need
+    # neither of these checks.
     if brackets > max_depth and _deeper_than(value, max_depth):
         raise InvalidJSON(_too_deep(max_depth))
     if body.count(b":") > (len(value) if isinstance(value, dict) else 0):
@@ -76,7 +79,7 @@ def _sentence(error: orjson.JSONDecodeError, max_depth: int) -> str:
 
 
 def _deeper_than(value: Any, max_depth: int) -> bool:
-    """Whether containers nest deeper than `max_depth`, level by level so that no stack can overflow."""
+    """Return whether containers nest deeper than `max_depth`. No stack can overflow."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(max_depth):
         deeper: list[Any] = []
@@ -107,5 +110,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
             seen.add(key)
 
 
-# Its values are thrown away: numbers stay text, so that a number of a million digits costs nothing.
+# Only its keys are used. Numbers stay text, so that a number of a million digits costs nothing.
 _KEYS = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str)

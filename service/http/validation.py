@@ -23,7 +23,7 @@ _LONGEST = 200
 
 
 def explain(errors: Sequence[Any]) -> InvalidRequest:
-    """Return the first of pydantic's errors, without the input in it."""
+    """Return an InvalidRequest for the first of pydantic's errors; its message does not repeat the input."""
     first = errors[0]
     path = [part for part in first["loc"] if part != "body"] if first["loc"] else []
     if not path:

@@ -16,12 +16,12 @@ from service.schemas.requests import Request
 MAX_OUTCOMES = 1_000
 MAX_REASON_CHARS = 500
 
-# Later than any clock, and earlier than any time in milliseconds, which this is the likeliest mistake for.
+# The year 2286: later than any clock, and earlier than today in milliseconds, the likeliest mistake.
 _LATEST_SECONDS = 10_000_000_000.0
 
 
 def _time(value: Any) -> float:
-    """Seconds since the epoch, of a number or of an ISO 8601 time."""
+    """Return seconds since the epoch, from a number or an ISO 8601 time."""
     seconds = math.nan
     if isinstance(value, str):
         try:
@@ -60,7 +60,7 @@ Time = Annotated[
 ]
 Name = Annotated[str, Field(min_length=1, max_length=64), STORABLE]
 Reason = Annotated[
-    str, Field(max_length=MAX_REASON_CHARS, description="Kept in the experiment's log."), STORABLE
+    str, Field(max_length=MAX_REASON_CHARS, description="Why; kept in the experiment's log."), STORABLE
 ]
 
 
@@ -81,15 +81,17 @@ class OutcomeItem(Request):
         float,
         Field(
             json_schema_extra={"minimum": -MAX_VALUE, "maximum": MAX_VALUE},
-            description="1 or 0 where it happened or not, else how much.",
+            description="1 if it happened, 0 if not; or how much.",
         ),
         AfterValidator(_value),
     ]
-    time: Time = Field(description="When: Unix seconds, or an ISO 8601 time (UTC where it names no zone).")
-    id: Id = Field(description="Yours, one per outcome of the experiment: a repeated one is a duplicate.")
+    time: Time = Field(description="When: Unix seconds, or an ISO 8601 time (UTC if it names no zone).")
+    id: Id = Field(
+        description="Your own id, one per outcome of the experiment; a repeated id is a duplicate."
+    )
 
     def event(self) -> Outcome:
-        """The outcome as it is stored."""
+        """Return the outcome as it is stored."""
         return Outcome(
             experiment=self.experiment,
             id=self.id,
@@ -101,7 +103,7 @@ class OutcomeItem(Request):
 
 
 class OutcomesRequest(Request):
-    """Outcomes of exposed units, in any order; late ones and repeated ones are welcome."""
+    """Outcomes of exposed units, in any order. They may come late, and more than once."""
 
     outcomes: Annotated[
         list[OutcomeItem],
@@ -134,13 +136,13 @@ class OutcomesRequest(Request):
 
 
 class RampRequest(Request):
-    """How many of each arm's units take part from now on; overrides the config's schedule."""
+    """Set the share of each arm's units that take part from now on; it overrides the config's schedule."""
 
     traffic: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="A share; none: the next step of the config's ramp."
+        None, description="The share, 0 to 1; null: the next step of the config's ramp."
     )
     reinstate: Annotated[list[Name], Field(max_length=10)] = Field(
-        default_factory=list, description="Rolled back arms to take in again."
+        default_factory=list, description="Rolled-back arms that take part again."
     )
     reason: Reason = ""
 
@@ -150,7 +152,7 @@ class RampRequest(Request):
 
 
 class StopRequest(Request):
-    """Everybody gets the default from now on."""
+    """Give everybody the default variant from now on."""
 
     reason: Reason = ""
 
@@ -158,9 +160,9 @@ class StopRequest(Request):
 
 
 class ShipRequest(Request):
-    """Everybody gets this arm's variant from now on."""
+    """Give everybody this arm's variant from now on."""
 
-    arm: Name = Field(description="One of the experiment's arms; control, too.")
+    arm: Name = Field(description="One of the experiment's arms; the control is allowed.")
     reason: Reason = ""
 
     model_config = ConfigDict(

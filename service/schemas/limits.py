@@ -1,4 +1,4 @@
-"""The limits of requests: rules that types cannot say, and the operator's settings."""
+"""Checks requests for rules that types cannot express, and for the limits that the operator sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_score(request: ScoreRequest, settings: Settings) -> None:
 
 
 def check_compare(request: CompareRequest, settings: Settings) -> None:
-    """As `check_score`."""
+    """Check a compare request. Raises InvalidRequest as `check_score` does."""
     rows = _check_pairs(request, settings)
     columns = len(request.masks) + len(request.variants)
     if columns == 0:
@@ -36,7 +36,7 @@ def check_compare(request: CompareRequest, settings: Settings) -> None:
 
 
 def check_attention(request: AttentionRequest, settings: Settings) -> None:
-    """As `check_score`."""
+    """Check an attention request. Raises InvalidRequest as `check_score` does."""
     _check_query(request.query, "query")
     _check_deadline(request.deadline_ms, settings)
 

@@ -63,7 +63,7 @@ MASK_SCHEMA: dict[str, Any] = {
 
 
 def _mask_form(value: Any) -> str | dict[str, Any]:
-    """Only the outer type: what is inside is for `HeadMask.parse`, which knows the grammar and the model."""
+    """Check the outer type only: `HeadMask.parse`, which knows the grammar and the model, checks the rest."""
     if isinstance(value, str):
         if len(value) > MAX_SPEC_CHARS:
             raise PydanticCustomError("mask_too_long", f"is longer than {MAX_SPEC_CHARS} characters")
@@ -89,7 +89,7 @@ DeadlineMs = Annotated[
 
 
 class Request(BaseModel):
-    """Strict types (a number is no string, a bool no number), no unknown fields, null means absent."""
+    """A request body: strict types (a number is not a string), no unknown fields, null means absent."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -126,7 +126,7 @@ _PAIRS: JsonDict = {
 
 
 class PairsRequest(Request):
-    """A query with titles, or pairs; never both."""
+    """A request about pairs: a query with titles, or pairs, but not both."""
 
     query: Query | None = Field(None, description="What was searched for; not blank.")
     titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] | None = Field(
@@ -137,7 +137,7 @@ class PairsRequest(Request):
     )
 
     def texts(self) -> list[tuple[str, str]]:
-        """The (query, title) pairs in request order, whichever form they came in."""
+        """Return the (query, title) pairs in request order, from either form."""
         if self.pairs is not None:
             return self.pairs
         return [(self.query or "", title) for title in self.titles or ()]
@@ -209,7 +209,7 @@ class CompareRequest(PairsRequest):
 
 
 class AttentionRequest(Request):
-    """The attention probabilities of chosen heads over one pair."""
+    """Ask for the attention probabilities of chosen heads over one pair."""
 
     query: Query = Field(description="What was searched for; not blank.")
     title: Text
@@ -234,6 +234,6 @@ class AttentionRequest(Request):
 
 
 def shown(key: object, length: int = 64) -> str:
-    """A caller's own field name, short enough to repeat in a message."""
+    """Return a caller's own field name, short enough to repeat in a message."""
     text = str(key)
     return text if len(text) <= length else f"{text[:length]}…"

@@ -30,13 +30,13 @@ VariantName = Annotated[str, Field(description="The variant that scores.")]
 
 
 def to_json(value: Any) -> bytes:
-    """The bytes of an answer. numpy float32 are written with as many digits as float32 has."""
+    """Return an answer as JSON. A numpy float32 is written with as many digits as float32 has."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 @dataclass(slots=True)
 class HeadMaskInfo:
-    """A mask, named three ways."""
+    """A mask: its id, its spec, and how many heads it leaves on."""
 
     id: Annotated[str, Field(description="First 12 hex digits of the SHA-256 of the weights.")]
     spec: Annotated[str, Field(description="The canonical spec: the heads that are off.")]
@@ -92,7 +92,7 @@ class Timing:
     total: Annotated[float, Field(description="From the arrival of the body to the answer.")]
 
     def server_timing(self) -> str:
-        """The value of the `Server-Timing` header."""
+        """Return the value of the `Server-Timing` header."""
         stages = (
             ("tokenize", self.tokenize),
             ("queue", self.queue),
@@ -111,9 +111,7 @@ class ScoreResponse:
     head_mask: Annotated[
         HeadMaskInfo, Field(description="The mask that was applied, the variant's included.")
     ]
-    assignment: Annotated[
-        Assignment | None, Field(description="Null where no experiment decided the variant.")
-    ]
+    assignment: Annotated[Assignment | None, Field(description="Null if no experiment decided the variant.")]
     degraded: Annotated[
         bool, Field(description="Whether load made the service fall back to another variant.")
     ]
@@ -179,14 +177,14 @@ class ModelInfo:
     bytes: Annotated[int, Field(description="Weights in memory.")]
     sliced_bytes: Annotated[int, Field(description="Weights with dead heads cut out, cached beside them.")]
     device: Annotated[str, Field(description="What computes.")]
-    dtype: Annotated[str, Field(description="The number format that it computes in.")]
+    dtype: Annotated[str, Field(description="The number format of the computation.")]
     deterministic: Annotated[
         bool, Field(description="Whether a pair scores bitwise the same alone and in any batch.")
     ]
-    processor: Annotated[list[str], Field(description="Features of the processor that are made use of.")]
+    processor: Annotated[list[str], Field(description="Features of the processor that are used.")]
     kernels: Annotated[
         str | None,
-        Field(description="The level our compiled kernels have on this processor; null: torch computes."),
+        Field(description="The level of our compiled kernels on this processor; null: torch computes."),
     ]
     quality: Annotated[dict[str, float] | None, Field(description="Held-out metrics of the checkpoint.")]
 
@@ -236,9 +234,9 @@ class MasksResponse:
 
 @dataclass(slots=True)
 class Health:
-    """All is well; the status code says the same."""
+    """The service is live, or ready; the status code says the same."""
 
-    status: Annotated[Literal["live", "ready"], Field(description="What was asked.")]
+    status: Annotated[Literal["live", "ready"], Field(description="The state that was asked for.")]
 
 
 @dataclass(slots=True)
@@ -252,6 +250,6 @@ class ErrorDetail:
 
 @dataclass(slots=True)
 class Error:
-    """Every answer that is not a success."""
+    """The body of every answer that is not a success."""
 
     error: ErrorDetail

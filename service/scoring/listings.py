@@ -1,4 +1,4 @@
-"""The loaded models, variants and masks, as the GET routes of the same names show them."""
+"""Builds the answers of `GET /v1/models`, `/v1/variants` and `/v1/masks`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from service.scoring.catalog import BASE, Catalog
 
 
 def mask_info(mask: HeadMask) -> HeadMaskInfo:
-    """A mask as the answers name it."""
+    """Return how answers name a mask."""
     return HeadMaskInfo(mask.id, mask.spec, mask.heads_on, mask.layers * mask.heads)
 
 
 def models(classifiers: Iterable[Classifier]) -> ModelsResponse:
-    """The loaded checkpoints."""
+    """Return the answer that lists the loaded checkpoints."""
     return ModelsResponse([_model(classifier) for classifier in classifiers])
 
 
 def variants(catalog: Catalog) -> VariantsResponse:
-    """The variants of a live config, in its order."""
+    """Return the answer that lists the variants of a live config, in its order."""
     return VariantsResponse(
         catalog.config.version,
         [
@@ -48,7 +48,10 @@ def variants(catalog: Catalog) -> VariantsResponse:
 
 
 def masks(catalog: Catalog) -> MasksResponse:
-    """The masks that `@name` finds on the service's own checkpoint; the config's hide the model's."""
+    """Return the answer that lists the masks that `@name` means on the service's own checkpoint.
+
+    A mask of the config hides the model's mask of the same name.
+    """
     return MasksResponse(
         [
             MaskInfo(name, "config" if name in catalog.config.masks else "model", mask_info(mask))
