@@ -47,7 +47,7 @@ def free_port() -> int:
     """Return a free port of 127.0.0.1.
 
     It is below the ports that Linux assigns by itself (from 32768), because a server may open many sockets
-    before it listens on this port.
+    before it listens on this port. It is also below those that Ray Serve gives its replicas (from 30000).
     """
     for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):

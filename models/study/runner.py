@@ -46,7 +46,7 @@ Map = Callable[[Sequence[Part]], Iterable[tuple[int, NDArray[np.float32]]]]
 """Computes parts and yields (index of the part, logits (masks, pairs, grades) float32) in any order."""
 
 
-def compute(classifier: Classifier, part: Part) -> NDArray[np.float32]:
+def logits_of_part(classifier: Classifier, part: Part) -> NDArray[np.float32]:
     """Return a part's logits (masks, pairs, grades) float32, least relevant grade first."""
     return logits_of(classifier, classifier.tokenizer.encode(part.pairs), part.masks)
 
@@ -169,12 +169,13 @@ class Runner:
         cores = torch.get_num_threads()
         if len(parts) < 2 or cores < 2 or self.classifier.network.device.type != "cpu":
             for number, part in enumerate(parts):
-                yield number, compute(self.classifier, part)
+                yield number, logits_of_part(self.classifier, part)
             return
         pool = ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,))
         try:
             numbers = {
-                pool.submit(compute, self.classifier, part): number for number, part in enumerate(parts)
+                pool.submit(logits_of_part, self.classifier, part): number
+                for number, part in enumerate(parts)
             }
             for done in as_completed(numbers):
                 yield numbers[done], done.result()

@@ -9,9 +9,12 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
 
 EXIT_STATUS = 130
 """The exit status that shells report for a program that SIGINT ended."""
+
+SHOW_CURSOR = b"\x1b[?25h"
 
 GRACE_SECONDS = 3
 """How long temporary files and a local Ray may take to close after Ctrl-C."""
@@ -37,7 +40,7 @@ def ends_at_once(message: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         said.wait(GRACE_SECONDS)
-        os._exit(EXIT_STATUS)
+        _end()
     finally:
         signal.set_wakeup_fd(before)
         signal.signal(signal.SIGINT, handler)
@@ -54,4 +57,11 @@ def _watch(reading: int, message: str, said: threading.Event) -> None:
         print(f"\n{message}" if sys.stderr.isatty() else message, file=sys.stderr, flush=True)
         said.set()
         select.select([reading], [], [], GRACE_SECONDS)
-        os._exit(EXIT_STATUS)
+        _end()
+
+
+def _end() -> NoReturn:
+    """End the process, with the cursor visible, which a progress bar hides."""
+    if sys.stderr.isatty():
+        os.write(sys.stderr.fileno(), SHOW_CURSOR)
+    os._exit(EXIT_STATUS)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +13,7 @@ import typer
 
 from service.cli.interrupt import ends_at_once
 from service.cli.options import Data, Device, Dtype, Model
+from service.cli.terminal import Stages
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -104,10 +103,9 @@ def command(
     clf = _graded(model, device, dtype)
     effort = _effort(kind, quick)
     judged, held_out = _read(data, holdout, clf, effort, max_pairs, seed)
-    bar = Bar()
-    with _cluster(model, clf, use_ray) as remote:
+    with contextlib.closing(Stages()) as stages, _cluster(model, clf, use_ray) as remote:
         identity = identity_of(locate(model), clf)
-        runner = partial(Runner, clf, cache=out / "cache", identity=identity, progress=bar, remote=remote)
+        runner = partial(Runner, clf, cache=out / "cache", identity=identity, progress=stages, remote=remote)
         study = Study(
             classifier=clf,
             data=judged,
@@ -120,12 +118,11 @@ def command(
             margin=margin,
             model=model,
             peer=None if peer is None else Classifier.load(peer, device, dtype),
-            progress=bar,
+            progress=stages,
             effort=effort,
         )
         # The speed of a cluster is not that of this machine, so only a study here gets a forecast.
-        text = _run(kind, study, None if use_ray else bar, as_json)
-    bar.close()
+        text = _run(kind, study, None if use_ray else stages, as_json)
     print(text)
 
 
@@ -183,19 +180,19 @@ def _read(
     return judged, held_out[0] if held_out else None
 
 
-def _run(kind: Kind, study: Study, bar: Bar | None, as_json: bool) -> str:
-    """Run the study, write its report and return the text to print. bar: tells how long it will take."""
+def _run(kind: Kind, study: Study, stages: Stages | None, as_json: bool) -> str:
+    """Run the study, write its report and return the text to print. stages: tells how long it will take."""
     import json
 
-    from models.study import duration, kinds, report
+    from models.study import duration, kinds, report_files
 
-    if bar is not None:
+    if stages is not None:
         pace = duration.seconds_per_pass(study)
         plan = [(stage, work * pace) for stage, work in duration.stages(kind.value, study)]
-        bar.expect(plan, duration.in_words(duration.total(plan)))
+        stages.expect(plan, duration.in_words(duration.total(plan)))
     result = kinds.run(kind.value, study)
     before = (kinds.beside_published(result),) if result.findings else ()
-    content = report.write(study, result, (*before, *result.sections))
+    content = report_files.write(study, result, (*before, *result.sections))
     if as_json:
         return json.dumps(content, ensure_ascii=False)
     return f"{result.conclusion}\n\n{study.out / 'report.html'}"
@@ -212,66 +209,3 @@ def _cluster(model: str | None, clf: Classifier, use_ray: bool) -> Iterator[Map 
 
     with tasks.spread(str(locate(model)), str(clf.network.device), str(clf.network.dtype)) as remote:
         yield remote
-
-
-class Bar:
-    """Shows progress and the time left on standard error: one moving line on a terminal, else a line every
-    15 seconds."""
-
-    def __init__(self) -> None:
-        self._moving = sys.stderr.isatty()
-        self._what = ""
-        self._open = False
-        self._plan: list[tuple[str, float]] = []
-
-    def expect(self, plan: Sequence[tuple[str, float]], words: str) -> None:
-        """Say how long the study will take. plan: the stages with their seconds; words: the sum."""
-        self._plan = list(plan)
-        print(
-            f"This takes {words} here, by the speed of a first batch, or less if an earlier run left results "
-            "in cache/.",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def start(self, what: str, total: int) -> None:
-        """Begin the stage `what` of `total` steps."""
-        self.close()
-        names = [name for name, _ in self._plan]
-        if what in names:
-            self._plan = self._plan[names.index(what) + 1 :]
-        self._what, self._total, self._done = what, max(total, 1), 0
-        self._began = self._said = time.monotonic()
-
-    def advance(self, steps: int = 1) -> None:
-        """Count steps as done and, if it is time to, show the progress."""
-        self._done += steps
-        now = time.monotonic()
-        if now - self._said < (0.2 if self._moving else 15) and self._done < self._total:
-            return
-        if not self._moving and now - self._began < 2:
-            return
-        self._said = now
-        left = (now - self._began) * (self._total - self._done) / self._done
-        width = 28 * self._done // self._total
-        later = sum(seconds for _, seconds in self._plan)
-        line = f"{self._what}: {self._done / self._total:4.0%}, {_clock(left)} left"
-        if later:
-            line += f"; in all about {_clock(left + later)}"
-        if self._moving:
-            print(f"\r\x1b[K[{'#' * width:<28}] {line}", end="", file=sys.stderr, flush=True)
-            self._open = True
-        else:
-            print(line, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """End the moving line."""
-        if self._open:
-            print(file=sys.stderr, flush=True)
-        self._open = False
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 DELAY_S = 2.0
 """A terminal shows no bar for work that takes less."""
+
+LINE_S = 15.0
+"""Without a terminal, the progress of a long command is one line in this time."""
 
 
 @contextmanager
@@ -17,23 +26,83 @@ def progress(line: str, total: int) -> Iterator[Callable[[int], None]]:
     line: text with `{task.completed}` and `{task.total}` in it. Yields a function that takes how many of
     `total` are done.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    bar = Progress(TextColumn(line, markup=False), BarColumn(), TimeRemainingColumn(), console=console)
+    bar = _bar(line)
     task = bar.add_task("", total=total)
     began = time.monotonic()
 
     def advance(done: int) -> None:
         bar.update(task, completed=done)
-        if not console.is_terminal or time.monotonic() - began > DELAY_S:
+        if not bar.console.is_terminal or time.monotonic() - began > DELAY_S:
             bar.start()  # does nothing if it runs
 
     try:
         yield advance
     finally:
         bar.stop()
+
+
+class Stages:
+    """Shows the progress of work in stages, and the time left, on standard error.
+
+    A terminal shows a bar for each stage; anything else gets a line every LINE_S.
+    """
+
+    def __init__(self) -> None:
+        self._bar = _bar("{task.description}{task.fields[forecast]}")
+        self._plan: list[tuple[str, float]] = []
+
+    def expect(self, plan: Sequence[tuple[str, float]], words: str) -> None:
+        """Say how long the work will take. plan: the stages with their seconds; words: the sum."""
+        self._plan = list(plan)
+        print(
+            f"This takes {words} here, by the speed of a first batch, or less if an earlier run left results "
+            "in cache/.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def start(self, what: str, total: int) -> None:
+        """Begin the stage `what` of `total` steps."""
+        names = [name for name, _ in self._plan]
+        if what in names:
+            self._plan = self._plan[names.index(what) + 1 :]
+        self._what, self._total, self._done = what, max(total, 1), 0
+        self._task = self._bar.add_task(what, total=self._total, forecast="")
+        self._began = self._said = time.monotonic()
+
+    def advance(self, steps: int = 1) -> None:
+        """Count steps as done and, if it is time to, show the progress."""
+        self._done += steps
+        now = time.monotonic()
+        left = (now - self._began) * (self._total - self._done) / self._done
+        later = sum(seconds for _, seconds in self._plan)
+        forecast = f"; in all about {_clock(left + later)} left" if later else ""
+        self._bar.update(self._task, completed=self._done, forecast=forecast)
+        if now - self._began < DELAY_S:
+            return
+        if self._bar.console.is_terminal:
+            self._bar.start()
+        elif now - self._said >= LINE_S or self._done >= self._total:
+            self._said = now
+            line = f"{self._what}: {self._done / self._total:4.0%}, {_clock(left)} left{forecast}"
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """End the bar."""
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+
+def _bar(line: str) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(line, markup=False), BarColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True))
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:

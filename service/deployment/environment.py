@@ -5,14 +5,11 @@ The decision records 002, 008 and 009 in docs/decisions give the reason for each
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import random
 import resource
 import secrets
 import shlex
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +18,6 @@ from models.cores import cores
 from service.deployment import haproxy, haproxy_pages
 
 MIN_OPEN_FILES = 1024
-FREE_PORTS = range(20_000, 30_000)
 NOTICES = "HEADROOM_NOTICES"
 """Variable that names the file to which a run's processes write lines for the operator."""
 
@@ -80,19 +76,6 @@ def raise_open_files() -> int:
         except (OSError, ValueError):  # macOS reports infinity, but refuses more than a constant
             return max(soft, MIN_OPEN_FILES)
     return wanted
-
-
-def free_port() -> int:
-    """Return a TCP port on the loopback interface that was free a moment ago.
-
-    Ray opens dozens of sockets before the port is used, and one of them could take it. So the port is below
-    those that Linux assigns by itself (from 32768) and those that Serve assigns to replicas (from 30000).
-    """
-    for port in random.SystemRandom().sample(FREE_PORTS, 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise OSError(f"no free port found between {FREE_PORTS.start} and {FREE_PORTS.stop - 1}")
 
 
 def _ray(token: Path) -> Mapping[str, str]:

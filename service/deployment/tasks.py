@@ -77,9 +77,9 @@ def _next(
 
 
 def _compute(model: str, device: str, dtype: str, part: Part) -> NDArray[np.float32]:
-    from models.study.runner import compute
+    from models.study.runner import logits_of_part
 
-    return compute(_classifier(model, device, dtype), part)
+    return logits_of_part(_classifier(model, device, dtype), part)
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import yaml
 
-from service.deployment.environment import free_port
+from loadtest.beside import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 

@@ -7,4 +7,4 @@ from models.study.study import Study
 
 def run(study: Study) -> Result:
     """Return the effects of whole layers, and linear CKA and cosine of the outputs of later layers."""
-    return report.result(study, compute.compute(study))
+    return report.result(study, compute.measure(study))

@@ -36,7 +36,7 @@ class WholeLayers:
     majority: float
 
 
-def compute(study: Study) -> WholeLayers:
+def measure(study: Study) -> WholeLayers:
     """Switch whole layers off and measure quality and how much the outputs of later layers change."""
     depth = study.shape[0]
     sets = [("alone", range(k, k + 1)) for k in range(depth)]

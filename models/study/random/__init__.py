@@ -8,4 +8,4 @@ from models.study.study import Study
 
 def run(study: Study) -> Result:
     """Return curves over all layers, the lower half and the upper half, and the tests at 20 %."""
-    return report.result(study, compute.compute(study))
+    return report.result(study, compute.measure(study))

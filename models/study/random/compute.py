@@ -82,7 +82,7 @@ class RandomHeads:
     halves: Halves | None
 
 
-def compute(study: Study) -> RandomHeads:
+def measure(study: Study) -> RandomHeads:
     """Draw the curves over all layers, the lower half and the upper half, and test the change at AT."""
     layers = study.shape[0]
     ranges = [range(layers)]

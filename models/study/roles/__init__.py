@@ -7,4 +7,4 @@ from models.study.study import Study
 
 def run(study: Study) -> Result:
     """Return each head's score in every role, and the effect of switching off the leading heads of a role."""
-    return report.result(study, compute.compute(study))
+    return report.result(study, compute.measure(study))

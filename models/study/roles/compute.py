@@ -37,7 +37,7 @@ class Roles:
     pairs: int
 
 
-def compute(study: Study) -> Roles:
+def measure(study: Study) -> Roles:
     """Score every head in every role, then switch the leading heads of each role off."""
     heads = held_heads(study.classifier)
     rows = spread_over_queries(study.data.query_of, study.effort.role_pairs, study.seed)

@@ -11,4 +11,4 @@ def run(study: Study) -> Result:
 
     Raises ModelError if `data` and `holdout` share a query.
     """
-    return report.result(study, compute.compute(study))
+    return report.result(study, compute.measure(study))

@@ -17,7 +17,7 @@ from models.study.inputs import check_apart
 from models.study.search import importance, rivals
 from models.study.search.noninferiority import Verdict, compare, fixed_sequence
 from models.study.search.rivals import Rivalry
-from models.study.search.speed import Speed, measure
+from models.study.search.speed import Speed, measure_speed
 from models.study.search.tuning import tuned_scales
 from models.study.statistics import Resamples
 from models.study.study import Study
@@ -78,7 +78,7 @@ class Search:
         return _last_passed(self.tuned_verdicts)
 
 
-def compute(study: Study) -> Search:
+def measure(study: Study) -> Search:
     """Order the heads on `data` and test on `holdout`. Raises ModelError if the two share a query."""
     if study.holdout is not None:
         check_apart(study.data, study.holdout)
@@ -210,7 +210,7 @@ def _rivalry(study: Study, search: Search) -> Rivalry | None:
 def _speed(study: Study, search: Search) -> Speed | None:
     mask = None if search.chosen is None else search.plain[search.chosen].weights
     scales = None if search.chosen_tuned is None else search.tuned[search.chosen_tuned].weights
-    return None if mask is None and scales is None else measure(study, mask, scales)
+    return None if mask is None and scales is None else measure_speed(study, mask, scales)
 
 
 def _last_passed(verdicts: Sequence[Verdict]) -> int | None:

@@ -54,7 +54,7 @@ class Speed:
     rounds: int
 
 
-def measure(study: Study, mask: Matrix | None, scales: Matrix | None) -> Speed:
+def measure_speed(study: Study, mask: Matrix | None, scales: Matrix | None) -> Speed:
     """Time the intact model, `mask` at run time, and the checkpoints pruned by `mask` and by `scales`, in
     turns.
 

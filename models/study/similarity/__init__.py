@@ -8,4 +8,4 @@ from models.study.study import Study
 
 def run(study: Study) -> Result:
     """Return distances and clusters, probes, and, with a peer, the comparison of training seeds."""
-    return report.result(study, compute.compute(study))
+    return report.result(study, compute.measure(study))

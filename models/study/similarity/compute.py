@@ -68,7 +68,7 @@ class Similarity:
     pairs: int
 
 
-def compute(study: Study) -> Similarity:
+def measure(study: Study) -> Similarity:
     """Compare the heads, probe the layers and, with a peer, compare the training seeds."""
     rows = spread_over_queries(study.data.query_of, study.effort.compared_pairs, study.seed)
     heads = held_heads(study.classifier)

@@ -8,4 +8,4 @@ from models.study.study import Study
 
 def run(study: Study) -> Result:
     """Return the effect of each head on every metric, with intervals, adjusted p-values and heat maps."""
-    return report.result(study, compute.compute(study))
+    return report.result(study, compute.measure(study))

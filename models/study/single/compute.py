@@ -21,7 +21,7 @@ class SingleHeads:
     adjusted: NDArray[np.float64]
 
 
-def compute(study: Study) -> SingleHeads:
+def measure(study: Study) -> SingleHeads:
     """Switch each head off alone and compare the metrics with those of the whole model."""
     heads = held_heads(study.classifier)
     masks = [np.ones(study.shape, np.float32), *(weights_without([head], study.shape) for head in heads)]

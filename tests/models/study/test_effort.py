@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.study import duration, inputs, kinds, report
+from models.study import duration, inputs, kinds, report_files
 from models.study.effort import QUICK, left_out
 from tests.models.study.data import judged
 from tests.models.study.planted import planted_study
@@ -29,7 +29,7 @@ def test_a_quick_search_says_that_it_is_rough_and_what_it_left_out(tmp_path: Pat
     study = dataclasses.replace(planted_study(tmp_path), effort=QUICK)
 
     result = kinds.run("search", study)
-    content = report.write(study, result, result.sections)
+    content = report_files.write(study, result, result.sections)
 
     assert content["settings"]["quick"] is True
     assert len(content["path"]) == len(QUICK.shares)

@@ -10,7 +10,7 @@ import pytest
 
 from models import Classifier
 from models.study import runner
-from models.study.runner import Part, Runner, compute, identity_of
+from models.study.runner import Part, Runner, identity_of, logits_of_part
 from tests.checkpoints import write_checkpoint
 from tests.models.study.data import judged
 from tests.models.study.test_prefixes import many
@@ -27,7 +27,7 @@ class Counting:
             if self.done == self.most:
                 raise KeyboardInterrupt
             self.done += 1
-            yield number, compute(self.classifier, part)
+            yield number, logits_of_part(self.classifier, part)
 
 
 @pytest.fixture

@@ -25,6 +25,39 @@ with ends_at_once("headroom: stopped"):
 """
 
 
+BAR = """
+import sys, time
+from rich.console import Console
+from rich.progress import Progress
+from service.cli.interrupt import ends_at_once
+with ends_at_once("headroom: stopped"):
+    Progress(console=Console(stderr=True)).start()
+    print("ready", file=sys.__stdout__, flush=True)  # rich redirects the other to the bar
+    time.sleep(60)
+"""
+
+
+def test_sigint_gives_a_terminal_its_cursor_back() -> None:
+    terminal, stderr = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", BAR],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env=os.environ | {"TERM": "xterm"},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    shown = os.read(terminal, 100_000)
+    os.close(terminal)
+    os.close(stderr)
+    assert process.returncode == 130
+    assert b"headroom: stopped" in shown
+    assert 0 <= shown.rfind(b"\x1b[?25l") < shown.rfind(b"\x1b[?25h")
+
+
 def test_sigint_ends_native_code_within_seconds_with_one_line_and_130() -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", NATIVE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 
-from service.deployment.environment import free_port
+from loadtest.beside import free_port
 from service.deployment.run_directory import sweep
 from tests.service.client import score, send_raw
 from tests.service.running import DEPLOY, Server, still_there

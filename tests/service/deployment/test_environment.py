@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -36,10 +35,3 @@ def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp
     token = Path(variables["RAY_AUTH_TOKEN_PATH"])
     assert token.stat().st_mode & 0o777 == 0o600
     assert len(token.read_text()) == 64
-
-
-def test_a_free_port_is_none_that_the_system_or_serve_gives_out() -> None:
-    ports = [environment.free_port() for _ in range(50)]
-    assert all(20_000 <= port < 30_000 for port in ports)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", ports[0]))

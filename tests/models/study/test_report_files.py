@@ -11,7 +11,7 @@ import pytest
 
 from models import Classifier
 from models.quality.labelled import LabelledPair
-from models.study import kinds, plots, report
+from models.study import kinds, plots, report_files
 from models.study.base import Judged
 from models.study.result import Figure, Finding, Result, Section, Table
 from tests.models.study.data import study
@@ -45,7 +45,7 @@ def written(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     )
     rows = [LabelledPair(f"{HOSTILE} {i % 12}", "red lamp", i % 5) for i in range(60)]
     asked = study(Classifier.load(tiny_checkpoint), out, Judged.of(rows, HOSTILE))
-    report.write(asked, result, (kinds.beside_published(result), *result.sections))
+    report_files.write(asked, result, (kinds.beside_published(result), *result.sections))
     return out
 
 
