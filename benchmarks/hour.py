@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.crowd import server_memory
 from benchmarks.measure import machine
 from benchmarks.service import CONFIG
-from benchmarks.service_runs import served
+from benchmarks.service_runs import Start, served
 from loadtest import running
 from loadtest.plan import Plan
 
@@ -39,9 +39,11 @@ TRAFFIC = [
 ]
 
 
-def measure(rounds: int, period_s: float = PERIOD_S, config: Path = CONFIG) -> dict[str, Any]:
+def measure(
+    rounds: int, period_s: float = PERIOD_S, config: Path = CONFIG, start: Start = served
+) -> dict[str, Any]:
     """Return the memory of all replicas, and latency and failures, for each of `rounds` periods."""
-    with tempfile.TemporaryDirectory() as scratch, served(config, Path(scratch)) as server:
+    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch)) as server:
         plan = Plan(url=server.url, rate=RATE, duration=period_s, warmup=0.0, max_lag=0.05, traffic=TRAFFIC)
         periods = []
         for turn in range(rounds):

@@ -18,6 +18,7 @@ from benchmarks.service_runs import (
     MANY_TITLES,
     TITLES,
     Lengths,
+    Start,
     crowd,
     idle,
     memory,
@@ -36,15 +37,20 @@ LENGTHS = Lengths()
 
 
 def measure(
-    rounds: int = ROUNDS, lengths: Lengths = LENGTHS, config: Path = CONFIG, base: Path | None = None
+    rounds: int = ROUNDS,
+    lengths: Lengths = LENGTHS,
+    config: Path = CONFIG,
+    base: Path | None = None,
+    start: Start = served,
 ) -> dict[str, Any]:
     """Run all measurements of the shipped model, and saturation with the shape of BERT-base too.
 
     rounds: turns of each measurement that is compared with another.
     base: checkpoint of BERT-base's shape; None makes one with random weights.
+    start: starts each server.
     """
-    with tempfile.TemporaryDirectory() as scratch, served(config, Path(scratch)) as server:
-        plan = plan_for(server)
+    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch)) as server:
+        plan = plan_for(server, lengths)
         result: dict[str, Any] = {"machine": machine(), "rounds": rounds, "start_s": server.start_s}
         alone = ModelAlone(TITLES)
         try:
@@ -53,26 +59,26 @@ def measure(
             peak = result["saturated"]["requests_per_second"]
             result["overload"] = overload(plan, server, peak, lengths)
             result["crowd"] = crowd(plan, rounds, lengths, Requests(MANY_TITLES))
-            result["memory"] = memory(plan, server)
+            result["memory"] = memory(plan, server, lengths)
             result["path"] = request_path.measure(TITLES)
         finally:
             alone.close()
-    result["long_crowd"] = long_crowd(rounds, lengths, config)
-    result["base"] = saturated_with(base or checkpoints.checkpoint("base"), rounds, lengths, config)
+    result["long_crowd"] = long_crowd(rounds, lengths, config, start)
+    result["base"] = saturated_with(base or checkpoints.checkpoint("base"), rounds, lengths, config, start)
     return result
 
 
-def saturated_with(model: Path, rounds: int, lengths: Lengths, config: Path) -> dict[str, Any]:
+def saturated_with(model: Path, rounds: int, lengths: Lengths, config: Path, start: Start) -> dict[str, Any]:
     """Measure `saturated` on a new server with another model."""
     alone = ModelAlone(TITLES, model)
     try:
-        with tempfile.TemporaryDirectory() as scratch, served(config, Path(scratch), model) as server:
-            return saturated(plan_for(server), alone, rounds, lengths)
+        with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch), model) as server:
+            return saturated(plan_for(server, lengths), alone, rounds, lengths)
     finally:
         alone.close()
 
 
-def long_crowd(rounds: int, lengths: Lengths, config: Path) -> dict[str, Any]:
+def long_crowd(rounds: int, lengths: Lengths, config: Path, start: Start) -> dict[str, Any]:
     """Measure `crowd` with titles longer than the model's window, on one replica that all requests share."""
-    with tempfile.TemporaryDirectory() as scratch, served(config, Path(scratch), replicas=1) as server:
-        return crowd(plan_for(server), rounds, lengths, Requests(MANY_TITLES, LONG_WORDS))
+    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch), replicas=1) as server:
+        return crowd(plan_for(server, lengths), rounds, lengths, Requests(MANY_TITLES, LONG_WORDS))

@@ -7,8 +7,8 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,19 @@ CROWD_RATE = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Seconds of each measurement. fill: seconds before it, until the queue has its final length."""
+    """Seconds of each measurement.
+
+    fill: seconds before it, until the queue has its final length. max_lag: how late the load generator may
+    send a request before a run is invalid.
+    """
 
     fill: float = 3.0
     saturate: float = 6.0
     idle: float = 8.0
     overload: float = 20.0
     crowd: float = 15.0
+    memory: float = 3.0
+    max_lag: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,10 @@ class Server:
     config: Path
 
 
-def plan_for(server: Server) -> Plan:
-    return Plan(url=server.url, timeout=5.0, connections=4096, warmup=1.0, max_lag=0.05, slo="p99=1s")
+def plan_for(server: Server, lengths: Lengths) -> Plan:
+    """Return the plan that all measurements vary."""
+    lag = lengths.max_lag
+    return Plan(url=server.url, timeout=5.0, connections=4096, warmup=1.0, max_lag=lag, slo="p99=1s")
 
 
 @contextmanager
@@ -80,6 +88,10 @@ def served(
         command += f" --replicas {replicas}"
     with beside.started_server(command, url) as pid:
         yield Server(url, pid, time.monotonic() - began, own)
+
+
+Start = Callable[..., AbstractContextManager[Server]]
+"""Starts a server as `served` does, which takes the same arguments."""
 
 
 def saturated(plan: Plan, alone: ModelAlone, rounds: int, lengths: Lengths) -> dict[str, Any]:
@@ -200,9 +212,9 @@ def crowd(plan: Plan, rounds: int, lengths: Lengths, long: Requests) -> dict[str
     }
 
 
-def memory(plan: Plan, server: Server) -> dict[str, Any]:
+def memory(plan: Plan, server: Server, lengths: Lengths) -> dict[str, Any]:
     """Measure how much a replica's memory grows when a live config adds a variant with another mask."""
-    traffic = plan.changed(rate=10.0, duration=3.0)
+    traffic = plan.changed(rate=10.0, duration=lengths.memory)
     running.run(traffic.changed(traffic=[{"titles": TITLES}]))
     before = server_memory(server.pid)
     text = server.config.read_text("utf-8")

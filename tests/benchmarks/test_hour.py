@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import hour
+from benchmarks.service_runs import Start
 
 
 def period(mebibytes: int, **errors: int) -> dict[str, Any]:
@@ -23,8 +24,8 @@ FLAT: dict[str, Any] = {
 
 
 @pytest.mark.slow
-def test_a_short_run_has_a_line_for_each_period() -> None:
-    result = hour.measure(2, period_s=2.0)
+def test_a_short_run_has_a_line_for_each_period(start: Start) -> None:
+    result = hour.measure(2, period_s=2.0, start=start)
 
     assert all(measured["bytes"] > 2**20 and measured["ok"] > 0 for measured in result["periods"])
     first, last = (measured["bytes"] for measured in result["periods"])

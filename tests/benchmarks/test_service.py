@@ -7,12 +7,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from benchmarks import request_path, service
 from benchmarks.crowd import Requests
-from benchmarks.service_runs import LONG_WORDS, MANY_TITLES, Lengths
+from benchmarks.service_runs import LONG_WORDS, MANY_TITLES, Lengths, Start
 
 FINE: dict[str, Any] = {
     "machine": "a machine",
@@ -77,9 +76,13 @@ FINE: dict[str, Any] = {
 
 
 @pytest.mark.slow
-def test_a_short_run_has_every_row_and_stops_what_it_started(tiny_checkpoint: Path) -> None:
-    lengths = Lengths(fill=0.5, saturate=1.0, idle=1.0, overload=2.0, crowd=2.0)
-    result = service.measure(1, lengths, base=tiny_checkpoint)
+def test_a_short_run_has_every_row(
+    start: Start, small_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server of all measurements is the same one here; `start` tests that it is stopped."""
+    monkeypatch.setattr(request_path, "TIMES", 2)
+    lengths = Lengths(fill=0.5, saturate=1.0, idle=0.5, overload=2.0, crowd=1.0, memory=1.0, max_lag=math.inf)
+    result = service.measure(1, lengths, base=small_checkpoint, start=start)
 
     assert result.keys() == FINE.keys()
     assert result["overload"]["ok"] > 0
@@ -97,8 +100,6 @@ def test_a_short_run_has_every_row_and_stops_what_it_started(tiny_checkpoint: Pa
     assert not_finite == (set() if refused else {"refused_p50_ms", "refused_p99_ms"})
     assert service.as_markdown(result).count("\n|") == 2 + 10 + 2 + 7
     assert isinstance(service.missed(result), list)
-    left = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
-    assert not any("headroom serve" in line or "ray" in line for line in left)
 
 
 def test_the_parts_of_a_request_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -32,7 +33,7 @@ LIVE: dict[str, Any] = {
 class Server:
     """`headroom serve` on a free port with a config file of its own.
 
-    replicas: None leaves their number to the machine.
+    replicas: None leaves their number to the machine. start_s: how long it took to get ready.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class Server:
         self.config = directory / "serve.yaml"
         self._errors = directory / "stderr"
         self.write_config(live, arguments)
+        self.start_s = math.inf
+        self._began = time.monotonic()
         command = [Path(sys.executable).with_name("headroom"), "serve", "--config", self.config]
         command += ["--port", str(self.port), "--model", model, "--device", "cpu"]
         if replicas is not None:
@@ -78,9 +81,11 @@ class Server:
         self.config.write_text(yaml.safe_dump(document))
 
     def wait_until_ready(self) -> str:
-        """Blocks until the line with the URL; returns it. Empty where the process ended instead."""
+        """Wait for the line with the URL and return it; it is empty if the process ended instead."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        line = self.process.stdout.readline().strip()
+        self.start_s = time.monotonic() - self._began
+        return line
 
     @property
     def stderr(self) -> str:
@@ -136,7 +141,7 @@ class Server:
         self.process.stdout.close()
 
 
-def still_there(processes: list[psutil.Process], timeout_s: float = 5.0) -> list[str]:
+def still_there(processes: list[psutil.Process], timeout_s: float = 30.0) -> list[str]:
     """Command lines of those that have not ended within the timeout."""
     _, alive = psutil.wait_procs(processes, timeout=timeout_s)
     return [" ".join(process.cmdline())[:80] for process in alive if process.status() != psutil.STATUS_ZOMBIE]

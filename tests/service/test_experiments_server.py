@@ -18,9 +18,16 @@ from tests.service.experimenting import config, exposed
 from tests.service.running import Server
 
 
-@pytest.fixture
-def own_server(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path, tiny_checkpoint)
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server keeps its config and its state."""
+    return tmp_path_factory.mktemp("experiments")
+
+
+@pytest.fixture(scope="module")
+def own_server(tiny_checkpoint: Path, directory: Path) -> Iterator[Server]:
+    """A service with an experiment. The last test stops it."""
+    server = Server(directory, tiny_checkpoint)
     try:
         assert server.wait_until_ready(), server.stderr
         server.write_config(config())
@@ -59,9 +66,9 @@ async def ask(server: Server, unit: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 async def test_a_killed_replica_loses_no_more_than_was_buffered_and_its_successor_undoes_nothing(
-    own_server: Server, tmp_path: Path
+    own_server: Server, directory: Path
 ) -> None:
-    server, url = own_server, f"sqlite:///{tmp_path / 'state/headroom/experiments.db'}"
+    server, url = own_server, f"sqlite:///{directory / 'state/headroom/experiments.db'}"
     replica = server.replica()
     for number in range(40):
         assert (await ask(server, f"user-{number}"))["assignment"]["experiment"] == "prune20"
@@ -103,14 +110,14 @@ async def test_a_killed_replica_loses_no_more_than_was_buffered_and_its_successo
 
 @pytest.mark.slow
 async def test_the_last_good_config_outlives_a_restart(
-    own_server: Server, tiny_checkpoint: Path, tmp_path: Path
+    own_server: Server, tiny_checkpoint: Path, directory: Path
 ) -> None:
     before = (await send_raw(own_server.port, request("GET", "/v1/experiments"))).json
     wrong = config(traffic=2.0)
     own_server.write_config(wrong)
     assert "traffic" in own_server.wait_for_line("config refused")
     assert own_server.stop() == 0
-    again = Server(tmp_path, tiny_checkpoint, live=wrong)
+    again = Server(directory, tiny_checkpoint, live=wrong)
     try:
         assert again.wait_until_ready(), again.stderr
         assert "traffic" in again.wait_for_line("the last good one")

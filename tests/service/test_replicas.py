@@ -1,4 +1,4 @@
-"""A real `headroom serve` with two replicas, as a machine with two cores gets unasked."""
+"""A real `headroom serve` with two replicas."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from ray._private.services import JEMALLOC_SO
 
-from models.cores import cores
-from service.deployment import machine
 from service.experiments.storage.store import Store
 from tests.service.client import Answer, request, score, send_raw
 from tests.service.experimenting import config
@@ -165,22 +163,12 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     assert not list(directory.glob(f"*_{victim.pid}.db"))
     assert await counted(two) >= before + len(fine) - len(clients)  # now from what was added up
     assert {answer.status for _, answer in after} <= {0, 200, 503}
-    # Lost is what the dead one had in hand, and refused what it was given before the front had noticed.
-    assert all(answer.status == 200 for at, answer in after if at > killed + 1)
-    assert len(after) - len(fine) <= 0.05 * len(after)
+    # A client loses what the dead one had in hand, and is refused until the front, which checks every second,
+    # has noticed.
+    assert all(answer.status == 200 for at, answer in after if at > killed + 2)
+    assert len(after) - len(fine) <= len(clients) + 0.05 * len(after)
     assert max(answer.seconds for answer in fine) < 5
     deadline = time.monotonic() + 20
     while len(two.replicas()) != 2 or victim in two.replicas():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.1)
-
-
-@pytest.mark.slow
-def test_unasked_there_are_as_many_as_the_machine_has_cores(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    server = Server(tmp_path, tiny_checkpoint, replicas=None)
-    try:
-        assert server.wait_until_ready(), server.stderr
-        assert len(server.replicas()) == machine.replicas(cores(), gpus=0)
-        assert server.stop() == 0
-    finally:
-        server.kill()

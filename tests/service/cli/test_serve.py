@@ -20,6 +20,8 @@ import pytest
 import torch
 
 from loadtest.beside import free_port
+from models.cores import cores
+from service.deployment import machine
 from service.deployment.run_directory import sweep
 from tests.service.client import score, send_raw
 from tests.service.running import DEPLOY, Server, still_there
@@ -30,8 +32,8 @@ HEADROOM = Path(sys.executable).with_name("headroom")
 @pytest.fixture
 def own_server(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
     """A service that the test may end."""
-    # Small batches and a long queue: twenty large requests keep it busy for seconds.
-    limits = {"max_batch_tokens": 64, "max_queue_tokens": 1_000_000}
+    # Small batches and a long queue: twenty large requests keep it busy for seconds, or longer if it is slow.
+    limits = {"max_batch_tokens": 64, "max_queue_tokens": 1_000_000, "request_timeout_s": 30}
     server = Server(tmp_path, tiny_checkpoint, host="0.0.0.0", **limits)
     try:
         yield server
@@ -89,15 +91,23 @@ def tokens(processes: list[psutil.Process]) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_reaches_the_whole_terminal_group_and_the_second_one_stops_at_once(own_server: Server) -> None:
-    assert own_server.wait_until_ready(), own_server.stderr
-    processes = own_server.family()
-    assert {Path(token).stat().st_mode & 0o777 for token in tokens(processes)} == {0o600}
-    os.killpg(own_server.process.pid, signal.SIGINT)
-    own_server.wait_for_line("stopping")
-    os.killpg(own_server.process.pid, signal.SIGINT)
-    assert own_server.process.wait(5) == 130
-    assert still_there(processes) == []
+def test_unasked_each_core_has_a_replica_and_the_second_ctrl_c_stops_them_at_once(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """The signal reaches the terminal's whole process group. A first one alone would let requests finish."""
+    server = Server(tmp_path, tiny_checkpoint, replicas=None)
+    try:
+        assert server.wait_until_ready(), server.stderr
+        assert len(server.replicas()) == machine.replicas(cores(), gpus=0)
+        processes = server.family()
+        assert {Path(token).stat().st_mode & 0o777 for token in tokens(processes)} == {0o600}
+        os.killpg(server.process.pid, signal.SIGINT)
+        server.wait_for_line("stopping")
+        os.killpg(server.process.pid, signal.SIGINT)
+        assert server.process.wait(30) == 130
+        assert still_there(processes) == []
+    finally:
+        server.kill()
 
 
 @pytest.mark.slow
@@ -107,7 +117,7 @@ def test_a_driver_that_is_killed_takes_everything_with_it(own_server: Server) ->
     agents = [process for process in processes if "Agent" in " ".join(process.cmdline())]
     own_server.process.kill()
     # Ray's two agents try to tell their dead head for up to a minute, then end as well.
-    assert still_there([process for process in processes if process not in agents], timeout_s=15) == []
+    assert still_there([process for process in processes if process not in agents]) == []
     for agent in agents:
         agent.kill()
 
@@ -128,7 +138,8 @@ async def test_without_haproxy_serves_own_proxy_does(
         server.replica().kill()
         lost += [asyncio.create_task(send_raw(server.port, score(1))) for _ in range(5)]
         for answer in await asyncio.gather(*lost):
-            assert answer.status in (0, 200, 429, 503)  # 429: on a slow machine 5,000 titles are too many
+            # On a slow machine 5,000 titles may be too many (429), and the successor may come too late (504).
+            assert answer.status in (0, 200, 429, 503, 504)
             assert answer.status != 503 or answer.json["error"]["type"] == "replica_lost"
             assert answer.seconds < 15
         assert server.stop() == 0
@@ -164,7 +175,9 @@ def test_weights_that_cannot_be_read_fail_in_one_line(tmp_path: Path, tiny_check
     torn = Path(shutil.copytree(tiny_checkpoint, tmp_path / "torn"))
     weights = torn / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
-    failed = headroom("serve", "--model", torn, "--port", str(free_port()))
+    # Serve starts each replica three times before it gives up; once says as much.
+    once = {"RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1"}
+    failed = headroom("serve", "--model", torn, "--replicas", "1", "--port", str(free_port()), **once)
     assert failed.returncode == 1
     assert failed.stdout == ""
     reason = failed.stderr.splitlines()[-1]
