@@ -1,0 +1,40 @@
+"""Links between the pages of the repository: the file exists, and so does the heading."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=False)
+PAGES = LISTED.stdout.split()
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub makes anchors of them."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ +(.*?) *$", text, flags=re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.skipif(not PAGES, reason="not a git checkout")
+def test_links_lead_to_files_and_headings_that_exist() -> None:
+    broken = []
+    for name in PAGES:
+        page = ROOT / name
+        for link in LINK.findall(CODE.sub("", page.read_text("utf-8"))):
+            path, _, anchor = link.partition("#")
+            if ":" in path:
+                continue  # another site
+            target = page.parent / path if path else page
+            if not target.exists():
+                broken.append(f"{name}: {link}: no such file")
+            elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+                broken.append(f"{name}: {link}: no such heading")
+    assert broken == []
