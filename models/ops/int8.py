@@ -4,9 +4,8 @@ An input x is quantized to q = clamp(round(x·multiplier + shift), 0, 255). The 
 for each row of W. Sums are exact in int32. The output is bfloat16 or float32, or quantized again if the next
 consumer is a product; LayerNorm, softmax and residuals never see 8 bits.
 
-`torch.ops.onednn.qlinear_pointwise` is private to torch. It is used only on the torch release on which it was
-checked, with VNNI (without it oneDNN's 16-bit sums may overflow), and after a self-test. Everywhere else
-float32 products of the same integers give the same answers, slower.
+Without the integer products (`models.ops.integer_products`), float32 products of the same integers give the
+same answers, slower.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.cpu import CHECKED_TORCH, FUSED
+from models.ops.cpu import FUSED
+from models.ops.integer_products import has_integer_products, operator
 from models.ops.kernel_library import fitting
 from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
 
@@ -117,7 +117,7 @@ class Int8Linear(Linear):
         arguments = (quantized, scale, zero_point, self._weight, self._scale, self._weight_zero_points)
         if residual is not None and self.activation == "none":
             # "sum" writes into its argument; copying first is still cheaper than "add", which does not.
-            y: Tensor = _operator().binary(
+            y: Tensor = operator().binary(
                 *(*arguments, residual if overwrite else residual.clone(), self._bias),
                 *(1.0, 0, self.dtype, 1.0, 0, "sum", 1.0, "none", [], ""),
             )
@@ -126,7 +126,7 @@ class Int8Linear(Linear):
         dtype, out_scale, out_zero_point = self.dtype, 1.0, 0
         if self.target is not None:
             dtype, out_scale, out_zero_point = torch.uint8, self.target.scale, self.target.zero_point
-        y = _operator()(*arguments, self._bias, out_scale, out_zero_point, dtype, name, [], algorithm)
+        y = operator()(*arguments, self._bias, out_scale, out_zero_point, dtype, name, [], algorithm)
         return y if residual is None else y.add_(residual)
 
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -256,45 +256,7 @@ def quantize_by_torch(
 
 
 @functools.cache
-def has_integer_products() -> bool:
-    """Return whether oneDNN's integer products work here and agree with float products of the integers."""
-    if not torch.__version__.startswith(CHECKED_TORCH) or not torch.backends.mkldnn.enabled:
-        return False
-    if not torch.cpu._is_vnni_supported():
-        return False
-    generator = torch.Generator().manual_seed(0)
-    quantized = torch.randint(0, 256, (16, 48), generator=generator).to(torch.uint8)
-    weight = torch.randint(-127, 128, (32, 48), generator=generator).to(torch.int8)
-    scale, bias, residual = (torch.rand(n, generator=generator) for n in ((32,), (32,), (16, 32)))
-    scale, zeros = scale / 100, torch.zeros(32, dtype=torch.int64)
-    exact = F.linear(quantized.float() - ZERO_POINT, weight.float()) * scale + bias
-    try:
-        packed = torch.ops.onednn.qlinear_prepack(weight, None)
-        agree = torch.equal(packed.to_dense().t(), weight)
-        call = (quantized, 1.0, ZERO_POINT, packed, scale, zeros)
-        for dtype in (torch.float32, torch.bfloat16):
-            fused = _operator().binary(
-                *(*call, residual.to(dtype, copy=True), bias, 1.0, 0, dtype),
-                *(1.0, 0, "sum", 1.0, "none", [], ""),
-            )
-            tolerance = 1e-5 if dtype == torch.float32 else 1e-2
-            agree &= torch.allclose(fused.float(), exact + residual, rtol=tolerance, atol=tolerance)
-        for activation, (name, algorithm) in FUSED.items():
-            fused = _operator()(*call, bias, 0.25, 9, torch.uint8, name, [], algorithm)
-            expected = torch.round(activate(exact, activation) / 0.25).add_(9).clamp_(0, 255)
-            agree &= bool((fused.float() - expected).abs().max() <= 1)
-    except (RuntimeError, AttributeError):
-        return False
-    return agree
-
-
-@functools.cache
 def _wraps() -> bool:
     """Return whether converting up to 255 to int8 keeps the last 8 bits; that conversion is vectorised."""
     values = torch.arange(256, dtype=torch.float32).repeat(3) + 0.25
     return torch.equal(values.to(torch.int8).view(torch.uint8), values.to(torch.uint8))
-
-
-@functools.cache
-def _operator() -> torch._ops.OpOverloadPacket:
-    return torch.ops.onednn.qlinear_pointwise

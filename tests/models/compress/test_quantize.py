@@ -20,8 +20,8 @@ from transformers.utils import logging
 from models import Classifier, HeadMask, ModelError, UnsupportedCheckpoint
 from models.compress.prune import prune
 from models.compress.quantize import quantize
-from models.ops import int8 as int8_ops
-from models.ops.int8 import has_integer_products
+from models.ops import integer_products
+from models.ops.integer_products import has_integer_products
 from tests.checkpoints import WORDS, write_checkpoint
 
 PREFIX = "bert.encoder.layer.1."
@@ -57,7 +57,7 @@ def copied(int8_checkpoint: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def _plain_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     has_integer_products.cache_clear()
-    monkeypatch.setattr(int8_ops, "CHECKED_TORCH", "1.0.")
+    monkeypatch.setattr(integer_products, "CHECKED_TORCH", "1.0.")
     yield
     has_integer_products.cache_clear()
 
@@ -201,7 +201,7 @@ def test_deterministic_scores_are_the_same_bits_in_any_batch(int8_checkpoint: Pa
 def test_another_processor_gives_the_same_answers(int8_checkpoint: Path) -> None:
     plain = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
     has_integer_products.cache_clear()
-    int8_ops.CHECKED_TORCH = "2.13."
+    integer_products.CHECKED_TORCH = "2.13."
     fused = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
 
     np.testing.assert_allclose(plain, fused, atol=0.02 * np.abs(plain).max())

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from models.ops import int8
-from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale, has_integer_products
+from models.ops import integer_products
+from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
+from models.ops.integer_products import has_integer_products
 from models.ops.torch import activate
 
 
@@ -16,7 +17,7 @@ from models.ops.torch import activate
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     has_integer_products.cache_clear()
     if request.param == "plain torch":
-        monkeypatch.setattr(int8, "CHECKED_TORCH", "1.0.")
+        monkeypatch.setattr(integer_products, "CHECKED_TORCH", "1.0.")
     elif not has_integer_products():
         pytest.skip("this processor has no VNNI, or this torch is not the checked one")
     yield
@@ -135,7 +136,7 @@ def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -
             return torch.zeros(16, 32)
 
     has_integer_products.cache_clear()
-    monkeypatch.setattr(int8, "_operator", Wrong)
+    monkeypatch.setattr(integer_products, "operator", Wrong)
     assert not has_integer_products()
     has_integer_products.cache_clear()
 
