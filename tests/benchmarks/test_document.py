@@ -28,7 +28,7 @@ def test_a_section_replaces_its_own_part_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("features", "replaced"), [(["avx2", "amx"], "tiles"), (["avx2"], "plain"), ([], "plain")]
 )
-def test_what_a_processor_with_amx_measures_is_kept_apart_where_it_has_a_place(
+def test_results_with_amx_go_to_a_place_of_their_own_if_there_is_one(
     features: list[str], replaced: str, tmp_path: Path
 ) -> None:
     text = "<!-- a: begin -->\nplain\n<!-- a: end -->\n"

@@ -59,7 +59,7 @@ def test_a_run_measures_ours_and_transformers_on_the_same_weights(tiny: str) -> 
     assert len(engines.missed(result)) == len(engines.TARGETS)  # none of the shapes with targets was there
 
 
-def test_an_engine_that_cannot_be_had_is_named_with_its_reason(tmp_path: Path) -> None:
+def test_an_engine_that_is_not_available_is_named_with_its_reason(tmp_path: Path) -> None:
     with started({"abacus": "ours"}, tmp_path, tmp_path / "none.json") as (running, missing):
         assert running == {}
     assert missing == {"abacus": "ModuleNotFoundError: No module named 'benchmarks.peers.abacus'"}
@@ -75,7 +75,7 @@ def test_an_engine_that_cannot_be_had_is_named_with_its_reason(tmp_path: Path) -
         ("OpenVINO int8 [latency]", False),
     ],
 )
-def test_what_has_heads_off_is_left_out_with_an_engine_that_is_wrong(name: str, expected: bool) -> None:
+def test_a_wrong_engine_is_left_out_together_with_its_masked_forms(name: str, expected: bool) -> None:
     assert engines.is_of({"ours int8", "onnxruntime fp32 [fused]"}, name) is expected
 
 
@@ -91,7 +91,7 @@ class Fixed:
         return [9.0] * (calls > 1) + [self.seconds[engine]] * max(1, calls - 1), np.zeros((1, 2))
 
 
-def test_of_several_settings_the_fastest_is_measured_and_turns_go_batch_by_batch() -> None:
+def test_the_fastest_setting_is_measured_and_engines_take_turns_batch_by_batch() -> None:
     worker = Fixed({"a [x]": 2.0, "a [y]": 1.0, "b": 3.0})
     sides: dict[str, Worker] = dict.fromkeys(worker.seconds, worker)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from benchmarks.simulation import CORE_TOKENS_PER_S, PASS_S, TITLE_TOKENS
 ONE_BY_ONE = policies.WORKLOADS["20 titles, one request after the other"]
 
 
-def test_a_request_alone_takes_what_the_device_takes_for_it_in_every_run() -> None:
+def test_a_lone_request_takes_as_long_as_the_device_in_every_run() -> None:
     figures = policies.play(ONE_BY_ONE, rounds=1)
     half = PASS_S + 10 * TITLE_TOKENS / CORE_TOKENS_PER_S
     assert figures["small_p50_ms"] == figures["small_p99_ms"] == pytest.approx(1000 * half, abs=0.1)
@@ -18,7 +18,7 @@ def test_a_request_alone_takes_what_the_device_takes_for_it_in_every_run() -> No
     assert policies.play(ONE_BY_ONE, rounds=1) == figures
 
 
-def test_switching_a_policy_off_changes_what_it_is_for_and_ends_with_the_run() -> None:
+def test_a_policy_is_off_for_one_run_and_its_figure_changes() -> None:
     both_cores = policies.play(ONE_BY_ONE, rounds=1)
     one_batch = policies.play(ONE_BY_ONE, rounds=1, policy_off="splitting")
     assert one_batch["small_p99_ms"] > 1.2 * both_cores["small_p99_ms"]

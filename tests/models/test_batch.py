@@ -84,7 +84,7 @@ def test_groups_are_made_once() -> None:
     ("count", "filled"),
     [(1, 16), (16, 16), (17, 32), (500, 512), (1023, 1024), (1025, 1056), (2049, 2112), (16_385, 16_896)],
 )
-def test_sizes_come_again_and_cost_little(count: int, filled: int) -> None:
+def test_filled_sizes_repeat_and_add_few_tokens(count: int, filled: int) -> None:
     assert filled_size(count) == filled
 
 

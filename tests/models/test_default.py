@@ -34,7 +34,7 @@ def test_it_has_the_source_studys_geometry_and_five_grades(clf: Classifier) -> N
     assert clf.quality is not None
 
 
-def test_its_proven_masks_come_with_it(clf: Classifier) -> None:
+def test_the_proven_masks_are_shipped_with_the_model(clf: Classifier) -> None:
     assert {name: mask.heads_on for name, mask in clf.stored_masks.items()} == {
         "pruned20": 115,
         "pruned60": 58,

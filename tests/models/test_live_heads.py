@@ -81,7 +81,7 @@ def test_a_mask_that_comes_once_copies_no_weights() -> None:
     assert cache.nbytes == 0
 
 
-def test_a_set_that_comes_again_is_cut_and_one_that_is_sure_to_come_at_once() -> None:
+def test_a_set_is_cut_when_it_comes_again_or_at_once_if_that_is_certain() -> None:
     cache, whole = SlicedCache(10**9), module()
     assert cache.get(0, whole, (0, 1)) is None
     assert cache.get(0, whole, (2,)) is None
@@ -109,7 +109,7 @@ def test_the_cache_keeps_to_its_bound_and_drops_the_least_recently_used() -> Non
     assert cache.nbytes <= 2 * size
 
 
-def test_more_masks_in_turns_than_the_cache_holds_cut_nothing_and_drive_nothing_out() -> None:
+def test_more_masks_in_turns_than_the_cache_holds_cut_nothing_and_evict_nothing() -> None:
     whole = module()
     cache = SlicedCache(2 * whole.cut((0, 1)).nbytes)
     kept = cache.get(9, whole, (0, 1), at_once=True)

@@ -225,7 +225,7 @@ def test_a_megabyte_of_text_takes_no_seconds(tokenizer: PairTokenizer, piece: st
     assert len(pair) <= 64
 
 
-def test_what_stands_behind_megabytes_of_nothing_is_still_read(tokenizer: PairTokenizer) -> None:
+def test_text_after_megabytes_of_spaces_is_still_read(tokenizer: PairTokenizer) -> None:
     pair = tokenizer.encode([("lamp", " \0" * 100_000 + "red")])[0]
 
     assert tokenizer.tokens(pair)[-2:] == ["red", "[SEP]"]

@@ -207,7 +207,7 @@ def test_another_processor_gives_the_same_answers(int8_checkpoint: Path) -> None
     np.testing.assert_allclose(plain, fused, atol=0.02 * np.abs(plain).max())
 
 
-def test_what_is_there_is_never_overwritten_or_quantized_twice(
+def test_existing_files_are_never_overwritten_and_int8_is_never_quantized_again(
     tiny_checkpoint: Path, int8_checkpoint: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("keep me")

@@ -37,7 +37,7 @@ def as_floats(product: QuantizedMap, steps: torch.Tensor, zero: int, scale: floa
 @pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 3, 64])
-def test_numbers_in_numbers_out_with_and_without_residual(dtype: torch.dtype, rows: int) -> None:
+def test_floats_in_and_floats_out_with_and_without_residual(dtype: torch.dtype, rows: int) -> None:
     product = random_map(24, 40)
     scale, offset = torch.rand(40) / 20 + 0.01, torch.randn(40)
     x, residual = torch.randn(rows, 40).to(dtype), torch.randn(rows, 24).to(dtype)
@@ -60,7 +60,7 @@ def test_numbers_in_numbers_out_with_and_without_residual(dtype: torch.dtype, ro
 
 @pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh", "relu"])
-def test_steps_pass_from_one_product_to_the_next(activation: str) -> None:
+def test_quantized_values_pass_from_one_product_to_the_next(activation: str) -> None:
     between = TensorScale(0.02, 9)
     first, second = random_map(48, 40), random_map(24, 48)
     x = torch.randn(17, 40)
@@ -77,7 +77,7 @@ def test_steps_pass_from_one_product_to_the_next(activation: str) -> None:
 
 
 @pytest.mark.usefixtures("_way")
-def test_weight_and_bias_show_the_float_map_that_is_stood_for() -> None:
+def test_weight_and_bias_are_those_of_the_float_map() -> None:
     scale, offset = torch.rand(40) / 20 + 0.01, torch.randn(40)
     ours = Int8Linear(random_map(24, 40), dtype=torch.float32, source=ChannelScale(scale, offset))
     on_a_step = torch.randint(-127, 127, (5, 40)) * scale + offset
@@ -119,7 +119,7 @@ def test_a_row_is_the_same_bits_alone_and_among_others() -> None:
         assert torch.equal(ours(x[:rows]), whole[:rows])
 
 
-def test_far_outliers_stop_at_the_last_step() -> None:
+def test_outliers_are_clamped_to_the_range() -> None:
     ours = Int8Linear(random_map(4, 3), dtype=torch.float32, source=ChannelScale())
     assert ours.quantize(torch.tensor([[-1e9, 0.4, 1e9], [-127.6, -0.6, 126.6]]))[0].tolist() == [
         [0, 128, 255],

@@ -69,7 +69,7 @@ def attended(projected: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
     return out
 
 
-def test_they_compute_on_this_machine() -> None:
+def test_the_kernels_work_on_this_machine() -> None:
     """The processor has AVX2 and there is a compiler; else `make test` would try only torch's way."""
     assert kernel_library.levels(), "no AVX2: run the tests on another processor"
     assert kernel_library.best() is not None, "the C++ compiler does not compile them"
@@ -77,7 +77,7 @@ def test_they_compute_on_this_machine() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "size"), [(12, 16), (3, 32), (2, 48), (12, 64), (1, 80), (1, 128)])
-def test_attention_is_torchs(ours: Kernels, dtype: torch.dtype, heads: int, size: int) -> None:
+def test_attention_equals_torchs(ours: Kernels, dtype: torch.dtype, heads: int, size: int) -> None:
     projected, offsets = packed(LENGTHS, heads, size, dtype)
     weights = torch.rand(len(LENGTHS), heads, generator=torch.Generator().manual_seed(1))
 
@@ -143,7 +143,7 @@ def test_scores_far_apart_and_empty_sequences(ours: Kernels) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 192), (4, 768), (61, 48), (128, 1024)])
-def test_layer_norm_is_torchs(ours: Kernels, dtype: torch.dtype, rows: int, width: int) -> None:
+def test_layer_norm_equals_torchs(ours: Kernels, dtype: torch.dtype, rows: int, width: int) -> None:
     generator = torch.Generator().manual_seed(rows)
     x = (torch.randn(rows, width, generator=generator) * 3 + 20).to(dtype)  # a mean far from 0
     weight, bias = torch.randn(2, width, generator=generator).to(dtype)
@@ -167,7 +167,7 @@ def test_bfloat16_is_rounded_to_the_nearest_even(ours: Kernels) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_steps_are_torchs(ours: Kernels, dtype: torch.dtype) -> None:
+def test_quantized_values_equal_torchs(ours: Kernels, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     x = (torch.randn(37, 48, generator=generator) * 90).to(dtype)
     multiplier, shift = torch.rand(2, 48, generator=generator)
@@ -188,7 +188,7 @@ def test_steps_are_torchs(ours: Kernels, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_rows_that_no_step_can_hold_are_named(ours: Kernels, dtype: torch.dtype, value: float) -> None:
+def test_rows_with_nan_or_infinity_are_reported(ours: Kernels, dtype: torch.dtype, value: float) -> None:
     x = torch.full((37, 48), 3e38).to(dtype)  # large, but finite
     x[5, 0] = x[36, 47] = value
     for factors in ((torch.ones(48), torch.zeros(48)), (None, None)):
@@ -214,7 +214,7 @@ def test_networks_give_the_same_scores_with_and_without(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 16), (torch.float32, 24)])
-def test_what_they_cannot_is_left_to_torch(dtype: torch.dtype, size: int) -> None:
+def test_torch_computes_what_the_kernels_cannot(dtype: torch.dtype, size: int) -> None:
     assert kernel_library.fitting(dtype, size) is None
 
 

@@ -94,7 +94,7 @@ def test_an_effect_on_two_queries_still_has_a_finite_interval() -> None:
         assert interval.low < found.value < 0
 
 
-def test_no_change_at_all_is_an_interval_of_nothing() -> None:
+def test_no_change_has_an_interval_of_zero_width() -> None:
     before, _ = population(np.random.default_rng(5), 30)
     for found in change(before, before, with_data(resample(30, 200, 0))):
         assert found.interval().low == found.value == found.interval().high == 0
@@ -114,7 +114,7 @@ def test_a_relative_change_is_relative_to_the_resampled_base() -> None:
     assert (counts * relative.influences).sum(1) == pytest.approx(0, abs=1e-9)
 
 
-def test_a_change_relative_to_nothing_is_undefined_not_endless() -> None:
+def test_a_change_relative_to_zero_is_undefined_not_infinite() -> None:
     counts = with_data(resample(12, 50, 0))
     zero = Draws(np.zeros(51), np.zeros((51, 12)))
     some = Draws(np.ones(51), np.ones((51, 12)))

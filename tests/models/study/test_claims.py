@@ -20,7 +20,7 @@ def findings() -> tuple[Finding, ...]:
     )
 
 
-def test_what_the_shipped_models_making_decides_is_built_in_and_not_found(tmp_path: Path) -> None:
+def test_claims_that_the_training_decides_are_built_in_not_found(tmp_path: Path) -> None:
     study: Study = planted_study(tmp_path, queries=3, titles=3)
 
     other = claims.scored(findings(), study)

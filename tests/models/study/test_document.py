@@ -52,7 +52,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_findings_stand_between_the_marks_and_nothing_else_changes(run: Path, tmp_path: Path) -> None:
+def test_only_the_text_between_the_marks_changes(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "head-studies.md"
     page.write_text(f"# Ours\n\nA person's words.\n{BEGIN}\nold\n{END}\nMore of them.\n", encoding="utf-8")
     old = tmp_path / "head-studies" / "gone.png"

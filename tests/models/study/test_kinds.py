@@ -35,7 +35,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return study(Classifier.load(directory, dtype="float32"), directory, judged(queries=16))
 
 
-def test_heads_that_do_nothing_change_nothing_and_others_as_evaluated_alone(asked: Study) -> None:
+def test_idle_heads_change_nothing_and_others_what_an_evaluation_says(asked: Study) -> None:
     result = single.run(asked)
     rows = {(row["layer"], row["head"]): row for row in result.json["heads"]}
     assert len(rows) == 12

@@ -55,7 +55,7 @@ def test_a_stopped_run_computes_only_what_is_missing(classifier: Classifier, tmp
     assert third.done == 0
 
 
-def test_a_part_cut_short_on_disk_is_computed_again(classifier: Classifier, tmp_path: Path) -> None:
+def test_a_truncated_cache_file_is_computed_again(classifier: Classifier, tmp_path: Path) -> None:
     masks = many(3, 4)
     expected = Runner(classifier, judged(), cache=tmp_path).logits(masks)
     broken = sorted(tmp_path.glob("*.npy"))[:2]
@@ -68,7 +68,7 @@ def test_a_part_cut_short_on_disk_is_computed_again(classifier: Classifier, tmp_
     assert counting.done == 2
 
 
-def test_other_weights_or_data_never_meet_old_results(
+def test_cached_results_of_other_weights_or_data_are_not_used(
     classifier: Classifier, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     other = write_checkpoint(tmp_path / "other", seed=1)

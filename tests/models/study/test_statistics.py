@@ -52,7 +52,7 @@ def test_a_mask_that_changes_nothing_has_p_one() -> None:
     assert (swap_p(Resamples(data, 10, 0), whole, [whole], draws=99, seed=0) == 1).all()
 
 
-def test_no_effect_is_called_one_about_as_often_as_the_level_says() -> None:
+def test_false_positives_are_about_as_frequent_as_the_level() -> None:
     data = judged(queries=30)
     resamples = Resamples(data, 10, 0)
     p = [

@@ -653,7 +653,7 @@ class Day:
             self.latencies[kind].append(self.stage.clock() - since)
 
 
-async def test_twice_what_the_device_can_do_is_half_served_in_time_and_half_refused_at_once() -> None:
+async def test_at_twice_the_capacity_half_is_served_in_time_and_half_refused_at_once() -> None:
     day = Day(max_wait_s=1.0)
     running = asyncio.create_task(day.stage.scheduler.run())
     start, luck = day.stage.clock(), random.Random(1)

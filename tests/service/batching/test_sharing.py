@@ -31,7 +31,7 @@ def shared(left: dict[int, float], tokens: float) -> None:
 
 
 @given(steps)
-def test_requests_are_done_when_equal_parts_would_have_done_them(steps: list[tuple[str, int]]) -> None:
+def test_requests_end_when_equal_sharing_would_end_them(steps: list[tuple[str, int]]) -> None:
     sharing = ProcessorSharing()
     shares: list[Share] = []
     sizes: list[float] = []
@@ -59,7 +59,7 @@ def test_requests_are_done_when_equal_parts_would_have_done_them(steps: list[tup
             assert shares[name].finish - sharing.time == pytest.approx(tokens, abs=1e-6)
 
 
-def test_what_comes_and_goes_leaves_nothing_behind() -> None:
+def test_requests_that_leave_take_up_no_memory() -> None:
     sharing = ProcessorSharing()
     sharing.enter(10)
     for _ in range(10_000):
@@ -68,7 +68,7 @@ def test_what_comes_and_goes_leaves_nothing_behind() -> None:
     assert len(sharing._heap) <= 20
 
 
-def test_when_nothing_is_left_nothing_is_owed() -> None:
+def test_clearing_ends_every_share() -> None:
     sharing = ProcessorSharing()
     share = sharing.enter(10)
     sharing.clear()

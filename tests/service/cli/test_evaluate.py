@@ -69,7 +69,7 @@ def test_the_table_for_people_names_every_metric(run: Run, tiny_checkpoint: Path
         assert name in output.out
 
 
-def test_an_interval_that_leaves_the_possible_is_not_printed(
+def test_an_interval_beyond_the_metrics_range_is_not_printed(
     run: Run, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     few = tmp_path / "few.csv"

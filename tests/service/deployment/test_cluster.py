@@ -137,7 +137,7 @@ def test_an_edit_is_applied_when_all_replicas_have_it(running: Any, tmp_path: Pa
     assert versions(serve) == {edited.live.version}
 
 
-def test_one_replica_that_would_refuse_it_keeps_it_from_all(running: Any, tmp_path: Path) -> None:
+def test_an_edit_that_one_replica_would_refuse_reaches_none(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica(), replica(checks=refuse("masks.a: no")), replica())
     before = versions(serve)
     reason = found.apply(config(tmp_path, EDITED), never)
@@ -145,7 +145,7 @@ def test_one_replica_that_would_refuse_it_keeps_it_from_all(running: Any, tmp_pa
     assert (versions(serve), serve.deployed) == (before, 1)
 
 
-def test_one_replica_that_cannot_apply_it_takes_the_others_back(running: Any, tmp_path: Path) -> None:
+def test_if_one_replica_cannot_apply_an_edit_the_others_go_back(running: Any, tmp_path: Path) -> None:
     found, serve = running(replica(), replica(applies=refuse("no memory is left")), replica())
     before = versions(serve)
     assert found.apply(config(tmp_path, EDITED), never) == "1 of 3 replicas refused it: no memory is left"
@@ -157,7 +157,7 @@ def test_one_replica_that_cannot_apply_it_takes_the_others_back(running: Any, tm
     assert versions(serve) == {edited.live.version}
 
 
-def test_what_a_replica_did_not_foresee_is_a_refusal_too(running: Any, tmp_path: Path) -> None:
+def test_an_unexpected_error_of_a_replica_is_a_refusal_too(running: Any, tmp_path: Path) -> None:
     def fail() -> None:
         raise OSError("the disk\nis gone")
 
@@ -167,7 +167,7 @@ def test_what_a_replica_did_not_foresee_is_a_refusal_too(running: Any, tmp_path:
     assert versions(serve) == before
 
 
-def test_a_replica_that_never_applies_it_does_not_hold_it_up_for_ever(
+def test_a_replica_that_never_applies_an_edit_does_not_block_for_ever(
     running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, serve = running(replica(), replica())

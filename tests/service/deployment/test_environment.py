@@ -18,7 +18,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return own
 
 
-def test_what_bounds_memory_is_set_where_nobody_did(variables: dict[str, str], tmp_path: Path) -> None:
+def test_memory_settings_are_set_unless_the_operator_did(variables: dict[str, str], tmp_path: Path) -> None:
     variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "1024"
     variables["RAY_LD_PRELOAD_ON_WORKERS"] = "0"
     environment.prepare_tasks(tmp_path)

@@ -50,7 +50,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
     return Service(tmp_path / "serve.yaml")
 
 
-def test_an_edit_is_applied_when_two_looks_saw_the_same(service: Service) -> None:
+def test_an_edit_is_applied_after_two_equal_reads(service: Service) -> None:
     service.edit(EDITED, looks=1)
     assert service.applied == []
     service.edits.look()

@@ -24,7 +24,7 @@ print(heard)
 """
 
 
-def test_neither_children_nor_theirs_hear_a_stop_signal() -> None:
+def test_child_processes_do_not_receive_stop_signals() -> None:
     with deaf_children():
         shown = subprocess.run([sys.executable, "-c", GRANDCHILD], capture_output=True, text=True, check=True)
     assert shown.stdout.count("Signals.SIG") == len(STOP_SIGNALS)

@@ -78,7 +78,7 @@ def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
     assert build({})._bound_deployment.init_args[0] == {}
 
 
-async def test_asking_changes_nothing(replica: Any) -> None:
+async def test_a_check_of_a_config_does_not_apply_it(replica: Any) -> None:
     assert await replica.refusal(GOOD) is None
     assert replica._replica.config == LiveConfig()
 

@@ -37,7 +37,7 @@ def test_exactly_the_planted_head_holds_the_role(result: Result, role: str) -> N
     assert len(heads) == 24
 
 
-def test_switching_off_is_missed_only_where_the_grade_hangs_on_it(result: Result) -> None:
+def test_only_heads_that_the_grade_depends_on_are_missed(result: Result) -> None:
     causal = result.json["causal"]["roles"]
 
     assert causal["term_match"]["relative"]["qwk"] < -0.9

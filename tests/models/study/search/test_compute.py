@@ -88,7 +88,7 @@ def test_scales_file_makes_a_checkpoint_of_that_quality(result: Result, study: S
     assert accuracy == pytest.approx(result.json["chosen_tuned"]["holdout"]["accuracy"])
 
 
-def test_speed_is_of_every_way_to_run_the_chosen_heads(result: Result) -> None:
+def test_speed_is_measured_for_every_way_to_run_the_chosen_heads(result: Result) -> None:
     ways = {way["name"]: way for way in result.json["speed"]}
 
     assert list(ways) == [
@@ -113,12 +113,12 @@ def test_figures_can_be_drawn(result: Result) -> None:
             figure.draw().canvas.draw()
 
 
-def test_queries_that_took_part_cannot_also_judge(study: Study) -> None:
+def test_queries_of_the_search_are_refused_as_holdout(study: Study) -> None:
     with pytest.raises(ModelError, match="shares 8 queries"):
         search.run(dataclasses.replace(study, holdout=study.data, holdout_runner=study.runner))
 
 
-def test_without_other_queries_nothing_is_chosen(tmp_path: Path) -> None:
+def test_without_a_holdout_no_mask_is_chosen(tmp_path: Path) -> None:
     result = search.run(planted_study(tmp_path, queries=3, titles=3, holdout=False))
 
     assert result.json["chosen"] is None

@@ -38,7 +38,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_twin_does_the_work_of_both(twins: Path, tmp_path: Path) -> None:
+def test_tuned_scales_let_one_twin_do_the_work_of_both(twins: Path, tmp_path: Path) -> None:
     clf = Classifier.load(twins, "cpu", "float32")
     encoded = clf.tokenizer.encode(PAIRS)
     mask = np.ones((3, 4), np.float32)

@@ -113,7 +113,7 @@ def public(host: Host, tmp_path: Path) -> Public:
 AGREEMENTS = f"/someone/dbpedia_entity_v2/{COMMIT}/data/annotator_agreements.tsv"
 
 
-def test_a_stranger_gets_the_data_and_a_second_run_downloads_nothing(
+def test_a_first_run_gets_the_data_and_a_second_downloads_nothing(
     host: Host, public: Public, tmp_path: Path
 ) -> None:
     fetch(public, tmp_path / "data", server=host.url)
@@ -188,7 +188,7 @@ def test_a_damaged_file_is_replaced(host: Host, public: Public, tmp_path: Path) 
     assert read_judged(tmp_path / "data", range(10)) == read_judged(tmp_path / "expected", range(10))
 
 
-def test_data_that_comes_out_otherwise_is_not_passed_off_as_the_shipped_model_s(
+def test_data_that_differs_from_the_shipped_models_is_reported(
     host: Host, public: Public, tmp_path: Path
 ) -> None:
     changed = public.model_copy(update={"prepared": {**public.prepared, "graded.jsonl.gz": "0" * 64}})

@@ -190,7 +190,7 @@ def test_an_empty_experiment_has_a_report_without_numbers(store: Store) -> None:
     assert analyse(store, spec(), NOW).recommendation == "wait"
 
 
-def test_a_margin_relative_to_nothing_is_said_to_say_nothing(store: Store) -> None:
+def test_a_margin_relative_to_a_mean_near_zero_decides_nothing(store: Store) -> None:
     fill(store, rates={"control": 0.003, "pruned": 0.003})
     metric = analyse(store, spec(CLICKS), NOW).arms[0].metrics[0]
     assert metric.decision == "undecided"
