@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 
 import pytest
 from typer.testing import CliRunner
@@ -159,8 +159,15 @@ def test_a_server_that_is_not_there_exits_1_in_one_line(tmp_path):
 
 
 def test_ctrl_c_reports_what_ran(tmp_path):
-    with reference("20ms") as server:
-        command = [sys.executable, "-m", "loadtest", "run", server.url, "--rate", "40", "--duration", "10m"]
+    answers = threading.Semaphore(0)
+
+    def counted(connection):
+        servers.says(b"200 OK", b'{"results": [{}]}')(connection)
+        answers.release()
+
+    with faulty(counted) as url:
+        command = [sys.executable, "-m", "loadtest", "run", url, "--rate", "40", "--duration", "10m"]
+        command += ["--arrivals", "constant"]
         command += [
             "--warmup",
             "0",
@@ -176,7 +183,8 @@ def test_ctrl_c_reports_what_ran(tmp_path):
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
-        time.sleep(5)  # Ctrl-C comes at any time; most of this is start-up on a slow machine
+        for _ in range(60):
+            assert answers.acquire(timeout=60), "no more requests came"
         os.killpg(process.pid, signal.SIGINT)
         stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 0, stderr

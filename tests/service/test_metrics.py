@@ -136,10 +136,10 @@ def test_a_thousand_pairs_cost_no_more_than_one() -> None:
 
     def cost(pairs: int) -> float:
         grades = [pairs, 0, 0, 0, 0]
-        started = time.perf_counter()
+        started = time.thread_time()
         for _ in range(200):
             metrics.scored("full", pairs=pairs, seconds=0.01, grades=grades)
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     cost(1)
     assert min(cost(1000) for _ in range(5)) < 5 * min(cost(1) for _ in range(5))

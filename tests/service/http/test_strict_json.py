@@ -136,7 +136,7 @@ def _utf16_units(text: str) -> list[int]:
     ],
 )
 def test_a_hostile_body_of_four_megabytes_costs_less_than_a_second(body: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with contextlib.suppress(InvalidJSON):
         loads(body, max_depth=DEPTH)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
