@@ -6,10 +6,12 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.crowd import Requests
 from benchmarks.parts import measure as shares_of
+from models.checkpoint.hub import DEFAULT
 from models.classifier import Classifier
 from models.head_mask import HeadMask
 from service.batching.scheduler import Batch, Item, Scheduler
@@ -21,12 +23,12 @@ from service.schemas.responses import ScoreResult, to_json
 TIMES = 100
 
 
-def measure(titles: int) -> dict[str, Any]:
+def measure(titles: int, model: Path = DEFAULT) -> dict[str, Any]:
     """Return milliseconds of each part of a request: processor time, but wall time for the forward pass.
 
     `forward` in the result holds the shares of the forward pass by part.
     """
-    classifier = Classifier.load()
+    classifier = Classifier.load(model)
     requests = Requests(titles)
     bodies = [requests.body() for _ in range(TIMES)]
     values = [strict_json.loads(body, max_depth=32) for body in bodies]

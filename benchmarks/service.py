@@ -28,6 +28,7 @@ from benchmarks.service_runs import (
     served,
 )
 from benchmarks.service_table import as_markdown, missed
+from models.checkpoint.hub import DEFAULT
 
 __all__ = ["ROUNDS", "as_markdown", "measure", "missed"]
 
@@ -40,19 +41,20 @@ def measure(
     rounds: int = ROUNDS,
     lengths: Lengths = LENGTHS,
     config: Path = CONFIG,
+    model: Path = DEFAULT,
     base: Path | None = None,
     start: Start = served,
 ) -> dict[str, Any]:
-    """Run all measurements of the shipped model, and saturation with the shape of BERT-base too.
+    """Run all measurements of `model`, and saturation with the shape of BERT-base too.
 
-    rounds: turns of each measurement that is compared with another.
+    rounds: turns of each measurement that is compared with another. config: what the server is started with.
     base: checkpoint of BERT-base's shape; None makes one with random weights.
     start: starts each server.
     """
-    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch)) as server:
+    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch), model) as server:
         plan = plan_for(server, lengths)
         result: dict[str, Any] = {"machine": machine(), "rounds": rounds, "start_s": server.start_s}
-        alone = ModelAlone(TITLES)
+        alone = ModelAlone(TITLES, model)
         try:
             result["saturated"] = saturated(plan, alone, rounds, lengths)
             result["idle"] = idle(plan, alone, rounds, lengths)
@@ -60,10 +62,10 @@ def measure(
             result["overload"] = overload(plan, server, peak, lengths)
             result["crowd"] = crowd(plan, rounds, lengths, Requests(MANY_TITLES))
             result["memory"] = memory(plan, server, lengths)
-            result["path"] = request_path.measure(TITLES)
+            result["path"] = request_path.measure(TITLES, model)
         finally:
             alone.close()
-    result["long_crowd"] = long_crowd(rounds, lengths, config, start)
+    result["long_crowd"] = long_crowd(model, rounds, lengths, config, start)
     result["base"] = saturated_with(base or checkpoints.checkpoint("base"), rounds, lengths, config, start)
     return result
 
@@ -78,7 +80,7 @@ def saturated_with(model: Path, rounds: int, lengths: Lengths, config: Path, sta
         alone.close()
 
 
-def long_crowd(rounds: int, lengths: Lengths, config: Path, start: Start) -> dict[str, Any]:
+def long_crowd(model: Path, rounds: int, lengths: Lengths, config: Path, start: Start) -> dict[str, Any]:
     """Measure `crowd` with titles longer than the model's window, on one replica that all requests share."""
-    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch), replicas=1) as server:
+    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch), model, replicas=1) as server:
         return crowd(plan_for(server, lengths), rounds, lengths, Requests(MANY_TITLES, LONG_WORDS))

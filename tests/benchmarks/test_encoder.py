@@ -26,10 +26,11 @@ AGREEMENT = {
 }
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_run_has_a_row_for_every_engine_and_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "SHAPES", {"tiny": TINY, "base": TINY})
     monkeypatch.setattr(encoder.agreement, "measure", lambda: AGREEMENT)
-    monkeypatch.setattr(cores, "SCORES", 512**2)
+    monkeypatch.setattr(cores, "SCORES", 64**2)
 
     result = encoder.measure(rounds=2)
 

@@ -11,6 +11,7 @@ from benchmarks.workload import SHAPES, Shape
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_a_run_has_a_row_for_every_engine_and_format(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = Shape("tiny", hidden=24, inner=48, vocabulary=100, layers=2, heads=2)
     monkeypatch.setitem(SHAPES, "tiny", tiny)

@@ -82,7 +82,7 @@ def test_a_short_run_has_every_row(
     """The server of all measurements is the same one here; `start` tests that it is stopped."""
     monkeypatch.setattr(request_path, "TIMES", 2)
     lengths = Lengths(fill=0.5, saturate=1.0, idle=0.5, overload=2.0, crowd=1.0, memory=1.0, max_lag=math.inf)
-    result = service.measure(1, lengths, base=small_checkpoint, start=start)
+    result = service.measure(1, lengths, model=small_checkpoint, base=small_checkpoint, start=start)
 
     assert result.keys() == FINE.keys()
     assert result["overload"]["ok"] > 0
@@ -102,9 +102,9 @@ def test_a_short_run_has_every_row(
     assert isinstance(service.missed(result), list)
 
 
-def test_the_parts_of_a_request_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parts_of_a_request_add_up(monkeypatch: pytest.MonkeyPatch, small_checkpoint: Path) -> None:
     monkeypatch.setattr(request_path, "TIMES", 2)
-    path = request_path.measure(3)
+    path = request_path.measure(3, small_checkpoint)
     assert all(part > 0 for part in path["ms"].values())
     assert sum(path["forward"].values()) == pytest.approx(1)
     assert path["forward"]["linear"] > 0
