@@ -41,7 +41,7 @@ class Window:
     stages: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: Window) -> None:
-        """Takes over another's."""
+        """Add the counts of another process."""
         self.latency.add(other.latency)
         for name in ("scheduled", "ok", "errors", "sent", "answered"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -60,7 +60,7 @@ class Group:
     degraded: int = 0
 
     def add(self, other: Group) -> None:
-        """Takes over another's."""
+        """Add the counts of another process."""
         self.latency.add(other.latency)
         for name in ("ok", "errors", "titles", "degraded"):
             setattr(self, name, getattr(self, name) + getattr(other, name))

@@ -1,4 +1,4 @@
-"""What the benchmarks of the service share: one running `headroom serve` with a small model."""
+"""Fixtures of the benchmarks' tests: one running `headroom serve` with a small model."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_wrong_engine_is_left_out_together_with_its_masked_forms(name: str, ex
 
 
 class Fixed:
-    """Stands for workers whose engines take set times."""
+    """Workers whose engines take fixed times."""
 
     def __init__(self, seconds: dict[str, float]) -> None:
         self.seconds = seconds

@@ -14,13 +14,13 @@ ATTEMPTS = 4
 
 
 def measure(url: str, *, began: Callable[[float], None] | None = None, **plan: Any) -> Outcome:
-    """One run of single-title requests, evenly spaced unless told otherwise."""
+    """Run single-title requests, evenly spaced unless the plan says otherwise."""
     values = {"url": url, "arrivals": "constant", "warmup": 0.3, "traffic": [{"titles": 1}], **plan}
     return run(make_plan(values), began=began)
 
 
 def soon(claim: Callable[[], Mapping[str, tuple[float, float]]], tolerance: float = 0.02) -> None:
-    """Asserts that measured and true values agree, in one of a few attempts.
+    """Assert that measured and true values agree in one of a few attempts.
 
     claim: measures, and returns (measured, true) by name. What it claims is about the tool on a quiet
     machine; a busy one delays the server, the client or the referee now and then, but not four times in a
@@ -37,6 +37,6 @@ def soon(claim: Callable[[], Mapping[str, tuple[float, float]]], tolerance: floa
 
 
 def percentiles(outcome: Outcome, *percents: float) -> list[float]:
-    """Latencies in milliseconds."""
+    """Return percentiles of the latency in milliseconds."""
     latency = outcome.recorder.latency()
     return [latency.percentile_ms(percent) or 0.0 for percent in percents]

@@ -54,7 +54,7 @@ def reference_logits(
 def network_of(
     model: BertForSequenceClassification, dtype: torch.dtype = torch.float32, *, deterministic: bool = False
 ) -> Bert:
-    """Our network with the weights of a transformers model."""
+    """Return our network with the weights of a transformers model."""
     return Bert(
         parse_config(model.config.to_dict()),
         model.state_dict(),
@@ -65,6 +65,6 @@ def network_of(
 
 
 def logits_of(network: Bert, pairs: list[EncodedPair], weights: np.ndarray | None = None) -> np.ndarray:
-    """Our logits (n, labels) of pairs packed into one batch."""
+    """Return our logits (n, labels) of pairs packed into one batch."""
     batch = pack(pairs, device=CPU, deterministic=network.deterministic)
     return network.forward(batch, weights).numpy()

@@ -1,4 +1,4 @@
-"""Driving an ASGI app by hand, for what an HTTP client library would not send."""
+"""Drives an ASGI app by hand, because an HTTP client library would not send such requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP by hand, for what no client library would send."""
+"""Sends HTTP by hand, because no client library would send such requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. status 0: the connection ended without a whole answer."""
+    """An answer. status 0: the connection ended without a whole answer."""
 
     status: int
     headers: dict[str, str]
@@ -23,7 +23,7 @@ class Answer:
 
 
 async def send_raw(port: int, data: bytes, *, timeout_s: float = 30.0) -> Answer:
-    """Opens a connection, writes `data`, and reads one answer."""
+    """Open a connection, write `data`, and read one answer."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     try:
@@ -51,14 +51,14 @@ async def _read(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byte
 
 
 def request(method: str, path: str, body: bytes = b"", headers: str = "") -> bytes:
-    """A request with a body, as bytes. headers: further lines, each ending in CRLF."""
+    """Return a request with a body as bytes. headers: further lines, each ending in CRLF."""
     kind = "content-type: application/json\r\n" if body else ""
     head = f"{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{kind}{headers}"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
 
 def score(titles: int = 1, **more: Any) -> bytes:
-    """A POST /v1/score of so many different titles."""
+    """Return a POST /v1/score with this many different titles."""
     words = ("steel angle bracket", "wood deck screws", "usb charger cable", "kitchen lamp")
     texts = [f"{words[i % len(words)]} {i}" for i in range(titles)]
     return request(

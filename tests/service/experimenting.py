@@ -44,7 +44,7 @@ def write_broken_checkpoint(directory: Path) -> Path:
 
 
 async def eventually(holds: Callable[[], Any], timeout_s: float = 10.0) -> None:
-    """Waits until it holds; fails where it does not in time. Blocking calls are made in a thread."""
+    """Wait until a condition holds, and fail if it does not in time. Blocking calls run in a thread."""
     deadline = time.monotonic() + timeout_s
     while not await asyncio.to_thread(holds):
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -52,7 +52,7 @@ async def eventually(holds: Callable[[], Any], timeout_s: float = 10.0) -> None:
 
 
 def exposed(url: str) -> dict[str, str]:
-    """The arm of each exposed unit, as the database has it."""
+    """Return the arm of each exposed unit from the database."""
     store = Store(url)
     try:
         with store.read() as db:

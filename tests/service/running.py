@@ -70,7 +70,7 @@ class Server:
             )
 
     def write_config(self, live: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> None:
-        """deploy/serve.yaml with another model's masks, and limits that a test can wait for."""
+        """Write deploy/serve.yaml with these variants, and with limits that a test can wait for."""
         self.live = live
         document = yaml.safe_load(DEPLOY.read_text())
         document["http_options"]["request_timeout_s"] = 10
@@ -92,7 +92,7 @@ class Server:
         return self._errors.read_text()
 
     def wait_for_line(self, text: str, timeout_s: float = 20.0) -> str:
-        """The first line on stderr that holds `text`."""
+        """Wait for the first line on stderr that contains `text`, and return it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for line in self.stderr.splitlines():
@@ -102,36 +102,36 @@ class Server:
         raise AssertionError(f"no line with {text!r} in:\n{self.stderr}")
 
     def family(self) -> list[psutil.Process]:
-        """All processes of this run."""
+        """Return all processes of this run."""
         driver = psutil.Process(self.process.pid)
         return [driver, *driver.children(recursive=True)]
 
     def run_directories(self) -> set[Path]:
-        """The directory of this run, once it has one."""
+        """Return the directory of this run, if it has one yet."""
         files = psutil.Process(self.process.pid).open_files()
         return {Path(file.path).parent for file in files if file.path.endswith("/run.lock")}
 
     def ports(self) -> set[tuple[str, int]]:
-        """Address and port of every socket that a process of this run listens on."""
+        """Return address and port of every socket that a process of this run listens on."""
         connections = [found for process in self.family() for found in process.net_connections(kind="inet")]
         return {tuple(found.laddr) for found in connections if found.status == psutil.CONN_LISTEN}
 
     def replicas(self) -> list[psutil.Process]:
-        """The replicas that are there."""
+        """Return the processes of the replicas."""
         return [process for process in self.family() if "ServeReplica" in " ".join(process.cmdline())]
 
     def replica(self) -> psutil.Process:
-        """The one replica."""
+        """Return the process of the only replica."""
         (replica,) = self.replicas()
         return replica
 
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = 60.0) -> int:
-        """Asks it to stop and returns its exit status."""
+        """Ask the program to stop and return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(timeout_s)
 
     def kill(self) -> None:
-        """For a test that failed: ends whatever is left."""
+        """End whatever is left, for example after a test that failed."""
         if self.process.poll() is None:
             for process in reversed(self.family()):
                 with contextlib.suppress(psutil.NoSuchProcess):  # it ended with another
@@ -142,6 +142,6 @@ class Server:
 
 
 def still_there(processes: list[psutil.Process], timeout_s: float = 30.0) -> list[str]:
-    """Command lines of those that have not ended within the timeout."""
+    """Return the command lines of the processes that have not ended within the timeout."""
     _, alive = psutil.wait_procs(processes, timeout=timeout_s)
     return [" ".join(process.cmdline())[:80] for process in alive if process.status() != psutil.STATUS_ZOMBIE]

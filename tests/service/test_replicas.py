@@ -35,12 +35,12 @@ def two(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 async def everywhere(server: Server, data: bytes, times: int = 40) -> list[Answer]:
-    """Answers to the same request, each on a connection of its own: both replicas get some."""
+    """Send the same request on many connections, so that both replicas get some; return the answers."""
     return [await send_raw(server.port, data) for _ in range(times)]
 
 
 async def counted(server: Server) -> float:
-    """Answered scores, by the metrics of the node."""
+    """Return the number of answered scores in the metrics of the node."""
     text = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
     name = 'headroom_requests_total{route="/v1/score",status="200"}'
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
@@ -84,7 +84,7 @@ async def test_an_edit_reaches_both(two: Server) -> None:
 
 
 async def versions(server: Server) -> set[str]:
-    """Of the config, from all replicas."""
+    """Return the versions of the config that the replicas answer with."""
     return {answer.headers["x-config-version"] for answer in await everywhere(server, score(1))}
 
 

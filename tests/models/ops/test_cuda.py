@@ -21,7 +21,7 @@ from tests.models.reference import logits_of, network_of, random_pair, random_we
 
 
 class Repeating:
-    """Computes again instead of replaying; what is read between replays must have been copied."""
+    """A graph that computes again instead of replaying, so results must be copied before the next replay."""
 
     def __init__(self) -> None:
         self.captured = self.replayed = 0

@@ -1,4 +1,4 @@
-"""The compiled kernels at every level that this processor has, against torch, and how they are had."""
+"""The compiled kernels at every level of this processor against torch, and how they are compiled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ours(request: pytest.FixtureRequest) -> Kernels:
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
-    """`best` looks again, now and afterwards."""
+    """Make `best` look again for the library, now and after the test."""
     kernel_library.best.cache_clear()
     yield
     kernel_library.best.cache_clear()
@@ -57,7 +57,7 @@ def packed(lengths: list[int], heads: int, size: int, dtype: torch.dtype) -> tup
 
 
 def attended(projected: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
-    """The same by torch, sequence by sequence, in float64. weights: (B, h)."""
+    """Return the attention by torch, sequence by sequence, in float64. weights: (B, h)."""
     heads, width = weights.shape[1], projected.shape[1] // 3
     out = torch.zeros(projected.shape[0], width, dtype=torch.float64)
     for row, (begin, end) in enumerate(zip(offsets.tolist(), offsets[1:].tolist(), strict=False)):

@@ -66,7 +66,7 @@ _NORM = float(np.sqrt(3.25))  # of the features of any token: three unit blocks 
 
 
 def write_planted(directory: Path, *, seed: int = 0) -> Path:
-    """Writes the checkpoint. seed: of the random features; the roles stay where they are."""
+    """Write the checkpoint. seed: of the random features; the roles do not depend on it."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": "bert", "vocab_size": len(VOCABULARY), "hidden_size": WIDTH,

@@ -18,7 +18,7 @@ WITHOUT_LIVE = GOOD[: GOOD.index("        user_config:")]
 
 
 class Service:
-    """The shipped config in force, what was applied since, and what the operator was told."""
+    """A service with the shipped config. It records what is applied and what the operator is told."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def sql(path: Path, statement: str) -> Any:
-    """What one statement gives first, on the database behind the service's back."""
+    """Run one statement on the database without the service, and return the first row."""
     with closing(sqlite3.connect(path, timeout=10)) as db, db:
         return db.execute(statement).fetchone()
 
