@@ -77,12 +77,13 @@ class Stages:
         left = (now - self._began) * (self._total - self._done) / self._done
         later = sum(seconds for _, seconds in self._plan)
         forecast = f"; in all about {_clock(left + later)} left" if later else ""
-        self._bar.update(self._task, completed=self._done, forecast=forecast)
+        is_done = self._done >= self._total
+        self._bar.update(self._task, completed=self._done, forecast="" if is_done else forecast)
         if now - self._began < DELAY_S:
             return
         if self._bar.console.is_terminal:
             self._bar.start()
-        elif now - self._said >= LINE_S or self._done >= self._total:
+        elif now - self._said >= LINE_S or is_done:
             self._said = now
             line = f"{self._what}: {self._done / self._total:4.0%}, {_clock(left)} left{forecast}"
             print(line, file=sys.stderr, flush=True)
