@@ -1,4 +1,4 @@
-"""Fixtures of the service's tests: a running `headroom serve`, or a replica in the test's process."""
+"""What the tests of the service share: a running `headroom serve`, or a replica in the test's process."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops import kernel_library
+from models.ops import kernel_library, kernels
 from models.ops.kernel_library import Level
-from models.ops.kernels import DTYPES, Kernels
+from models.ops.kernels import Kernels
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
 from tests.referees import need
@@ -75,7 +75,7 @@ def test_the_kernels_work_on_this_machine() -> None:
     assert kernel_library.best() is not None, "the C++ compiler does not compile them"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
 @pytest.mark.parametrize(("heads", "size"), [(12, 16), (3, 32), (2, 48), (12, 64), (1, 80), (1, 128)])
 def test_attention_equals_torchs(ours: Kernels, dtype: torch.dtype, heads: int, size: int) -> None:
     projected, offsets = packed(LENGTHS, heads, size, dtype)
@@ -96,7 +96,7 @@ def test_attention_equals_torchs(ours: Kernels, dtype: torch.dtype, heads: int, 
         assert (found - exact).abs().max() <= ROUNDING[dtype] * exact.abs().max()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
 def test_attention_does_not_depend_on_neighbours_or_threads(ours: Kernels, dtype: torch.dtype) -> None:
     projected, offsets = packed(LENGTHS, 2, 16, dtype)
     whole = ours.attention(projected, offsets, 2)
@@ -112,7 +112,7 @@ def test_attention_does_not_depend_on_neighbours_or_threads(ours: Kernels, dtype
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
 def test_what_is_not_finite_stays_in_its_sequence(ours: Kernels, dtype: torch.dtype, value: float) -> None:
     projected, offsets = packed(LENGTHS, 2, 16, dtype)
     clean = ours.attention(projected, offsets, 2)
@@ -141,7 +141,7 @@ def test_scores_far_apart_and_empty_sequences(ours: Kernels) -> None:
     assert not first[[1, 3]].any()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (3, 192), (4, 768), (61, 48), (128, 1024)])
 def test_layer_norm_equals_torchs(ours: Kernels, dtype: torch.dtype, rows: int, width: int) -> None:
     generator = torch.Generator().manual_seed(rows)
@@ -166,7 +166,7 @@ def test_bfloat16_is_rounded_to_the_nearest_even(ours: Kernels) -> None:
     assert (found != theirs).float().mean() < 1e-3
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
 def test_quantized_values_equal_torchs(ours: Kernels, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     x = (torch.randn(37, 48, generator=generator) * 90).to(dtype)
@@ -186,7 +186,7 @@ def test_quantized_values_equal_torchs(ours: Kernels, dtype: torch.dtype) -> Non
     assert broken is None
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_rows_with_nan_or_infinity_are_reported(ours: Kernels, dtype: torch.dtype, value: float) -> None:
     x = torch.full((37, 48), 3e38).to(dtype)  # large, but finite
@@ -204,7 +204,7 @@ def test_networks_give_the_same_scores_with_and_without(monkeypatch: pytest.Monk
     )
     pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 200, 30)]
     weights = random_weights(rng, 30, model.config.num_hidden_layers, 4)
-    for dtype in DTYPES:
+    for dtype in kernels.DTYPES:
         with_kernels = logits_of(network_of(model, dtype), pairs, weights)
         with monkeypatch.context() as patched:
             patched.setattr(kernel_library, "best", lambda: None)
