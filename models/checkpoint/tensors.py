@@ -17,7 +17,18 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES, layer_prefix
 from models.errors import UnsupportedCheckpoint
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+)
+"""What a new checkpoint takes over from its source, as far as it is there."""
 
 
 def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
