@@ -24,7 +24,7 @@ from torch import Tensor
 
 from models.batch import PackedBatch
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.families import layer_prefix
+from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.live_heads import AttentionHeads, Live, LiveHeads
 from models.ops import choose

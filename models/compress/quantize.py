@@ -32,7 +32,7 @@ from torch import Tensor
 from models.batch import PackedBatch, pack
 from models.checkpoint.checks import check_can_be_quantized, check_empty
 from models.checkpoint.config import INT8_FORMAT, QUANTIZATION_CONFIG, ModelConfig, parse_config, read_config
-from models.checkpoint.families import layer_prefix
+from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.tensors import TOKENIZER_FILES, read_tensors, write_tensors
 from models.checkpoint.tokenizer import EncodedPair
 from models.errors import ModelError
