@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
+from models.checkpoint.chunks import ChunkedPair, best_rows
 from models.checkpoint.tokenizer import EncodedPair
 from service.deadline import Deadline
 from service.engine import Outcome, RowScore
@@ -14,6 +16,7 @@ from service.experiments.definition.assignment import Assigned
 from service.schemas.responses import (
     Assignment,
     AttentionResponse,
+    Chunk,
     Column,
     CompareResponse,
     HeadAttention,
@@ -23,6 +26,7 @@ from service.schemas.responses import (
     Usage,
 )
 from service.scoring.catalog import Choice
+from service.scoring.encoding import Encoded
 from service.scoring.listings import mask_info
 
 
@@ -38,7 +42,7 @@ class Computed(NamedTuple):
 def score_response(
     choice: Choice,
     assigned: Assigned | None,
-    encoded: Sequence[EncodedPair],
+    encoded: Encoded,
     results: list[ScoreResult],
     computed: Computed,
     deadline: Deadline,
@@ -55,7 +59,7 @@ def score_response(
         assignment=None if assigned is None else _assignment(assigned, choice),
         degraded=False,
         results=results,
-        usage=_usage(encoded),
+        usage=_usage([encoded]),
         timing_ms=_timing(computed, deadline),
     )
 
@@ -63,7 +67,7 @@ def score_response(
 def compare_response(
     model: str,
     choices: Sequence[Choice],
-    columns: Sequence[Sequence[EncodedPair]],
+    columns: Sequence[Encoded],
     results: Sequence[list[ScoreResult]],
     computed: Computed,
     deadline: Deadline,
@@ -75,7 +79,7 @@ def compare_response(
             Column(mask_info(choice.mask), choice.variant.name, column)
             for choice, column in zip(choices, results, strict=True)
         ],
-        usage=_usage([pair for column in columns for pair in column]),
+        usage=_usage(columns),
         timing_ms=_timing(computed, deadline),
     )
 
@@ -96,19 +100,30 @@ def attention_response(
         variant=choice.variant.name,
         head_mask=mask_info(choice.mask),
         tokens=classifier.tokenizer.tokens(pair),
-        segments=[0] * pair.first_segment + [1] * (len(pair) - pair.first_segment),
+        segments=[0] * pair.title_start + [1] * (len(pair) - pair.title_start),
         heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, maps, strict=True)],
         timing_ms=_timing(computed, deadline),
     )
 
 
-def score_results(
-    choice: Choice, encoded: Sequence[EncodedPair], outcomes: Sequence[Outcome]
+def score_results(choice: Choice, encoded: Encoded, outcomes: Sequence[Outcome]) -> list[ScoreResult]:
+    """Return one result per pair, in their order. outcomes: one RowScore per row."""
+    if encoded.counts is None:
+        return _results(choice, encoded.pairs, outcomes)
+    best = best_rows([float(row.score) for row in outcomes if isinstance(row, RowScore)], encoded.counts)
+    results = _results(choice, encoded.pairs, [outcomes[row] for row in best])
+    first_rows = accumulate(encoded.counts, initial=0)
+    for result, pair, row, first_row in zip(results, encoded.pairs, best, first_rows, strict=False):
+        result.chunk = _chunk(pair, row - first_row)
+    return results
+
+
+def _results(
+    choice: Choice, pairs: Sequence[EncodedPair | ChunkedPair], outcomes: Sequence[Outcome]
 ) -> list[ScoreResult]:
-    """Return one result per pair, in their order."""
     labels = choice.variant.classifier.grades
     results = []
-    for index, (pair, row) in enumerate(zip(encoded, outcomes, strict=True)):
+    for index, (pair, row) in enumerate(zip(pairs, outcomes, strict=True)):
         assert isinstance(row, RowScore)
         results.append(
             ScoreResult(
@@ -126,6 +141,13 @@ def score_results(
     return results
 
 
+def _chunk(pair: EncodedPair | ChunkedPair, row: int) -> Chunk | None:
+    """Return the place in the title of a row's chunk; None if the title is not cut up."""
+    assert isinstance(pair, ChunkedPair)
+    chunk = pair.chunk(row)
+    return None if chunk is None else Chunk(chunk.index, chunk.chunks, chunk.start, chunk.end)
+
+
 def _assignment(assigned: Assigned, choice: Choice) -> Assignment:
     return Assignment(
         experiment=assigned.experiment,
@@ -136,8 +158,11 @@ def _assignment(assigned: Assigned, choice: Choice) -> Assignment:
     )
 
 
-def _usage(encoded: Sequence[EncodedPair]) -> Usage:
-    return Usage(len(encoded), sum(map(len, encoded)))
+def _usage(columns: Sequence[Encoded]) -> Usage:
+    return Usage(
+        pairs=sum(len(column.pairs) for column in columns),
+        tokens=sum(sum(map(len, column.rows)) for column in columns),
+    )
 
 
 def _timing(computed: Computed, deadline: Deadline) -> Timing:
