@@ -45,7 +45,7 @@ def measure(
     """Return the memory of all replicas, and latency and failures, for each of `rounds` periods."""
     with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch)) as server:
         plan = Plan(url=server.url, rate=RATE, duration=period_s, warmup=0.0, max_lag=0.05, traffic=TRAFFIC)
-        periods = []
+        periods: list[dict[str, Any]] = []
         for turn in range(rounds):
             outcome = running.run(plan.changed(seed=turn + 1))
             recorder = outcome.recorder
