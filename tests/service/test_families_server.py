@@ -82,7 +82,7 @@ def test_a_reranker_of_another_family_is_served_whole(running: Server, reranker:
         np.testing.assert_allclose([result["score"] for result in results], expected, atol=2e-5)
     assert any(not 0 <= score <= 1 for score in expected)  # so it is no probability
 
-    attention = ask(running, "/v1/attention", {"query": "angle", "title": TITLES[2], "heads": ["0.1"]})
+    attention = ask(running, "/v1/attention", {"query": "angle", "title": TITLES[2], "heads": "0.1"})
     tokens, segments = attention["tokens"], attention["segments"]
     assert (tokens[0], tokens[-1], tokens.count("</s>")) == ("<s>", "</s>", 3)
     start = segments.index(1)
