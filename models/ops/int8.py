@@ -110,6 +110,10 @@ class Int8Linear(Linear):
             y.masked_fill_(not_finite[:, None], torch.nan)
         return y
 
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        """Compute the product of the map and a factor as `Linear` does; the factor is not quantized."""
+        return self(x).mul_(factor)
+
     def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool) -> Tensor:
         if not self._packed:
             return self._by_torch(quantized, residual)
@@ -223,6 +227,16 @@ class Int8Ops(TorchOps):
         return (
             self._map(self._integers(tensors, up), activation, source=source, target=between),
             self._map(self._integers(tensors, down), source=between),
+        )
+
+    def gated_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear, Linear]:
+        """Return the maps of a layer's gated linear unit; their product is quantized channel by channel."""
+        up, gate, down = (f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output"))
+        source = self._channel_scale(tensors, up)
+        return (
+            self._map(self._integers(tensors, up), activation, source=source),
+            self._map(self._integers(tensors, gate), source=source),
+            self._map(self._integers(tensors, down), source=self._channel_scale(tensors, down)),
         )
 
     def _map(self, integers: QuantizedMap, activation: str = "none", **scales: Any) -> Int8Linear:
