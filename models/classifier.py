@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from models.batch import pack
-from models.bert import Bert
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.hub import DEFAULT, locate
 from models.checkpoint.tensors import read_tensors
@@ -18,6 +17,7 @@ from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.device import resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
+from models.network import Network, build
 
 Masks = HeadMask | Sequence[HeadMask | None] | None
 """One mask for all pairs; or one mask or None per pair; or None, which keeps all heads."""
@@ -70,7 +70,7 @@ class Classifier:
         name: str,
         config: ModelConfig,
         tokenizer: PairTokenizer,
-        network: Bert,
+        network: Network,
         stored_masks: dict[str, HeadMask],
         quality: dict[str, float] | None = None,
     ) -> None:
@@ -111,7 +111,7 @@ class Classifier:
             vocab_size=config.vocab_size,
             cache_size=tokenizer_cache,
         )
-        network = Bert(
+        network = build(
             config,
             read_tensors(directory, config),
             device=where,
@@ -172,7 +172,7 @@ class Classifier:
         """Return the logits of at least one encoded pair, by several passes of the network if that is faster.
 
         head_weights: (n, layers, heads) or (layers, heads) float32, None for all heads on.
-        sliced: as in `Bert.forward`.
+        sliced: as in `Network.forward`.
         Returns (n, labels) float32, least relevant grade first.
         """
         lengths = [len(pair) for pair in pairs]
