@@ -33,6 +33,7 @@ class ModelConfig:
     label_order: the checkpoint's logit index of each entry of `labels`.
     temperature: logits are divided by it before the softmax (or the sigmoid); 1 means uncalibrated.
     int8: the layers' products have 8-bit weights and inputs (`headroom quantize` wrote the checkpoint).
+    gated: the feed-forward network multiplies its inner activations by the output of a further map, `gate`.
     """
 
     vocab_size: int
@@ -53,6 +54,11 @@ class ModelConfig:
     kept_heads: tuple[tuple[int, ...], ...] = ()
     temperature: float = 1.0
     int8: bool = False
+    gated: bool = False
+
+    def is_stored(self, name: str) -> bool:  # noqa: ARG002 - for families without some biases
+        """Return whether checkpoints hold a tensor of the network; those that they do not hold are zeros."""
+        return True
 
     @property
     def head_size(self) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import activation, positive_float, positive_int
+from models.checkpoint.modernbert import ModernBertFamily
 from models.errors import UnsupportedCheckpoint
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
@@ -258,6 +259,7 @@ FAMILIES: dict[str, Family] = {
         token_types=0,
         head="relu",
     ),
+    "modernbert": ModernBertFamily(),
 }
 
 
@@ -269,7 +271,7 @@ def family_of(raw: Mapping[str, Any]) -> str:
             f"config.json: model_type is {model_type!r}; supported: {', '.join(FAMILIES)}"
         )
     position_type = raw.get("position_embedding_type", "absolute")
-    if position_type != "absolute":
+    if position_type != "absolute" and model_type != "modernbert":  # whose configs hold various words there
         raise UnsupportedCheckpoint(
             f"config.json: position_embedding_type is {position_type!r}; only 'absolute' is supported"
         )
