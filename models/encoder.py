@@ -69,7 +69,8 @@ class Encoder(ABC):
         self.ops = ops or choose(config, device, dtype, deterministic=deterministic)
         self._parts: dict[str, Linear | Norm | Tensor] = {}
         self.lay_out(tensors)
-        names = [name for name, _ in expected_shapes(config) if config.is_stored(name)]
+        is_stored = replace(config, int8=False).is_stored
+        names = [name for name, _ in expected_shapes(config) if is_stored(name)]
         self.parameters = sum(tensors[name].numel() for name in names)
         self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
         attention_of_layers = [layer.attention for layer in self.layers]

@@ -57,14 +57,12 @@ class ModernBertConfig(ModelConfig):
     """Shape and labels of one ModernBERT sequence classifier.
 
     windows: for each layer how many tokens to each side a token sees; None: all. thetas: for each layer the
-    base of its rotary angles. pools_mean: the classifier reads the mean of all tokens, not the first one.
-    attention_bias, mlp_bias, norm_bias, head_bias: the checkpoint's parts that have biases.
+    base of its rotary angles.
+    mlp_bias, norm_bias, head_bias: the checkpoint's other parts that have biases.
     """
 
     windows: tuple[int | None, ...]
     thetas: tuple[float, ...]
-    pools_mean: bool
-    attention_bias: bool
     mlp_bias: bool
     norm_bias: bool
     head_bias: bool
@@ -116,7 +114,9 @@ class ModernBertFamily:
             type_vocab_size=0,
             layer_norm_eps=positive_float(raw.get("norm_eps", 1e-5), "norm_eps"),
             activation=activation(raw, "hidden_activation"),
-            head_activation=activation(raw, "classifier_activation"),
+            head_activation="tanh"
+            if raw.get("classifier_activation") == "tanh"
+            else activation(raw, "classifier_activation"),
             gated=True,
             windows=tuple(window if kind == LOCAL else None for kind in kinds),
             thetas=tuple(thetas[kind] for kind in kinds),

@@ -207,7 +207,7 @@ def visibility_bias(query: Tensor, window: int | None, exists: Tensor | None = N
     if window is not None and window < count - 1:
         position = torch.arange(count, device=query.device)
         near = (position[:, None] - position).abs() <= window
-        visible = near if exists is None else near & visible | ~exists[:, None, :, None]
+        visible = near if visible is None else near & visible | ~visible.mT
     if visible is None:
         return None
     return query.new_zeros(visible.shape).masked_fill_(~visible, -torch.inf)
