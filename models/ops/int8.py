@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops.cpu import CHECKED_TORCH, FUSED
-from models.ops.kernels import fitting
+from models.ops.kernels import SIZE_MULTIPLE, fitting
 from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
 
 ZERO_POINT = 128
@@ -84,7 +84,8 @@ class Int8Linear(Linear):
         self.activation = activation
         self.dtype = dtype
         self.source, self.target = source, target
-        self._quantize = quantize or quantize_by_torch
+        fits = weight.shape[1] % SIZE_MULTIPLE == 0  # a wider row would run into the next one
+        self._quantize = quantize if quantize is not None and fits else quantize_by_torch
         self._scale, self._bias = scale.contiguous(), bias.contiguous()
         self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
         self._multiplier: Tensor | None = None
