@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.checkpoint.families import layer_prefix
+from models.checkpoint.like_bert import layer_prefix
 from models.encoder import Encoder
 from models.layer import Layer
 from models.ops.torch import Linear, Norm, Tensors, activate

@@ -29,8 +29,9 @@ class Scores:
 
     logits, probabilities: (n, grades) float32. expected_grade: (n,) float32, Σ grade·probability.
     grade: (n,) int64, the most probable one. score: (n,) float32 in [0, 1], expected_grade / (grades − 1).
-    A one-label cross-encoder has one column: probabilities, expected_grade and score are its
-    sigmoid, and grade is that rounded.
+    A one-label cross-encoder has one column: probabilities, expected_grade and score are its sigmoid, and
+    grade is that rounded. If the checkpoint asks for raw scores (`ModelConfig.score_activation` is identity),
+    its score is the logit instead, which may be any number.
     """
 
     logits: np.ndarray
@@ -40,12 +41,16 @@ class Scores:
     score: np.ndarray
 
     @classmethod
-    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0) -> Scores:
-        """Return the scores of logits, (n, grades) float32, least relevant grade first."""
+    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0, activation: str = "sigmoid") -> Scores:
+        """Return the scores of logits, (n, grades) float32, least relevant grade first.
+
+        activation: of a one-label model's score, sigmoid or identity.
+        """
         scaled = logits.astype(np.float64) / temperature
         if logits.shape[1] == 1:
-            relevance = (1 / (1 + np.exp(-scaled[:, 0]))).astype(np.float32)
-            return cls(logits, relevance[:, None], relevance, np.rint(relevance).astype(np.int64), relevance)
+            relevance = sigmoid(scaled[:, 0]).astype(np.float32)
+            score = scaled[:, 0].astype(np.float32) if activation == "identity" else relevance
+            return cls(logits, relevance[:, None], relevance, np.rint(relevance).astype(np.int64), score)
         scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
         probabilities = scaled / scaled.sum(axis=1, keepdims=True)
         expected = probabilities @ np.arange(logits.shape[1])
@@ -199,7 +204,11 @@ class Classifier:
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Return the calibrated scores of logits, (n, labels) float32, that `forward` returned."""
-        return Scores.from_logits(logits, self.config.temperature)
+        return Scores.from_logits(logits, self.config.temperature, self.config.score_activation)
+
+    def relevance(self, scores: np.ndarray) -> np.ndarray:
+        """Return scores of this model, (n,), on the scale from 0 to 1: raw ones become their sigmoid."""
+        return sigmoid(scores) if self.config.score_activation == "identity" else scores
 
     def attention(
         self, pair: EncodedPair, heads: Sequence[tuple[int, int]], head_mask: HeadMask | None = None
@@ -230,6 +239,13 @@ class Classifier:
                 f"this model has {self.num_layers} of {self.num_heads}"
             )
         return mask
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + e^−x), without overflow for any finite x."""
+    small = np.exp(-np.abs(x))
+    values: np.ndarray = np.where(x >= 0, 1, small) / (1 + small)
+    return values
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

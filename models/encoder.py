@@ -19,7 +19,7 @@ from torch import Tensor
 
 from models.batch import PackedBatch
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.families import layer_prefix
+from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.layer import Layer
 from models.live_heads import AttentionHeads, Live, LiveHeads

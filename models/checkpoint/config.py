@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from models.checkpoint.fields import positive_float, read_json
 from models.checkpoint.modules import check_head, read_head, with_modules
@@ -18,6 +19,9 @@ INT8_FORMAT = "w8a8-1"
 
 QUANTIZATION_CONFIG = {"quant_method": "headroom-w8a8"}
 """`quantization_config` of an int8 checkpoint: with it, transformers warns that it cannot read the file."""
+
+
+ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,8 @@ class ModelConfig:
     labels: one name per logit, least relevant first; a single name is a one-label cross-encoder.
     label_order: the checkpoint's logit index of each entry of `labels`.
     temperature: logits are divided by it before the softmax (or the sigmoid); 1 means uncalibrated.
+    score_activation: what makes a score of logits: softmax for grades; for one label sigmoid, or identity if
+        the checkpoint was trained for raw scores.
     int8: the layers' products have 8-bit weights and inputs (`headroom quantize` wrote the checkpoint).
     gated: the feed-forward network multiplies its inner activations by the output of a further map, `gate`.
     attention_bias: the attention's maps have biases. pools_mean: the classifier reads the mean of all tokens,
@@ -56,6 +62,7 @@ class ModelConfig:
     label_order: tuple[int, ...] = ()
     kept_heads: tuple[tuple[int, ...], ...] = ()
     temperature: float = 1.0
+    score_activation: ScoreActivation = "softmax"
     int8: bool = False
     gated: bool = False
     attention_bias: bool = True
@@ -78,7 +85,7 @@ class ModelConfig:
 
     @property
     def is_graded(self) -> bool:
-        """Return False for a one-label cross-encoder, whose score is a sigmoid."""
+        """Return False for a one-label cross-encoder, which gives a score and no grades."""
         return len(self.labels) > 1
 
 
@@ -105,7 +112,8 @@ def read_raw(directory: Path) -> dict[str, Any]:
 
 def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = None) -> ModelConfig:
     """Check a config that is already parsed, as `read_config` does."""
-    from models.checkpoint.families import FAMILIES, family_of  # which builds on ModelConfig
+    from models.checkpoint.families import FAMILIES  # these build on ModelConfig
+    from models.checkpoint.recognise import family_of
 
     _refuse_other_uses(raw)
     family = family_of(raw)
@@ -121,6 +129,7 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
         label_order=order,
         kept_heads=_kept_heads(raw, shape.num_layers, shape.num_heads),
         temperature=positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
+        score_activation="softmax" if len(labels) > 1 else _score_activation(raw),
         int8=_is_int8(raw, ours),
     )
 
@@ -145,6 +154,26 @@ def _refuse_other_uses(raw: Mapping[str, Any]) -> None:
         raise UnsupportedCheckpoint(
             "config.json: problem_type is 'multi_label_classification'; grades exclude each other"
         )
+
+
+def _score_activation(raw: Mapping[str, Any]) -> ScoreActivation:
+    """Return the activation of a one-label model's score, which sentence-transformers stores; its default is
+    the sigmoid."""
+    stored = raw.get("sentence_transformers")
+    field = "sentence_transformers.activation_fn"
+    name = stored.get("activation_fn") if isinstance(stored, Mapping) else None
+    if name is None:
+        field = "sbert_ce_default_activation_function"  # before version 4
+        name = raw.get(field)
+    if name is None:
+        return "sigmoid"
+    if re.fullmatch(r"torch\.nn\.(\w+\.)*Sigmoid", str(name)):
+        return "sigmoid"
+    if re.fullmatch(r"torch\.nn\.(\w+\.)*Identity", str(name)):
+        return "identity"
+    raise UnsupportedCheckpoint(
+        f"config.json: {field} is {name!r}; supported: torch.nn.Sigmoid and torch.nn.Identity"
+    )
 
 
 def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.families import FAMILIES, layer_prefix
+from models.checkpoint.families import FAMILIES
+from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.modules import head_tensors, read_head
 from models.errors import UnsupportedCheckpoint
 

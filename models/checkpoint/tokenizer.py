@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from models.checkpoint.pair_template import BERT, PairTemplate
+from models.checkpoint.pieces import Piece, piece_reader
 from models.checkpoint.tokenizer_files import (
     BERT_CUT,
     SPECIAL,
@@ -122,6 +123,7 @@ class PairTokenizer:
         self._forbidden = special.union(*parts) - {self._unknown}
         self._cut = cut_pattern(tokenizer) if special == added.keys() else None
         self._segment_characters = max(_SEGMENT_CHARACTERS, max_tokens * _SEGMENT_CHARACTERS_PER_TOKEN)
+        self._piece_of = piece_reader(tokenizer)
         self._cache = _Cache(cache_size)
 
     @classmethod
@@ -163,6 +165,10 @@ class PairTokenizer:
     def tokens(self, pair: EncodedPair) -> list[str]:
         """Return the pieces of a pair as the vocabulary writes them, special tokens included."""
         return [str(self._tokenizer.id_to_token(id_)).removeprefix(SPECIAL) for id_ in pair.ids.tolist()]
+
+    def pieces(self, pair: EncodedPair) -> list[Piece]:
+        """Return the pieces of a pair as they are spelled, special tokens included."""
+        return [self._piece_of(token) for token in self.tokens(pair)]
 
     def _kept(self, query: EncodedText, title: EncodedText) -> tuple[EncodedText, EncodedText]:
         """Cut two texts that do not fit into the window together."""

@@ -148,7 +148,7 @@ def _prune_layer(
 ) -> None:
     import torch
 
-    from models.checkpoint.families import layer_prefix
+    from models.checkpoint.like_bert import layer_prefix
     from models.live_heads import head_rows
 
     prefix = f"{layer_prefix(layer)}attention."

@@ -40,7 +40,7 @@ from models.checkpoint.config import (
     read_config,
     read_raw,
 )
-from models.checkpoint.families import layer_prefix
+from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.tensors import TOKENIZER_FILES, read_tensors, write_tensors
 from models.checkpoint.tokenizer import EncodedPair
 from models.errors import ModelError
