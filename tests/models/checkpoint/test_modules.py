@@ -83,7 +83,7 @@ def test_an_ettin_reranker_can_be_trained(tmp_path: Path) -> None:
             tmp_path / "out",
             base=str(directory),
             labels=("no", "yes"),
-            epochs=8,
+            epochs=3,
             rate=3e-3,
             device="cpu",
         )
