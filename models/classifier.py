@@ -64,7 +64,7 @@ class Scores:
 
 
 class Classifier:
-    """A BERT query–title classifier on one device.
+    """A query–title classifier on one device.
 
     >>> clf = Classifier.load()
     >>> clf.score([("angle bracket", "Simpson 12-Gauge Angle")]).expected_grade
@@ -97,7 +97,7 @@ class Classifier:
         label_order: Sequence[str] | None = None,
         tokenizer_cache: int = 65_536,
     ) -> Classifier:
-        """Load a Hugging Face BERT sequence classifier.
+        """Load a Hugging Face sequence classifier of a family in `models.checkpoint.families`.
 
         path: a directory or a hub id; None: the model shipped with the project.
         device: auto, cpu, cuda, cuda:N. dtype: auto (bfloat16 where native), float32, bfloat16.

@@ -100,7 +100,7 @@ def unigram_tokenizer() -> str:
 
 def word_piece_tokenizer() -> str:
     """A tokenizer.json of KLUE-RoBERTa's kind: BERT's in another family's checkpoint."""
-    vocabulary = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]", *WORDS, *map(chr, range(97, 123))]
+    vocabulary = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]", ",", *WORDS, *map(chr, range(97, 123))]
     vocabulary += [f"##{chr(code)}" for code in range(97, 123)]
     ids = {word: i for i, word in enumerate(dict.fromkeys(vocabulary))}
     tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))

@@ -90,11 +90,11 @@ class ModelConfig:
 
 
 def read_config(directory: Path, label_order: Sequence[str] | None = None) -> ModelConfig:
-    """Read `config.json` of a Hugging Face BERT sequence classifier.
+    """Read `config.json` of a Hugging Face sequence classifier.
 
     label_order: the label names from least to most relevant; default: the order given under
         `headroom.label_order` in the file, else by label id.
-    Raises UnsupportedCheckpoint for anything that this network does not compute exactly.
+    Raises UnsupportedCheckpoint for anything that our networks do not compute exactly.
     """
     config = parse_config(read_raw(directory), label_order)
     if head := read_head(directory):

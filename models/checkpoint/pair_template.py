@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 
@@ -15,12 +15,17 @@ class PairTemplate:
 
     BERT: [CLS] query [SEP] title [SEP]. RoBERTa: <s> query </s></s> title </s>.
     two_segments: the title and what follows have token type 1; otherwise all tokens have type 0.
+    before_title: how many of the special tokens stand before the title.
     """
 
     before: tuple[int, ...]
     between: tuple[int, ...]
     after: tuple[int, ...]
     two_segments: bool
+    before_title: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "before_title", len(self.before) + len(self.between))
 
     @property
     def tokens(self) -> int:

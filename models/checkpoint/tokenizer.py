@@ -54,13 +54,13 @@ class EncodedPair:
     @property
     def title_start(self) -> int:
         """Return the number of tokens before the title."""
-        template = self.template
-        return len(template.before) + self.query_tokens + len(template.between)
+        return self.query_tokens + self.template.before_title
 
     @property
     def first_segment(self) -> int:
         """Return the number of tokens of token type 0, which come first; the others have type 1."""
-        return self.title_start if self.template.two_segments else len(self.ids)
+        template = self.template
+        return self.query_tokens + template.before_title if template.two_segments else len(self.ids)
 
     @property
     def special(self) -> list[int]:

@@ -18,7 +18,9 @@ Validation = Annotated[
     Path | None,
     typer.Option(help="Pairs of other queries to select and calibrate with.  [default: a tenth]"),
 ]
-Base = Annotated[str | None, typer.Option(help="BERT checkpoint to start from: a directory or hub id.")]
+Base = Annotated[
+    str | None, typer.Option(help="Checkpoint to start from, of any family: a directory or hub id.")
+]
 FromScratch = Annotated[bool, typer.Option(help="Start from random weights: 12 layers, 12 heads, width 192.")]
 Labels = Annotated[
     str | None, typer.Option(help="Names of the grades, least relevant first, comma-separated.")

@@ -87,7 +87,7 @@ def reference(
     dtype: torch.dtype,
     masks: Sequence[np.ndarray | None] = (None,),
 ) -> np.ndarray:
-    """transformers' logits of each pair by itself under each mask or list of masks: (masks, pairs, labels)."""
+    """transformers' logits of each pair by itself under each mask: (masks, pairs, labels)."""
     model = copy.deepcopy(model).to(dtype)
     scaler = HeadScaler(model)
     logits = []

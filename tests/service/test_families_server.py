@@ -1,0 +1,105 @@
+"""A reranker that is no BERT, through `headroom serve`: its pairs, raw scores, another family beside it."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import Classifier, HeadMask
+from tests.families import edit_config, write_family
+from tests.service.running import Server
+
+TITLES = ["steel angle, 12-gauge", "wood deck screws", "</s> usb lamp <pad>", "Résumé 中文", ""]
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One label and raw scores, as sentence-transformers stores it."""
+    directory = write_family(tmp_path_factory.mktemp("xlm") / "reranker", "xlm-roberta", 7, num_labels=1)
+    edit_config(directory, sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def running(reranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    graded = write_family(tmp_path_factory.mktemp("electra") / "graded", "electra")
+    arms = [{"name": name, "variant": name, "weight": 50} for name in ("full", "pruned")]
+    live = {
+        "variants": [
+            {"name": "full"},
+            {"name": "pruned", "head_mask": "1.*,2.0", "sliced": True},
+            {"name": "graded", "checkpoint": str(graded)},
+        ],
+        "experiments": [
+            {
+                "name": "raw",
+                "salt": "raw",
+                "arms": arms,
+                "traffic": 1.0,
+                "shadow": 1.0,
+                "guardrails": {"score_shift": 5.0, "min_requests": 10},
+            }
+        ],
+    }
+    server = Server(tmp_path_factory.mktemp("server"), reranker, live=live, dtype="float32")
+    try:
+        assert server.wait_until_ready(), server.stderr
+        yield server
+        assert server.stop() == 0
+    finally:
+        server.kill()
+
+
+def ask(server: Server, path: str, body: dict[str, Any] | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{server.url}{path}", data, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_a_reranker_of_another_family_is_served_whole(running: Server, reranker: Path) -> None:
+    clf = Classifier.load(reranker, "cpu", "float32")
+    pairs = [("angle bracket", title) for title in TITLES]
+    body = {"query": "angle bracket", "titles": TITLES}
+
+    own, graded = ask(running, "/v1/models")["models"]
+    assert (own["family"], own["score_activation"], own["grades"]) == ("xlm-roberta", "identity", None)
+    assert (graded["family"], graded["score_activation"]) == ("electra", "softmax")
+
+    for fields, mask in (
+        ({"variant": "full"}, "none"),
+        ({"variant": "pruned"}, "1.*,2.0"),
+        ({"head_mask": "0.1,2.*"}, "0.1,2.*"),
+    ):
+        results = ask(running, "/v1/score", body | fields)["results"]
+        expected = clf.score(pairs, HeadMask.parse(mask, layers=3, heads=4)).logits[:, 0]
+        np.testing.assert_allclose([result["score"] for result in results], expected, atol=2e-5)
+    assert any(not 0 <= score <= 1 for score in expected)  # so it is no probability
+
+    attention = ask(running, "/v1/attention", {"query": "angle", "title": TITLES[2], "heads": "0.1"})
+    tokens, segments = attention["tokens"], attention["segments"]
+    assert (tokens[0], tokens[-1], tokens.count("</s>")) == ("<s>", "</s>", 3)
+    start = segments.index(1)
+    assert tokens[start - 2 : start] == ["</s>", "</s>"]
+
+    scores = [
+        result["score"] for result in ask(running, "/v1/score", body | {"variant": "graded"})["results"]
+    ]
+    assert all(0 <= score <= 1 for score in scores)
+
+
+def test_raw_scores_are_counted_and_compared_by_experiments(running: Server) -> None:
+    """The guardrails' and the shadow's scale is 0 to 1; a raw score is any number."""
+    arms = set()
+    for unit in range(30):
+        answer = ask(running, "/v1/score", {"query": "usb lamp", "titles": TITLES, "unit": str(unit)})
+        arms.add((answer["assignment"]["arm"], answer["assignment"]["fallback"]))
+
+    assert arms == {("full", False), ("pruned", False)}
+    assert ask(running, "/v1/experiments/raw")["name"] == "raw"
