@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from models.checkpoint.fields import positive_float
+from models.checkpoint.fields import positive_float, read_json
+from models.checkpoint.modules import check_head, read_head, with_modules
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
 
@@ -39,6 +40,9 @@ class ModelConfig:
     score_activation: what makes a score of logits: softmax for grades; for one label sigmoid, or identity if
         the checkpoint was trained for raw scores.
     int8: the layers' products have 8-bit weights and inputs (`headroom quantize` wrote the checkpoint).
+    gated: the feed-forward network multiplies its inner activations by the output of a further map, `gate`.
+    attention_bias: the attention's maps have biases. pools_mean: the classifier reads the mean of all tokens,
+        not the first one.
     """
 
     vocab_size: int
@@ -60,6 +64,19 @@ class ModelConfig:
     temperature: float = 1.0
     score_activation: ScoreActivation = "softmax"
     int8: bool = False
+    gated: bool = False
+    attention_bias: bool = True
+    pools_mean: bool = False
+
+    def is_stored(self, name: str) -> bool:  # noqa: ARG002 - for families without some biases
+        """Return whether checkpoints hold a tensor of the network; those that they do not hold are zeros."""
+        return True
+
+    @property
+    def head_parameters(self) -> int:
+        """Return the number of parameters of one head: its part of W^Q, W^K, W^V and W^O."""
+        biases = 3 if self.attention_bias else 0
+        return self.head_size * (4 * self.hidden_size + biases)
 
     @property
     def head_size(self) -> int:
@@ -79,16 +96,18 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
         `headroom.label_order` in the file, else by label id.
     Raises UnsupportedCheckpoint for anything that our networks do not compute exactly.
     """
-    path = directory / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UnsupportedCheckpoint(f"{path} does not exist") from None
-    except (ValueError, OSError) as error:
-        raise UnsupportedCheckpoint(f"{path} cannot be read: {error}") from None
-    if not isinstance(raw, dict):
-        raise UnsupportedCheckpoint(f"{path} is not a JSON object")
-    return parse_config(raw, label_order)
+    config = parse_config(read_raw(directory), label_order)
+    if head := read_head(directory):
+        from models.checkpoint.families import FAMILIES
+
+        names = {name for name, _ in FAMILIES[config.family].expected(config)}
+        check_head(head, config, has_norm="bert.pooler.LayerNorm.weight" in names)
+    return config
+
+
+def read_raw(directory: Path) -> dict[str, Any]:
+    """Return the content of `config.json`, with what sentence-transformers writes beside it."""
+    return with_modules(directory, read_json(directory / "config.json"))
 
 
 def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = None) -> ModelConfig:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.like_bert import LikeBert, Shapes
+from models.checkpoint.modernbert import ModernBertFamily
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
@@ -93,4 +94,6 @@ FAMILIES: dict[str, Family] = {
         token_types=0,
         head="relu",
     ),
+    # Warner et al. 2024. Pre-norm, rotary positions, GeGLU, local attention; byte-level BPE, BERT's pairs.
+    "modernbert": ModernBertFamily(),
 }

@@ -1,9 +1,11 @@
-"""Checks of single fields of config.json."""
+"""Reads config.json and checks single fields of it."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from models.errors import UnsupportedCheckpoint
@@ -35,3 +37,16 @@ def activation(raw: Mapping[str, Any], name: str, default: str = "gelu") -> str:
             f"config.json: {name} is {value!r}; supported: {', '.join(sorted(ACTIVATIONS))}"
         )
     return ACTIVATIONS[value]
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file. Raises UnsupportedCheckpoint, which names the file."""
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UnsupportedCheckpoint(f"{file} does not exist") from None
+    except (ValueError, OSError) as error:
+        raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
+    if not isinstance(raw, dict):
+        raise UnsupportedCheckpoint(f"{file} is not a JSON object")
+    return raw

@@ -16,6 +16,7 @@ from torch import Tensor
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.modules import head_tensors, read_head
 from models.errors import UnsupportedCheckpoint
 
 TOKENIZER_FILES = (
@@ -40,6 +41,8 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     """
     family = FAMILIES[config.family]
     found = family.ours(_read_files(directory), config)
+    if head := read_head(directory):
+        found |= head_tensors(head, config, _read_files)
     tensors: dict[str, Tensor] = {}
     integers = dict(int8_tensors(config)) if config.int8 else {}
     floats = {name: (shape, None) for name, shape in expected_shapes(config)}
@@ -84,7 +87,8 @@ def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]
 def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], torch.dtype]]]:
     """Return the tensors, with shape and dtype, in which an int8 checkpoint differs from a float one.
 
-    For each product of a layer (query, key, value, attention.output.dense, intermediate.dense, output.dense)
+    For each product of a layer (query, key, value, attention.output.dense, intermediate.dense, output.dense,
+    and gate.dense of a gated network)
         weight             (out, in) int8      W'
         weight_scale       (out,)    float32   s_w: the value of one unit of the row's sum
         bias               (out,)    float     b', which includes the effect of the input's offset
@@ -96,6 +100,8 @@ def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ..
             softmax and head weights do not change them;
         output.dense: x ≈ input_scale·(q − z), and y is multiplied by input_scale; input_scale is () float32
             and z = input_zero_point () uint8.
+    In a gated network, gate.dense reads what intermediate.dense reads, and output.dense has an input_scale
+    and an input_offset like intermediate.dense.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     for layer, kept in enumerate(config.kept_heads):
@@ -106,14 +112,20 @@ def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ..
             "intermediate.dense": (inner, hidden),
             "output.dense": (hidden, inner),
         }
+        if config.gated:
+            products["gate.dense"] = (inner, hidden)
         for name, (rows, columns) in products.items():
             yield f"{prefix}{name}.weight", ((rows, columns), torch.int8)
             yield f"{prefix}{name}.weight_scale", ((rows,), torch.float32)
-        for name in ("attention.self", "intermediate.dense"):
-            yield f"{prefix}{name}.input_scale", ((hidden,), torch.float32)
-            yield f"{prefix}{name}.input_offset", ((hidden,), torch.float32)
-        yield f"{prefix}output.dense.input_scale", ((), torch.float32)
-        yield f"{prefix}output.dense.input_zero_point", ((), torch.uint8)
+        inputs = {"attention.self": hidden, "intermediate.dense": hidden}
+        if config.gated:
+            inputs["output.dense"] = inner
+        for name, columns in inputs.items():
+            yield f"{prefix}{name}.input_scale", ((columns,), torch.float32)
+            yield f"{prefix}{name}.input_offset", ((columns,), torch.float32)
+        if not config.gated:
+            yield f"{prefix}output.dense.input_scale", ((), torch.float32)
+            yield f"{prefix}output.dense.input_zero_point", ((), torch.uint8)
 
 
 def _read_files(directory: Path) -> Mapping[str, Tensor]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.checkpoint.checks import check_empty
-from models.checkpoint.config import ModelConfig, parse_config, read_config, read_stored_masks
+from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw, read_stored_masks
 from models.errors import ModelError
 from models.head_mask import HeadMask
 
@@ -71,7 +71,7 @@ def prune(
     tensors = read_tensors(source, config)
     for layer in range(config.num_layers):
         _prune_layer(tensors, config, layer, kept[layer], matrix[layer])
-    raw = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    raw = read_raw(source)
     raw["pruned_heads"] = _pruned_heads(kept, config.num_heads)
     target.mkdir(parents=True, exist_ok=True)
     write_tensors(target / "model.safetensors", tensors, config)

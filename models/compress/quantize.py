@@ -10,6 +10,7 @@ its scales:
   LayerNorm; here LayerNorm's output is also the residual and must not change.
 - The inputs of W^O are weighted sums of V, so their scales can be folded into the rows of W^V exactly.
 - The output of the activation has one scale and one zero point; the product before it writes it quantized.
+  In a gated network it has scales like the other inputs, because it is a product of two floats.
 - The share of the range to cover and the balance are those with the least squared error of the product.
 
 Weights have one scale for each output row. Embeddings, LayerNorm, softmax, residuals, pooler and classifier
@@ -31,7 +32,14 @@ from torch import Tensor
 
 from models.batch import PackedBatch, pack
 from models.checkpoint.checks import check_can_be_quantized, check_empty
-from models.checkpoint.config import INT8_FORMAT, QUANTIZATION_CONFIG, ModelConfig, parse_config, read_config
+from models.checkpoint.config import (
+    INT8_FORMAT,
+    QUANTIZATION_CONFIG,
+    ModelConfig,
+    parse_config,
+    read_config,
+    read_raw,
+)
 from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.tensors import TOKENIZER_FILES, read_tensors, write_tensors
 from models.checkpoint.tokenizer import EncodedPair
@@ -81,10 +89,11 @@ def quantize(
             quantized.update(layer)
             if progress is not None:
                 progress(done, config.num_layers)
-    raw = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    raw = read_raw(source)
     raw["quantization_config"] = dict(QUANTIZATION_CONFIG)
     raw["headroom"] = (raw.get("headroom") or {}) | {"quantization": {"format": INT8_FORMAT}}
     target.mkdir(parents=True, exist_ok=True)
+    config = parse_config(raw)
     write_tensors(target / "model.safetensors", quantized, config)
     (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     for name in TOKENIZER_FILES:
@@ -92,7 +101,7 @@ def quantize(
             shutil.copyfile(source / name, target / name)
     if (source / "masks").is_dir():
         shutil.copytree(source / "masks", target / "masks")
-    return parse_config(raw)
+    return config
 
 
 def batches(pairs: Sequence[EncodedPair]) -> Iterator[PackedBatch]:
@@ -133,10 +142,13 @@ def calibrate(
         ]
         present = [context for context in contexts if context is not None]
         if present:
-            quantized = _attention(tensors, prefix, torch.cat(streams), torch.cat(present))
+            inputs = torch.cat([layer.attention_input(x) for x in streams])
+            quantized = _attention(tensors, prefix, inputs, torch.cat(present))
         else:
             quantized = _no_attention(tensors, prefix, config.hidden_size)
-        yield quantized | _feed_forward(tensors, prefix, torch.cat(middle), config.activation)
+        feed_forward = _gated if config.gated else _feed_forward
+        inputs = torch.cat([layer.feed_forward_input(x) for x in middle])
+        yield quantized | feed_forward(tensors, prefix, inputs, config.activation)
         streams = [network.feed_forward(number, x) for x in middle]
 
 
@@ -209,6 +221,24 @@ def _feed_forward(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation
         f"{down}.input_scale": torch.tensor(inner_scale),
         f"{down}.input_zero_point": torch.tensor(zero_point, dtype=torch.uint8),
     }
+
+
+def _gated(tensors: dict[str, Tensor], prefix: str, x: Tensor, activation: str) -> dict[str, Tensor]:
+    names = [f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output")]
+    weights, biases = ([tensors[f"{name}.{part}"].float() for name in names] for part in ("weight", "bias"))
+    scale, offset = channel_scales(x, torch.cat(weights[:2]))
+    up, gate = (F.linear(x, weight, bias) for weight, bias in zip(weights[:2], biases[:2], strict=True))
+    inner_scale, inner_offset = channel_scales(activate(up, activation) * gate, weights[2])
+    scales = (scale, offset), (scale, offset), (inner_scale, inner_offset)
+    quantized = {
+        f"{names[0]}.input_scale": scale,
+        f"{names[0]}.input_offset": offset,
+        f"{names[2]}.input_scale": inner_scale,
+        f"{names[2]}.input_offset": inner_offset,
+    }
+    for name, weight, bias, of_input in zip(names, weights, biases, scales, strict=True):
+        quantized |= _named(name, quantized_map(weight, bias, *of_input))
+    return quantized
 
 
 def quantized_map(

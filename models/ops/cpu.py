@@ -8,6 +8,7 @@ checked, and after a self-test; everywhere else plain `linear` gives the same an
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -65,13 +66,14 @@ class CpuOps(TorchOps):
         head_weights: Tensor | None = None,
         *,
         first_only: bool = False,
+        rotation: Tensor | None = None,
+        window: int | None = None,
     ) -> Tensor:
         """Attend as `TorchOps.attention` does; the kernel reads the pack sequence by sequence."""
+        how: dict[str, Any] = {"first_only": first_only, "rotation": rotation, "window": window}
         if self._attention_kernels is None:
-            return super().attention(projected, batch, heads, head_weights, first_only=first_only)
-        return self._attention_kernels.attention(
-            projected, batch.offsets, heads, head_weights, first_only=first_only
-        )
+            return super().attention(projected, batch, heads, head_weights, **how)
+        return self._attention_kernels.attention(projected, batch.offsets, heads, head_weights, **how)
 
 
 class KernelNorm(Norm):
@@ -109,6 +111,11 @@ class PrepackedLinear(Linear):
         y = _operator()(x, self._weight, self.bias, name, [], algorithm)
         return y if residual is None else y.add_(residual)
 
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        """Compute the product of the map and a factor as `Linear` does."""
+        y: Tensor = _operator().binary(x, factor, self._weight, self.bias, "mul")
+        return y
+
     @property
     def weight(self) -> Tensor:
         """Return the weight in its plain layout, (out, in); a copy."""
@@ -133,9 +140,10 @@ def can_prepack(dtype: torch.dtype) -> bool:
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
         plain = F.linear(x, weight, bias)
-        added = _operator().binary(x, residual, packed, bias, "add")
+        added, multiplied = (_operator().binary(x, residual, packed, bias, how) for how in ("add", "mul"))
         agree = torch.equal(packed.to_dense(), weight)
         agree &= torch.allclose(added, plain + residual, rtol=tolerance, atol=tolerance * 10)
+        agree &= torch.allclose(multiplied, plain * residual, rtol=tolerance, atol=tolerance * 10)
         for activation, (name, algorithm) in FUSED.items():
             fused = _operator()(x, packed, bias, name, [], algorithm)
             agree &= torch.allclose(fused, activate(plain, activation), rtol=tolerance, atol=tolerance * 10)

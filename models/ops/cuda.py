@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from models.batch import PackedBatch
-from models.ops.torch import HeadWeights, Pass, TorchOps
+from models.ops.torch import HeadWeights, Pass, TorchOps, rotated
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +56,19 @@ class CudaOps(TorchOps):
         head_weights: Tensor | None = None,
         *,
         first_only: bool = False,
+        rotation: Tensor | None = None,
+        window: int | None = None,
     ) -> Tensor:
         """Attend as `TorchOps.attention` does, by Flash Attention over the whole pack."""
-        query, key, value = projected.view(projected.shape[0], 3, heads, -1).unbind(1)  # (T, h, d) each
+        parts = projected.view(projected.shape[0], 3, heads, -1)  # (T, 3, h, d)
+        if rotation is not None:
+            parts = rotated(parts, rotation[batch.positions])
+        query, key, value = parts.unbind(1)
         longest = batch.longest
-        context = varlen_attn(query, key, value, batch.offsets, batch.offsets, longest, longest)
+        sides = (-1, -1) if window is None else (window, window)
+        context = varlen_attn(
+            query, key, value, batch.offsets, batch.offsets, longest, longest, window_size=sides
+        )
         assert isinstance(context, Tensor)
         if head_weights is not None:
             weights = head_weights if len(head_weights) == 1 else head_weights[batch.row_of_token]

@@ -22,6 +22,7 @@ from torch import Tensor
 from models.ops.cpu import FUSED
 from models.ops.integer_products import has_integer_products, operator
 from models.ops.kernel_library import fitting
+from models.ops.kernels import SIZE_MULTIPLE
 from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
 
 ZERO_POINT = 128
@@ -84,7 +85,8 @@ class Int8Linear(Linear):
         self.activation = activation
         self.dtype = dtype
         self.source, self.target = source, target
-        self._quantize = quantize or quantize_by_torch
+        fits = weight.shape[1] % SIZE_MULTIPLE == 0  # a wider row would run into the next one
+        self._quantize = quantize if quantize is not None and fits else quantize_by_torch
         self._scale, self._bias = scale.contiguous(), bias.contiguous()
         self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
         self._multiplier: Tensor | None = None
@@ -109,6 +111,10 @@ class Int8Linear(Linear):
         if not_finite is not None and self.target is None:  # 8 bits cannot hold NaN; the residual can
             y.masked_fill_(not_finite[:, None], torch.nan)
         return y
+
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        """Compute the product of the map and a factor as `Linear` does; the factor is not quantized."""
+        return self(x).mul_(factor)
 
     def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool) -> Tensor:
         if not self._packed:
@@ -223,6 +229,16 @@ class Int8Ops(TorchOps):
         return (
             self._map(self._integers(tensors, up), activation, source=source, target=between),
             self._map(self._integers(tensors, down), source=between),
+        )
+
+    def gated_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear, Linear]:
+        """Return the maps of a layer's gated linear unit; their product is quantized channel by channel."""
+        up, gate, down = (f"{prefix}{name}.dense" for name in ("intermediate", "gate", "output"))
+        source = self._channel_scale(tensors, up)
+        return (
+            self._map(self._integers(tensors, up), activation, source=source),
+            self._map(self._integers(tensors, gate), source=source),
+            self._map(self._integers(tensors, down), source=self._channel_scale(tensors, down)),
         )
 
     def _map(self, integers: QuantizedMap, activation: str = "none", **scales: Any) -> Int8Linear:

@@ -334,16 +334,27 @@ class Scratch {
   size_t bytes_ = 0;
 };
 
-thread_local Scratch scratch;
+thread_local Scratch scratch, turned;
 
 // ---- attention ------------------------------------------------------------------------------------------
 
+// Hides the scores of keys further than `window` from a query. scores[0] is that of key `low`, `count` of them follow.
+void hide_beyond(long window, long query, long low, long count, float* scores) {
+  constexpr float kNever = -1e30f;  // its exponential is 0
+  const long begin = std::max(0l, query - window - low), end = std::min(count, query + window + 1 - low);
+  std::fill(scores, scores + begin, kNever);
+  std::fill(scores + end, scores + count, kNever);
+}
+
 // out (queries x size) = weight · softmax(scale · q·kᵀ) · v of one head, scale in powers of two.
-// query, key, value: the first token's `size` numbers; tokens are `stride` apart, results `out_stride`.
-// following: how many tokens may be read from the first one on; they include those of later sequences.
+// query, key, value: the first token's `size` numbers; queries and keys are `stride` apart, values `further_stride`,
+// results `out_stride`.
+// following: how many queries may be read from the first one on; they include those of later sequences.
+// window: a query sees this many keys to each side; negative: all keys.
 template <class T>
-void attend_head(const T* query, const T* key, const T* value, long stride, long tokens, [[maybe_unused]] long following,
-                 long queries, long size, float scale, float weight, T* out, long out_stride) {
+void attend_head(const T* query, const T* key, long stride, const T* value, long further_stride, long tokens,
+                 [[maybe_unused]] long following, long queries, long size, float scale, float weight, long window,
+                 T* out, long out_stride) {
   using U = Unit<T>;
   constexpr bool paired = std::is_same_v<U, Pair>;
 #ifdef __AMX_BF16__
@@ -379,20 +390,25 @@ void attend_head(const T* query, const T* key, const T* value, long stride, long
       for (long column = 0; column < size; column += kLanes) {
         Words pairs = {};
         if (2 * step < tokens)
-          pairs = __builtin_convertvector(load<Halves>(value + 2 * step * stride + column), Words);
+          pairs = __builtin_convertvector(load<Halves>(value + 2 * step * further_stride + column), Words);
         if (2 * step + 1 < tokens)
-          pairs |= __builtin_convertvector(load<Halves>(value + (2 * step + 1) * stride + column), Words) << 16;
+          pairs |= __builtin_convertvector(load<Halves>(value + (2 * step + 1) * further_stride + column), Words) << 16;
         store(values + step * size + column, pairs);
       }
   } else {
     value_units = value;
-    value_stride = stride;
+    value_stride = further_stride;
   }
 
   for (long first = 0; first < queries; first += kQueries) {
     const long rows = std::min(kQueries, queries - first);
     const U* from = reinterpret_cast<const U*>(query + first * stride);
-    const long vectors = up(tokens, kLanes) / kLanes;
+    // The keys that these queries see: `count` from `low` on, a multiple of every vector's and tile's width.
+    const long low = window < 0 ? 0 : std::max(0l, first - window) / 32 * 32;
+    const long count = (window < 0 ? tokens : std::min(tokens, first + rows + window)) - low;
+    const long vectors = up(count, kLanes) / kLanes;
+    const U* near_values = value_units + low / per_unit * value_stride;
+    const long near_steps = paired ? (tiles ? up(count, 32) / 2 : (count + 1) / 2) : count;
 #ifdef __AMX_BF16__
     if constexpr (tiles) {
       const long filled = up(rows, 16);  // rows beyond may be other sequences' tokens; their scores are not read
@@ -404,32 +420,50 @@ void attend_head(const T* query, const T* key, const T* value, long stride, long
         from = filled_queries;
         from_stride = steps;
       }
-      multiply_tiles(filled, from, from_stride, keys, columns, vectors * kLanes, steps, scores, columns);
+      multiply_tiles(filled, from, from_stride, keys + low, columns, vectors * kLanes, steps, scores, columns);
     } else
 #endif
-      multiply(rows, from, unit_stride, keys, columns, vectors * kLanes, steps, scores, columns);
+      multiply(rows, from, unit_stride, keys + low, columns, vectors * kLanes, steps, scores, columns);
 
     float inverse[kQueries];
     for (long row = 0; row < rows; ++row) {
       float* at = scores + row * columns;
       T* to = paired ? reinterpret_cast<T*>(probabilities + row * (columns / 2)) : reinterpret_cast<T*>(at);
-      inverse[row] = exponentials(at, tokens, vectors, scale, to) * weight;
+      if (window >= 0) hide_beyond(window, first + row, low, count, at);
+      inverse[row] = exponentials(at, count, vectors, scale, to) * weight;
       if (paired)
-        for (long column = vectors * kLanes; column < columns; column += kLanes) narrow(to + column, Floats{});
+        for (long column = vectors * kLanes; column < up(count, 32); column += kLanes) narrow(to + column, Floats{});
     }
 #ifdef __AMX_BF16__
     if constexpr (tiles) {
-      multiply_tiles(up(rows, 16), probabilities, columns / 2, value_units, value_stride, size, value_steps, sums,
-                     size);
+      multiply_tiles(up(rows, 16), probabilities, columns / 2, near_values, value_stride, size, near_steps, sums, size);
     } else
 #endif
     {
       const U* left = paired ? probabilities : reinterpret_cast<const U*>(scores);
-      multiply(rows, left, paired ? columns / 2 : columns, value_units, value_stride, size, value_steps, sums, size);
+      multiply(rows, left, paired ? columns / 2 : columns, near_values, value_stride, size, near_steps, sums, size);
     }
     for (long row = 0; row < rows; ++row)
       for (long column = 0; column < size; column += kLanes)
         narrow(out + (first + row) * out_stride + column, load<Floats>(sums + row * size + column) * inverse[row]);
+  }
+}
+
+// Rotates one head's numbers of tokens at positions 0 to count - 1 (Su et al. 2021, https://arxiv.org/abs/2104.09864):
+// numbers i and i + size / 2 are turned by the angle whose cosine and sine are rotation[i] and rotation[i + size / 2] of
+// the position's row. from: `stride` apart; out: (count, size); room: 2 · size floats.
+template <class T>
+void rotate(const T* from, long stride, long count, long size, const float* rotation, float* room, T* out) {
+  const long half = size / 2;
+  float* result = room + size;
+  for (long token = 0; token < count; ++token) {
+    for (long at = 0; at < size; at += kLanes) store(room + at, widen(from + token * stride + at));
+    const float *cosine = rotation + token * size, *sine = cosine + half;
+    for (long i = 0; i < half; ++i) {
+      result[i] = room[i] * cosine[i] - room[i + half] * sine[i];
+      result[i + half] = room[i + half] * cosine[i] + room[i] * sine[i];
+    }
+    for (long at = 0; at < size; at += kLanes) narrow(out + token * size + at, load<Floats>(result + at));
   }
 }
 
@@ -446,7 +480,8 @@ template <class T>
 
 template <class T>
 void attend(const T* projected, long tokens, const int32_t* offsets, long sequences, long heads, long size,
-            const float* weights, long weight_stride, bool first_only, T* out, int threads) {
+            const float* weights, long weight_stride, bool first_only, const float* rotation, long window, T* out,
+            int threads) {
   const long width = heads * size, stride = 3 * width;
   const float scale = 1.44269504f / __builtin_sqrtf(size);
   const long end = sequences ? offsets[sequences] : 0;
@@ -469,8 +504,20 @@ void attend(const T* projected, long tokens, const int32_t* offsets, long sequen
       const T* from = projected + first * stride + head * size;
       if (head + 1 < heads) fetch_head(from + size, width, stride, length, size);
       const float weight = weights ? weights[sequence * weight_stride + head] : 1.f;
-      attend_head(from, from + width, from + 2 * width, stride, length, tokens - first, first_only ? 1 : length, size,
-                  scale, weight, to, width);
+      const long queries = first_only ? 1 : length;
+      const T *query = from, *key = from + width;
+      long query_stride = stride, following = tokens - first;
+      if (rotation) {
+        const long rows = up(length, 16);  // whole tiles of queries may be read
+        float* room = turned.at_least(4 * 2 * size + 2 * rows * size * sizeof(T));
+        T* turned_queries = reinterpret_cast<T*>(room + 2 * size);
+        T* turned_keys = turned_queries + rows * size;
+        rotate(query, stride, queries, size, rotation, room, turned_queries);
+        rotate(key, stride, length, size, rotation, room, turned_keys);
+        query = turned_queries, key = turned_keys, query_stride = size, following = rows;
+      }
+      attend_head(query, key, query_stride, from + 2 * width, stride, length, following, queries, size, scale, weight,
+                  window, to, width);
     }
 #ifdef __AMX_BF16__
     if (std::is_same_v<T, bfloat16>) _tile_release();
@@ -559,15 +606,17 @@ int headroom_prepare() {
 }
 
 void headroom_attend_float32(const float* projected, long tokens, const int32_t* offsets, long sequences, long heads,
-                             long size, const float* weights, long weight_stride, int first_only, float* out,
-                             int threads) {
-  attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, out, threads);
+                             long size, const float* weights, long weight_stride, int first_only,
+                             const float* rotation, long window, float* out, int threads) {
+  attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, rotation, window, out,
+         threads);
 }
 
 void headroom_attend_bfloat16(const bfloat16* projected, long tokens, const int32_t* offsets, long sequences,
                               long heads, long size, const float* weights, long weight_stride, int first_only,
-                              bfloat16* out, int threads) {
-  attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, out, threads);
+                              const float* rotation, long window, bfloat16* out, int threads) {
+  attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, rotation, window, out,
+         threads);
 }
 
 void headroom_normalise_float32(const float* x, long rows, long width, const float* weight, const float* bias,

@@ -35,7 +35,7 @@ class Kernels:
             suffix = str(dtype).removeprefix("torch.")
             attend = getattr(loaded, f"headroom_attend_{suffix}")
             attend.argtypes = [pointer, number, pointer, number, number, number]
-            attend.argtypes += [pointer, number, flag, pointer, flag]
+            attend.argtypes += [pointer, number, flag, pointer, number, pointer, flag]
             attend.restype = None
             normalise, quantize = (
                 getattr(loaded, f"headroom_{name}_{suffix}") for name in ("normalise", "quantize")
@@ -55,13 +55,16 @@ class Kernels:
         head_weights: Tensor | None = None,
         *,
         first_only: bool = False,
+        rotation: Tensor | None = None,
+        window: int | None = None,
     ) -> Tensor:
         """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
 
         projected: (T, 3·h·d) float32 or bfloat16, queries, keys and values of h heads; offsets:
             (B + 1,) int32, contiguous, where sequences begin and end; head_weights: (B, h), or (1, h) for all
             sequences; it may have fewer rows if the last sequences are empty.
-        first_only: only each sequence's first token attends.
+        first_only: only each sequence's first token attends. rotation, window: as in `TorchOps.attention`;
+            rotation has a row for every position of the longest sequence.
         Returns (T, h·d), or (B, h·d), of projected's dtype; 0 for empty sequences and for
         tokens of no sequence. A sequence's result has the same bits in any pack and for any thread count.
         """
@@ -80,6 +83,8 @@ class Kernels:
             None if weights is None else weights.data_ptr(),
             0 if weights is None or len(weights) == 1 else heads,
             first_only,
+            None if rotation is None else rotation.data_ptr(),
+            -1 if window is None else window,
             out.data_ptr(),
             torch.get_num_threads(),
         )

@@ -52,6 +52,10 @@ class Linear:
         y = activate(F.linear(x, self._weight, self.bias), self.activation)
         return y if residual is None else y + residual
 
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        """Compute (x·Wᵀ + b)·factor, x: (T, in), factor: (T, out) → (T, out); the map has no activation."""
+        return self(x) * factor
+
     @property
     def weight(self) -> Tensor:
         """Return the weight in its plain layout, (out, in)."""
@@ -122,6 +126,11 @@ class TorchOps:
         up = self._named(tensors, f"{prefix}intermediate.dense", activation)
         return up, self._named(tensors, f"{prefix}output.dense")
 
+    def gated_maps(self, tensors: Tensors, prefix: str, activation: str) -> tuple[Linear, Linear, Linear]:
+        """Return the maps of a layer's gated linear unit: up (with the activation), gate and down."""
+        up, down = self.feed_forward_maps(tensors, prefix, activation)
+        return up, self._named(tensors, f"{prefix}gate.dense"), down
+
     def get(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """Return a checkpoint's tensor on this device, in `dtype` (default: the dtype of the weights)."""
         return tensors[name].to(self.device, dtype or self.dtype).contiguous()
@@ -134,21 +143,25 @@ class TorchOps:
         head_weights: Tensor | None = None,
         *,
         first_only: bool = False,
+        rotation: Tensor | None = None,
+        window: int | None = None,
     ) -> Tensor:
         """Attend within each sequence of a pack, head by head: softmax(q kᵀ/√d)·v, times the head's weight.
 
         projected: (T, 3·h·d), queries, keys and values of h heads; head_weights: (B, h), or (1, h) for all
         sequences, float32. A sequence's result in an exact batch has the same bits in any other exact batch.
+        rotation: (positions, d) float32, from `rotations`: queries and keys are rotated by their positions.
+        window: a token sees so many tokens to each side; None: all of its sequence.
         Returns (T, h·d), 0 for tokens of no sequence; with `first_only` (B, h·d), of first tokens alone.
         """
         parts = projected.view(projected.shape[0], 3, heads, -1)  # (T, 3, h, d)
+        if rotation is not None:
+            parts = rotated(parts, rotation[batch.positions])
         contexts = []
         for group in batch.groups:
             query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             exists = group.exists
-            bias = None
-            if exists is not None:
-                bias = query.new_zeros(exists.shape).masked_fill_(~exists, -torch.inf)[:, None, None]
+            bias = visibility_bias(query, window, exists)
             context = (attention_probabilities(query, key, bias) @ value).transpose(1, 2)
             contexts.append(context.flatten(0, 1) if exists is None else context[exists])  # (tokens, h, d)
         context = torch.cat(contexts)
@@ -180,6 +193,42 @@ def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None = No
     """Return softmax(q kᵀ/√d + bias), (B, h, n, m); rows sum to 1. query: (…, n, d); key: (…, m, d)."""
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
     return torch.softmax(scores if bias is None else scores + bias, -1)
+
+
+def visibility_bias(query: Tensor, window: int | None, exists: Tensor | None = None) -> Tensor | None:
+    """Return what to add to scores so that invisible keys get the probability 0; None if all are visible.
+
+    query: (…, n, d), as many as keys. window: as in `TorchOps.attention`. exists: (B, n) bool, False for keys
+    that fill up a shorter sequence; its queries, whose results nobody reads, see everything.
+    Returns (B, 1, n or 1, n), without B if all keys exist.
+    """
+    count = query.shape[-2]
+    visible = None if exists is None else exists[:, None, None]
+    if window is not None and window < count - 1:
+        position = torch.arange(count, device=query.device)
+        near = (position[:, None] - position).abs() <= window
+        visible = near if visible is None else near & visible | ~visible.mT
+    if visible is None:
+        return None
+    return query.new_zeros(visible.shape).masked_fill_(~visible, -torch.inf)
+
+
+def rotations(theta: float, positions: int, head_size: int, device: torch.device) -> Tensor:
+    """Return cosines and sines of the angles position·theta^(−2i/d), i < d/2: (positions, d) float32."""
+    frequencies = 1.0 / theta ** (torch.arange(0, head_size, 2, dtype=torch.float32) / head_size)
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
+    return torch.cat([angles.cos(), angles.sin()], -1).to(device)
+
+
+def rotated(parts: Tensor, rotation: Tensor) -> Tensor:
+    """Rotate queries and keys by their positions (RoPE, Su et al. 2021, https://arxiv.org/abs/2104.09864).
+
+    parts: (T, 3, h, d), queries, keys and values; rotation: (T, d), rows of `rotations`.
+    """
+    cosine, sine = rotation[:, None, None].chunk(2, -1)  # (T, 1, 1, d/2) each
+    one, other = parts[:, :2].float().chunk(2, -1)  # (T, 2, h, d/2) each
+    turned = torch.cat([one * cosine - other * sine, other * cosine + one * sine], -1)
+    return torch.cat([turned.to(parts.dtype), parts[:, 2:]], 1)
 
 
 def activate(x: Tensor, activation: str) -> Tensor:

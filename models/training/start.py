@@ -6,6 +6,10 @@ from pathlib import Path
 import torch
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
+from models.checkpoint.config import read_raw
+from models.checkpoint.families import FAMILIES
+from models.checkpoint.modules import read_head
+from models.checkpoint.tensors import read_tensors
 from models.quality.labelled import LabelledPair
 from models.training.batches import tokenized
 from models.training.embeddings import cooccurrence_vectors
@@ -27,14 +31,21 @@ def start(job: Job) -> tuple[Model, Path]:
         assert isinstance(options.base, Scratch)
         return _from_scratch(options, options.base, job.training, options.work / "tokenizer")
     directory, config = job.base
-    model = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[CONFIG_MAPPING[config.family]].from_pretrained(
+    kind = CONFIG_MAPPING[config.family]
+    model = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[kind].from_pretrained(
         directory,
-        id2label=labels,
-        label2id={name: grade for grade, name in labels.items()},
+        config=kind.from_dict(
+            read_raw(directory)
+            | {"id2label": labels, "label2id": {name: grade for grade, name in labels.items()}}
+        ),
         ignore_mismatched_sizes=True,  # a new number of grades needs a new last layer
         dtype=torch.float32,
         attn_implementation="eager",  # trains twice as fast as sdpa on a CPU under bf16 autocast
     )
+    if read_head(directory):  # transformers does not read the classifier of sentence-transformers' modules
+        tensors = FAMILIES[config.family].theirs(read_tensors(directory, config), config)
+        fitting = {name: t for name, t in model.state_dict().items() if t.shape == tensors[name].shape}
+        model.load_state_dict({name: tensors[name] for name in fitting}, strict=False)
     if len(config.labels) == len(labels):
         with torch.no_grad():
             last = getattr(model.classifier, "out_proj", model.classifier)  # RoBERTa's has two layers

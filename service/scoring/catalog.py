@@ -48,7 +48,7 @@ class Variant:
         if not self.sliced:
             return total
         off = sum(head in config.kept_heads[layer] for layer, head in self.mask.off)
-        return total - off * config.head_size * (4 * config.hidden_size + 3)
+        return total - off * config.head_parameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,11 @@ from torch import Tensor
 from models.bert import Bert
 from models.ops import cuda
 from models.ops.cuda import CudaOps, GraphCache
+from models.ops.torch import attention_probabilities, visibility_bias
 from tests.checkpoints import random_model
+from tests.models import test_modernbert as modern
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
+from tests.modernberts import random_modernbert
 
 
 class Repeating:
@@ -48,13 +51,21 @@ class Repeating:
 
 
 def varlen(
-    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, _: Tensor, longest: int, __: int
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    starts: Tensor,
+    _: Tensor,
+    longest: int,
+    __: int,
+    window_size: tuple[int, int] = (-1, -1),
 ) -> Tensor:
     out = torch.full_like(query, torch.nan)  # as on a GPU, nothing is written for tokens of no sequence
     for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         assert stop - start <= longest
         q, k, v = (part[start:stop].transpose(0, 1) for part in (query, key, value))
-        out[start:stop] = (torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v).transpose(0, 1)
+        bias = visibility_bias(q, window_size[0] if window_size[0] >= 0 else None)
+        out[start:stop] = (attention_probabilities(q, k, bias) @ v).transpose(0, 1)
     return out
 
 
@@ -106,6 +117,19 @@ def test_replays_score_as_the_cpu_does(
     plain = network_of(random_model(11))
     for scores, (pairs, weights) in zip(found, batches, strict=True):
         np.testing.assert_allclose(scores, logits_of(plain, pairs, weights), atol=1e-5)
+
+
+@pytest.mark.usefixtures("capture")
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_rotated_and_local_attention_is_replayed_too(pooling: str) -> None:
+    plain = modern.network_of(random_modernbert(11, classifier_pooling=pooling))
+    ops = CudaOps(plain.device, plain.dtype)
+    ours = modern.network_of(random_modernbert(11, classifier_pooling=pooling), ops=ops)
+    rng = np.random.default_rng(4)
+    for _ in range(4):
+        pairs = [random_pair(rng, int(length), 300) for length in rng.integers(20, 30, 5)]
+        np.testing.assert_allclose(logits_of(ours, pairs), logits_of(plain, pairs), atol=2e-5)
+    assert len(ops.graphs) == 1
 
 
 @pytest.mark.usefixtures("capture")

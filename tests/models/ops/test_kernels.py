@@ -17,6 +17,7 @@ from torch import Tensor
 from models.ops import kernel_library, kernels
 from models.ops.kernel_library import Level
 from models.ops.kernels import Kernels
+from models.ops.torch import rotated, rotations
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
 from tests.referees import need
@@ -97,18 +98,49 @@ def test_attention_equals_torchs(ours: Kernels, dtype: torch.dtype, heads: int, 
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize(("heads", "size"), [(2, 48), (2, 64)])
+@pytest.mark.parametrize("window", [None, 0, 33, 64])
+def test_attention_of_rotated_neighbours_is_torchs(
+    ours: Kernels, dtype: torch.dtype, heads: int, size: int, window: int | None
+) -> None:
+    projected, offsets = packed(LENGTHS, heads, size, dtype)
+    rotation = rotations(100.0, max(LENGTHS), size, torch.device("cpu"))
+    before = projected.clone()
+
+    turned = projected.clone().view(-1, 3, heads, size)
+    exact = torch.zeros(len(projected), heads * size, dtype=torch.float64)
+    for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
+        turned[begin:end] = rotated(turned[begin:end], rotation[: end - begin])
+        query, key, value = turned[begin:end].double().permute(1, 2, 0, 3)
+        place = torch.arange(end - begin)
+        near = (place[:, None] - place).abs() <= (end if window is None else window)
+        found = F.scaled_dot_product_attention(query, key, value, near)
+        exact[begin:end] = found.transpose(0, 1).reshape(end - begin, -1)
+
+    whole = ours.attention(projected, offsets, heads, rotation=rotation, window=window)
+    first = ours.attention(projected, offsets, heads, first_only=True, rotation=rotation, window=window)
+
+    assert torch.equal(projected, before)
+    assert (whole - exact).abs().max() <= ROUNDING[dtype] * exact.abs().max()
+    assert torch.equal(first, whole[offsets[:-1].long()])
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
 def test_attention_does_not_depend_on_neighbours_or_threads(ours: Kernels, dtype: torch.dtype) -> None:
     projected, offsets = packed(LENGTHS, 2, 16, dtype)
-    whole = ours.attention(projected, offsets, 2)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        assert torch.equal(ours.attention(projected, offsets, 2), whole)
-    finally:
-        torch.set_num_threads(threads)
-    for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
-        alone = ours.attention(projected[begin:end].clone(), torch.tensor([0, end - begin]).int(), 2)
-        assert torch.equal(alone, whole[begin:end])
+    rotation = rotations(100.0, max(LENGTHS), 16, torch.device("cpu"))
+    for how in ({}, {"rotation": rotation, "window": 20}):
+        whole = ours.attention(projected, offsets, 2, **how)
+        threads = torch.get_num_threads()
+        try:
+            torch.set_num_threads(1)
+            assert torch.equal(ours.attention(projected, offsets, 2, **how), whole)
+        finally:
+            torch.set_num_threads(threads)
+        for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
+            sequence = projected[begin:end].clone()
+            alone = ours.attention(sequence, torch.tensor([0, end - begin]).int(), 2, **how)
+            assert torch.equal(alone, whole[begin:end])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -1,0 +1,311 @@
+"""What the networks share: the loop over the layers, attention under head weights, and the pass of a batch.
+
+A network says how tokens enter it (`embed`), what its layers are, and what its classifier reads (`pool`,
+`classify`). A head's weight multiplies its output before W^O, which equals multiplying its attention
+probabilities. What differs between processors is in `models.ops`; which heads a batch needs is found in
+`models.live_heads`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Self, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.batch import PackedBatch
+from models.checkpoint.config import ModelConfig
+from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.tensors import expected_shapes
+from models.layer import Layer
+from models.live_heads import AttentionHeads, Live, LiveHeads
+from models.ops import choose
+from models.ops.torch import (
+    Linear,
+    Norm,
+    Tensors,
+    TorchOps,
+    attention_probabilities,
+    rotated,
+    visibility_bias,
+)
+
+P = TypeVar("P", Linear, Norm, Tensor)
+
+
+class Encoder(ABC):
+    """A classifier's network, its weights laid out for one device.
+
+    tensors: what `models.checkpoint.tensors.read_tensors` returns.
+    dtype: of weights and activations; the classifier and what it reads always compute in float32.
+    deterministic: float32 results that are the same bits in any batch; heads are then never cut out.
+    ops: default: the fastest that the device has.
+    parameters, nbytes: the number of weights, and the bytes that they take up here.
+    """
+
+    layers: Sequence[Layer]
+
+    reads_first_tokens = True
+    """Whether the classifier reads first tokens alone; the last layer then computes no others."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: Tensors,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        deterministic: bool = False,
+        ops: TorchOps | None = None,
+    ) -> None:
+        self.config = config
+        self.device = device
+        self.dtype = dtype
+        self.deterministic = deterministic
+        self.ops = ops or choose(config, device, dtype, deterministic=deterministic)
+        self._parts: dict[str, Linear | Norm | Tensor] = {}
+        self.lay_out(tensors)
+        is_stored = replace(config, int8=False).is_stored
+        names = [name for name, _ in expected_shapes(config) if is_stored(name)]
+        self.parameters = sum(tensors[name].numel() for name in names)
+        self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
+        attention_of_layers = [layer.attention for layer in self.layers]
+        self.live_heads = LiveHeads(config, attention_of_layers, device, cuts=not deterministic)
+        self.ops.synchronize()  # from here on, other threads' streams may use the weights
+
+    @abstractmethod
+    def lay_out(self, tensors: Tensors) -> None:
+        """Make `layers` and everything else that holds weights."""
+
+    @abstractmethod
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Return what enters the first layer: (T, D)."""
+
+    def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:  # noqa: ARG002 - for networks that pool
+        """Return what `classify` reads, (B, D), of what leaves the last layer: (B, D) if that computes first
+        tokens only, else (T, D)."""
+        return x
+
+    @abstractmethod
+    def classify(self, pooled: Tensor) -> Tensor:
+        """Return logits. pooled: (n, D) → (n, labels) float32."""
+
+    def part(self, name: str, part: P) -> P:
+        """Remember a part outside the attention under its name, for `tensors`."""
+        self._parts[name] = part
+        return part
+
+    def table(self, tensors: Tensors, name: str) -> Tensor:
+        """Lay out a tensor."""
+        return self.part(name, self.ops.get(tensors, name))
+
+    def norm(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Norm:
+        """Lay out a layer normalisation. dtype: of its input; default: the network's."""
+        weight, bias = (self.ops.get(tensors, f"{name}.{part}", dtype) for part in ("weight", "bias"))
+        make = self.ops.norm if dtype in (None, self.dtype) else Norm
+        return self.part(name, make(weight, bias, self.config.layer_norm_eps))
+
+    def linear(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Linear:
+        """Lay out an affine map outside the layers. dtype: of its input; default: the network's."""
+        weight, bias = (self.ops.get(tensors, f"{name}.{part}", dtype) for part in ("weight", "bias"))
+        return self.part(name, self.ops.linear(weight, bias))
+
+    def attention(self, tensors: Tensors, number: int) -> AttentionHeads | None:
+        """Lay out the heads of a layer; None if pruning left none."""
+        kept = len(self.config.kept_heads[number])
+        if not kept:
+            return None
+        return AttentionHeads(
+            kept, self.config.head_size, *self.ops.attention_maps(tensors, layer_prefix(number))
+        )
+
+    @property
+    def max_pack_tokens(self) -> int | None:
+        """Return the tokens of the largest pack that the device computes well; None for any number."""
+        if self.ops.max_pack_bytes is None:
+            return None
+        inner = self.config.intermediate_size * (1 if self.config.int8 else self.dtype.itemsize)
+        projected = 3 * self.config.num_heads * self.config.head_size * self.dtype.itemsize
+        return self.ops.max_pack_bytes // max(inner, projected)
+
+    @property
+    def number_format(self) -> str:
+        """Return the number format of the layers' products: int8, or the name of the weights' dtype."""
+        return "int8" if self.config.int8 else str(self.dtype).removeprefix("torch.")
+
+    def forward(
+        self, batch: PackedBatch, head_weights: np.ndarray | None = None, *, sliced: bool = False
+    ) -> Tensor:
+        """Return the logits of a packed batch.
+
+        head_weights: (rows, layers, heads) float32 in the caller's order of rows, or (layers, heads) for all
+            rows; 1 keeps a head, 0 removes it; None keeps all.
+        sliced: the mask belongs to a sliced variant, so exactly its live heads are computed.
+        Returns (rows, labels) float32 in the caller's order, labels as in the checkpoint.
+        """
+        if head_weights is not None and head_weights.ndim == 3:
+            head_weights = head_weights[batch.order]
+        with torch.inference_mode():
+            live = self.live_heads.of(head_weights, sliced=sliced)
+
+            def compute(batch: PackedBatch, weights: Sequence[Tensor | None]) -> Tensor:
+                held = [replace(one, weights=weight) for one, weight in zip(live, weights, strict=True)]
+                return self.logits(batch, held)
+
+            weights = [one.weights for one in live]
+            logits = self.ops.run(compute, batch, weights, tuple(one.cut for one in live))[: batch.rows]
+            restored = torch.empty_like(logits)
+            restored[torch.from_numpy(batch.order).to(self.device)] = logits
+            self.ops.synchronize()  # only then may another stream reuse the memory of `live`
+            return restored
+
+    def logits(self, batch: PackedBatch, live: Sequence[Live]) -> Tensor:
+        """Return the logits of a pack's sequences, (B or more, labels) float32, in the pack's order."""
+        x = self.embed(batch)
+        for output in self.layer_outputs(x, batch, live, first_only=True):
+            x = output
+        return self.classify(x)
+
+    def layer_outputs(
+        self,
+        x: Tensor,
+        batch: PackedBatch,
+        live: Sequence[Live],
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        first_only: bool = False,
+        keep: bool = False,
+    ) -> Iterator[Tensor]:
+        """Yield what leaves each of the layers start … stop − 1, (T, D) each.
+
+        x: (T, D), what enters layer `start`. live: what each layer of the network computes of its attention.
+        first_only: of the network's last layer, compute and yield only what `classify` reads, (B, D).
+        keep: the caller keeps x and what is yielded, so no layer may overwrite its input.
+        """
+        for number in range(start, len(self.layers) if stop is None else stop):
+            last = first_only and number == len(self.layers) - 1
+            first = last and self.reads_first_tokens
+            residual = x[batch.first_token] if first else x
+            context = self.context(number, x, batch, live[number], first_only=first)
+            x = self.after_attention(number, residual, context, live[number], overwrite=not keep)
+            x = self.feed_forward(number, x)
+            if last:
+                x = self.pool(x, batch)
+            yield x
+
+    def context(
+        self, number: int, x: Tensor, batch: PackedBatch, live: Live, *, first_only: bool = False
+    ) -> Tensor | None:
+        """Return concat(head_1 … head_h) of layer `number`, the input of W^O; None if no head is live.
+
+        x: (T, D), what enters the layer. Returns (T, h·d) or (B, h·d).
+        """
+        if live.attention is None:
+            return None
+        layer = self.layers[number]
+        projected = live.attention.query_key_value(layer.attention_input(x))  # (T, 3·h·d)
+        return self.ops.attention(
+            *(projected, batch, live.attention.heads, live.weights),
+            first_only=first_only,
+            rotation=layer.rotation,
+            window=layer.window,
+        )
+
+    def after_attention(
+        self, number: int, residual: Tensor, context: Tensor | None, live: Live, *, overwrite: bool = False
+    ) -> Tensor:
+        """Return what enters the feed-forward half of layer `number`, (T, D).
+
+        residual: what entered the layer. overwrite: its memory may be used.
+        """
+        layer = self.layers[number]
+        if context is None or live.attention is None:  # only the bias of W^O remains
+            return layer.after_attention(residual + layer.attention_bias)
+        return layer.after_attention(live.attention.output(context, residual=residual, overwrite=overwrite))
+
+    def feed_forward(self, number: int, x: Tensor) -> Tensor:
+        """Compute the feed-forward half of layer `number`. x: (T, D), may be overwritten → (T, D)."""
+        return self.layers[number].feed_forward(x)
+
+    def attention_maps(
+        self, batch: PackedBatch, heads: Sequence[tuple[int, int]], head_weights: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return what some heads attend to in a batch of one pair of n tokens.
+
+        heads: (layer, head) in the numbering of the unpruned model; head_weights: (layers, heads).
+        A head that is pruned or has weight w < 1 shows its probabilities times w (zeros if it is off).
+        Returns (len(heads), n, n) float32; row i is what token i attends to.
+        """
+        length = int(batch.lengths[0])
+        maps = np.zeros((len(heads), length, length), np.float32)
+        with torch.inference_mode():
+            x = self.embed(batch)
+            live = self.live_heads.of(head_weights)
+            stop = max(layer for layer, _ in heads) + 1
+            inputs = [x, *self.layer_outputs(x, batch, live, stop=stop - 1, keep=True)]
+            for number in sorted({layer for layer, _ in heads}):
+                probabilities = self._probabilities(self.layers[number], inputs[number][:length])
+                kept = self.config.kept_heads[number]
+                for i, (layer, head) in enumerate(heads):
+                    if layer == number and head in kept:
+                        weight = 1.0 if head_weights is None else head_weights[number, head]
+                        maps[i] = probabilities[kept.index(head)] * weight
+        return maps
+
+    @staticmethod
+    def _probabilities(layer: Layer, x: Tensor) -> np.ndarray:
+        """Return the attention probabilities of a layer's heads for one sequence, (n, D) → (h, n, n)."""
+        attention, length = layer.attention, len(x)
+        if attention is None:
+            return np.zeros((0, length, length), np.float32)
+        projected = attention.query_key_value(layer.attention_input(x)).float()
+        parts = projected.view(length, 3, attention.heads, -1)
+        if layer.rotation is not None:
+            parts = rotated(parts, layer.rotation[:length])
+        query, key, _ = parts.permute(1, 2, 0, 3)  # (h, n, d) each
+        return attention_probabilities(query, key, visibility_bias(query, layer.window)).numpy(force=True)
+
+    def in_plain_torch(self) -> Self:
+        """Return the same network in float32 on `TorchOps`: slower, and differentiable."""
+        return type(self)(
+            replace(self.config, int8=False),
+            self.tensors(),
+            device=self.device,
+            dtype=torch.float32,
+            deterministic=True,
+            ops=TorchOps(self.device, torch.float32),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return float32 weights under our names; int8 weights as the floats they stand for."""
+        parts: dict[str, Linear | Norm | Tensor] = dict(self._parts)
+        tensors: dict[str, Tensor] = {}
+        for number, layer in enumerate(self.layers):
+            prefix = layer_prefix(number)
+            parts[f"{prefix}attention.output.dense.bias"] = layer.attention_bias
+            if layer.attention is not None:
+                parts[f"{prefix}attention.output.dense"] = layer.attention.output
+                projection = layer.attention.query_key_value
+                weights, biases = projection.weight.chunk(3), projection.bias.chunk(3)
+                for i, name in enumerate(("query", "key", "value")):
+                    tensors[f"{prefix}attention.self.{name}.weight"] = weights[i]
+                    tensors[f"{prefix}attention.self.{name}.bias"] = biases[i]
+        for name, part in parts.items():
+            if isinstance(part, Tensor):
+                tensors[name] = part
+            else:
+                tensors |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
+        empty = {name: torch.zeros(shape) for name, shape in expected_shapes(self.config)}  # of pruned layers
+        return empty | {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _itemsize(name: str, tensor: Tensor, dtype: torch.dtype) -> int:
+    """Return the bytes per number of a checkpoint's tensor once it is loaded."""
+    if not tensor.is_floating_point():
+        return tensor.itemsize
+    return 4 if name.startswith(("bert.pooler", "classifier")) else dtype.itemsize

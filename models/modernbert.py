@@ -1,0 +1,116 @@
+"""ModernBERT over packed sequences, with a weight for each head of each sequence.
+
+    x = norm(word embeddings)                                            (T, D)
+    for each layer:
+        q, k, v = norm(x)·W^QKV, q and k rotated by their positions      norm: not in the first layer
+        head_i = softmax(q_i k_iᵀ/√d)·v_i · weight_i                     (T, d) of h heads
+        x = x + concat(head_1 … head_h)·W^O
+        y = norm(x)
+        x = x + down(activation(up(y)) · gate(y))
+    logits = classifier(norm(activation(dense(pool(norm(x))))))          (B, labels)
+
+In local layers a token attends to its neighbours alone. `pool` takes the first token or the mean of all.
+Warner et al. 2024, https://arxiv.org/abs/2412.13663; the tests hold it to transformers' ModernBertModel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.batch import PackedBatch
+from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.modernbert import ModernBertConfig
+from models.encoder import Encoder
+from models.layer import Layer
+from models.ops.torch import Linear, Norm, Tensors, activate, rotations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreNormLayer(Layer):
+    """One layer whose halves read a normalised copy of the residual stream and add to the stream itself.
+
+    attention_norm: None in the first layer, because the embeddings are normalised already.
+    """
+
+    attention_norm: Norm | None
+    norm: Norm
+    up: Linear
+    gate: Linear
+    down: Linear
+
+    def attention_input(self, x: Tensor) -> Tensor:
+        """Return norm(x). (T, D) → (T, D)."""
+        return x if self.attention_norm is None else self.attention_norm(x)
+
+    def after_attention(self, x: Tensor) -> Tensor:
+        """Return x: the stream stays as it is. (T, D) → (T, D)."""
+        return x
+
+    def feed_forward_input(self, x: Tensor) -> Tensor:
+        """Return norm(x). (T, D) → (T, D)."""
+        return self.norm(x)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """Compute the feed-forward half of the layer. x: (T, D), may be overwritten → (T, D)."""
+        y = self.norm(x)
+        return self.down(self.gate.times(y, self.up(y)), residual=x, overwrite=True)
+
+
+class ModernBert(Encoder):
+    """ModernBERT with a classifier on the first token or on the mean of all tokens."""
+
+    config: ModernBertConfig
+    layers: list[PreNormLayer]
+
+    def lay_out(self, tensors: Tensors) -> None:
+        """Make the layers, embeddings and classifier."""
+        config, ops = self.config, self.ops
+        self.reads_first_tokens = not config.pools_mean
+        self.word_embeddings = self.table(tensors, "bert.embeddings.word_embeddings.weight")
+        self.embedding_norm = self.norm(tensors, "bert.embeddings.LayerNorm")
+        turns = {
+            theta: rotations(theta, config.max_positions, config.head_size, self.device)
+            for theta in set(config.thetas)
+        }
+        self.layers = []
+        for number in range(config.num_layers):
+            prefix = layer_prefix(number)
+            up, gate, down = ops.gated_maps(tensors, prefix, config.activation)
+            self.layers.append(
+                PreNormLayer(
+                    attention=self.attention(tensors, number),
+                    attention_bias=ops.get(tensors, f"{prefix}attention.output.dense.bias"),
+                    rotation=turns[config.thetas[number]],
+                    window=config.windows[number],
+                    attention_norm=self.norm(tensors, f"{prefix}attention.LayerNorm") if number else None,
+                    norm=self.norm(tensors, f"{prefix}intermediate.LayerNorm"),
+                    up=self.part(f"{prefix}intermediate.dense", up),
+                    gate=self.part(f"{prefix}gate.dense", gate),
+                    down=self.part(f"{prefix}output.dense", down),
+                )
+            )
+        self.final_norm = self.norm(tensors, "bert.final_norm")
+        self.dense = self.linear(tensors, "bert.pooler.dense", torch.float32)
+        self.dense_norm = self.norm(tensors, "bert.pooler.LayerNorm", torch.float32)
+        self.classifier = self.linear(tensors, "classifier", torch.float32)
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """Return word embeddings, normalised: (T, D)."""
+        return self.embedding_norm(F.embedding(batch.ids, self.word_embeddings))
+
+    def pool(self, x: Tensor, batch: PackedBatch) -> Tensor:
+        """Return the normalised first tokens, or the mean of each sequence's: (B, D)."""
+        x = self.final_norm(x)
+        if self.reads_first_tokens:
+            return x
+        tokens = torch.arange(len(x), dtype=torch.int32, device=self.device)
+        return F.embedding_bag(tokens, x.float(), batch.offsets, mode="mean", include_last_offset=True)
+
+    def classify(self, pooled: Tensor) -> Tensor:
+        """Apply the dense layer, its norm and the classifier. (n, D) → (n, labels) float32."""
+        dense = activate(self.dense(pooled.float()), self.config.head_activation)
+        return self.classifier(self.dense_norm(dense))

@@ -1,0 +1,177 @@
+"""Classifiers in sentence-transformers modules load whole, or are refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models import Classifier, HeadMask, UnsupportedCheckpoint
+from models.compress.prune import prune
+from models.training.job import Options
+from models.training.tuning import tune
+from tests.checkpoints import WORDS, write_checkpoint
+from tests.modernberts import write_ettin
+
+PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", " ".join(WORDS)), ("a", "b c")]
+
+
+def by_modules(
+    directory: Path, model: Any, norm_bias: torch.Tensor, activation: Any, *, mean: bool
+) -> np.ndarray:
+    """Scores as sentence-transformers computes them: the encoder, then module by module."""
+    scores = []
+    tokenizer = Classifier.load(directory, "cpu", "float32").tokenizer
+    for pair in tokenizer.encode(PAIRS):
+        with torch.no_grad():
+            states = model.model(input_ids=torch.tensor(pair.ids[None].astype(np.int64))).last_hidden_state[0]
+            dense = activation(model.head.dense(states.mean(0) if mean else states[0]))
+            normed = torch.nn.functional.layer_norm(dense, (32,), model.head.norm.weight, norm_bias)
+            scores.append(model.classifier(normed).item())
+    return np.array(scores)
+
+
+@pytest.mark.parametrize(
+    ("dense", "activation", "pooling"),
+    [
+        ("torch.nn.modules.activation.GELU", torch.nn.functional.gelu, None),
+        ("torch.nn.modules.activation.Tanh", torch.tanh, {"pooling_mode": "mean"}),
+        (
+            "torch.nn.modules.activation.GELU",
+            torch.nn.functional.gelu,
+            {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
+        ),
+    ],
+)
+def test_an_ettin_reranker_scores_as_sentence_transformers_does(
+    tmp_path: Path,
+    dense: str,
+    activation: Callable[[torch.Tensor], torch.Tensor],
+    pooling: dict[str, Any] | None,
+) -> None:
+    directory, model, norm_bias = write_ettin(tmp_path / "ettin", dense=dense, pooling=pooling)
+    expected = by_modules(directory, model, norm_bias, activation, mean=pooling is not None)
+
+    clf = Classifier.load(directory, "cpu", "float32")
+    scores = clf.score(PAIRS)
+
+    assert clf.grades == ()
+    assert clf.config.score_activation == "identity"
+    np.testing.assert_allclose(scores.logits[:, 0], expected, atol=2e-5)
+    mask = HeadMask.parse("1.*,2.0", layers=4, heads=4)
+    prune(directory, tmp_path / "pruned", mask)  # one file, without modules
+    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+    assert not (tmp_path / "pruned" / "modules.json").exists()
+    assert pruned.config.score_activation == "identity"
+    np.testing.assert_allclose(pruned.score(PAIRS).logits, clf.score(PAIRS, mask).logits, atol=2e-5)
+
+
+def test_an_ettin_reranker_can_be_trained(tmp_path: Path) -> None:
+    directory, *_ = write_ettin(tmp_path / "ettin")
+    rows = [{"query": q, "title": t, "grade": g} for q in WORDS[:12] for g, t in enumerate(("lamp", q))]
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    metrics = tune(
+        Options(
+            data,
+            tmp_path / "out",
+            base=str(directory),
+            labels=("no", "yes"),
+            epochs=3,
+            rate=3e-3,
+            device="cpu",
+        )
+    )
+
+    trained = Classifier.load(tmp_path / "out", "cpu", "float32")
+    assert trained.grades == ("no", "yes")
+    assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
+
+
+def test_the_first_step_of_training_has_the_classifier_of_the_modules(tmp_path: Path) -> None:
+    from models.training.job import prepare
+    from models.training.start import start
+
+    directory, model, _ = write_ettin(tmp_path / "ettin")
+    data = tmp_path / "pairs.csv"
+    data.write_text("query,title,grade\n" + "".join(f"{w},{w},1\n{w},no,0\n" for w in WORDS[:8]))
+    job = prepare(Options(data, tmp_path / "out", base=str(directory), labels=("no", "yes"), device="cpu"))
+
+    begun, _ = start(job)
+
+    assert torch.equal(begun.head.dense.weight, model.head.dense.weight)
+    assert torch.equal(begun.head.norm.weight, model.head.norm.weight)
+
+
+def edit(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def edit_modules(directory: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
+    modules = json.loads((directory / "modules.json").read_text())
+    change(modules)
+    (directory / "modules.json").write_text(json.dumps(modules))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: edit(d / "1_Pooling/config.json", pooling_mode="max"), r"pooling_mode is \['max'\]"),
+        (lambda d: edit(d / "2_Dense/config.json", use_residual=True), "use_residual is set"),
+        (
+            lambda d: edit(d / "2_Dense/config.json", activation_function="torch.nn.modules.activation.SiLU"),
+            "activation_function is torch.nn.modules.activation.SiLU; supported: ",
+        ),
+        (
+            lambda d: edit(d / "4_Dense/config.json", activation_function="torch.nn.modules.activation.Tanh"),
+            "4_Dense: activation_function is not Identity",
+        ),
+        (
+            lambda d: edit(
+                d / "config_sentence_transformers.json", prompts={"q": "find: "}, default_prompt_name="q"
+            ),
+            "would need the prompt 'find: '",
+        ),
+        (lambda d: edit(d / "config.json", norm_eps=1e-6), "LayerNorm 'epsilon 1e-05', not 'epsilon 1e-06'"),
+        (lambda d: edit_modules(d, lambda m: m.pop(3)), "LayerNorm 'none', not 'epsilon 1e-05'"),
+        (
+            lambda d: edit_modules(d, lambda m: m[3].update(type="sentence_transformers.models.Normalize")),
+            "the modules are Transformer → Pooling → Dense → Normalize → Dense; supported: ",
+        ),
+        (lambda d: edit_modules(d, lambda m: m[2].update(type="own.Dense")), "sentence-transformers' own"),
+        (lambda d: (d / "3_LayerNorm/model.safetensors").unlink(), "3_LayerNorm holds neither"),
+        (lambda d: (d / "modules.json").write_text("{}"), "modules.json"),
+    ],
+)
+def test_other_modules_are_refused_by_name(
+    tmp_path: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    directory, *_ = write_ettin(tmp_path / "ettin")
+    damage(directory)
+
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        Classifier.load(directory, "cpu", "float32")
+
+
+def test_a_cross_encoder_of_one_module_is_a_sequence_classifier(tmp_path: Path) -> None:
+    plain, saved = (write_checkpoint(tmp_path / name, num_labels=1) for name in ("plain", "saved"))
+    module = {
+        "idx": 0,
+        "name": "0",
+        "path": "",
+        "type": "sentence_transformers.base.modules.transformer.Transformer",
+    }
+    (saved / "modules.json").write_text(json.dumps([module]))
+    (saved / "config_sentence_transformers.json").write_text(
+        json.dumps({"activation_fn": "torch.nn.modules.activation.Sigmoid", "model_type": "CrossEncoder"})
+    )
+
+    expected, found = (Classifier.load(d, "cpu", "float32").score(PAIRS).score for d in (plain, saved))
+
+    np.testing.assert_array_equal(found, expected)

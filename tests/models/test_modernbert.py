@@ -1,0 +1,325 @@
+"""ModernBERT's network against transformers, masks against an oracle, and what else works with a network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import ModernBertForSequenceClassification
+
+from models import Classifier, HeadMask
+from models.batch import pack
+from models.checkpoint.config import parse_config
+from models.checkpoint.families import FAMILIES
+from models.checkpoint.tokenizer import EncodedPair
+from models.compress.prune import prune
+from models.compress.quantize import quantize
+from models.network import Network, build
+from models.ops import kernels
+from models.study.gradients import DifferentiableNetwork
+from models.study.prefixes import logits_under
+from tests.checkpoints import WORDS
+from tests.models.reference import CPU, logits_of, random_pair, random_weights
+from tests.modernberts import random_modernbert, write_modernbert
+
+LAYERS, HEADS = 4, 4
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> dict[str, Any]:
+    heads, layers = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    kinds = st.sampled_from(["full_attention", "sliding_attention"])
+    return {
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "hidden_size": heads * draw(st.sampled_from([2, 4, 16, 32])),
+        "intermediate_size": draw(st.integers(1, 40)),
+        "num_labels": draw(st.integers(1, 5)),
+        "vocab_size": draw(st.integers(5, 200)),
+        "max_position_embeddings": 512,
+        "local_attention": draw(st.sampled_from([2, 5, 16, 128])),
+        "layer_types": draw(st.none() | st.lists(kinds, min_size=layers, max_size=layers)),
+        "classifier_pooling": draw(st.sampled_from(["cls", "mean"])),
+        "classifier_activation": draw(st.sampled_from(["gelu", "tanh", "relu"])),
+        **{
+            name: draw(st.booleans())
+            for name in ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias")
+        },
+    }
+
+
+LENGTHS = st.lists(st.integers(2, 60), max_size=3).flatmap(
+    lambda short: st.integers(2, 200).map(lambda long: [*short, long])
+)
+
+
+def network_of(
+    model: ModernBertForSequenceClassification, dtype: torch.dtype = torch.float32, **options: Any
+) -> Network:
+    config = parse_config(model.config.to_dict())
+    tensors = FAMILIES[config.family].ours(model.state_dict(), config)
+    return build(config, tensors, device=CPU, dtype=dtype, **options)
+
+
+def reference(
+    model: ModernBertForSequenceClassification,
+    pairs: list[EncodedPair],
+    dtype: torch.dtype = torch.float32,
+    weights: np.ndarray | None = None,
+) -> np.ndarray:
+    """Logits (n, labels) of each pair on its own. weights: (n, layers, heads)."""
+    model = copy.deepcopy(model).to(dtype)
+    rows = []
+    for i, pair in enumerate(pairs):
+        ids = torch.tensor(pair.ids[None].astype(np.int64))
+        with torch.no_grad(), masked(model, None if weights is None else weights[i]):
+            rows.append(model(input_ids=ids).logits[0].double().numpy())
+    return np.stack(rows)
+
+
+@contextmanager
+def masked(model: ModernBertForSequenceClassification, weights: np.ndarray | None) -> Iterator[None]:
+    """Multiply the heads' outputs before Wo in transformers' own model. weights: (layers, heads)."""
+    handles = []
+    for layer, own in zip(model.model.layers, () if weights is None else weights, strict=weights is not None):
+        size = model.config.hidden_size // model.config.num_attention_heads
+        factor = torch.from_numpy(own).repeat_interleave(size)
+        handles.append(
+            layer.attn.Wo.register_forward_pre_hook(
+                lambda _, x, factor=factor: (x[0] * factor.to(x[0].dtype),)
+            )
+        )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@settings(max_examples=20, deadline=None)
+@given(shape=shapes(), lengths=LENGTHS, seed=st.integers(0, 99))
+def test_float32_logits_are_as_exact_as_transformers_own(
+    shape: dict[str, Any], lengths: list[int], seed: int
+) -> None:
+    model = random_modernbert(seed, **shape)
+    rng = np.random.default_rng(seed)
+    pairs = [random_pair(rng, length, shape["vocab_size"]) for length in lengths]
+    weights = random_weights(rng, len(pairs), shape["num_hidden_layers"], shape["num_attention_heads"])
+
+    weights[-1] = 1  # the longest keeps all heads
+
+    exact = reference(model, pairs, torch.float64, weights)
+    theirs = reference(model, pairs, torch.float32, weights)
+    ours = logits_of(network_of(model), pairs, weights)
+
+    rounding = 1e-6 + 16 * np.finfo(np.float32).eps * max(1.0, np.abs(exact).max())
+    assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + rounding
+
+
+def test_long_sequences_are_as_exact_as_transformers_own() -> None:
+    model = random_modernbert(0, max_position_embeddings=8192, local_attention=128, num_hidden_layers=3)
+    pairs = [random_pair(np.random.default_rng(0), 1500, 300)]
+
+    exact = reference(model, pairs, torch.float64)
+    theirs = reference(model, pairs)
+
+    assert (
+        np.abs(logits_of(network_of(model), pairs) - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-5
+    )
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_and_plain_torch_give_the_same_scores(
+    dtype: torch.dtype, pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_modernbert(
+        1, hidden_size=64, max_position_embeddings=256, classifier_pooling=pooling, initializer_range=0.1
+    )
+    rng = np.random.default_rng(1)
+    pairs = [random_pair(rng, int(length), 300) for length in rng.integers(2, 200, 12)]
+    weights = random_weights(rng, 12, LAYERS, HEADS)
+
+    ours = logits_of(network_of(model, dtype), pairs, weights)
+    with monkeypatch.context() as patched:
+        patched.setattr(kernels, "best", lambda: None)
+        plain = logits_of(network_of(model, dtype), pairs, weights)
+
+    bound = 1e-4 if dtype == torch.float32 else 3e-2
+    assert np.abs(ours - plain).max() <= bound * np.abs(plain).max()
+
+
+def test_bfloat16_is_as_close_to_the_truth_as_transformers_bfloat16() -> None:
+    for seed in range(3):
+        model = random_modernbert(seed, hidden_size=64, initializer_range=0.1)
+        rng = np.random.default_rng(seed)
+        pairs = [random_pair(rng, int(length), 300) for length in rng.integers(2, 64, 12)]
+        exact = reference(model, pairs, torch.float64)
+        theirs = reference(model, pairs, torch.bfloat16)
+
+        ours = logits_of(network_of(model, torch.bfloat16), pairs)
+
+        assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + 1e-2 * np.abs(exact).max()
+
+
+@settings(max_examples=10, deadline=None)
+@given(shape=shapes(), lengths=st.lists(st.integers(2, 80), min_size=2, max_size=7), seed=st.integers(0, 99))
+def test_deterministic_scores_are_the_same_bits_alone_and_in_any_batch(
+    shape: dict[str, Any], lengths: list[int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    network = network_of(random_modernbert(seed, **shape), deterministic=True)
+    pairs = [random_pair(rng, length, shape["vocab_size"]) for length in lengths]
+    weights = random_weights(rng, len(pairs), shape["num_hidden_layers"], shape["num_attention_heads"])
+
+    together = logits_of(network, pairs, weights)
+    alone = np.concatenate([logits_of(network, [p], w[None]) for p, w in zip(pairs, weights, strict=True)])
+
+    np.testing.assert_array_equal(together, alone)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_heads_that_are_cut_out_score_as_heads_multiplied_by_zero(pooling: str) -> None:
+    rng = np.random.default_rng(7)
+    network = network_of(random_modernbert(7, classifier_pooling=pooling))
+    pairs = [random_pair(rng, int(length), 300) for length in rng.integers(4, 60, 8)]
+    mask = np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 0, 1]], np.float32)
+
+    multiplied = logits_of(network, pairs, mask)
+    assert network.live_heads.cache.nbytes == 0
+    cut = logits_of(network, pairs, mask)  # seen a second time
+    sliced = network.forward(pack(pairs, device=CPU), mask, sliced=True)
+
+    assert network.live_heads.cache.nbytes > 0
+    np.testing.assert_allclose(cut, multiplied, atol=1e-5)
+    np.testing.assert_allclose(sliced, multiplied, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_maps_are_transformers_attentions(dtype: torch.dtype) -> None:
+    model = random_modernbert(8)
+    pair = random_pair(np.random.default_rng(8), 37, 300)  # beyond the window of 8 to each side
+    with torch.no_grad():
+        theirs = model(
+            input_ids=torch.tensor(pair.ids[None].astype(np.int64)), output_attentions=True
+        ).attentions
+    heads = [(3, 3), (0, 1), (1, 0), (2, 2)]
+
+    maps = network_of(model, dtype).attention_maps(pack([pair], device=CPU), heads)
+
+    for ours, (layer, head) in zip(maps, heads, strict=True):
+        expected = theirs[layer][0, head].numpy()
+        np.testing.assert_allclose(ours, expected, atol=1e-5 if dtype == torch.float32 else 0.1)
+    assert not maps[2][0, 9:].any()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_gradients_of_gates_are_those_of_transformers(tmp_path: Path, pooling: str) -> None:
+    clf = Classifier.load(write_modernbert(tmp_path, 5, classifier_pooling=pooling), "cpu", "float32")
+    network = DifferentiableNetwork(clf)
+    pairs = clf.tokenizer.encode([("angle bracket", " ".join(WORDS)), ("usb lamp", "a lamp")])
+    found = network.gate_gradients(pairs, np.array([1, 4]))
+
+    model = random_modernbert(5, classifier_pooling=pooling)
+    for i, (pair, grade) in enumerate(zip(pairs, (1, 4), strict=True)):
+        gates = torch.ones(LAYERS, HEADS, requires_grad=True)
+        for layer, own in zip(model.model.layers, gates, strict=True):
+            hook = lambda _, x, own=own: (x[0] * own.repeat_interleave(8),)  # noqa: E731
+            layer.attn.Wo.register_forward_pre_hook(hook)
+        logits = model(input_ids=torch.tensor(pair.ids[None].astype(np.int64))).logits
+        torch.nn.functional.cross_entropy(logits, torch.tensor([grade])).backward()
+        np.testing.assert_allclose(found[i], gates.grad, atol=1e-5)
+        for layer in model.model.layers:
+            layer.attn.Wo._forward_pre_hooks.clear()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_many_masks_share_the_layers_before_they_differ(pooling: str) -> None:
+    rng = np.random.default_rng(2)
+    network = network_of(random_modernbert(2, classifier_pooling=pooling), deterministic=True)
+    batch = pack(
+        [random_pair(rng, int(length), 300) for length in (9, 30, 17)], device=CPU, deterministic=True
+    )
+    masks = random_weights(rng, 6, LAYERS, HEADS)
+
+    together = logits_under(network, batch, masks)
+
+    for mask, logits in zip(masks, together, strict=True):
+        np.testing.assert_array_equal(logits, network.forward(batch, mask).numpy())
+
+
+PAIRS = [
+    ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
+    ("usb lamp", "a lamp with a usb charger and a cable, in white and in black"),
+    ("red towel", " ".join(WORDS)),
+]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("spec", ["1.2", "0.1,2.*", "0-1.*", "random:0.5@3"])
+def test_prune_then_score_is_mask_then_score(tmp_path: Path, spec: str, *, bias: bool) -> None:
+    source = write_modernbert(tmp_path / "whole", attention_bias=bias, classifier_pooling="mean")
+    whole = Classifier.load(source, "cpu", "float32")
+    mask = HeadMask.parse(spec, layers=LAYERS, heads=HEADS)
+
+    prune(source, tmp_path / "pruned", mask)
+    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+
+    np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=2e-5)
+    off = len(mask.off) * 8 * (4 * 32 + (3 if bias else 0))
+    assert pruned.network.parameters == whole.network.parameters - off
+
+
+@pytest.fixture(scope="module")
+def int8_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("modernbert")
+    source = write_modernbert(directory / "float", initializer_range=0.2)
+    rng = np.random.default_rng(0)
+    texts = [
+        (" ".join(rng.choice(WORDS, rng.integers(1, 4))), " ".join(rng.choice(WORDS, rng.integers(2, 14))))
+        for _ in range(150)
+    ]
+    quantize(source, directory / "int8", Classifier.load(source, "cpu", "float32").tokenizer.encode(texts))
+    return directory
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("spec", ["none", "0.1,2.*", "0-1.*", "random:0.5@3"])
+def test_int8_scores_are_the_float_ones_under_any_mask(int8_checkpoint: Path, spec: str, dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    pairs = [
+        (" ".join(rng.choice(WORDS, rng.integers(1, 4))), " ".join(rng.choice(WORDS, rng.integers(2, 14))))
+        for _ in range(40)
+    ]
+    mask = HeadMask.parse(spec, layers=LAYERS, heads=HEADS)
+    whole = Classifier.load(int8_checkpoint / "float", "cpu", "float32")
+    int8 = Classifier.load(int8_checkpoint / "int8", "cpu", dtype)
+
+    exact, ours = whole.score(pairs, mask), int8.score(pairs, mask)
+
+    error = np.sqrt(np.square(ours.logits - exact.logits).mean()) / exact.logits.std(axis=0).mean()
+    assert error < 0.12  # the bound of BERT's int8
+    assert int8.network.parameters == whole.network.parameters
+    assert int8.network.nbytes < whole.network.nbytes
+    plain = int8.network.in_plain_torch()  # studies of an int8 checkpoint
+    np.testing.assert_allclose(
+        plain.forward(pack(int8.tokenizer.encode(pairs), device=CPU), mask.matrix), exact.logits, atol=0.5
+    )
+
+
+def test_an_int8_checkpoint_can_be_pruned(int8_checkpoint: Path, tmp_path: Path) -> None:
+    mask = HeadMask.parse("0.1,1.*,3.2", layers=LAYERS, heads=HEADS)
+    prune(int8_checkpoint / "int8", tmp_path / "pruned", mask)
+
+    expected = Classifier.load(int8_checkpoint / "int8", "cpu", "float32").score(PAIRS, mask).logits
+    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32").score(PAIRS).logits
+
+    np.testing.assert_allclose(pruned, expected, atol=0.02 * np.abs(expected).max())
