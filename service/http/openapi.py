@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from service.error_shapes import shape_of
 from service.errors import (
     BodyTooLarge,
     Conflict,
@@ -60,8 +61,6 @@ _BY_STATUS: dict[int, tuple[str, ServiceError]] = {
 }
 """The meaning of each status that a route may answer with, and one error that has it."""
 
-_ERROR = "#/components/schemas/Error"
-
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of a route that may answer with errors of these statuses."""
@@ -109,7 +108,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
         }
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            _show_answers(operation)
+            _show_answers(path, operation)
             if path.startswith("/health/"):
                 operation["security"] = []
             elif settings.api_keys:
@@ -119,15 +118,16 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     return document
 
 
-def _show_answers(operation: dict[str, Any]) -> None:
+def _show_answers(path: str, operation: dict[str, Any]) -> None:
     """Add an example to each answer. (FastAPI, given them with the routes, would drop their nulls.)"""
     for status, response in operation["responses"].items():
+        (content,) = response["content"].values()
         if status == "200":
-            (content,) = response["content"].values()
             content["example"] = ANSWERS[operation["operationId"]]
         else:
             _, error = _BY_STATUS[int(status)]
-            shown = {"schema": {"$ref": _ERROR}, "example": to_response(error).body}
+            example = shape_of(path)(error, to_response(error)).body
+            shown = {"schema": content["schema"], "example": example}
             response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,6 +73,12 @@ class ScoreResult:
     tokens: Annotated[int, Field(description="Tokens scored, the special ones included.")]
     unknown_tokens: Annotated[int, Field(description="Tokens the vocabulary could not read.")]
     truncated: Annotated[bool, Field(description="Whether text beyond the model's window was cut off.")]
+    _logits: SkipJsonSchema[Row] = ()  # orjson leaves out names that begin with an underscore
+
+    @property
+    def logits(self) -> Row:
+        """What the network gave, one per label: for the routes of other people's clients, not for JSON."""
+        return self._logits
 
 
 @dataclass(slots=True)

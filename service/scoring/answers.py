@@ -121,6 +121,7 @@ def score_results(
                 tokens=len(pair),
                 unknown_tokens=pair.unknown_tokens,
                 truncated=pair.truncated,
+                _logits=row.logits,
             )
         )
     return results
