@@ -106,6 +106,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
                 "description": "An API key of this service. To change an experiment it needs the admin role.",
             }
         }
+    _drop_fastapis_errors(document)
     for path, operations in document["paths"].items():
         for operation in operations.values():
             _show_answers(path, operation)
@@ -116,6 +117,16 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
             else:
                 operation["responses"].pop("401", None)
     return document
+
+
+def _drop_fastapis_errors(document: dict[str, Any]) -> None:
+    """Remove the 422 that FastAPI adds to routes that document none, such as those that answer with 400."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
 
 
 def _show_answers(path: str, operation: dict[str, Any]) -> None:
