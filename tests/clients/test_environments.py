@@ -18,5 +18,5 @@ def test_an_environment_that_is_missing_or_old_fails_with_the_command_to_run(
     installed = tmp_path / "sdk" / "installed.txt"
     installed.parent.mkdir()
     installed.write_text("cohere==1.0\n")
-    with pytest.raises(pytest.fail.Exception, match="not what sdk.txt says any more; run: make clients"):
+    with pytest.raises(pytest.fail.Exception, match=r"not what sdk\.txt says any more; run: make clients"):
         environments.python("sdk")
