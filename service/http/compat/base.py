@@ -28,7 +28,7 @@ from service.http.openapi import errors
 from service.http.post import Post, PostRoute, Timed, validated
 from service.schemas.documents import DocumentsRequest
 from service.schemas.limits import check_score
-from service.schemas.requests import DeadlineMs, MaskForm, ScoreRequest, VariantName
+from service.schemas.requests import DeadlineMs, MaskForm, ScoreRequest, VariantName, shown
 from service.schemas.responses import Assignment, HeadMaskInfo, ScoreResponse, ScoreResult
 
 STATUSES = (400, 401, 408, 413, 415, 429, 500, 503, 504)
@@ -97,7 +97,7 @@ class CompatRequest(BaseModel, ABC):
         if not at:
             return self.variant
         if self.variant not in (None, named):
-            raise InvalidRequest(f"names the variant {named!r}, but variant is another", param="model")
+            raise InvalidRequest(f"names the variant {shown(named)}, but variant is another", param="model")
         return named
 
     def _their_name(self, param: str) -> str:
