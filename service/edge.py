@@ -22,6 +22,7 @@ from typing import Any
 import orjson
 from starlette.middleware import Middleware
 
+from service.error_shapes import shaped
 from service.errors import (
     DeadlineExceeded,
     InternalError,
@@ -29,7 +30,6 @@ from service.errors import (
     ReplicaLost,
     ServiceError,
     Unavailable,
-    to_response,
 )
 
 Message = MutableMapping[str, Any]
@@ -80,7 +80,7 @@ class Edge:
         if self._in_replica and scope["method"] == "POST":
             headers += _WATCHED
         scope["headers"] = headers
-        answer = _Answer(send)
+        answer = _Answer(scope, send)
         try:
             await self._app(scope, receive, answer)
         except Exception:
@@ -93,7 +93,8 @@ class Edge:
 class _Answer:
     """An ASGI `send` that lets the application's own messages through and replaces those Serve made."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope = scope
         self._send = send
         self._replaced = False
         self.started = False
@@ -114,7 +115,7 @@ class _Answer:
         if self.started:
             return
         self.started = self._replaced = True
-        status, content, extra = to_response(error)
+        status, content, extra = shaped(error, self._scope)
         body = orjson.dumps(content)
         headers = {"content-type": "application/json", "content-length": str(len(body)), **extra}
         pairs = [(name.encode(), value.encode()) for name, value in headers.items()]

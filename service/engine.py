@@ -62,13 +62,14 @@ class AttentionRow(NamedTuple):
 class RowScore(NamedTuple):
     """The result of a Row. A one-label cross-encoder gives a score and no grades.
 
-    probabilities: (grades,) float32.
+    probabilities: (grades,) float32. logits: (labels,) float32.
     """
 
     score: np.float32
     grade: int | None
     expected_grade: np.float32 | None
     probabilities: np.ndarray | None
+    logits: np.ndarray
 
 
 SPLIT_TOKENS = 128
@@ -194,10 +195,16 @@ def score_rows(
     scores = classifier.scores(classifier.forward([row.pair for row in rows], weights, sliced=sliced))
     finite = np.isfinite(scores.logits).all(axis=1).tolist()
     if not classifier.config.is_graded:
-        results = [RowScore(score, None, None, None) for score in scores.score]
+        pairs = zip(scores.score, scores.logits, strict=True)
+        results = [RowScore(score, None, None, None, logits) for score, logits in pairs]
     else:
         columns = zip(
-            scores.score, scores.grade.tolist(), scores.expected_grade, scores.probabilities, strict=True
+            scores.score,
+            scores.grade.tolist(),
+            scores.expected_grade,
+            scores.probabilities,
+            scores.logits,
+            strict=True,
         )
         results = [RowScore(*column) for column in columns]
     return [

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from service.api_keys import KeyRing
 from service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError
+from service.http.compat import add_compat_routes
 from service.http.docs import add_docs
 from service.http.experiments import add_experiment_routes
 from service.http.middleware import KeyMiddleware, RequestMiddleware
@@ -54,11 +55,12 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _validation_error)
     add_routes(app)
     add_experiment_routes(app)
+    add_compat_routes(app)
     add_docs(app)
     return app
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     """The routing's own errors: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
     known: ServiceError
@@ -68,13 +70,13 @@ async def _http_error(_: Request, error: Exception) -> Response:
         known = MethodNotAllowed()
     else:
         raise error
-    response = error_response(known)
+    response = error_response(known, request.scope)
     for name, value in (error.headers or {}).items():
         response.headers[name] = f"{value}, HEAD" if name.lower() == "allow" and "GET" in value else value
     return response
 
 
-async def _validation_error(_: Request, error: Exception) -> Response:
+async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     known: InvalidRequest = explain(error.errors())
-    return error_response(known)
+    return error_response(known, request.scope)

@@ -51,7 +51,7 @@ class RequestMiddleware:
                 if exchange.status:
                     raise  # half an answer is out; the server has to cut the connection
                 self._count(error, exchange.request_id)
-                response = error_response(error)
+                response = error_response(error, exchange.scope)
                 if isinstance(error, BodyTooLarge) and error.unread:
                     await send_and_drain(response, exchange.scope, receive, exchange.send)
                 else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from service.error_shapes import shape_of
 from service.errors import (
     BodyTooLarge,
     Conflict,
@@ -61,8 +62,6 @@ _BY_STATUS: dict[int, tuple[str, ServiceError]] = {
 }
 """The meaning of each status that a route may answer with, and one error that has it."""
 
-_ERROR = "#/components/schemas/Error"
-
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` of a route that may answer with errors of these statuses."""
@@ -97,9 +96,12 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
         "Score the same pairs under several masks and variants, in the same batches: "
         f"up to {settings.max_columns} of them, and {settings.max_compare_rows} rows in all."
     )
-    for name in ("ScoreRequest", "CompareRequest", "AttentionRequest"):
-        deadline = _of_type(schemas[name]["properties"]["deadline_ms"], "number")
-        deadline["maximum"] = settings.request_timeout_s * 1000
+    for schema in schemas.values():
+        fields = schema.get("properties", {})
+        if "deadline_ms" in fields:
+            _of_type(fields["deadline_ms"], "number")["maximum"] = settings.request_timeout_s * 1000
+        if fields.get("documents", {}).get("type") == "array":
+            fields["documents"]["maxItems"] = settings.max_pairs
     document["info"]["description"] = (
         f"{DESCRIPTION}\nA body holds up to {settings.max_body_bytes} bytes, nested "
         f"{settings.max_json_depth} deep, with up to {settings.max_pairs} titles or pairs; "
@@ -113,9 +115,10 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
                 "description": "An API key of this service. To change an experiment it needs the admin role.",
             }
         }
+    _drop_fastapis_errors(document)
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            _show_answers(operation)
+            _show_answers(path, operation)
             if path.startswith("/health/"):
                 operation["security"] = []
             elif settings.api_keys:
@@ -125,15 +128,26 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     return document
 
 
-def _show_answers(operation: dict[str, Any]) -> None:
+def _drop_fastapis_errors(document: dict[str, Any]) -> None:
+    """Remove the 422 that FastAPI adds to routes that document none, such as those that answer with 400."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
+
+
+def _show_answers(path: str, operation: dict[str, Any]) -> None:
     """Add an example to each answer. (FastAPI, given them with the routes, would drop their nulls.)"""
     for status, response in operation["responses"].items():
+        (content,) = response["content"].values()
         if status == "200":
-            (content,) = response["content"].values()
             content["example"] = ANSWERS[operation["operationId"]]
         else:
             _, error = _BY_STATUS[int(status)]
-            shown = {"schema": {"$ref": _ERROR}, "example": to_response(error).body}
+            example = shape_of(path)(error, to_response(error)).body
+            shown = {"schema": content["schema"], "example": example}
             response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too
 
 

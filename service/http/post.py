@@ -8,9 +8,9 @@ request would pull through the processor's caches again (docs/decisions/009-the-
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import Enum
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -30,6 +30,8 @@ from service.http.waiting import answer
 from service.metrics import Metrics
 from service.schemas.responses import Timing
 from service.settings import Settings
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Post(Request):
@@ -62,11 +64,22 @@ class Post(Request):
         return key.name
 
 
+class Timed(NamedTuple):
+    """An answer of a scoring route in another shape than ours.
+
+    content: what goes out as JSON. headers: besides those of every scoring route.
+    """
+
+    content: Any
+    timing: Timing
+    headers: Mapping[str, str] = {}
+
+
 class PostRoute(APIRoute):
     """A route for an endpoint `async (request: Post, body, **path parameters) -> answer`.
 
-    body: one pydantic model. answer: what goes out as JSON. FastAPI's dependencies do not work here. Errors
-    leave as exceptions, for `RequestMiddleware`.
+    body: one pydantic model. answer: what goes out as JSON, or Timed. FastAPI's dependencies do not work
+    here. Errors leave as exceptions, for `RequestMiddleware`.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -89,7 +102,7 @@ class PostRoute(APIRoute):
             max_bytes=settings.max_body_bytes,
             timeout_s=settings.body_timeout_s,
         )
-        body = self._checked(strict_json.loads(content, max_depth=settings.max_json_depth))
+        body = self._checked(strict_json.loads(content, max_depth=settings.max_json_depth), request)
         request.deadline = _deadline(request.state.arrived, body, settings)
         parameters = self._parameters(request)
         value = await answer(
@@ -98,11 +111,8 @@ class PostRoute(APIRoute):
         response = _response(value, request)
         await response(scope, receive, send)
 
-    def _checked(self, value: Any) -> BaseModel:
-        try:
-            return self._model.model_validate(value)
-        except ValidationError as error:
-            raise explain(error.errors(include_url=False, include_context=False)) from None
+    def _checked(self, value: Any, _: Post) -> BaseModel:
+        return validated(self._model, value)
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         """Return the path's parameters, checked as FastAPI documents them."""
@@ -113,6 +123,14 @@ class PostRoute(APIRoute):
                 raise explain(errors)
             values[field.name] = value
         return values
+
+
+def validated(model: type[Model], value: Any) -> Model:
+    """Return the value as this model. Raises InvalidRequest, which names the first field that is wrong."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise explain(error.errors(include_url=False, include_context=False)) from None
 
 
 def add_post_route(
@@ -155,7 +173,12 @@ def _deadline(arrived: float, body: BaseModel, settings: Settings) -> Deadline:
 
 def _response(value: Any, request: Post) -> Response:
     """Write an answer as JSON. That of a scoring route brings its timings, for a header and the metrics."""
-    timing: Timing | None = getattr(value, "timing_ms", None)
+    timing: Timing | None
+    headers: Mapping[str, str] = {}
+    if isinstance(value, Timed):
+        value, timing, headers = value
+    else:
+        timing = getattr(value, "timing_ms", None)
     if timing is None:
         return json_response(value)
     began = time.perf_counter()
@@ -164,6 +187,7 @@ def _response(value: Any, request: Post) -> Response:
         headers={
             "x-config-version": request.backend.config_version,
             "server-timing": timing.server_timing(),
+            **headers,
         },
     )
     metrics: Metrics = request.app.state.metrics

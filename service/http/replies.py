@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Response
 
-from service.errors import ErrorResponse, to_response
+from service.error_shapes import shaped
 from service.schemas.responses import to_json
 
 
@@ -15,7 +16,7 @@ def json_response(value: Any, *, status: int = 200, headers: dict[str, str] | No
     return Response(to_json(value), status, headers, media_type="application/json")
 
 
-def error_response(error: BaseException) -> Response:
-    """The answer for a failure, in the error shape."""
-    reply: ErrorResponse = to_response(error)
+def error_response(error: BaseException, scope: Mapping[str, Any]) -> Response:
+    """The answer for a failure of a request, in the error shape of its path."""
+    reply = shaped(error, scope)
     return json_response(reply.body, status=reply.status, headers=reply.headers)

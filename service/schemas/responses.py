@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,6 +93,12 @@ class ScoreResult:
         Chunk | None,
         Field(description="With `overflow: chunks`, the best chunk of a title that did not fit; else null."),
     ] = None
+    _logits: SkipJsonSchema[Row] = ()  # orjson leaves out names that begin with an underscore
+
+    @property
+    def logits(self) -> Row:
+        """What the network gave, one per label: for the routes of other people's clients, not for JSON."""
+        return self._logits
 
 
 @dataclass(slots=True)

@@ -136,6 +136,7 @@ def _results(
                 tokens=len(pair),
                 unknown_tokens=pair.unknown_tokens,
                 truncated=pair.truncated,
+                _logits=row.logits,
             )
         )
     return results

@@ -98,7 +98,7 @@ async def test_in_a_replica_serve_leaves_clients_and_clocks_of_posts_to_us(
 def test_the_requests_that_serve_leaves_to_us_are_those_that_we_watch() -> None:
     app = create_app(Settings(), Metrics())
     posts = [route for route in app.routes if "POST" in (getattr(route, "methods", None) or ())]
-    assert len(posts) == 7
+    assert len(posts) == 10
     assert all(isinstance(route, PostRoute) for route in posts)
 
 
@@ -129,6 +129,12 @@ async def test_what_serve_says_itself_gets_the_error_shape(made: int, status: in
     assert (answered, body["error"]["type"], body["error"]["param"]) == (status, kind, None)
     assert headers[b"content-type"] == b"application/json"
     assert (b"retry-after" in headers) == (status in (429, 503))
+
+
+async def test_what_serve_says_itself_has_the_shape_of_its_path() -> None:
+    _, _, body = await ask(answering(503, PLAIN), path="/v2/rerank")
+    assert body["message"] == body["detail"] == body["error"]["message"]
+    assert list((await ask(answering(503, PLAIN), path="/v1/score"))[2]) == ["error"]
 
 
 async def test_what_the_application_says_passes_untouched() -> None:

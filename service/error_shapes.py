@@ -1,0 +1,60 @@
+"""The shapes in which errors leave under the paths of other people's clients.
+
+`service.errors.to_response` says what each error is: status, type, sentence and headers. A shape rewrites
+that answer into what a client's library reads. The path decides, so that an error which is raised before any
+route (no API key, no such path), or by Ray Serve itself, has the shape too. A route that serves several kinds
+of clients chooses another one with `use`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from service.errors import ErrorResponse, InvalidRequest, ServiceError, as_service_error, to_response
+
+ErrorShape = Callable[[ServiceError, ErrorResponse], ErrorResponse]
+"""Rewrites our answer to an error."""
+
+_CHOSEN = "error_shape"
+
+
+def ours(_: ServiceError, answer: ErrorResponse) -> ErrorResponse:
+    """`{"error": {"type", "message", "param"}}`."""
+    return answer
+
+
+def rerank(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
+    """`{"message", "detail", "error": {"type", "message", "param"}}`: one for all rerank clients.
+
+    Cohere's client shows `message`; LangChain, LlamaIndex, Haystack and Voyage's client read `detail`, and
+    vLLM's and Infinity's `error.message`. Their servers answer wrong fields with 400.
+    """
+    status = 400 if error.status == InvalidRequest.status else answer.status
+    return ErrorResponse(
+        status, {"message": error.message, "detail": error.message, **answer.body}, answer.headers
+    )
+
+
+_BY_PATH: tuple[tuple[re.Pattern[str], ErrorShape], ...] = (
+    # Also where a client's base URL is wrong: /v1/v2/rerank.
+    (re.compile(r".*/rerank/?"), rerank),
+)
+
+
+def shape_of(path: str) -> ErrorShape:
+    """Return the shape of errors under a path."""
+    return next((shape for pattern, shape in _BY_PATH if pattern.fullmatch(path)), ours)
+
+
+def use(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
+    """Let the errors of this request leave in another shape than its path's."""
+    scope["state"][_CHOSEN] = shape
+
+
+def shaped(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
+    """Return the HTTP answer for any exception of a request, in the shape that its client reads."""
+    shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"])
+    answer: ErrorResponse = shape(as_service_error(error), to_response(error))
+    return answer

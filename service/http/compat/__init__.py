@@ -1,0 +1,13 @@
+"""Other people's request and answer shapes: a file for each vendor, `base` for what they share."""
+
+from fastapi import FastAPI
+
+from service.http.compat import rerank
+
+
+def add_compat_routes(app: FastAPI) -> None:
+    """Add every route for other people's clients."""
+    rerank.add_routes(app)
+
+
+__all__ = ["add_compat_routes"]
