@@ -22,6 +22,7 @@ from torch import Tensor
 
 from models.ops.cpu import CHECKED_TORCH, FUSED
 from models.ops.kernels import SIZE_MULTIPLE, fitting
+from models.ops.rounding import quantize_by_torch
 from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
 
 ZERO_POINT = 128
@@ -252,24 +253,6 @@ class Int8Ops(TorchOps):
         return ChannelScale(*(tensors[name].to(self.device) for name in names))
 
 
-def quantize_by_torch(
-    x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float
-) -> tuple[Tensor, Tensor]:
-    """Return x·multiplier + shift (or x + zero_point without them), clamped to 0 … 255 and truncated.
-
-    x: (T, D); multiplier, shift: (D,) float32, both or neither.
-    Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool.
-    """
-    y = x.float()
-    not_finite = ~(y * 0).sum(1).isfinite()
-    if multiplier is None or shift is None:
-        y = torch.add(y, zero_point, out=None if y is x else y)
-    else:
-        y = torch.addcmul(shift, y, multiplier, out=None if y is x else y)
-    y.clamp_(0, 255)  # the conversion truncates
-    return (y.to(torch.int8).view(torch.uint8) if _wraps() else y.to(torch.uint8)), not_finite
-
-
 @functools.cache
 def has_integer_products() -> bool:
     """Return whether oneDNN's integer products work here and agree with float products of the integers."""
@@ -301,13 +284,6 @@ def has_integer_products() -> bool:
     except (RuntimeError, AttributeError):
         return False
     return agree
-
-
-@functools.cache
-def _wraps() -> bool:
-    """Return whether converting up to 255 to int8 keeps the last 8 bits; that conversion is vectorised."""
-    values = torch.arange(256, dtype=torch.float32).repeat(3) + 0.25
-    return torch.equal(values.to(torch.int8).view(torch.uint8), values.to(torch.uint8))
 
 
 @functools.cache
