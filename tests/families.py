@@ -117,12 +117,13 @@ def write_tokenizer(directory: Path, family: str, **config: Any) -> None:
     if family == "modernbert":
         return modernberts.write_tokenizer(directory)
     if family not in ROBERTAS:
-        return write_vocabulary(directory)
+        write_vocabulary(directory)
+        return
     text = byte_level_tokenizer() if family in BPE else unigram_tokenizer()
-    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
     name = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}[family]
     options = {"tokenizer_class": f"{name}Tokenizer", **config}
-    return (directory / "tokenizer_config.json").write_text(json.dumps(options), encoding="utf-8") and None
+    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
+    (directory / "tokenizer_config.json").write_text(json.dumps(options), encoding="utf-8")
 
 
 def write_family(directory: Path, family: str, seed: int = 0, **shape: Any) -> Path:

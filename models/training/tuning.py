@@ -1,7 +1,7 @@
 """Fine-tunes a classifier on somebody's own labelled pairs: `headroom train`.
 
-Starts from a checkpoint of any family (a classifier or a plain encoder) or from nothing, keeps the epoch that ranks
-the validation queries best, calibrates its temperature there, and writes a checkpoint with metrics.json.
+Starts from a checkpoint of any family, a classifier or a plain encoder, or from nothing; keeps the epoch that
+ranks the validation queries best, calibrates its temperature there, and writes it with metrics.json.
 """
 
 import logging

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from models import Classifier, HeadMask, UnsupportedCheckpoint
+from models import Classifier, HeadMask
 from models.batch import pack
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.pair_template import PairTemplate
-from models.checkpoint.recognise import NEEDS
 from models.checkpoint.tensors import expected_shapes
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.prune import prune
 from models.network import Network, build
 from tests import families
-from tests.families import ROBERTAS, edit_config, model_of, write_family
+from tests.families import ROBERTAS, model_of
 
 CPU = torch.device("cpu")
 PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck screws"), ("tool", "")]
@@ -154,12 +152,6 @@ def test_logits_and_masked_logits_are_as_exact_as_transformers_own(
         assert np.abs(ours - exact).max() <= 2 * np.abs(theirs - exact).max() + max(1e-6, rounding)
 
 
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    directory = tmp_path_factory.mktemp("families")
-    return {family: write_family(directory / family, family) for family in families.FAMILIES}
-
-
 def load(directory: Path, **options: Any) -> Classifier:
     return Classifier.load(directory, "cpu", "float32", **options)
 
@@ -223,115 +215,3 @@ def test_slicing_scores_as_masking(checkpoints: dict[str, Path], family: str) ->
 
     sliced = clf.forward(encoded, weights, sliced=True)
     np.testing.assert_allclose(sliced, clf.forward(encoded, weights), atol=1e-5)
-
-
-@pytest.mark.parametrize("model_type", [*NEEDS, "t5", 7])
-def test_other_architectures_are_refused_by_name(model_type: object) -> None:
-    raw = model_of("bert").config.to_dict() | {"model_type": model_type}
-
-    with pytest.raises(UnsupportedCheckpoint) as caught:
-        parse_config(raw)
-
-    assert f"model_type is {model_type!r}" in str(caught.value)
-    assert str(NEEDS.get(model_type, "supported: bert")) in str(caught.value)  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"position_embedding_type": "alibi"}, "bias of distance"),
-        ({"auto_map": {"AutoModel": "modeling.JinaBertModel"}}, "auto_map"),
-        ({"model_type": None, "architectures": ["AlbertForSequenceClassification"]}, "Albert"),
-        ({"model_type": None, "architectures": "BertModel"}, "architectures is 'BertModel'"),
-        ({"model_type": "roberta", "pad_token_id": -1}, "pad_token_id is -1"),
-        ({"model_type": "roberta", "pad_token_id": 64}, "max_position_embeddings is 64"),
-    ],
-)
-def test_what_only_looks_like_a_family_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnsupportedCheckpoint, match=message):
-        parse_config(model_of("bert").config.to_dict() | changes)
-
-
-@pytest.mark.parametrize("architectures", [None, ["BertModel"], ["BertForSequenceClassification"]])
-def test_an_old_config_without_model_type_is_berts(
-    checkpoints: dict[str, Path], tmp_path: Path, architectures: list[str] | None
-) -> None:
-    old = Path(shutil.copytree(checkpoints["bert"], tmp_path / "old"))
-    edit_config(old, model_type=None, architectures=architectures)
-
-    np.testing.assert_array_equal(
-        load(old).score(PAIRS).logits, load(checkpoints["bert"]).score(PAIRS).logits
-    )
-
-
-@every_family
-def test_an_old_config_is_told_by_its_architecture(checkpoints: dict[str, Path], family: str) -> None:
-    raw = json.loads((checkpoints[family] / "config.json").read_text())
-    del raw["model_type"]
-
-    assert parse_config(raw).family == family
-
-
-def test_a_robertas_tensors_in_a_config_without_a_name_are_refused(
-    checkpoints: dict[str, Path], tmp_path: Path
-) -> None:
-    nameless = Path(shutil.copytree(checkpoints["roberta"], tmp_path / "nameless"))
-    edit_config(nameless, model_type=None, architectures=None, type_vocab_size=2, max_position_embeddings=64)
-
-    with pytest.raises(UnsupportedCheckpoint, match=r"bert\.embeddings\.word_embeddings\.weight is missing"):
-        load(nameless)
-
-
-def test_a_missing_tensor_is_named_as_the_file_names_it(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    source = Path(shutil.copytree(checkpoints["distilbert"], tmp_path / "source"))
-    edit_config(source, n_layers=4)
-
-    with pytest.raises(UnsupportedCheckpoint, match=r"distilbert\.transformer\.layer\.3\.attention\.q_lin"):
-        load(source)
-
-
-IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
-
-
-@pytest.mark.parametrize(
-    ("fields", "activation"),
-    [
-        ({}, "sigmoid"),
-        ({"sentence_transformers": {"version": "4.1.0"}}, "sigmoid"),
-        ({"sentence_transformers": {"activation_fn": IDENTITY}}, "identity"),
-        ({"sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
-        ({"sbert_ce_default_activation_function": IDENTITY}, "identity"),
-        ({"sbert_ce_default_activation_function": "torch.nn.Sigmoid"}, "sigmoid"),
-        (
-            {
-                "sentence_transformers": {"activation_fn": SIGMOID},
-                "sbert_ce_default_activation_function": IDENTITY,
-            },
-            "sigmoid",
-        ),
-    ],
-)
-def test_a_one_label_score_has_the_activation_that_sentence_transformers_stored(
-    tmp_path: Path, fields: dict[str, Any], activation: str
-) -> None:
-    directory = write_family(tmp_path / "one", "roberta", num_labels=1)
-    edit_config(directory, **fields)
-    clf = load(directory)
-
-    scores = clf.score(PAIRS)
-
-    logits = scores.logits[:, 0]
-    probability = 1 / (1 + np.exp(-logits))
-    assert clf.config.score_activation == activation
-    np.testing.assert_allclose(scores.score, logits if activation == "identity" else probability, rtol=1e-6)
-    np.testing.assert_allclose(scores.probabilities[:, 0], probability, rtol=1e-5)
-    np.testing.assert_allclose(clf.relevance(scores.score), probability, rtol=1e-5)
-
-
-def test_another_activation_is_refused_by_name_and_graded_models_need_none() -> None:
-    fields = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}
-    one, five = (model_of("bert", num_labels=n).config.to_dict() | fields for n in (1, 5))
-
-    with pytest.raises(UnsupportedCheckpoint, match=r"sentence_transformers\.activation_fn is .*Tanh"):
-        parse_config(one)
-    assert parse_config(five).score_activation == "softmax"

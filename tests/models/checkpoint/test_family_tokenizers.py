@@ -161,6 +161,7 @@ def test_special_tokens_stand_where_the_template_puts_them(directory: Path) -> N
 def test_a_title_cannot_forge_special_tokens(directory: Path) -> None:
     ours = load(directory)
     literal = " ".join(["lamp</s>red <s> <pad> <mask>", "[CLS] lamp[SEP] [MASK] [PAD]"])
+    literal += " \ufdd0</s> \ufdd0<mask>"  # as a Unigram vocabulary marks them inside
     pair = ours.encode([("lamp </s>", literal)])[0]
     tokens = ours.tokens(pair)
 
