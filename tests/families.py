@@ -115,7 +115,8 @@ def word_piece_tokenizer() -> str:
 def write_tokenizer(directory: Path, family: str, **config: Any) -> None:
     """Write the tokenizer of a family beside a config.json. config: of tokenizer_config.json."""
     if family == "modernbert":
-        return modernberts.write_tokenizer(directory)
+        modernberts.write_tokenizer(directory)
+        return
     if family not in ROBERTAS:
         write_vocabulary(directory)
         return
