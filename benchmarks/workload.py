@@ -7,11 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    BertConfig,
+    ModernBertConfig,
+    PreTrainedModel,
+)
 
-from models.bert import Bert
 from models.checkpoint.config import parse_config
+from models.checkpoint.families import FAMILIES
 from models.checkpoint.tokenizer import EncodedPair
+from models.network import Network, build
 
 PAIRS = 64
 """Sequences per batch, sorted by length for engines that pad."""
@@ -19,7 +25,7 @@ PAIRS = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The dimensions of a network."""
+    """The dimensions of a network. modern: ModernBERT's, with a gated feed-forward network; else BERT's."""
 
     name: str
     hidden: int
@@ -27,12 +33,17 @@ class Shape:
     vocabulary: int
     layers: int = 12
     heads: int = 12
+    modern: bool = False
 
 
 SHAPES = {
     "base": Shape("BERT-base, 12 × 12 × 768", 768, 3072, 30_522),
     "shipped": Shape("shipped, 12 × 12 × 192", 192, 768, 16_384),
 }
+
+
+MODERN = Shape("ModernBERT-base, 22 × 12 × 768", 768, 1152, 50_368, layers=22, modern=True)
+"""Also the shape of cross-encoder/ettin-reranker-150m-v1."""
 
 
 def query_title_lengths(count: int, seed: int = 0) -> np.ndarray:
@@ -55,25 +66,27 @@ def pairs(lengths: np.ndarray, vocabulary: int, seed: int = 0) -> list[EncodedPa
     ]
 
 
-def network(shape: Shape) -> BertForSequenceClassification:
+def network(shape: Shape) -> PreTrainedModel:
     """Return a transformers classifier of this shape with random weights; they do not affect speed."""
     torch.manual_seed(0)
-    config = BertConfig(
+    config_class = ModernBertConfig if shape.modern else BertConfig
+    config = config_class(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         intermediate_size=shape.inner,
         num_labels=5,
+        **{"pad_token_id": 0} if shape.modern else {},
     )
-    return BertForSequenceClassification(config).eval()
+    return MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)](config).eval()
 
 
-def encoder(model: BertForSequenceClassification, dtype: torch.dtype) -> Bert:
+def encoder(model: PreTrainedModel, dtype: torch.dtype) -> Network:
     """Return our network with the weights of a transformers model, on the CPU."""
-    return Bert(
-        parse_config(model.config.to_dict()), model.state_dict(), device=torch.device("cpu"), dtype=dtype
-    )
+    config = parse_config(model.config.to_dict())
+    tensors = FAMILIES[config.family].ours(model.state_dict(), config)
+    return build(config, tensors, device=torch.device("cpu"), dtype=dtype)
 
 
 def document_lengths(count: int, seed: int = 0) -> np.ndarray:
@@ -91,10 +104,11 @@ def useful_flops(shape: Shape, lengths: np.ndarray, heads_on: float | Sequence[f
     tokens, rows, hidden = int(lengths.sum()), len(lengths), shape.hidden
     on = [heads_on] * shape.layers if isinstance(heads_on, float) else list(heads_on)
     squares = float((lengths.astype(float) ** 2).sum())
+    maps = 3 if shape.modern else 2  # of the feed-forward network
     total = 0.0
     for layer, share in enumerate(on):
         last = layer == shape.layers - 1
         queries, scores = (rows, tokens) if last else (tokens, squares)
         projections = 2 * (2 * tokens + 2 * queries) * hidden * hidden
-        total += share * (projections + 4 * scores * hidden) + 4 * queries * hidden * shape.inner
+        total += share * (projections + 4 * scores * hidden) + 2 * maps * queries * hidden * shape.inner
     return total

@@ -5,7 +5,7 @@
 
 (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, §3.2.2.) A head's weight multiplies its output before
 W^O, which equals multiplying its attention probabilities: weight 0 removes the head, the bias of W^O stays.
-The classifier's own attention, over packed sequences, is in `models.bert`.
+The classifier's own attention, over packed sequences, is in `models.encoder`.
 """
 
 from __future__ import annotations

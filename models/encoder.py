@@ -8,10 +8,10 @@ probabilities. What differs between processors is in `models.ops`; which heads a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 import torch
@@ -19,25 +19,21 @@ from torch import Tensor
 
 from models.batch import PackedBatch
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.tensors import expected_shapes
 from models.layer import Layer
-from models.live_heads import AttentionHeads, Live, LiveHeads
+from models.live_heads import Live, LiveHeads
 from models.ops import choose
 from models.ops.torch import (
-    Linear,
-    Norm,
     Tensors,
     TorchOps,
     attention_probabilities,
     rotated,
     visibility_bias,
 )
+from models.weights import Weights
 
-P = TypeVar("P", Linear, Norm, Tensor)
 
-
-class Encoder(ABC):
+class Encoder(Weights):
     """A classifier's network, its weights laid out for one device.
 
     tensors: what `models.checkpoint.tensors.read_tensors` returns.
@@ -46,8 +42,6 @@ class Encoder(ABC):
     ops: default: the fastest that the device has.
     parameters, nbytes: the number of weights, and the bytes that they take up here.
     """
-
-    layers: Sequence[Layer]
 
     reads_first_tokens = True
     """Whether the classifier reads first tokens alone; the last layer then computes no others."""
@@ -62,12 +56,10 @@ class Encoder(ABC):
         deterministic: bool = False,
         ops: TorchOps | None = None,
     ) -> None:
-        self.config = config
+        super().__init__(config, ops or choose(config, device, dtype, deterministic=deterministic))
         self.device = device
         self.dtype = dtype
         self.deterministic = deterministic
-        self.ops = ops or choose(config, device, dtype, deterministic=deterministic)
-        self._parts: dict[str, Linear | Norm | Tensor] = {}
         self.lay_out(tensors)
         is_stored = replace(config, int8=False).is_stored
         names = [name for name, _ in expected_shapes(config) if is_stored(name)]
@@ -93,35 +85,6 @@ class Encoder(ABC):
     @abstractmethod
     def classify(self, pooled: Tensor) -> Tensor:
         """Return logits. pooled: (n, D) → (n, labels) float32."""
-
-    def part(self, name: str, part: P) -> P:
-        """Remember a part outside the attention under its name, for `tensors`."""
-        self._parts[name] = part
-        return part
-
-    def table(self, tensors: Tensors, name: str) -> Tensor:
-        """Lay out a tensor."""
-        return self.part(name, self.ops.get(tensors, name))
-
-    def norm(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Norm:
-        """Lay out a layer normalisation. dtype: of its input; default: the network's."""
-        weight, bias = (self.ops.get(tensors, f"{name}.{part}", dtype) for part in ("weight", "bias"))
-        make = self.ops.norm if dtype in (None, self.dtype) else Norm
-        return self.part(name, make(weight, bias, self.config.layer_norm_eps))
-
-    def linear(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Linear:
-        """Lay out an affine map outside the layers. dtype: of its input; default: the network's."""
-        weight, bias = (self.ops.get(tensors, f"{name}.{part}", dtype) for part in ("weight", "bias"))
-        return self.part(name, self.ops.linear(weight, bias))
-
-    def attention(self, tensors: Tensors, number: int) -> AttentionHeads | None:
-        """Lay out the heads of a layer; None if pruning left none."""
-        kept = len(self.config.kept_heads[number])
-        if not kept:
-            return None
-        return AttentionHeads(
-            kept, self.config.head_size, *self.ops.attention_maps(tensors, layer_prefix(number))
-        )
 
     @property
     def max_pack_tokens(self) -> int | None:
@@ -280,28 +243,6 @@ class Encoder(ABC):
             deterministic=True,
             ops=TorchOps(self.device, torch.float32),
         )
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return float32 weights under our names; int8 weights as the floats they stand for."""
-        parts: dict[str, Linear | Norm | Tensor] = dict(self._parts)
-        tensors: dict[str, Tensor] = {}
-        for number, layer in enumerate(self.layers):
-            prefix = layer_prefix(number)
-            parts[f"{prefix}attention.output.dense.bias"] = layer.attention_bias
-            if layer.attention is not None:
-                parts[f"{prefix}attention.output.dense"] = layer.attention.output
-                projection = layer.attention.query_key_value
-                weights, biases = projection.weight.chunk(3), projection.bias.chunk(3)
-                for i, name in enumerate(("query", "key", "value")):
-                    tensors[f"{prefix}attention.self.{name}.weight"] = weights[i]
-                    tensors[f"{prefix}attention.self.{name}.bias"] = biases[i]
-        for name, part in parts.items():
-            if isinstance(part, Tensor):
-                tensors[name] = part
-            else:
-                tensors |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
-        empty = {name: torch.zeros(shape) for name, shape in expected_shapes(self.config)}  # of pruned layers
-        return empty | {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def _itemsize(name: str, tensor: Tensor, dtype: torch.dtype) -> int:

@@ -11,6 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, PreTrainedModel
 
+from tests import modernberts
 from tests.checkpoints import GRADES, WORDS, write_vocabulary
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
@@ -113,6 +114,9 @@ def word_piece_tokenizer() -> str:
 
 def write_tokenizer(directory: Path, family: str, **config: Any) -> None:
     """Write the tokenizer of a family beside a config.json. config: of tokenizer_config.json."""
+    if family == "modernbert":
+        modernberts.write_tokenizer(directory)
+        return
     if family not in ROBERTAS:
         write_vocabulary(directory)
         return
@@ -125,6 +129,8 @@ def write_tokenizer(directory: Path, family: str, **config: Any) -> None:
 
 def write_family(directory: Path, family: str, seed: int = 0, **shape: Any) -> Path:
     """A checkpoint of a family as transformers writes it."""
+    if family == "modernbert":
+        return modernberts.write_modernbert(directory, seed, **modernberts.LIKE_OTHERS | shape)
     model_of(family, seed, **shape).save_pretrained(directory)
     write_tokenizer(directory, family)
     return directory

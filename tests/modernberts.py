@@ -17,6 +17,8 @@ from tests.checkpoints import GRADES, WORDS
 
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
 VOCABULARY_SIZE = 320
+LIKE_OTHERS = {"num_hidden_layers": 3, "max_position_embeddings": 64, "initializer_range": 0.2}
+"""The shape of the other families' small checkpoints."""
 
 
 def random_modernbert(seed: int = 0, **overrides: Any) -> ModernBertForSequenceClassification:
@@ -70,9 +72,9 @@ def write_tokenizer(directory: Path) -> None:
         special_tokens=[(name, SPECIAL.index(name)) for name in ("[CLS]", "[SEP]")],
     )
     tokenizer.save(str(directory / "tokenizer.json"))
-    (directory / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 128}), encoding="utf-8"
-    )
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 128}
+    config |= {f"{name[1:-1].lower()}_token": name for name in SPECIAL}
+    _write(directory / "tokenizer_config.json", config)
 
 
 def write_modernbert(directory: Path, seed: int = 0, **overrides: Any) -> Path:

@@ -10,7 +10,6 @@ same answers, slower.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from models.ops.cpu import FUSED
 from models.ops.integer_products import has_integer_products, operator
 from models.ops.kernel_library import fitting
 from models.ops.kernels import SIZE_MULTIPLE
+from models.ops.rounding import quantize_by_torch
 from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
 
 ZERO_POINT = 128
@@ -251,28 +251,3 @@ class Int8Ops(TorchOps):
     def _channel_scale(self, tensors: Tensors, name: str) -> ChannelScale:
         names = (f"{name}.input_scale", f"{name}.input_offset")
         return ChannelScale(*(tensors[name].to(self.device) for name in names))
-
-
-def quantize_by_torch(
-    x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float
-) -> tuple[Tensor, Tensor]:
-    """Return x·multiplier + shift (or x + zero_point without them), clamped to 0 … 255 and truncated.
-
-    x: (T, D); multiplier, shift: (D,) float32, both or neither.
-    Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool.
-    """
-    y = x.float()
-    not_finite = ~(y * 0).sum(1).isfinite()
-    if multiplier is None or shift is None:
-        y = torch.add(y, zero_point, out=None if y is x else y)
-    else:
-        y = torch.addcmul(shift, y, multiplier, out=None if y is x else y)
-    y.clamp_(0, 255)  # the conversion truncates
-    return (y.to(torch.int8).view(torch.uint8) if _wraps() else y.to(torch.uint8)), not_finite
-
-
-@functools.cache
-def _wraps() -> bool:
-    """Return whether converting up to 255 to int8 keeps the last 8 bits; that conversion is vectorised."""
-    values = torch.arange(256, dtype=torch.float32).repeat(3) + 0.25
-    return torch.equal(values.to(torch.int8).view(torch.uint8), values.to(torch.uint8))

@@ -24,7 +24,7 @@ from tests.checkpoints import WORDS
 from tests.families import write_family
 from tests.models.study.data import judged, study
 
-FAMILIES = ("roberta", "xlm-roberta", "electra", "distilbert")
+FAMILIES = ("roberta", "xlm-roberta", "electra", "distilbert", "modernbert")
 MASK = HeadMask.parse("0.1,1.*", layers=3, heads=4)
 
 

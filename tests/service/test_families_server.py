@@ -13,6 +13,7 @@ import pytest
 
 from models import Classifier, HeadMask
 from tests.families import edit_config, write_family
+from tests.modernberts import write_ettin
 from tests.service.running import Server
 
 TITLES = ["steel angle, 12-gauge", "wood deck screws", "</s> usb lamp <pad>", "Résumé 中文", ""]
@@ -27,7 +28,13 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running(reranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def ettin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ModernBERT whose classifier is in sentence-transformers modules."""
+    return write_ettin(tmp_path_factory.mktemp("modernbert") / "ettin")[0]
+
+
+@pytest.fixture(scope="module")
+def running(reranker: Path, ettin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     graded = write_family(tmp_path_factory.mktemp("electra") / "graded", "electra")
     arms = [{"name": name, "variant": name, "weight": 50} for name in ("full", "pruned")]
     live = {
@@ -35,6 +42,7 @@ def running(reranker: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             {"name": "full"},
             {"name": "pruned", "head_mask": "1.*,2.0", "sliced": True},
             {"name": "graded", "checkpoint": str(graded)},
+            {"name": "ettin", "checkpoint": str(ettin), "head_mask": "0.1,2.*", "sliced": True},
         ],
         "experiments": [
             {
@@ -68,7 +76,7 @@ def test_a_reranker_of_another_family_is_served_whole(running: Server, reranker:
     pairs = [("angle bracket", title) for title in TITLES]
     body = {"query": "angle bracket", "titles": TITLES}
 
-    own, graded = ask(running, "/v1/models")["models"]
+    own, graded, _ = ask(running, "/v1/models")["models"]
     assert (own["family"], own["score_activation"], own["grades"]) == ("xlm-roberta", "identity", None)
     assert (graded["family"], graded["score_activation"]) == ("electra", "softmax")
 
@@ -92,6 +100,19 @@ def test_a_reranker_of_another_family_is_served_whole(running: Server, reranker:
         result["score"] for result in ask(running, "/v1/score", body | {"variant": "graded"})["results"]
     ]
     assert all(0 <= score <= 1 for score in scores)
+
+
+def test_an_ettin_reranker_is_served_with_heads_cut_out_and_masked(running: Server, ettin: Path) -> None:
+    clf = Classifier.load(ettin, "cpu", "float32")
+    pairs = [("angle bracket", title) for title in TITLES]
+    body = {"query": "angle bracket", "titles": TITLES, "variant": "ettin"}
+
+    model = ask(running, "/v1/models")["models"][2]
+    assert (model["family"], model["score_activation"]) == ("modernbert", "identity")
+    for fields, mask in (({}, "0.1,2.*"), ({"head_mask": "3.0-1"}, "0.1,2.*,3.0-1")):
+        results = ask(running, "/v1/score", body | fields)["results"]
+        expected = clf.score(pairs, HeadMask.parse(mask, layers=4, heads=4)).logits[:, 0]
+        np.testing.assert_allclose([result["score"] for result in results], expected, atol=2e-5)
 
 
 def test_raw_scores_are_counted_and_compared_by_experiments(running: Server) -> None:

@@ -102,7 +102,7 @@ def nasty_strings(count: int, seed: int) -> list[str]:
     ]
 
 
-@pytest.fixture(scope="module", params=[*families.FAMILIES, "klue"])
+@pytest.fixture(scope="module", params=[*families.FAMILIES, "modernbert", "klue"])
 def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer of each family; KLUE's is a RoBERTa with BERT's."""
     where: Path = tmp_path_factory.mktemp(request.param)

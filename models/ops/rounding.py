@@ -1,0 +1,33 @@
+"""Quantization of inputs to 8 bits by torch, where our kernel cannot."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+
+def quantize_by_torch(
+    x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float
+) -> tuple[Tensor, Tensor]:
+    """Return x·multiplier + shift (or x + zero_point without them), clamped to 0 … 255 and truncated.
+
+    x: (T, D); multiplier, shift: (D,) float32, both or neither.
+    Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool.
+    """
+    y = x.float()
+    not_finite = ~(y * 0).sum(1).isfinite()
+    if multiplier is None or shift is None:
+        y = torch.add(y, zero_point, out=None if y is x else y)
+    else:
+        y = torch.addcmul(shift, y, multiplier, out=None if y is x else y)
+    y.clamp_(0, 255)  # the conversion truncates
+    return (y.to(torch.int8).view(torch.uint8) if _wraps() else y.to(torch.uint8)), not_finite
+
+
+@functools.cache
+def _wraps() -> bool:
+    """Return whether converting up to 255 to int8 keeps the last 8 bits; that conversion is vectorised."""
+    values = torch.arange(256, dtype=torch.float32).repeat(3) + 0.25
+    return torch.equal(values.to(torch.int8).view(torch.uint8), values.to(torch.uint8))

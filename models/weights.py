@@ -1,0 +1,81 @@
+"""A network's weights, laid out for one device part by part, and read back under their names."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from models.checkpoint.config import ModelConfig
+from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.tensors import expected_shapes
+from models.layer import Layer
+from models.live_heads import AttentionHeads
+from models.ops.torch import Linear, Norm, Tensors, TorchOps
+
+P = TypeVar("P", Linear, Norm, Tensor)
+
+
+class Weights(ABC):
+    """The weights of a network: `layers`, and parts that are remembered under their names."""
+
+    layers: Sequence[Layer]
+
+    def __init__(self, config: ModelConfig, ops: TorchOps) -> None:
+        self.config = config
+        self.ops = ops
+        self._parts: dict[str, Linear | Norm | Tensor] = {}
+
+    def part(self, name: str, part: P) -> P:
+        """Remember a part outside the attention under its name, for `tensors`."""
+        self._parts[name] = part
+        return part
+
+    def table(self, tensors: Tensors, name: str) -> Tensor:
+        """Lay out a tensor."""
+        return self.part(name, self.ops.get(tensors, name))
+
+    def norm(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Norm:
+        """Lay out a layer normalisation. dtype: of its input; default: the layers'."""
+        weight, bias = (self.ops.get(tensors, f"{name}.{part}", dtype) for part in ("weight", "bias"))
+        make = self.ops.norm if dtype in (None, self.ops.dtype) else Norm
+        return self.part(name, make(weight, bias, self.config.layer_norm_eps))
+
+    def linear(self, tensors: Tensors, name: str, dtype: torch.dtype | None = None) -> Linear:
+        """Lay out an affine map outside the layers. dtype: of its input; default: the layers'."""
+        weight, bias = (self.ops.get(tensors, f"{name}.{part}", dtype) for part in ("weight", "bias"))
+        return self.part(name, self.ops.linear(weight, bias))
+
+    def attention(self, tensors: Tensors, number: int) -> AttentionHeads | None:
+        """Lay out the heads of a layer; None if pruning left none."""
+        kept = len(self.config.kept_heads[number])
+        if not kept:
+            return None
+        return AttentionHeads(
+            kept, self.config.head_size, *self.ops.attention_maps(tensors, layer_prefix(number))
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return float32 weights under our names; int8 weights as the floats they stand for."""
+        parts: dict[str, Linear | Norm | Tensor] = dict(self._parts)
+        tensors: dict[str, Tensor] = {}
+        for number, layer in enumerate(self.layers):
+            prefix = layer_prefix(number)
+            parts[f"{prefix}attention.output.dense.bias"] = layer.attention_bias
+            if layer.attention is not None:
+                parts[f"{prefix}attention.output.dense"] = layer.attention.output
+                projection = layer.attention.query_key_value
+                weights, biases = projection.weight.chunk(3), projection.bias.chunk(3)
+                for i, name in enumerate(("query", "key", "value")):
+                    tensors[f"{prefix}attention.self.{name}.weight"] = weights[i]
+                    tensors[f"{prefix}attention.self.{name}.bias"] = biases[i]
+        for name, part in parts.items():
+            if isinstance(part, Tensor):
+                tensors[name] = part
+            else:
+                tensors |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
+        empty = {name: torch.zeros(shape) for name, shape in expected_shapes(self.config)}  # of pruned layers
+        return empty | {name: tensor.float() for name, tensor in tensors.items()}
