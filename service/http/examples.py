@@ -83,6 +83,8 @@ _MODELS = {
     "models": [
         {
             "name": "headroom-default",
+            "repository": None,
+            "commit": None,
             "layers": 12,
             "heads": 12,
             "hidden_size": 192,

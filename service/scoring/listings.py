@@ -61,6 +61,8 @@ def _model(classifier: Classifier) -> ModelInfo:
     config, network = classifier.config, classifier.network
     return ModelInfo(
         name=classifier.name,
+        repository=None if classifier.origin is None else classifier.origin.repository,
+        commit=None if classifier.origin is None else classifier.origin.commit,
         layers=config.num_layers,
         heads=config.num_heads,
         hidden_size=config.hidden_size,
