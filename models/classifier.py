@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from models.batch import pack
-from models.bert import Bert
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.hub import Origin, locate, name_of, origin_of
 from models.checkpoint.tensors import read_tensors
@@ -18,6 +17,7 @@ from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.device import resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
+from models.network import Network, build
 
 Masks = HeadMask | Sequence[HeadMask | None] | None
 """One mask for all pairs; or one mask or None per pair; or None, which keeps all heads."""
@@ -29,8 +29,9 @@ class Scores:
 
     logits, probabilities: (n, grades) float32. expected_grade: (n,) float32, Σ grade·probability.
     grade: (n,) int64, the most probable one. score: (n,) float32 in [0, 1], expected_grade / (grades − 1).
-    A one-label cross-encoder has one column: probabilities, expected_grade and score are its
-    sigmoid, and grade is that rounded.
+    A one-label cross-encoder has one column: probabilities, expected_grade and score are its sigmoid, and
+    grade is that rounded. If the checkpoint asks for raw scores (`ModelConfig.score_activation` is identity),
+    its score is the logit instead, which may be any number.
     """
 
     logits: np.ndarray
@@ -40,12 +41,16 @@ class Scores:
     score: np.ndarray
 
     @classmethod
-    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0) -> Scores:
-        """Return the scores of logits, (n, grades) float32, least relevant grade first."""
+    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0, activation: str = "sigmoid") -> Scores:
+        """Return the scores of logits, (n, grades) float32, least relevant grade first.
+
+        activation: of a one-label model's score, sigmoid or identity.
+        """
         scaled = logits.astype(np.float64) / temperature
         if logits.shape[1] == 1:
-            relevance = (1 / (1 + np.exp(-scaled[:, 0]))).astype(np.float32)
-            return cls(logits, relevance[:, None], relevance, np.rint(relevance).astype(np.int64), relevance)
+            relevance = sigmoid(scaled[:, 0]).astype(np.float32)
+            score = scaled[:, 0].astype(np.float32) if activation == "identity" else relevance
+            return cls(logits, relevance[:, None], relevance, np.rint(relevance).astype(np.int64), score)
         scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
         probabilities = scaled / scaled.sum(axis=1, keepdims=True)
         expected = probabilities @ np.arange(logits.shape[1])
@@ -70,7 +75,7 @@ class Classifier:
         name: str,
         config: ModelConfig,
         tokenizer: PairTokenizer,
-        network: Bert,
+        network: Network,
         stored_masks: dict[str, HeadMask],
         quality: dict[str, float] | None = None,
         origin: Origin | None = None,
@@ -113,7 +118,7 @@ class Classifier:
             vocab_size=config.vocab_size,
             cache_size=tokenizer_cache,
         )
-        network = Bert(
+        network = build(
             config,
             read_tensors(directory, config),
             device=where,
@@ -179,7 +184,7 @@ class Classifier:
         """Return the logits of at least one encoded pair, by several passes of the network if that is faster.
 
         head_weights: (n, layers, heads) or (layers, heads) float32, None for all heads on.
-        sliced: as in `Bert.forward`.
+        sliced: as in `Network.forward`.
         Returns (n, labels) float32, least relevant grade first.
         """
         lengths = [len(pair) for pair in pairs]
@@ -206,7 +211,11 @@ class Classifier:
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Return the calibrated scores of logits, (n, labels) float32, that `forward` returned."""
-        return Scores.from_logits(logits, self.config.temperature)
+        return Scores.from_logits(logits, self.config.temperature, self.config.score_activation)
+
+    def relevance(self, scores: np.ndarray) -> np.ndarray:
+        """Return scores of this model, (n,), on the scale from 0 to 1: raw ones become their sigmoid."""
+        return sigmoid(scores) if self.config.score_activation == "identity" else scores
 
     def attention(
         self, pair: EncodedPair, heads: Sequence[tuple[int, int]], head_mask: HeadMask | None = None
@@ -237,6 +246,13 @@ class Classifier:
                 f"this model has {self.num_layers} of {self.num_heads}"
             )
         return mask
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + e^−x), without overflow for any finite x."""
+    small = np.exp(-np.abs(x))
+    values: np.ndarray = np.where(x >= 0, 1, small) / (1 + small)
+    return values
 
 
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:

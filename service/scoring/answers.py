@@ -96,7 +96,7 @@ def attention_response(
         variant=choice.variant.name,
         head_mask=mask_info(choice.mask),
         tokens=classifier.tokenizer.tokens(pair),
-        segments=[0] * pair.first_segment + [1] * (len(pair) - pair.first_segment),
+        segments=[0] * pair.title_start + [1] * (len(pair) - pair.title_start),
         heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, maps, strict=True)],
         timing_ms=_timing(computed, deadline),
     )

@@ -70,9 +70,9 @@ class Job:
 
 @dataclass(slots=True)
 class _Arm:
-    """The scores that one arm's variant gave a job's pairs so far."""
+    """The scores, from 0 to 1, that one arm's variant gave a job's pairs so far."""
 
-    scores: list[np.float32] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -189,7 +189,8 @@ class Shadow:
             rows = [Row(pair, arms[name].mask) for name in names for pair in encoded[lane.checkpoint]]
             scores, seconds = await self._pass(lane, rows)
             for place, name in enumerate(names):
-                scored[name].scores += scores[place * (end - start) : (place + 1) * (end - start)]
+                part = np.array(scores[place * (end - start) : (place + 1) * (end - start)], np.float32)
+                scored[name].scores += arms[name].classifier.relevance(part).tolist()
                 scored[name].seconds += seconds / len(names)
         return end
 
