@@ -52,10 +52,33 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
+LOCATE = """
+import sys
+from models.checkpoint.hub import locate
+for name in sys.argv[1:]:
+    print(locate(name))
+"""
+"""Without torch, which takes seconds."""
+
+
+def located(hub: Hub, cache: Path, *names: str, **environment: str) -> tuple[list[str], str]:
+    """Return the name of the directory in which each model is located, and what was said."""
+    run = python(LOCATE, hub, cache, *names, **environment)
+    return [Path(line).name for line in run.stdout.splitlines()], run.stderr
+
+
 def score(hub: Hub, cache: Path, *names: str, **environment: str) -> list[Output]:
     """Run `headroom score --model NAME` for each name."""
-    run = subprocess.run(
-        [sys.executable, "-c", SEVERAL, *names],
+    run = python(SEVERAL, hub, cache, *names, **environment)
+    assert run.stderr == ""
+    return [Output(*json.loads(line)) for line in run.stdout.splitlines()]
+
+
+def python(
+    program: str, hub: Hub, cache: Path, *names: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *names],
         env={**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache), "HF_HOME": str(cache)}
         | environment,
         capture_output=True,
@@ -63,8 +86,6 @@ def score(hub: Hub, cache: Path, *names: str, **environment: str) -> list[Output
         check=True,
         timeout=200,
     )
-    assert run.stderr == ""
-    return [Output(*json.loads(line)) for line in run.stdout.splitlines()]
 
 
 def errors(outputs: list[Output]) -> list[str]:
@@ -128,22 +149,27 @@ def test_what_is_needed_is_downloaded_once_of_the_revision_that_was_named(hub: H
 def test_without_the_hub_the_cache_is_used(hub: Hub, tmp_path: Path) -> None:
     checkpoint, cache = write_checkpoint(tmp_path / "tiny"), tmp_path / "cache"
     commit = next(iter(hub.add("org/tiny", checkpoint).commits))
-    answer = score(hub, cache, "org/tiny")[0].out
+    assert located(hub, cache, "org/tiny")[0] == [commit]
+    names = ["org/tiny", f"org/tiny@{commit}"]
     hub.repositories["org/tiny"].fault = 503
 
-    (busy,) = score(hub, cache, "org/tiny")
-    offline = score(hub, cache, "org/tiny", f"org/tiny@{commit}", "org/other", HF_HUB_OFFLINE="1")
+    busy = located(hub, cache, *names)
+    offline = located(hub, cache, *names, HF_HUB_OFFLINE="1")
+    (absent,) = errors(score(hub, cache, "org/other", HF_HUB_OFFLINE="1"))
     hub.url = "http://127.0.0.1:9"
-    gone = score(hub, cache, "org/tiny", f"org/tiny@{commit}", "org/other")
+    gone = located(hub, cache, *names)
+    (unreachable,) = errors(score(hub, cache, "org/other"))
 
-    assert busy.out == answer
-    assert "answers with status 503 to a request for org/tiny; try again later; using commit" in busy.err
-    assert offline[:2] == [(0, answer, "")] * 2
-    assert f"org/other is not whole in the cache ({cache}), and HF_HUB_OFFLINE is set" in offline[2].err
-    assert gone[0].out == answer
-    assert f"check the network, HF_ENDPOINT and HTTPS_PROXY; using commit {commit}" in gone[0].err
-    assert gone[1] == (0, answer, "")
-    assert "no directory org/other, and 127.0.0.1:9 cannot be reached (" in gone[2].err
+    assert busy[0] == offline[0] == gone[0] == [commit, commit]
+    assert busy[1].endswith(
+        f"answers with status 503 to a request for org/tiny; try again later; using commit {commit} "
+        "from the cache\n"
+    )
+    assert offline[1] == ""
+    assert f"check the network, HF_ENDPOINT and HTTPS_PROXY; using commit {commit}" in gone[1]
+    assert (busy[1] + gone[1]).count("\n") == 2  # a commit that is there is no question for the hub
+    assert f"org/other is not whole in the cache ({cache}), and HF_HUB_OFFLINE is set" in absent
+    assert "no directory org/other, and 127.0.0.1:9 cannot be reached (" in unreachable
 
 
 def test_each_refusal_of_the_hub_says_what_to_do(hub: Hub, tmp_path: Path) -> None:
