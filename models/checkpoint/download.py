@@ -19,7 +19,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, constants, get_cached_repo_tree, snapshot_download
 from huggingface_hub.errors import CachedRepoTreeNotFoundError, RevisionNotFoundError
 from huggingface_hub.file_download import repo_folder_name
-from huggingface_hub.utils import disable_progress_bars
+from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from models.checkpoint.config import read_config
 from models.checkpoint.hub_files import DESCRIPTION, weight_files
