@@ -23,7 +23,6 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
-    XetDownloadError,
 )
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -69,6 +68,9 @@ def problem_of(error: BaseException, target: Target) -> str:
         )
     if isinstance(error, httpx2.HTTPError | httpx2.InvalidURL):
         return _network_problem(error, target)
+    if type(error).__module__ == "hf_xet" or isinstance(error, ConnectionError | TimeoutError | RuntimeError):
+        # The hub's newer storage, whose client has errors of its own.
+        return f"{target}: the download failed ({_first_line(error)}); try again, or set HF_HUB_DISABLE_XET=1"
     if isinstance(error, OSError) and error.errno in _FULL:
         return (
             f"the disk of {constants.HF_HUB_CACHE} is full; free some space for {target}, or set "
@@ -83,8 +85,6 @@ def problem_of(error: BaseException, target: Target) -> str:
         return (
             f"{target}: a file arrived broken (it has not the size that {target.host} announced); try again"
         )
-    if isinstance(error, XetDownloadError):
-        return f"{target}: the download failed ({_first_line(error)}); try again, or set HF_HUB_DISABLE_XET=1"
     if isinstance(error, FileMetadataError | ValueError | KeyError | TypeError | AssertionError):
         return f"{target.host} does not answer as a hub does; check HF_ENDPOINT and the proxy"
     return f"{target} cannot be downloaded from {target.host}: {_first_line(error)}"
