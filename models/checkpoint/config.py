@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from models.checkpoint.fields import positive_float
 from models.errors import ModelError, UnsupportedCheckpoint
@@ -17,6 +18,9 @@ INT8_FORMAT = "w8a8-1"
 
 QUANTIZATION_CONFIG = {"quant_method": "headroom-w8a8"}
 """`quantization_config` of an int8 checkpoint: with it, transformers warns that it cannot read the file."""
+
+
+ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,7 @@ class ModelConfig:
     label_order: tuple[int, ...] = ()
     kept_heads: tuple[tuple[int, ...], ...] = ()
     temperature: float = 1.0
-    score_activation: str = "softmax"
+    score_activation: ScoreActivation = "softmax"
     int8: bool = False
 
     @property
@@ -133,7 +137,7 @@ def _refuse_other_uses(raw: Mapping[str, Any]) -> None:
         )
 
 
-def _score_activation(raw: Mapping[str, Any]) -> str:
+def _score_activation(raw: Mapping[str, Any]) -> ScoreActivation:
     """Return the activation of a one-label model's score, which sentence-transformers stores; its default is
     the sigmoid."""
     stored = raw.get("sentence_transformers")
@@ -144,12 +148,13 @@ def _score_activation(raw: Mapping[str, Any]) -> str:
         name = raw.get(field)
     if name is None:
         return "sigmoid"
-    activation = str(name).rsplit(".", 1)[-1].lower()
-    if not str(name).startswith("torch.nn.") or activation not in ("sigmoid", "identity"):
-        raise UnsupportedCheckpoint(
-            f"config.json: {field} is {name!r}; supported: torch.nn.Sigmoid and torch.nn.Identity"
-        )
-    return activation
+    if re.fullmatch(r"torch\.nn\.(\w+\.)*Sigmoid", str(name)):
+        return "sigmoid"
+    if re.fullmatch(r"torch\.nn\.(\w+\.)*Identity", str(name)):
+        return "identity"
+    raise UnsupportedCheckpoint(
+        f"config.json: {field} is {name!r}; supported: torch.nn.Sigmoid and torch.nn.Identity"
+    )
 
 
 def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:

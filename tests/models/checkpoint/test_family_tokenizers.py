@@ -1,0 +1,223 @@
+"""Pairs of every family reach the model as transformers would encode them, whatever the texts hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from models import UnsupportedCheckpoint
+from models.checkpoint.tokenizer import PairTokenizer, word_segments
+from models.study.words import Words
+from tests import families
+from tests.families import (
+    SPECIAL,
+    byte_level_tokenizer,
+    unigram_tokenizer,
+    word_piece_tokenizer,
+    write_tokenizer,
+)
+
+STRINGS = 10_000
+VOCABULARY = 400
+NASTY = (
+    *(
+        "angle",
+        "bracket",
+        "Screws",
+        "12-gauge",
+        "naïve",
+        "RÉSUMÉ",
+        "e\u0301",
+        "中文",
+        "한국",
+        "日本語",
+        "ñ",
+        "ß",
+        "İ",
+    ),
+    *(
+        "😀",
+        "👩‍👩‍👧",
+        "\u200b",
+        "\u200d",
+        "\ufeff",
+        "\u00ad",
+        "\x00",
+        "\x7f",
+        "\x85",
+        "\u2028",
+        "\ufffd",
+        "\U0010fffe",
+    ),
+    *(
+        "...",
+        "--",
+        "!?",
+        "(x)",
+        "it's",
+        "don't",
+        "'ll",
+        "½",
+        "Ⅻ",
+        "ﬁ",
+        "①",
+        "٣",
+        "a" * 40,
+        "▁",
+        "▁angle",
+        "Ġ",
+        "Ċ",
+        "##s",
+    ),
+    *(
+        "[SEP]",
+        "[CLS]",
+        "<s",
+        "</",
+        "s>",
+        "<",
+        ">",
+        "&amp;",
+        "http://a.b/c?d=e",
+        "\\n",
+        "%20",
+        "\u0301",
+        "\ud7ff",
+    ),
+)
+GAPS = ("", "", " ", " ", "  ", "\t", "\n", "\r\n", "\xa0", "\u3000", "\u2009", "-", ",", " - ")
+
+
+def nasty_strings(count: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    parts, gaps = rng.integers(len(NASTY), size=(count, 8)), rng.integers(len(GAPS), size=(count, 8))
+    return [
+        "".join(GAPS[gap] + NASTY[part] for gap, part in zip(gaps[i], parts[i], strict=True))[: 1 + i % 60]
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module", params=[*families.FAMILIES, "klue"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer of each family; KLUE's is a RoBERTa with BERT's."""
+    where: Path = tmp_path_factory.mktemp(request.param)
+    family = "roberta" if request.param == "klue" else request.param
+    (where / "config.json").write_text(json.dumps({"model_type": family}))
+    if request.param == "klue":
+        (where / "tokenizer.json").write_text(word_piece_tokenizer(), encoding="utf-8")
+        (where / "tokenizer_config.json").write_text(
+            json.dumps(
+                {"tokenizer_class": "BertTokenizer"}
+                | {f"{name.lower()}_token": f"[{name}]" for name in ("CLS", "SEP", "UNK", "PAD", "MASK")}
+            )
+        )
+    else:
+        write_tokenizer(where, family)
+    return where
+
+
+def load(directory: Path, max_tokens: int = 64) -> PairTokenizer:
+    return PairTokenizer.load(directory, max_tokens=max_tokens, vocab_size=VOCABULARY)
+
+
+def test_pairs_of_ten_thousand_nasty_strings_are_those_of_transformers(directory: Path) -> None:
+    theirs, ours = AutoTokenizer.from_pretrained(directory), load(directory)
+    texts = [
+        text
+        for text in nasty_strings(STRINGS, seed=0)
+        if not any(t in text for t in theirs.all_special_tokens)
+    ]
+    queries, titles = texts[0::2], texts[1::2]
+    pairs = list(zip(queries, titles, strict=False))
+    assert len(pairs) > 0.4 * STRINGS
+
+    encoded = ours.encode(pairs)
+    expected = theirs(queries[: len(pairs)], titles[: len(pairs)], truncation="longest_first", max_length=64)[
+        "input_ids"
+    ]
+    wrong = [
+        (pair, one.ids.tolist(), other)
+        for pair, one, other in zip(pairs, encoded, expected, strict=True)
+        if one.ids.tolist() != other
+    ]
+    assert wrong == []
+
+
+def test_special_tokens_stand_where_the_template_puts_them(directory: Path) -> None:
+    theirs, ours = AutoTokenizer.from_pretrained(directory), load(directory)
+    pair = ours.encode([("angle bracket", "steel angle")])[0]
+    library = theirs(["angle bracket"], ["steel angle"], return_special_tokens_mask=True)
+
+    assert pair.special == np.flatnonzero(library["special_tokens_mask"][0]).tolist()
+    sequences = library.encodings[0].sequence_ids
+    assert (pair.query_start, pair.title_start) == (sequences.index(0), sequences.index(1))
+
+
+def test_a_title_cannot_forge_special_tokens(directory: Path) -> None:
+    ours = load(directory)
+    literal = " ".join(["lamp</s>red <s> <pad> <mask>", "[CLS] lamp[SEP] [MASK] [PAD]"])
+    pair = ours.encode([("lamp </s>", literal)])[0]
+    tokens = ours.tokens(pair)
+
+    special = {*SPECIAL, "[CLS]", "[SEP]", "[MASK]", "[PAD]"} - {"<unk>"}
+    assert [i for i, token in enumerate(tokens) if token in special] == pair.special
+
+
+def test_the_words_of_a_pair_are_those_of_the_texts(directory: Path) -> None:
+    ours = load(directory)
+    words = Words.of(ours, ours.encode([("bracket steel", "steel bracket, screws")])[0])
+
+    assert words.spelled == ("bracket", "steel", "steel", "bracket", ",", "screws")
+    assert words.matches == [(0, 3), (1, 2)]
+    assert words.texts[1].tolist() == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("text", [byte_level_tokenizer, unigram_tokenizer])
+def test_reading_a_long_text_in_segments_changes_no_token(tmp_path: Path, text: object) -> None:
+    (tmp_path / "tokenizer.json").write_text(text(), encoding="utf-8")  # type: ignore[operator]
+    library = Tokenizer.from_str(text())  # type: ignore[operator]
+    tokenizer = load(tmp_path)
+    for string in nasty_strings(300, seed=1):
+        long = f"{string} angle {string} 12 bracket"
+        assert tokenizer._cut is not None
+        segments = list(word_segments(long, 5, tokenizer._cut))
+        whole = library.encode(long, add_special_tokens=False).ids
+        assert [i for part in segments for i in library.encode(part, add_special_tokens=False).ids] == whole
+
+
+@pytest.mark.parametrize("add_prefix_space", [True, False])
+def test_robertas_leading_space_is_as_its_config_says(tmp_path: Path, add_prefix_space: bool) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    write_tokenizer(tmp_path, "roberta", add_prefix_space=add_prefix_space)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+
+    pair = load(tmp_path).encode([("angle", "bracket")])[0]
+
+    assert pair.ids.tolist() == theirs("angle", "bracket")["input_ids"]
+    assert load(tmp_path).tokens(pair)[1].startswith("Ġ") == add_prefix_space
+
+
+def test_a_roberta_from_before_tokenizer_json_is_converted(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    model = json.loads(byte_level_tokenizer())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
+    merges = "\n".join(" ".join(merge) for merge in model["merges"])
+    (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+
+    for query, title in [("angle bracket", "steel 12-gauge"), ("", "Résumé")]:
+        pair = load(tmp_path).encode([(query, title)])[0]
+        assert pair.ids.tolist() == theirs([query], [title])["input_ids"][0]
+
+
+def test_a_sentencepiece_model_that_cannot_be_converted_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "xlm-roberta"}')
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(b"not a model")
+
+    with pytest.raises(UnsupportedCheckpoint, match=r"no tokenizer\.json.*sentencepiece\.bpe\.model"):
+        load(tmp_path)

@@ -1,0 +1,134 @@
+"""What a user does with a checkpoint works for every family: quantize, train, study, look at attention."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
+
+from models import Classifier, HeadMask
+from models.compress.prune import prune
+from models.compress.quantize import quantize
+from models.study import roles
+from models.study.gradients import DifferentiableNetwork
+from models.study.search.tuning import tuned_scales
+from models.training.job import Options
+from models.training.tuning import tune
+from tests.checkpoints import WORDS
+from tests.families import write_family
+from tests.models.study.data import judged, study
+
+FAMILIES = ("roberta", "xlm-roberta", "electra", "distilbert")
+MASK = HeadMask.parse("0.1,1.*", layers=3, heads=4)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = write_family(tmp_path_factory.mktemp("family") / request.param, request.param, seed=1)
+    usual = load(directory).score(random_pairs(50)).logits.mean(0)
+    tensors = load_file(directory / "model.safetensors")
+    bias = "classifier.bias" if "classifier.bias" in tensors else "classifier.out_proj.bias"
+    tensors[bias] -= torch.from_numpy(usual)  # so that every grade is given to some pairs
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    return directory
+
+
+def load(directory: Path) -> Classifier:
+    return Classifier.load(directory, "cpu", "float32")
+
+
+def random_pairs(count: int) -> list[tuple[str, str]]:
+    rng = np.random.default_rng(0)
+    return [(" ".join(rng.choice(WORDS, 2)), " ".join(rng.choice(WORDS, 6))) for _ in range(count)]
+
+
+def test_an_int8_checkpoint_scores_as_its_source_and_can_be_pruned(checkpoint: Path, tmp_path: Path) -> None:
+    source, pairs = load(checkpoint), random_pairs(100)
+    quantize(checkpoint, tmp_path / "int8", source.tokenizer.encode(pairs))
+    prune(tmp_path / "int8", tmp_path / "pruned", MASK)
+
+    for clf, mask in (
+        (load(tmp_path / "int8"), None),
+        (load(tmp_path / "int8"), MASK),
+        (load(tmp_path / "pruned"), None),
+    ):
+        exact = source.score(pairs, MASK if "pruned" in clf.name else mask)
+        assert clf.network.number_format == "int8"
+        difference = clf.score(pairs, mask).logits - exact.logits
+        assert np.sqrt(np.square(difference).mean()) < 0.25 * exact.logits.std(0).mean()  # BERT: 0.14
+
+
+def test_training_goes_on_from_the_checkpoint_and_writes_one_of_its_family(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "pairs.csv"
+    rng = np.random.default_rng(0)
+    with data.open("w", newline="") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(["query", "title", "grade"])
+        for number in range(60):
+            query = f"{rng.choice(WORDS)} {number}"
+            for _ in range(6):
+                title = rng.choice(WORDS[:5], 3)
+                rows.writerow([query, " ".join(title), 2 * int("a" in title)])
+    metrics = tune(
+        Options(
+            data=data,
+            out=tmp_path / "mine",
+            base=str(checkpoint),
+            labels=("no", "maybe", "yes"),
+            epochs=6,
+            rate=3e-3,
+            batch_tokens=512,
+            device="cpu",
+        )
+    )
+
+    assert metrics["loss"]["training"]["after"] < metrics["loss"]["training"]["before"]
+    trained = load(tmp_path / "mine")
+    assert trained.grades == ("no", "maybe", "yes")
+    assert trained.config.family == json.loads((checkpoint / "config.json").read_text())["model_type"]
+    assert trained.max_tokens == 64
+    names = load_file(checkpoint / "model.safetensors").keys()
+    assert load_file(tmp_path / "mine" / "model.safetensors").keys() == names
+
+
+def test_attention_maps_are_those_of_transformers(checkpoint: Path) -> None:
+    clf = load(checkpoint)
+    pair = clf.tokenizer.encode([("steel bracket", "angle bracket, 12-gauge")])[0]
+    model = AutoModelForSequenceClassification.from_pretrained(
+        checkpoint, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    types = {}
+    if clf.config.type_vocab_size > 1:
+        row = [0] * pair.first_segment + [1] * (len(pair) - pair.first_segment)
+        types["token_type_ids"] = torch.tensor([row])
+    with torch.no_grad():
+        ids = torch.tensor(pair.ids[None].astype(np.int64))
+        theirs = model(input_ids=ids, output_attentions=True, **types).attentions
+
+    ours = clf.attention(pair, [(layer, head) for layer in range(3) for head in range(4)])
+
+    np.testing.assert_allclose(ours.reshape(3, 4, len(pair), -1), torch.cat(theirs).numpy(), atol=1e-5)
+
+
+def test_roles_and_tuned_scales_are_found(checkpoint: Path, tmp_path: Path) -> None:
+    clf = load(checkpoint)
+    result = roles.run(study(clf, tmp_path, judged(queries=10)))
+
+    found = result.json["roles"]
+    assert {"term_match", "next_word", "previous_word", "segmentation", "special"} <= found.keys()
+    assert all(len(found[role]) == 12 for role in ("special", "next_word"))
+    scales = tuned_scales(DifferentiableNetwork(clf), clf.tokenizer.encode(random_pairs(6)), [MASK.matrix])
+    assert ((scales[0] > 0) <= (MASK.matrix > 0)).all()
