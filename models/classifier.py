@@ -13,7 +13,7 @@ from models.batch import pack
 from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_rows, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.figures import read_quality
-from models.checkpoint.hub import DEFAULT, locate
+from models.checkpoint.hub import Origin, locate, name_of, origin_of
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.device import resolve_device, resolve_dtype
@@ -82,8 +82,10 @@ class Classifier:
         network: Network,
         stored_masks: dict[str, HeadMask],
         quality: dict[str, float] | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self.name = name
+        self.origin = origin
         self.config = config
         self.tokenizer = tokenizer
         self.network = network
@@ -103,7 +105,7 @@ class Classifier:
     ) -> Classifier:
         """Load a Hugging Face sequence classifier of a family in `models.checkpoint.families`.
 
-        path: a directory or a hub id; None: the model shipped with the project.
+        path: a directory or a hub id, which may end in @revision; None: the model shipped with the project.
         device: auto, cpu, cuda, cuda:N. dtype: auto (bfloat16 where native), float32, bfloat16.
         deterministic: float32 scores that are the same bits alone and in any batch.
         label_order: label names from least to most relevant; default: the checkpoint's own order.
@@ -127,9 +129,14 @@ class Classifier:
             dtype=number_format,
             deterministic=deterministic,
         )
-        name = "headroom-default" if directory == DEFAULT else str(path).rstrip("/").rsplit("/", 1)[-1]
         return cls(
-            name, config, tokenizer, network, read_stored_masks(directory, config), read_quality(directory)
+            name_of(path, directory),
+            config,
+            tokenizer,
+            network,
+            read_stored_masks(directory, config),
+            read_quality(directory),
+            origin_of(directory),
         )
 
     @property

@@ -48,7 +48,9 @@ class Settings(BaseSettings):
         env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    model: str | None = Field(None, description="Checkpoint directory or hub id. Unset: the shipped model.")
+    model: str | None = Field(
+        None, description="Checkpoint directory or hub id (`name@revision`). Unset: the shipped model."
+    )
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
         "auto",
         description="`cpu`, `cuda`, or `auto`: CUDA if there is any, else the CPU. A replica's one GPU is "
@@ -170,7 +172,7 @@ class VariantConfig(_Config):
         "error if `default` or an experiment needs the variant.",
     )
     checkpoint: Annotated[str, StringConstraints(min_length=1), STORABLE] | None = Field(
-        None, description="Checkpoint directory or hub id. Unset: the service's own model."
+        None, description="Checkpoint directory or hub id (`name@revision`). Unset: the service's own model."
     )
 
     @model_validator(mode="after")

@@ -2,37 +2,93 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 from models.errors import UnsupportedCheckpoint
 
 DEFAULT = Path(__file__).parents[1] / "default"
 """The checkpoint that ships with the project."""
 
-HUB_FILES = ["*.json", "*.safetensors", "pytorch_model.bin", "vocab.txt"]
+LOCATED = "HEADROOM_LOCATED"
+"""Environment variable that names a JSON file: the directory of each checkpoint that the program which
+started this process has located (`share`). This process asks no hub for them, and loads the same commits."""
+
+_located: dict[str, Path] = {}
+_SNAPSHOT = re.compile(r"/models--([^/]+)/snapshots/([0-9a-f]{40})/?$")
+
+
+class Origin(NamedTuple):
+    """The hub's repository and commit that a checkpoint was downloaded from."""
+
+    repository: str
+    commit: str
 
 
 def locate(path: str | Path | None) -> Path:
     """Return a checkpoint's directory: a local one, the shipped one (None), or a download from the hub.
 
-    Raises UnsupportedCheckpoint if there is neither such a directory nor a reachable hub repository.
+    path: a directory, or `organization/name` or `organization/name@revision` of the hub; the revision is a
+        branch, a tag or a commit. A process asks the hub once for each name.
+    Raises UnsupportedCheckpoint if there is neither such a directory nor a hub repository that can be had.
     """
     if path is None:
         return DEFAULT
+    name = str(path)
+    if (shared := _shared().get(name)) is not None and shared.is_dir():
+        return shared
     directory = Path(path).expanduser()
     if directory.is_dir():
+        _located[name] = directory.resolve()
         return directory
     if directory.exists():
         raise UnsupportedCheckpoint(f"{path} is a file; name the checkpoint's directory")
-    name = str(path)
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise UnsupportedCheckpoint(f"{path} does not exist")
-    from huggingface_hub import snapshot_download  # slow to import, and only hub ids need it
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
-    except Exception as error:  # the hub's client raises many unrelated types
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    repository, at, revision = name.partition("@")
+    if at and Path(repository).expanduser().is_dir():
         raise UnsupportedCheckpoint(
-            f"{name!r} is neither a directory nor a hub checkpoint that can be reached: {reason}"
-        ) from None
+            f"{name} does not exist, and the directory {repository} has no revisions; leave out @{revision}"
+        )
+    if repository.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise UnsupportedCheckpoint(f"{path} does not exist")
+    if at and not revision:
+        raise UnsupportedCheckpoint(f"{name}: name a branch, a tag or a commit after the @")
+    if name not in _located:
+        from models.checkpoint.download import download  # slow to import, and only names of the hub need it
+
+        _located[name] = download(repository, revision or None)
+    return _located[name]
+
+
+def share(file: Path) -> None:
+    """Write where this process has located checkpoints, for processes whose LOCATED names the file."""
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps({name: str(directory) for name, directory in _located.items()}))
+    fresh.replace(file)
+
+
+def origin_of(directory: Path) -> Origin | None:
+    """Return where a checkpoint was downloaded from, if its directory is one of the hub's cache."""
+    snapshot = _SNAPSHOT.search(directory.as_posix())
+    return None if snapshot is None else Origin(snapshot[1].replace("--", "/"), snapshot[2])
+
+
+def name_of(path: str | Path | None, directory: Path) -> str:
+    """Return the name that answers give a checkpoint: the last part of its path or of its name on the hub."""
+    if directory == DEFAULT:
+        return "headroom-default"
+    origin = origin_of(directory)
+    name = str(path) if origin is None else origin.repository
+    return name.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _shared() -> dict[str, Path]:
+    file = os.environ.get(LOCATED)
+    if file is None:
+        return {}
+    try:
+        return {name: Path(directory) for name, directory in json.loads(Path(file).read_text()).items()}
+    except FileNotFoundError:  # nothing is shared yet
+        return {}

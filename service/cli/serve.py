@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import threading
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -21,11 +22,13 @@ from service.deployment.processes import STOP_SIGNALS, family, kill
 from service.deployment.run_directory import RunDirectory
 
 if TYPE_CHECKING:
+    from service.deployment.cluster import Cluster
     from service.deployment.config_file import ConfigFile, Overrides
     from service.deployment.live_edits import Glance
 
 DEFAULT_CONFIG = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 WATCH_S = 0.5
+CHECK_S = 0.1
 
 
 def _device(value: str | None) -> str | None:
@@ -38,7 +41,8 @@ def command(
     host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port.  [default: 8000]")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Checkpoint directory or hub id.  [default: the shipped model]")
+        str | None,
+        typer.Option(help="Checkpoint directory or hub id (NAME@REVISION).  [default: the shipped model]"),
     ] = None,
     config: Annotated[Path, typer.Option(help="Ray Serve config file; watched for edits.")] = DEFAULT_CONFIG,
     replicas: Annotated[int | None, typer.Option(min=1, max=64, help="Number of replicas.")] = None,
@@ -126,7 +130,7 @@ def _serve(
             cluster.deploy(config)
             if cluster.wait_until_running(stop.is_set):
                 print(f"headroom is ready at {_url(config)}", file=sys.__stdout__, flush=True)
-                apply = partial(cluster.apply, is_stopping=stop.is_set)
+                apply = partial(_apply, cluster, directory, stop)
                 edits = LiveEdits(path, seen, overrides, config, apply=apply, say=_say)
                 while not stop.wait(WATCH_S):
                     for line in cluster.notices():
@@ -135,6 +139,29 @@ def _serve(
             _say("stopping after the accepted requests are answered (repeat to stop at once)")
         finally:
             cluster.stop(config.settings.drain_timeout_s)
+
+
+def _apply(cluster: Cluster, directory: Path, stop: StopSignal, config: ConfigFile) -> str | None:
+    """Download what an edited config needs, and apply it. Return why it is refused, or None."""
+    checked: Future[None] = Future()
+
+    def check() -> None:
+        try:
+            preflight.check_checkpoints(config)
+            checked.set_result(None)
+        except Exception as error:
+            checked.set_exception(error)
+
+    threading.Thread(target=check, daemon=True).start()
+    while not wait([checked], CHECK_S).done:
+        if stop.is_set():
+            return "the service stops before its checkpoints are here"
+    try:
+        checked.result()
+    except config_file.ConfigFileError as error:
+        return str(error)
+    environment.share_checkpoints(directory)
+    return cluster.apply(config, stop.is_set)
 
 
 class StopSignal:

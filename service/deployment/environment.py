@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from models.checkpoint.hub import LOCATED, share
 from models.cores import cores
 from service.deployment import haproxy, haproxy_pages
 
@@ -32,6 +33,8 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
     prepare_tasks(run)
     os.environ.update(_serve())
     os.environ[NOTICES] = str(notices_file(run))
+    os.environ[LOCATED] = str(run / "located.json")
+    share_checkpoints(run)
     if uses_haproxy():
         os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
 
@@ -39,6 +42,11 @@ def prepare(run: Path, *, request_timeout_s: float) -> None:
 def notices_file(run: Path) -> Path:
     """Return the file of a run that NOTICES names."""
     return run / "notices"
+
+
+def share_checkpoints(run: Path) -> None:
+    """Tell the replicas of a run which directories this process has located checkpoints in."""
+    share(run / "located.json")
 
 
 def prepare_tasks(run: Path) -> None:

@@ -19,12 +19,27 @@ from service.deployment.config_file import ConfigFile, ConfigFileError, first_pr
 def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
     """Check device, database and masks against this machine and the model.
 
+    Downloads the checkpoints that the config names and the cache lacks.
+
     say: shows one line to the operator, for example that a variant is left out.
     Raises ConfigFileError, or UnsupportedCheckpoint for a model that cannot be found.
     """
     _check_device(config)
     _check_database(config)
     _check_model(path, config, say)
+
+
+def check_checkpoints(config: ConfigFile) -> None:
+    """Check the variants' own checkpoints; download what the cache lacks. Raises ConfigFileError."""
+    from models.checkpoint.config import read_config
+    from models.checkpoint.hub import locate
+
+    for variant in config.live.variants:
+        if variant.checkpoint is not None:
+            try:
+                read_config(locate(variant.checkpoint))
+            except ModelError as error:
+                raise ConfigFileError(f"variants.{variant.name}.checkpoint: {error}") from None
 
 
 def check_port(host: str, port: int) -> None:
@@ -108,4 +123,8 @@ def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> 
                 if mask is None:
                     say(f"variant {variant.name} is left out: the model has no mask {variant.head_mask}")
     except InvalidConfig as error:
+        raise ConfigFileError(f"{path}: user_config.{error}") from None
+    try:
+        check_checkpoints(config)
+    except ConfigFileError as error:
         raise ConfigFileError(f"{path}: user_config.{error}") from None

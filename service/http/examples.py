@@ -84,6 +84,8 @@ _MODELS = {
     "models": [
         {
             "name": "headroom-default",
+            "repository": None,
+            "commit": None,
             "family": "bert",
             "layers": 12,
             "heads": 12,

@@ -14,7 +14,9 @@ from service.http.post import Post, add_post_route, backend_of
 from service.http.replies import json_response
 from service.schemas.experiments import OutcomesRequest, RampRequest, ShipRequest, StopRequest
 
-Name = Annotated[str, Path(max_length=64, description="The experiment's name in the config.")]
+Name = Annotated[
+    str, Path(max_length=64, examples=["prune20"], description="The experiment's name in the config.")
+]
 
 
 async def outcomes(request: Post, body: Annotated[OutcomesRequest, Body()]) -> OutcomeReceipt:

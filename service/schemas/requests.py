@@ -39,8 +39,9 @@ _WEIGHTS_SCHEMA = {
 }
 
 
-def _one_key(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _one_key(name: str, title: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {
+        "title": title,
         "type": "object",
         "properties": {name: schema},
         "required": [name],
@@ -56,9 +57,9 @@ MASK_SCHEMA: dict[str, Any] = {
     ),
     "oneOf": [
         {"type": "string", "minLength": 1, "maxLength": MAX_SPEC_CHARS},
-        _one_key("off", _HEADS_SCHEMA),
-        _one_key("keep", _HEADS_SCHEMA),
-        _one_key("weights", _WEIGHTS_SCHEMA),
+        _one_key("off", "HeadsOff", _HEADS_SCHEMA),
+        _one_key("keep", "HeadsKept", _HEADS_SCHEMA),
+        _one_key("weights", "HeadWeights", _WEIGHTS_SCHEMA),
     ],
 }
 
@@ -174,7 +175,7 @@ class ScoreRequest(PairsRequest):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "oneOf": [_QUERY_AND_TITLES, _PAIRS],
+            "allOf": [{"oneOf": [_QUERY_AND_TITLES, _PAIRS]}],
             "examples": [
                 {
                     "query": "angle bracket",

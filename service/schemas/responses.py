@@ -193,6 +193,10 @@ class ModelInfo:
     """A loaded checkpoint."""
 
     name: Annotated[str, Field(description="As answers name it in `model`.")]
+    repository: Annotated[
+        str | None, Field(description="Its repository on the hub; null for a local directory.")
+    ]
+    commit: Annotated[str | None, Field(description="The repository's commit that was loaded.")]
     family: Annotated[str, Field(description="The architecture: `model_type` in config.json.")]
     layers: Annotated[int, Field(description="Layers of the encoder.")]
     heads: Annotated[int, Field(description="Heads per layer.")]

@@ -64,6 +64,8 @@ def _model(classifier: Classifier) -> ModelInfo:
     config, network = classifier.config, classifier.network
     return ModelInfo(
         name=classifier.name,
+        repository=None if classifier.origin is None else classifier.origin.repository,
+        commit=None if classifier.origin is None else classifier.origin.commit,
         family=config.family,
         layers=config.num_layers,
         heads=config.num_heads,

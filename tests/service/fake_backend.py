@@ -133,6 +133,8 @@ class FakeBackend:
             [
                 ModelInfo(
                     name="fake",
+                    repository="fakes/fake",
+                    commit="0123456789abcdef0123456789abcdef01234567",
                     family="bert",
                     **shape,
                     score_activation="softmax",

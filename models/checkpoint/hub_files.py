@@ -1,0 +1,71 @@
+"""Chooses the files of a hub repository that a checkpoint is loaded from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+DESCRIPTION = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "model.safetensors.index.json",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "[0-9]*_*/config.json",
+    "metrics.json",
+    "masks/*.json",
+]
+"""Patterns of the small files: shape, tokenizer, sentence-transformers modules, what `headroom` writes."""
+
+_INDEX = "model.safetensors.index.json"
+
+
+def weight_files(directory: Path, names: Collection[str]) -> list[str]:
+    """Return the names of the weights to load, none if there are none; safetensors are preferred.
+
+    directory: holds the files of DESCRIPTION. names: all files of the repository.
+    """
+    whole = _preferred("", names)
+    if whole != ["model.safetensors"] and _INDEX in names:
+        whole = _shards(directory / _INDEX)
+    return whole and [*whole, *(file for module in _modules(directory) for file in _preferred(module, names))]
+
+
+def _preferred(folder: str, names: Collection[str]) -> list[str]:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if f"{folder}{name}" in names:
+            return [f"{folder}{name}"]
+    return []
+
+
+def _shards(index: Path) -> list[str]:
+    content = _read(index)
+    weights = content.get("weight_map") if isinstance(content, dict) else None
+    return sorted({str(shard) for shard in weights.values()}) if isinstance(weights, dict) else []
+
+
+def _modules(directory: Path) -> list[str]:
+    """Return the folders of a sentence-transformers model's modules, such as `2_Dense/`, but not the root."""
+    file = directory / "modules.json"
+    modules = _read(file) if file.is_file() else []
+    paths = (module.get("path") for module in modules if isinstance(module, dict))
+    return [f"{path}/" for path in paths if isinstance(path, str) and path]
+
+
+def _read(file: Path) -> Any:
+    """Return the file's content; nothing if it is no JSON, which the checkpoint's reader will say."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}

@@ -1,0 +1,251 @@
+"""Models of the hub, from a stand-in of it, as `headroom score --model` meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from models import Classifier
+from models.checkpoint.hub import name_of, origin_of
+from models.checkpoint.hub_files import weight_files
+from tests.checkpoints import random_model, write_checkpoint, write_vocabulary
+from tests.models.checkpoint.hub_server import LARGE, Hub, running_hub
+
+PAIR = ("angle bracket", "steel bracket")
+READER, OTHER = "hf_reader", "hf_other"
+
+SEVERAL = """
+import contextlib, io, json, sys
+from service.cli import main
+for name in sys.argv[1:]:
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    sys.argv = ["headroom", "score", "angle bracket", "steel bracket", "--model", name, "--device", "cpu"]
+    sys.argv += ["--dtype", "float32"]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        status = end.code or 0
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+"""`headroom score` for one model after another; the hub's client reads its settings once per process."""
+
+
+class Output(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with running_hub() as hub:
+        hub.tokens = {READER, OTHER}
+        yield hub
+
+
+LOCATE = """
+import sys
+from models.checkpoint.hub import locate
+for name in sys.argv[1:]:
+    print(locate(name))
+"""
+"""Without torch, which takes seconds."""
+
+
+def located(hub: Hub, cache: Path, *names: str, **environment: str) -> tuple[list[str], str]:
+    """Return the name of the directory in which each model is located, and what was said."""
+    run = python(LOCATE, hub, cache, *names, **environment)
+    return [Path(line).name for line in run.stdout.splitlines()], run.stderr
+
+
+def score(hub: Hub, cache: Path, *names: str, **environment: str) -> list[Output]:
+    """Run `headroom score --model NAME` for each name."""
+    run = python(SEVERAL, hub, cache, *names, **environment)
+    assert run.stderr == ""
+    return [Output(*json.loads(line)) for line in run.stdout.splitlines()]
+
+
+def python(
+    program: str, hub: Hub, cache: Path, *names: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *names],
+        env={**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache), "HF_HOME": str(cache)}
+        | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+    )
+
+
+def errors(outputs: list[Output]) -> list[str]:
+    """The one sentence on stderr of each, after the line that a download has begun."""
+    sentences = []
+    for output in outputs:
+        lines = [line for line in output.err.splitlines() if "headroom: downloading" not in line]
+        assert (output.status, output.out, len(lines)) == (1, "", 1), output
+        assert READER not in output.err
+        assert OTHER not in output.err
+        sentences.append(lines[0].removeprefix("headroom: "))
+    return sentences
+
+
+def expected(checkpoint: Path) -> str:
+    clf = Classifier.load(checkpoint, "cpu", "float32")
+    scores = clf.score([PAIR])
+    return f"{scores.score[0]:.4f}\t{clf.grades[scores.grade[0]]}\t{PAIR[1]}\n"
+
+
+def test_what_is_needed_is_downloaded_once_of_the_revision_that_was_named(hub: Hub, tmp_path: Path) -> None:
+    first, second = write_checkpoint(tmp_path / "1", seed=1), write_checkpoint(tmp_path / "2", seed=2)
+    (second / "pytorch_model.bin").write_bytes(b"the same in another format")
+    (second / "onnx").mkdir()
+    for file in ("onnx/model.onnx", "tf_model.h5", "flax_model.msgpack", "onnx/config.json", "README.md"):
+        (second / file).write_text("not for us")
+    sharded = tmp_path / "sharded"
+    random_model(3).save_pretrained(sharded, max_shard_size="60KB")
+    write_vocabulary(sharded)
+    commits = list(hub.add("org/tiny", first, second, reader=READER).commits)
+    hub.add("org/sharded", sharded)
+    (tmp_path / "x@y").mkdir()
+    shutil.copytree(first, tmp_path / "x@y", dirs_exist_ok=True)
+    cache = tmp_path / "cache"
+    names = ["org/tiny", "org/tiny@v1", f"org/tiny@{commits[1]}", "org/sharded", str(tmp_path / "x@y")]
+
+    newest, old, pinned, shards, local = score(hub, cache, *names, HF_TOKEN=READER)
+
+    host = hub.url.removeprefix("http://")
+    size = f"{(second / 'model.safetensors').stat().st_size / 1e3:.0f} kB"
+    assert newest == (
+        0,
+        expected(second),
+        f"headroom: downloading org/tiny (commit {commits[1][:12]}, {size}) from {host}\n",
+    )
+    assert old.out == local.out == expected(first)
+    assert pinned == (0, newest.out, "")
+    assert shards.out == expected(sharded)
+    large = sorted(file for file in hub.downloads if file.endswith(LARGE))
+    assert large == sorted(["model.safetensors"] * 2 + [path.name for path in sharded.glob("*.safetensors")])
+    assert {file for file in hub.downloads if file not in large} == {
+        *("config.json", "vocab.txt", "tokenizer_config.json", "model.safetensors.index.json"),
+    }
+    assert hub.leaks == []
+
+    snapshot = cache / "models--org--tiny" / "snapshots" / commits[1]
+    assert origin_of(snapshot) == ("org/tiny", commits[1])
+    assert name_of("org/tiny@feature/x", snapshot) == "tiny"
+
+
+def test_without_the_hub_the_cache_is_used(hub: Hub, tmp_path: Path) -> None:
+    checkpoint, cache = write_checkpoint(tmp_path / "tiny"), tmp_path / "cache"
+    commit = next(iter(hub.add("org/tiny", checkpoint).commits))
+    assert located(hub, cache, "org/tiny")[0] == [commit]
+    names = ["org/tiny", f"org/tiny@{commit}"]
+    hub.repositories["org/tiny"].fault = 503
+
+    busy = located(hub, cache, *names)
+    offline = located(hub, cache, *names, HF_HUB_OFFLINE="1")
+    (absent,) = errors(score(hub, cache, "org/other", HF_HUB_OFFLINE="1"))
+    hub.url = "http://127.0.0.1:9"
+    gone = located(hub, cache, *names)
+    (unreachable,) = errors(score(hub, cache, "org/other"))
+
+    assert busy[0] == offline[0] == gone[0] == [commit, commit]
+    assert busy[1].endswith(
+        f"answers with status 503 to a request for org/tiny; try again later; using commit {commit} "
+        "from the cache\n"
+    )
+    assert offline[1] == ""
+    assert f"check the network, HF_ENDPOINT and HTTPS_PROXY; using commit {commit}" in gone[1]
+    assert (busy[1] + gone[1]).count("\n") == 2  # a commit that is there is no question for the hub
+    assert f"org/other is not whole in the cache ({cache}), and HF_HUB_OFFLINE is set" in absent
+    assert "no directory org/other, and 127.0.0.1:9 cannot be reached (" in unreachable
+
+
+def test_each_refusal_of_the_hub_says_what_to_do(hub: Hub, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "tiny")
+    hub.add("org/gated", checkpoint, gated=True, reader=READER)
+    hub.add("org/private", checkpoint, reader=READER)
+    hub.add("org/public", checkpoint)
+    hub.add("org/busy", checkpoint, fault=429)
+    hub.add("org/down", checkpoint, fault=502)
+    hub.add("org/page", checkpoint, fault="html")
+    hub.add("org/huge", checkpoint, claimed_bytes=10**17)
+    hub.add("org/short", checkpoint, fault="truncated")
+    hub.add("org/altered", checkpoint, fault="altered")
+    (tmp_path / "onnx").mkdir()
+    shutil.copy(checkpoint / "config.json", tmp_path / "onnx")
+    hub.add("org/onnx", tmp_path / "onnx")
+    other = write_checkpoint(tmp_path / "other")
+    config = json.loads((other / "config.json").read_text()) | {"model_type": "nothing-we-know"}
+    (other / "config.json").write_text(json.dumps(config))
+    hub.add("org/other", other)
+    host, cache = hub.url.removeprefix("http://"), tmp_path / "cache"
+    page = f"{hub.url}/org/gated"
+    sentences = {
+        "org/gated": f"org/gated is gated; ask for access at {page}, then set HF_TOKEN to a token of that",
+        "org/private": f"no directory org/private, and {host} has no model of this name that is public;",
+        "org/missing": "check the name, or set HF_TOKEN for a private model",
+        "org/public@v9": f"org/public has no branch, tag or commit 'v9'; see {hub.url}/org/public/tree/main",
+        "org/public@": "name a branch, a tag or a commit after the @",
+        "org/busy": f"{host} refuses org/busy: too many requests (429); try again in some minutes",
+        "org/down": f"{host} answers with status 502 to a request for org/down; try again later",
+        "org/page": f"{host} does not answer as a hub does; check HF_ENDPOINT",
+        "org/huge": "org/huge needs 100000000.0 GB, and the disk of",
+        "org/short": "org/short: a file arrived broken (it has not the size that",
+        "org/altered": "org/altered: model.safetensors arrived broken (its SHA-256 is not the one that",
+        "org/onnx": "org/onnx has neither model.safetensors nor pytorch_model.bin",
+        "org/other": "nothing-we-know",
+        "a b/c": "a b/c is neither a directory nor a name of the hub (organization/model, or with @revision)",
+        "./models@v1": "the directory ./models has no revisions; leave out @v1",
+        "a/b/c": "a/b/c does not exist",
+    }
+
+    found = dict(zip(sentences, errors(score(hub, cache, *sentences)), strict=True))
+
+    wrong = {name: found[name] for name, sentence in sentences.items() if sentence not in found[name]}
+    assert wrong == {}
+    assert not list(cache.glob("models--org--altered/snapshots/*/model.safetensors"))
+    # What cannot be loaded is refused before its weights come.
+    assert hub.downloads.count("model.safetensors") == 2
+
+    rights = errors(score(hub, cache, "org/gated", "org/private", HF_TOKEN=OTHER))
+    assert f"your token's account has no access; ask for it at {page}" in rights[0]
+    assert "no model of this name that your token may read; check the name and the token's" in rights[1]
+    (invalid,) = errors(score(hub, cache, "org/public", HF_TOKEN="hf_reader_of_old"))
+    assert f"{host} does not accept your token for org/public; set HF_TOKEN to a valid one" in invalid
+
+
+def test_a_cache_that_cannot_be_written_and_an_endpoint_that_is_none(hub: Hub, tmp_path: Path) -> None:
+    hub.add("org/tiny", write_checkpoint(tmp_path / "tiny"))
+    (tmp_path / "file").touch()
+    cache = tmp_path / "file" / "cache"
+
+    (unwritable,) = errors(score(hub, cache, "org/tiny"))
+    (address,) = errors(score(hub, tmp_path / "cache", "org/tiny", HF_ENDPOINT="hub.example.com"))
+
+    assert f"org/tiny cannot be written to the cache {cache}: " in unwritable
+    assert "set HF_HUB_CACHE to a directory that you may write" in unwritable
+    assert address == "HF_ENDPOINT is not the address of a hub; it must begin with https:// or http://"
+
+
+def test_the_modules_of_a_sentence_transformers_model_are_among_the_weights(tmp_path: Path) -> None:
+    modules = [{"idx": i, "path": path} for i, path in enumerate(("", "1_Pooling", "2_Dense", "3_Old"))]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    files = ["model.safetensors", "pytorch_model.bin", "1_Pooling/config.json", "4_Unused/model.safetensors"]
+    files += ["2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "3_Old/pytorch_model.bin"]
+
+    assert weight_files(tmp_path, files) == [
+        *("model.safetensors", "2_Dense/model.safetensors", "3_Old/pytorch_model.bin"),
+    ]
+    assert weight_files(tmp_path, ["onnx/model.onnx"]) == []
