@@ -28,7 +28,13 @@ documents of 128 tokens a second in packs of 4,096 tokens, and 98 in packs of 2,
 difference. From 32 MiB on, glibc returns memory to the system at once, and every layer pays for new pages (63
 documents a second)."""
 
-FUSED = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"), "relu": ("relu", "")}
+FUSED = {
+    "none": ("none", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+    "silu": ("swish", ""),
+}
 """Our activations as oneDNN's fused operators name them: (name, algorithm)."""
 
 

@@ -25,6 +25,7 @@ import torch.nn.functional as F
 
 from models.device import processor_features
 from models.ops.kernels import DTYPES, SIZE_MULTIPLE, Kernels
+from models.ops.torch import rotated, rotations, visibility_bias
 
 logger = logging.getLogger(__name__)
 
@@ -124,14 +125,21 @@ def check(kernels: Kernels, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     tokens, heads, size = 37, 3, 2 * SIZE_MULTIPLE
     projected = torch.randn(tokens, 3 * heads * size, generator=generator).to(dtype)
+    offsets = torch.tensor([0, tokens], dtype=torch.int32)
     query, key, value = projected.view(tokens, 3, heads, size).permute(1, 2, 0, 3)
     expected = F.scaled_dot_product_attention(query, key, value).transpose(0, 1).reshape(tokens, -1)
-    attended = kernels.attention(projected, torch.tensor([0, tokens], dtype=torch.int32), heads)
+    attended = kernels.attention(projected, offsets, heads)
+    rotation = rotations(100.0, tokens, size, projected.device)
+    query, key, value = rotated(projected.view(tokens, 3, heads, size), rotation).permute(1, 2, 0, 3)
+    seen = visibility_bias(query, 5)
+    near = F.scaled_dot_product_attention(query, key, value, seen).transpose(0, 1).reshape(tokens, -1)
+    attended_near = kernels.attention(projected, offsets, heads, rotation=rotation, window=5)
     weight, bias = projected[:2, : heads * size].contiguous()
     normed = F.layer_norm(expected, weight.shape, weight, bias, 1e-12)
     tolerance = 1e-5 if dtype == torch.float32 else 5e-2
     for ours, torchs in (
         (attended, expected),
+        (attended_near, near),
         (kernels.layer_norm(expected, weight, bias, 1e-12), normed),
     ):
         if not torch.allclose(ours, torchs, rtol=tolerance, atol=tolerance):

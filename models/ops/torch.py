@@ -29,7 +29,7 @@ class Linear:
     """y = act(x·Wᵀ + b) [+ residual].
 
     weight: (out, in); bias: (out,); both of the dtype and on the device of the inputs.
-    activation: none, gelu (erf), gelu_tanh or relu.
+    activation: none, gelu (erf), gelu_tanh, relu or silu.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, activation: str = "none") -> None:
@@ -239,6 +239,8 @@ def activate(x: Tensor, activation: str) -> Tensor:
         return F.gelu(x, approximate="tanh")
     if activation == "tanh":
         return torch.tanh(x)
+    if activation == "silu":
+        return F.silu(x)
     return F.relu(x) if activation == "relu" else x
 
 

@@ -48,7 +48,7 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
         "local_attention": draw(st.sampled_from([2, 5, 16, 128])),
         "layer_types": draw(st.none() | st.lists(kinds, min_size=layers, max_size=layers)),
         "classifier_pooling": draw(st.sampled_from(["cls", "mean"])),
-        "classifier_activation": draw(st.sampled_from(["gelu", "tanh", "relu"])),
+        "classifier_activation": draw(st.sampled_from(["gelu", "tanh", "relu", "silu"])),
         **{
             name: draw(st.booleans())
             for name in ("attention_bias", "mlp_bias", "norm_bias", "classifier_bias")

@@ -113,7 +113,7 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
         "num_labels": draw(st.integers(1, 6)),
         "vocab_size": draw(st.integers(9, 99)),
         "max_position_embeddings": draw(st.sampled_from([60, 64, 130])),
-        "hidden_act": draw(st.sampled_from(["gelu", "relu", "gelu_new"])),
+        "hidden_act": draw(st.sampled_from(["gelu", "relu", "gelu_new", "silu"])),
     }
 
 
