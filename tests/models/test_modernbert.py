@@ -23,7 +23,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.compress.prune import prune
 from models.compress.quantize import quantize
 from models.network import Network, build
-from models.ops import kernels
+from models.ops import kernel_library
 from models.study.gradients import DifferentiableNetwork
 from models.study.prefixes import logits_under
 from tests.checkpoints import WORDS
@@ -150,7 +150,7 @@ def test_kernels_and_plain_torch_give_the_same_scores(
 
     ours = logits_of(network_of(model, dtype), pairs, weights)
     with monkeypatch.context() as patched:
-        patched.setattr(kernels, "best", lambda: None)
+        patched.setattr(kernel_library, "best", lambda: None)
         plain = logits_of(network_of(model, dtype), pairs, weights)
 
     bound = 1e-4 if dtype == torch.float32 else 3e-2
