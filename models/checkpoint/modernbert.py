@@ -171,8 +171,14 @@ class ModernBertFamily:
             elif name.startswith("model."):
                 found[f"bert.{name.removeprefix('model.')}.{part}"] = tensor  # unknown: to be refused
         for name, shape in self.expected(config):
-            if not config.is_stored(name):
-                found.setdefault(name, torch.zeros(shape))
+            if config.is_stored(name):
+                continue
+            if name in found:
+                raise UnsupportedCheckpoint(
+                    f"tensor {self.their_name(name)} does not belong to the network that config.json "
+                    "describes"
+                )
+            found[name] = torch.zeros(shape)
         return found
 
     def theirs(self, tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:

@@ -457,8 +457,18 @@ void rotate(const T* from, long stride, long count, long size, const float* rota
   const long half = size / 2;
   float* result = room + size;
   for (long token = 0; token < count; ++token) {
-    for (long at = 0; at < size; at += kLanes) store(room + at, widen(from + token * stride + at));
     const float *cosine = rotation + token * size, *sine = cosine + half;
+    const T* row = from + token * stride;
+    if (half % kLanes == 0) {
+      for (long at = 0; at < half; at += kLanes) {
+        const Floats one = widen(row + at), other = widen(row + half + at);
+        const Floats c = load<Floats>(cosine + at), s = load<Floats>(sine + at);
+        narrow(out + token * size + at, one * c - other * s);
+        narrow(out + token * size + half + at, other * c + one * s);
+      }
+      continue;
+    }
+    for (long at = 0; at < size; at += kLanes) store(room + at, widen(row + at));
     for (long i = 0; i < half; ++i) {
       result[i] = room[i] * cosine[i] - room[i + half] * sine[i];
       result[i + half] = room[i + half] * cosine[i] + room[i] * sine[i];

@@ -1,0 +1,104 @@
+"""Every form of a published ModernBERT config.json is read; what the network does not compute is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from models import Classifier, UnsupportedCheckpoint
+from models.checkpoint.config import parse_config
+from models.checkpoint.modernbert import ModernBertConfig
+from tests.modernberts import write_modernbert
+
+BASE: dict[str, Any] = {
+    "model_type": "modernbert",
+    "vocab_size": 50368,
+    "hidden_size": 768,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 12,
+    "num_labels": 1,
+}
+OLD = {
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 160000.0,
+    "local_attention": 128,
+    "local_rope_theta": 10000.0,
+    "position_embedding_type": "sans_pos",
+}
+KINDS = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+NEW = {
+    "layer_types": KINDS,
+    "local_attention": 128,
+    "rope_parameters": {
+        "full_attention": {"rope_theta": 160000.0, "rope_type": "default"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
+}
+
+
+def parsed(**changes: Any) -> ModernBertConfig:
+    config = parse_config(BASE | changes)
+    assert isinstance(config, ModernBertConfig)
+    return config
+
+
+@pytest.mark.parametrize("form", [{}, OLD, NEW, {"layer_types": KINDS, "sliding_window": 64}])
+def test_every_form_says_the_same(form: dict[str, Any]) -> None:
+    config = parsed(**form)
+
+    assert config.windows == (None, 64, 64, None)
+    assert config.thetas == (160000.0, 10000.0, 10000.0, 160000.0)
+    assert (config.max_positions, config.layer_norm_eps, config.pools_mean) == (8192, 1e-5, False)
+
+
+def test_null_for_the_local_theta_means_the_global_one() -> None:
+    assert parsed(local_rope_theta=None, global_rope_theta=5e4).thetas == (5e4,) * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling is set"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, r"rope_parameters\.full_attention"),
+        ({"layer_types": ["full_attention"]}, "for each of the 4 layers"),
+        ({"layer_types": ["full_attention"] * 3 + ["chunked_attention"]}, "layer_types must name"),
+        ({"classifier_pooling": "max"}, "classifier_pooling is 'max'; supported: 'cls', 'mean'"),
+        ({"hidden_activation": "silu"}, "hidden_activation is 'silu'; supported: "),
+        ({"norm_bias": 1}, "norm_bias is 1; it must be true or false"),
+        ({"hidden_size": 12 * 63}, "hidden_size 756 is not an even multiple"),
+        ({"local_attention": 0}, "local_attention is 0"),
+    ],
+)
+def test_what_the_network_does_not_compute_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        parsed(**changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.layers.1.attn.Wqkv.weight", r"model\.layers\.1\.attn\.Wqkv\.weight is missing"),
+        ("classifier.weight", r"classifier\.weight is missing"),
+    ],
+)
+def test_a_missing_tensor_is_named_as_the_file_names_it(tmp_path: Path, name: str, message: str) -> None:
+    file = write_modernbert(tmp_path) / "model.safetensors"
+    tensors = load_file(file)
+    del tensors[name]
+    save_file(tensors, file)
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        Classifier.load(tmp_path, "cpu", "float32")
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.attn_norm.weight", "model.layers.2.mlp.Wo.bias"])
+def test_a_tensor_that_config_json_does_not_tell_of_is_refused(tmp_path: Path, name: str) -> None:
+    file = write_modernbert(tmp_path) / "model.safetensors"
+    save_file(load_file(file) | {name: torch.ones(32)}, file)
+    with pytest.raises(UnsupportedCheckpoint, match=f"{re.escape(name)} does not belong"):
+        Classifier.load(tmp_path, "cpu", "float32")
