@@ -66,6 +66,12 @@ class InternalError(ServiceError):
     """A defect of ours. The cause goes to the log, never to the caller."""
 
 
+class InferenceFailed(InternalError):
+    """The network gave no finite score."""
+
+    default = "The model gave no finite score for this pair."
+
+
 class InvalidJSON(ServiceError):
     """The body is not strict JSON: syntax, duplicate keys, NaN, lone surrogates, depth."""
 
@@ -90,6 +96,10 @@ class InvalidRequest(ServiceError):
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message if param is None else f"{param}: {message}", param=param)
+
+
+class EmptyRequest(InvalidRequest):
+    """A list that must hold something is empty."""
 
 
 class Unauthorized(ServiceError):

@@ -10,6 +10,7 @@ from service.errors import (
     Conflict,
     DeadlineExceeded,
     Forbidden,
+    InferenceFailed,
     InternalError,
     InvalidJSON,
     InvalidRequest,
@@ -23,6 +24,7 @@ from service.errors import (
     to_response,
 )
 from service.http.examples import ANSWERS
+from service.http.middleware import is_open
 from service.schemas.responses import Error
 from service.settings import Settings
 
@@ -60,6 +62,7 @@ _BY_STATUS: dict[int, tuple[str, ServiceError]] = {
     )
 }
 """The meaning of each status that a route may answer with, and one error that has it."""
+_BY_STATUS[424] = ("The model gave no finite score.", InferenceFailed())  # only in TEI's shape
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -107,9 +110,9 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
             }
         }
     for path, operations in document["paths"].items():
-        for operation in operations.values():
+        for method, operation in operations.items():
             _show_answers(path, operation)
-            if path.startswith("/health/"):
+            if is_open(method.upper(), path):
                 operation["security"] = []
             elif settings.api_keys:
                 operation["security"] = [{"key": []}]
@@ -121,6 +124,8 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
 def _show_answers(path: str, operation: dict[str, Any]) -> None:
     """Add an example to each answer. (FastAPI, given them with the routes, would drop their nulls.)"""
     for status, response in operation["responses"].items():
+        if "content" not in response:  # the answers about health that are empty
+            continue
         (content,) = response["content"].values()
         if status == "200":
             content["example"] = ANSWERS[operation["operationId"]]

@@ -27,6 +27,7 @@ from service.scoring.answers import (
 )
 from service.scoring.catalog import Catalog, Choice
 from service.scoring.encoding import Encoder
+from service.scoring.reading import check_whole, tokenizer_for
 from service.settings import MaskForm, Settings
 
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
@@ -109,7 +110,8 @@ class Scorer:
         Raises InvalidRequest if a query has no token.
         """
         started = time.monotonic()
-        encoded = await self._encoder.encode(classifier.tokenizer, texts)
+        encoded = await self._encoder.encode(tokenizer_for(request, classifier.tokenizer), texts)
+        check_whole(request, encoded, classifier.max_tokens)
         for number, pair in enumerate(encoded):
             if not pair.query_tokens:
                 in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None

@@ -99,6 +99,7 @@ class FakeBackend:
             results=results(pairs),
             usage=Usage(pairs, 17 * pairs),
             timing_ms=TIMING,
+            _labels=LABELS,
         )
 
     async def compare(self, request: CompareRequest, _deadline: Deadline) -> CompareResponse:
@@ -146,6 +147,7 @@ class FakeBackend:
                     processor=["avx512_bf16"],
                     kernels=None,
                     quality={"accuracy": 0.9},
+                    _labels=LABELS,
                 )
             ]
         )

@@ -150,7 +150,7 @@ def add_compat_route(
     """
 
     async def endpoint(request: Post, body: Any) -> Timed:
-        return await _scored(request, body)
+        return await scored(request, body)
 
     ANSWERS[name] = example
     # FastAPI documents an endpoint from its annotations.
@@ -169,14 +169,15 @@ def add_compat_route(
     )
 
 
-async def _scored(request: Post, body: CompatRequest) -> Timed:
+async def scored(request: Post, body: CompatRequest) -> Timed:
+    """Score a request in another shape and answer in that shape."""
     try:
         wanted = body.score_request()
         check_score(wanted, request.settings)
-        scored = await request.backend.score(wanted, request.deadline)
+        ours = await request.backend.score(wanted, request.deadline)
     except InvalidRequest as error:
         raise body.in_their_words(error) from None
-    return Timed(body.answer(scored), scored.timing_ms, body.headers(scored))
+    return Timed(body.answer(ours), ours.timing_ms, body.headers(ours))
 
 
 def by_relevance(results: Sequence[ScoreResult], score: Callable[[ScoreResult], Any]) -> list[ScoreResult]:
