@@ -10,7 +10,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev referees serve test check bench load soak model clean
+.PHONY: help install dev referees clients serve test check bench load soak model clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -23,9 +23,10 @@ serve: install
 	@exec $(BIN)/headroom serve --host $(HOST) --port $(PORT) $(if $(MODEL),--model $(MODEL))
 
 ## make test      install what the tests need and run all of them
-test: referees dev
+test: referees dev clients
 	$(BIN)/python -m pytest
 
+## make clients   other servers' clients, which the tests drive, into .venv-clients; quick when done before
 ## make check     formatting, lint, types and the import-layer contract
 check: dev
 	$(BIN)/ruff format --check .
@@ -51,15 +52,25 @@ model: install
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.demo.fetch --out $(DATA))
 	$(BIN)/python -m models.training.demo.build --data $(DATA)
 
-## make clean     remove .venv and caches (runs/, where trainings and their data are, stays)
+## make clean     remove .venv, .venv-clients and caches (runs/, where trainings and their data are, stays)
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-clients .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 dev: .venv/installed-dev
 
 # Programs that pip does not install, such as a database and a browser: before the long part, which may be in vain.
 referees: .venv/bin/pip
 	@$(BIN)/python -m tests.referees
+
+CLIENTS := $(patsubst tests/clients/requirements/%.txt,%,$(wildcard tests/clients/requirements/*.txt))
+clients: $(CLIENTS:%=.venv-clients/%/installed.txt)
+
+# The copy of the requirements tells the tests what is installed.
+.venv-clients/%/installed.txt: tests/clients/requirements/%.txt | .venv/bin/pip
+	@echo "Installing $< into .venv-clients/$*; this may take a minute."
+	@test -x .venv-clients/$*/bin/pip || $(BIN)/python -m venv .venv-clients/$*
+	@.venv-clients/$*/bin/pip install --disable-pip-version-check --progress-bar off --quiet --requirement $<
+	@cp $< $@
 
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headroom needs Python 3.11 or newer")'

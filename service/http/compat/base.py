@@ -200,8 +200,9 @@ def raw_score(result: ScoreResult) -> float:
         return float(result.logits[0])
     probabilities = np.asarray(result.probabilities, dtype=np.float64)
     grades = np.arange(len(probabilities))
-    tiny = np.finfo(np.float64).tiny
-    return math.log(max(probabilities @ grades, tiny)) - math.log(max(probabilities @ grades[::-1], tiny))
+    tiny = float(np.finfo(np.float64).tiny)
+    relevant, irrelevant = float(probabilities @ grades), float(probabilities @ grades[::-1])
+    return math.log(max(relevant, tiny)) - math.log(max(irrelevant, tiny))
 
 
 def model_name(scored: ScoreResponse) -> str:
