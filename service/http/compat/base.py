@@ -110,7 +110,7 @@ class CompatRequest(BaseModel, ABC):
         if error.param is None:
             return error
         sentence = error.message.removeprefix(f"{error.param}: ")
-        return InvalidRequest(sentence, param=self._their_name(error.param))
+        return type(error)(sentence, param=self._their_name(error.param))
 
 
 class CompatRoute(PostRoute):

@@ -77,7 +77,8 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
     Tensors may be sent as bytes after the JSON (`binary_data_size`), and are then answered so if asked for
     (`binary_data`, `binary_data_output`).
     """
-    chosen = served(request.backend, _without_version(model))
+    name = _without_version(model)
+    chosen = served(request.backend, name)
     parameters = body.parameters or InferParameters.model_construct()
     if parameters.variant is not None:
         chosen = served(request.backend, f"{chosen.model}@{parameters.variant}")
@@ -96,7 +97,7 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
         scored = await request.backend.score(ours, request.deadline)
     except InvalidRequest as error:
         raise _in_their_words(error) from None
-    answer: dict[str, Any] = {"model_name": model, "model_version": VERSION}
+    answer: dict[str, Any] = {"model_name": name, "model_version": VERSION}
     if body.id is not None:
         answer["id"] = body.id
     truncated = sum(result.truncated for result in scored.results)
@@ -108,20 +109,22 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
 async def metadata(request: Request, model: _ModelName) -> Response:
     """A model's inputs and outputs."""
     backend = backend_of(request)
-    count = len(grades(backend, served(backend, _without_version(model)).model))
+    name = _without_version(model)
+    count = len(grades(backend, served(backend, name).model))
     outputs = [TensorMetadata("score", "FP32", [-1])]
     if count:
         outputs.append(TensorMetadata("probabilities", "FP32", [-1, count]))
         outputs.append(TensorMetadata("grade", "INT64", [-1]))
     inputs = [TensorMetadata("query", "BYTES", [-1]), TensorMetadata("title", "BYTES", [-1])]
-    return json_response(ModelMetadata(model, [VERSION], "headroom", inputs, outputs))
+    return json_response(ModelMetadata(name, [VERSION], "headroom", inputs, outputs))
 
 
 async def model_ready(request: Request, model: _ModelName) -> Response:
     """The model is there, and requests are welcome."""
     check_ready(request)
-    served(backend_of(request), _without_version(model))
-    return json_response(ModelReady(model, ready=True))
+    name = _without_version(model)
+    served(backend_of(request), name)
+    return json_response(ModelReady(name, ready=True))
 
 
 async def server() -> Response:

@@ -106,6 +106,7 @@ def add_routes(app: FastAPI) -> None:
             _PREDICTED,
             "Classify texts or pairs of texts: the labels of each, the most probable first.",
         ),
+        ("/rerank", "tei_rerank", [TeiRerankRequest], ranks, RANKED, "TEMPORARY"),
         (
             "/",
             "tei_root",
