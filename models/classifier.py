@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
 from models.batch import pack
 from models.bert import Bert
+from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_rows, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.hub import DEFAULT, locate
 from models.checkpoint.tensors import read_tensors
@@ -31,6 +33,7 @@ class Scores:
     grade: (n,) int64, the most probable one. score: (n,) float32 in [0, 1], expected_grade / (grades − 1).
     A one-label cross-encoder has one column: probabilities, expected_grade and score are its
     sigmoid, and grade is that rounded.
+    chunks: with `overflow="chunks"`, the chunk that each pair's scores are of; None for a title that fits.
     """
 
     logits: np.ndarray
@@ -38,6 +41,7 @@ class Scores:
     expected_grade: np.ndarray
     grade: np.ndarray
     score: np.ndarray
+    chunks: tuple[Chunk | None, ...] | None = None
 
     @classmethod
     def from_logits(cls, logits: np.ndarray, temperature: float = 1.0) -> Scores:
@@ -149,16 +153,40 @@ class Classifier:
         return HeadMask.none(self.num_layers, self.num_heads)
 
     def score(
-        self, pairs: Sequence[tuple[str, str]], head_mask: Masks = None, *, batch_tokens: int = 4096
+        self,
+        pairs: Sequence[tuple[str, str]],
+        head_mask: Masks = None,
+        *,
+        overflow: Overflow = "truncate",
+        batch_tokens: int = 4096,
     ) -> Scores:
         """Score (query, title) pairs. The result's rows are in the order of the pairs.
 
         head_mask: one mask for all, or one per pair, or None. batch_tokens: the largest number of tokens
-        per forward pass. Raises InvalidMask for a mask of another shape, ModelError for unreadable text.
+        per forward pass. overflow: of a title that does not fit into the window, "truncate" scores the
+        beginning; "chunks" scores all of it in overlapping chunks, of which the best one's scores count.
+        Raises InvalidMask for a mask of another shape, ModelError for unreadable text.
         """
         masks = self._masks(head_mask, len(pairs))
-        encoded = self.tokenizer.encode(pairs)
-        logits = np.empty((len(pairs), len(self.config.labels)), np.float32)
+        if overflow == "truncate":
+            return self._score(self.tokenizer.encode(pairs), masks, batch_tokens)
+        chunked = encode_chunks(self.tokenizer, pairs, LongTitles(overflow))
+        counts = [len(pair.rows) for pair in chunked]
+        if isinstance(masks, list):
+            masks = [mask for mask, count in zip(masks, counts, strict=True) for _ in range(count)]
+        scores = self._score([row for pair in chunked for row in pair.rows], masks, batch_tokens)
+        best = best_rows(scores.score.tolist(), counts)
+        first_rows = accumulate(counts, initial=0)
+        chunks = tuple(
+            pair.chunk(row - first) for pair, row, first in zip(chunked, best, first_rows, strict=False)
+        )
+        return replace(self.scores(scores.logits[best]), chunks=chunks)
+
+    def _score(
+        self, encoded: Sequence[EncodedPair], masks: HeadMask | list[HeadMask] | None, batch_tokens: int
+    ) -> Scores:
+        """Return the scores of encoded pairs, in their order. masks: one for all, or one per pair."""
+        logits = np.empty((len(encoded), len(self.config.labels)), np.float32)
         for rows in batches_by_length([len(pair) for pair in encoded], batch_tokens):
             weights = masks.matrix if isinstance(masks, HeadMask) else None
             if isinstance(masks, list):

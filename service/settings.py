@@ -67,7 +67,12 @@ class Settings(BaseSettings):
 
     max_pairs: int = Field(1000, ge=1, description="Maximum titles or pairs of one request.")
     max_columns: int = Field(64, ge=1, description="Maximum masks and variants of one `/v1/compare`.")
-    max_compare_rows: int = Field(4096, ge=1, description="Maximum pairs times columns of one `/v1/compare`.")
+    max_compare_rows: int = Field(
+        4096,
+        ge=1,
+        description="Maximum rows that one request may have scored: the pairs times the columns of a "
+        "`/v1/compare`, and the chunks of long titles (`overflow: chunks`).",
+    )
     max_request_tokens: int | None = Field(
         None,
         ge=1,

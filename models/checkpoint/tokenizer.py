@@ -7,6 +7,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -62,6 +63,15 @@ class EncodedText(NamedTuple):
     ids: bytes  # int32 values, at most as many as fit into the window
     tokens: int  # the number of tokens of the whole text
     unknown: int  # the number of [UNK] in `ids`
+
+
+class Portion(NamedTuple):
+    """A part of an encoded text, of any length; per token: its id, its first character, whether it begins a
+    word."""
+
+    ids: list[int]
+    starts: list[int]
+    word_starts: list[bool]
 
 
 class PairTokenizer:
@@ -141,15 +151,31 @@ class PairTokenizer:
         """Return the word pieces of a pair, special tokens included."""
         return [str(self._tokenizer.id_to_token(id_)) for id_ in pair.ids.tolist()]
 
+    @property
+    def budget(self) -> int:
+        """Return how many tokens a query and a title may have together."""
+        return self._budget
+
+    def portions(self, text: str) -> Iterator[Portion]:
+        """Encode a text that `encode_texts` accepts to its end, however long it is."""
+        start = 0
+        for segment in word_segments(text, self._segment_characters) if self._splits_words else [text]:
+            encoding = self._tokenizer.encode_batch([segment], add_special_tokens=False)[0]
+            starts = [start + first for first, _ in encoding.offsets]
+            word_starts = [True, *(before != after for before, after in pairwise(encoding.word_ids))]
+            yield Portion(self._readable(encoding.ids), starts, word_starts[: len(starts)])
+            start += len(segment)
+
+    def part(self, text: EncodedText, start: int, end: int) -> EncodedText:
+        """Return the tokens [start, end) of an encoded text."""
+        ids = text.ids[start * _ID_BYTES : end * _ID_BYTES]
+        unknown = int(np.count_nonzero(np.frombuffer(ids, np.int32) == self._unknown))
+        return EncodedText(ids, end - start, unknown)
+
     def _kept(self, query: EncodedText, title: EncodedText) -> tuple[EncodedText, EncodedText]:
         """Cut two texts that do not fit into the window together."""
-        kept = []
-        lengths = kept_tokens(query.tokens, title.tokens, self._budget)
-        for text, tokens in zip((query, title), lengths, strict=True):
-            ids = text.ids[: tokens * _ID_BYTES]
-            unknown = int(np.count_nonzero(np.frombuffer(ids, np.int32) == self._unknown))
-            kept.append(EncodedText(ids, tokens, unknown))
-        return kept[0], kept[1]
+        query_tokens, title_tokens = kept_tokens(query.tokens, title.tokens, self._budget)
+        return self.part(query, 0, query_tokens), self.part(title, 0, title_tokens)
 
     def encode_texts(self, texts: Iterable[str]) -> dict[str, EncodedText]:
         """Encode each text by itself, for `join`. Raises ModelError for a lone surrogate."""
@@ -181,9 +207,14 @@ class PairTokenizer:
                 break
         return ids
 
+    def _readable(self, ids: list[int]) -> list[int]:
+        """Return the ids with [UNK] in place of special tokens."""
+        if self._forbidden.isdisjoint(ids):
+            return ids
+        return [self._unknown if id_ in self._forbidden else id_ for id_ in ids]
+
     def _text(self, ids: list[int]) -> EncodedText:
-        if not self._forbidden.isdisjoint(ids):
-            ids = [self._unknown if id_ in self._forbidden else id_ for id_ in ids]
+        ids = self._readable(ids)
         kept = ids[: self._budget]
         return EncodedText(_as_bytes(kept), tokens=len(ids), unknown=kept.count(self._unknown))
 

@@ -1,4 +1,7 @@
-"""Writes HAProxy's own error answers in our shape, from the error tree, before `headroom serve` starts it."""
+"""Writes HAProxy's own error answers in our shape, from the error tree, before `headroom serve` starts it.
+
+A page is the same for all paths, so it also holds what the clients of the rerank routes read.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from pathlib import Path
 import orjson
 
 from service.deployment.haproxy import ConfigurationError, bundled_program
+from service.error_shapes import rerank
 from service.errors import (
     BodyTooLarge,
     DeadlineExceeded,
+    ErrorResponse,
     Forbidden,
     InternalError,
     InvalidHTTP,
@@ -56,7 +61,8 @@ def write_pages(directory: Path) -> None:
 def error_files() -> Iterator[tuple[str, bytes]]:
     """Yield name and content of HAProxy's error files: whole HTTP answers."""
     for status, error in _PAGES.items():
-        yield f"{status}.http", _page(error, {"cache-control": "no-store"})
+        page = rerank(error, to_response(error))
+        yield f"{status}.http", _page(page, {"cache-control": "no-store"})
     for status in _SILENT:
         yield f"{status}.http", b""
 
@@ -68,7 +74,7 @@ def with_our_page(program: bytes) -> bytes:
         ConfigurationError: the program does not hold that page exactly once, or ours is longer.
     """
     places = list(_PAGE_400.finditer(program))
-    page = _page(_PAGES[400]) + b"\0"
+    page = _page(to_response(_PAGES[400])) + b"\0"
     if len(places) != 1 or len(page) > len(places[0][0]):
         raise ConfigurationError("HAProxy's own page for status 400 is not where expected")
     start, end = places[0].span()
@@ -94,9 +100,9 @@ def write_program(directory: Path) -> Path:
     return program
 
 
-def _page(error: ServiceError, more_headers: Mapping[str, str] | None = None) -> bytes:
+def _page(answer: ErrorResponse, more_headers: Mapping[str, str] | None = None) -> bytes:
     """Return the whole HTTP answer for an error."""
-    status, content, own_headers = to_response(error)
+    status, content, own_headers = answer
     body = orjson.dumps(content)
     headers = {
         "content-type": "application/json",

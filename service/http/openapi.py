@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.error_shapes import shape_of
+from service.error_shapes import shape_of, tei
 from service.errors import (
     BodyTooLarge,
     Conflict,
@@ -109,6 +109,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
                 "description": "An API key of this service. To change an experiment it needs the admin role.",
             }
         }
+    _drop_fastapis_errors(document)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             _show_answers(path, operation)
@@ -121,6 +122,16 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     return document
 
 
+def _drop_fastapis_errors(document: dict[str, Any]) -> None:
+    """Remove the 422 that FastAPI adds to routes that document none, such as those that answer with 400."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
+
+
 def _show_answers(path: str, operation: dict[str, Any]) -> None:
     """Add an example to each answer. (FastAPI, given them with the routes, would drop their nulls.)"""
     for status, response in operation["responses"].items():
@@ -131,7 +142,9 @@ def _show_answers(path: str, operation: dict[str, Any]) -> None:
             content["example"] = ANSWERS[operation["operationId"]]
         else:
             _, error = _BY_STATUS[int(status)]
-            example = shape_of(path)(error, to_response(error)).body
+            # A path of several kinds of clients has the statuses, and the shapes, of all of them.
+            answers = (shape(error, to_response(error)) for shape in (shape_of(path), tei))
+            example = next(answer.body for answer in answers if answer.status == int(status))
             shown = {"schema": content["schema"], "example": example}
             response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too
 

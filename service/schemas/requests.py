@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
+from models.checkpoint.chunks import LongTitles, Overflow
 from service.errors import InvalidRequest
 from service.experiments.definition.fields import MAX_ATTRIBUTES, Attribute, AttributeName, Unit
 
@@ -75,7 +76,8 @@ def _mask_form(value: Any) -> str | dict[str, Any]:
 
 MaskForm = Annotated[str | dict[str, Any], PlainValidator(_mask_form), WithJsonSchema(MASK_SCHEMA)]
 Text = Annotated[
-    str, Field(description="Any length; truncated to the model's window, which the answer says.")
+    str,
+    Field(description="Any length; truncated to the model's window (see `overflow`), which the answer says."),
 ]
 Query = Annotated[Text, WithJsonSchema({"type": "string", "minLength": 1, "pattern": r"\S"})]
 VariantName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
@@ -135,6 +137,17 @@ class PairsRequest(Request):
     pairs: Annotated[list[Pair], Field(min_length=1, fail_fast=True)] | None = Field(
         None, description="[query, title] pairs, in place of `query` and `titles`."
     )
+    overflow: Overflow = Field(
+        "truncate",
+        description="What becomes of a title that does not fit into the model's window beside its query. "
+        "`truncate`: its beginning is scored. `chunks`: all of it is scored, in chunks that overlap by a "
+        "sixth, and the best chunk's scores count; a query longer than half the window is cut to that.",
+    )
+
+    @property
+    def long_titles(self) -> LongTitles | None:
+        """How much to read of titles that do not fit the window. None: truncate them."""
+        return None if self.overflow == "truncate" else LongTitles(self.overflow)
 
     def texts(self) -> list[tuple[str, str]]:
         """The (query, title) pairs in request order, whichever form they came in."""

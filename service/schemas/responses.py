@@ -61,6 +61,16 @@ class Assignment:
 
 
 @dataclass(slots=True)
+class Chunk:
+    """Which part of a long title its scores are of: title[start:end], counted in Unicode code points."""
+
+    index: Annotated[int, Field(description="The best chunk's number, from 0; the first of equal ones.")]
+    chunks: Annotated[int, Field(description="Chunks that the title was cut into.")]
+    start: Annotated[int, Field(description="Its first character's position in the title.")]
+    end: Annotated[int, Field(description="The position after its last character.")]
+
+
+@dataclass(slots=True)
 class ScoreResult:
     """One pair's relevance. The grade fields are null for models that give one score and no grades."""
 
@@ -70,9 +80,13 @@ class ScoreResult:
     expected_grade: Annotated[Number | None, Field(description="The grades' mean under the probabilities.")]
     score: Annotated[Number, Field(description="expected_grade / (grades − 1), in [0, 1].", ge=0, le=1)]
     probabilities: Annotated[Row | None, Field(description="One per grade.")]
-    tokens: Annotated[int, Field(description="Tokens scored, the special ones included.")]
-    unknown_tokens: Annotated[int, Field(description="Tokens the vocabulary could not read.")]
-    truncated: Annotated[bool, Field(description="Whether text beyond the model's window was cut off.")]
+    tokens: Annotated[int, Field(description="Tokens scored, the special ones and all chunks included.")]
+    unknown_tokens: Annotated[int, Field(description="Those of them that the vocabulary could not read.")]
+    truncated: Annotated[bool, Field(description="Whether some of the text was cut off and not scored.")]
+    chunk: Annotated[
+        Chunk | None,
+        Field(description="With `overflow: chunks`, the best chunk of a title that did not fit; else null."),
+    ] = None
     _logits: SkipJsonSchema[Row] = ()  # orjson leaves out names that begin with an underscore
 
     @property

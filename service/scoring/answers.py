@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, repeat
 from typing import NamedTuple
 
 import numpy as np
 
+from models.checkpoint.chunks import ChunkedPair, best_rows
 from models.checkpoint.tokenizer import EncodedPair
 from service.deadline import Deadline
 from service.engine import Outcome, RowScore
@@ -14,6 +16,7 @@ from service.experiments.definition.assignment import Assigned
 from service.schemas.responses import (
     Assignment,
     AttentionResponse,
+    Chunk,
     Column,
     CompareResponse,
     HeadAttention,
@@ -23,6 +26,7 @@ from service.schemas.responses import (
     Usage,
 )
 from service.scoring.catalog import Choice
+from service.scoring.encoding import Encoded
 from service.scoring.listings import mask_info
 
 
@@ -38,7 +42,7 @@ class Computed(NamedTuple):
 def score_response(
     choice: Choice,
     assigned: Assigned | None,
-    encoded: Sequence[EncodedPair],
+    encoded: Encoded,
     results: list[ScoreResult],
     computed: Computed,
     deadline: Deadline,
@@ -55,7 +59,7 @@ def score_response(
         assignment=None if assigned is None else _assignment(assigned, choice),
         degraded=False,
         results=results,
-        usage=_usage(encoded),
+        usage=_usage([encoded]),
         timing_ms=_timing(computed, deadline),
         _labels=choice.variant.classifier.config.labels,
     )
@@ -64,7 +68,7 @@ def score_response(
 def compare_response(
     model: str,
     choices: Sequence[Choice],
-    columns: Sequence[Sequence[EncodedPair]],
+    columns: Sequence[Encoded],
     results: Sequence[list[ScoreResult]],
     computed: Computed,
     deadline: Deadline,
@@ -76,7 +80,7 @@ def compare_response(
             Column(mask_info(choice.mask), choice.variant.name, column)
             for choice, column in zip(choices, results, strict=True)
         ],
-        usage=_usage([pair for column in columns for pair in column]),
+        usage=_usage(columns),
         timing_ms=_timing(computed, deadline),
     )
 
@@ -103,13 +107,16 @@ def attention_response(
     )
 
 
-def score_results(
-    choice: Choice, encoded: Sequence[EncodedPair], outcomes: Sequence[Outcome]
-) -> list[ScoreResult]:
-    """Return one result per pair, in their order."""
+def score_results(choice: Choice, encoded: Encoded, outcomes: Sequence[Outcome]) -> list[ScoreResult]:
+    """Return one result per pair, in their order. outcomes: one RowScore per row."""
     labels = choice.variant.classifier.grades
+    chunks: Iterable[Chunk | None] = repeat(None)
+    if encoded.counts is not None:
+        best = best_rows([row.score for row in outcomes if isinstance(row, RowScore)], encoded.counts)
+        outcomes = [outcomes[row] for row in best]
+        chunks = map(_chunk, encoded.pairs, best, accumulate(encoded.counts, initial=0))
     results = []
-    for index, (pair, row) in enumerate(zip(encoded, outcomes, strict=True)):
+    for index, (pair, row, chunk) in enumerate(zip(encoded.pairs, outcomes, chunks, strict=False)):
         assert isinstance(row, RowScore)
         results.append(
             ScoreResult(
@@ -122,10 +129,18 @@ def score_results(
                 tokens=len(pair),
                 unknown_tokens=pair.unknown_tokens,
                 truncated=pair.truncated,
+                chunk=chunk,
                 _logits=row.logits,
             )
         )
     return results
+
+
+def _chunk(pair: EncodedPair | ChunkedPair, row: int, first_row: int) -> Chunk | None:
+    """Return the place in the title of a row's chunk; None if the title is not cut up."""
+    assert isinstance(pair, ChunkedPair)
+    chunk = pair.chunk(row - first_row)
+    return None if chunk is None else Chunk(chunk.index, chunk.chunks, chunk.start, chunk.end)
 
 
 def _assignment(assigned: Assigned, choice: Choice) -> Assignment:
@@ -138,8 +153,11 @@ def _assignment(assigned: Assigned, choice: Choice) -> Assignment:
     )
 
 
-def _usage(encoded: Sequence[EncodedPair]) -> Usage:
-    return Usage(len(encoded), sum(map(len, encoded)))
+def _usage(columns: Sequence[Encoded]) -> Usage:
+    return Usage(
+        pairs=sum(len(column.pairs) for column in columns),
+        tokens=sum(sum(map(len, column.rows)) for column in columns),
+    )
 
 
 def _timing(computed: Computed, deadline: Deadline) -> Timing:

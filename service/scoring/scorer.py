@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 
-from models.checkpoint.tokenizer import EncodedPair
+from models.checkpoint.chunks import LongTitles
 from models.classifier import Classifier
 from models.errors import InvalidMask
 from models.head_mask import HeadMask
@@ -26,7 +27,7 @@ from service.scoring.answers import (
     score_results,
 )
 from service.scoring.catalog import Catalog, Choice
-from service.scoring.encoding import Encoder
+from service.scoring.encoding import Encoded, Encoder
 from service.scoring.reading import check_whole, tokenizer_for
 from service.settings import MaskForm, Settings
 
@@ -53,8 +54,11 @@ class Scorer:
 
         assigned: the experiment's arm that the request's unit is in, which the answer and the metrics name.
         """
-        encoded, tokenize_s = await self._encode(choice.variant.classifier, request.texts(), request)
-        items: list[Item[Work]] = [Item(len(pair), choice.lane, Row(pair, choice.mask)) for pair in encoded]
+        encoded, tokenize_s = await self._encode(
+            choice.variant.classifier, request.texts(), request, request.long_titles
+        )
+        self._check_rows([encoded], request)
+        items: list[Item[Work]] = [Item(len(row), choice.lane, Row(row, choice.mask)) for row in encoded.rows]
         computed = await self._compute(items, request, deadline, tokenize_s)
         results = score_results(choice, encoded, computed.outcomes)
         self._count(choice, results, computed, arm="" if assigned is None else assigned.arm)
@@ -64,24 +68,31 @@ class Scorer:
         """Score the pairs under every mask and variant, pair by pair in the same batches."""
         choices = [_column(f"masks[{i}]", catalog, None, mask) for i, mask in enumerate(request.masks)]
         choices += [_column(f"variants[{i}]", catalog, name, None) for i, name in enumerate(request.variants)]
-        encoded: dict[str, list[EncodedPair]] = {}
+        encoded: dict[str, Encoded] = {}
         tokenize_s = 0.0
         for variant in {choice.variant.checkpoint: choice.variant for choice in choices}.values():
             encoded[variant.checkpoint], seconds = await self._encode(
-                variant.classifier, request.texts(), request
+                variant.classifier, request.texts(), request, request.long_titles
             )
             tokenize_s += seconds
         columns = [encoded[choice.variant.checkpoint] for choice in choices]
+        self._check_rows(columns, request)
         # The masks of sliced variants are multiplied here, so that their rows share the others' batches.
-        items: list[Item[Work]] = [
-            Item(len(column[i]), Lane(choice.variant.checkpoint), Row(column[i], choice.mask))
-            for i in range(len(columns[0]))
-            for choice, column in zip(choices, columns, strict=True)
-        ]
+        # Another checkpoint's tokenizer may cut a title into another number of chunks.
+        items: list[Item[Work]] = []
+        columns_of_items: list[int] = []
+        for rows in zip_longest(*(column.rows for column in columns)):
+            for number, (choice, row) in enumerate(zip(choices, rows, strict=True)):
+                if row is not None:
+                    items.append(Item(len(row), Lane(choice.variant.checkpoint), Row(row, choice.mask)))
+                    columns_of_items.append(number)
         computed = await self._compute(items, request, deadline, tokenize_s)
+        outcomes: list[list[Outcome]] = [[] for _ in choices]
+        for number, outcome in zip(columns_of_items, computed.outcomes, strict=True):
+            outcomes[number].append(outcome)
         results = []
-        for i, (choice, column) in enumerate(zip(choices, columns, strict=True)):
-            results.append(score_results(choice, column, computed.outcomes[i :: len(choices)]))
+        for choice, column, of_column in zip(choices, columns, outcomes, strict=True):
+            results.append(score_results(choice, column, of_column))
             self._count(choice, results[-1], computed)
         return compare_response(catalog.base.name, choices, columns, results, computed, deadline)
 
@@ -91,7 +102,8 @@ class Scorer:
         """Return the attention of the wanted heads over one pair."""
         choice = catalog.choose(request.variant, request.head_mask)
         classifier = choice.variant.classifier
-        (pair,), tokenize_s = await self._encode(classifier, [(request.query, request.title)], request)
+        encoded, tokenize_s = await self._encode(classifier, [(request.query, request.title)], request)
+        (pair,) = encoded.rows
         heads = self._wanted_heads(request.heads, classifier, len(pair))
         lane = Lane(choice.variant.checkpoint, kind="attention")
         items: list[Item[Work]] = [Item(len(pair), lane, AttentionRow(pair, choice.mask, heads))]
@@ -103,21 +115,35 @@ class Scorer:
         self._encoder.close()
 
     async def _encode(
-        self, classifier: Classifier, texts: Sequence[tuple[str, str]], request: AnyRequest
-    ) -> tuple[list[EncodedPair], float]:
+        self,
+        classifier: Classifier,
+        texts: Sequence[tuple[str, str]],
+        request: AnyRequest,
+        long_titles: LongTitles | None = None,
+    ) -> tuple[Encoded, float]:
         """Return the tokens of the pairs and the seconds it took to read them.
 
         Raises InvalidRequest if a query has no token.
         """
         started = time.monotonic()
-        encoded = await self._encoder.encode(tokenizer_for(request, classifier.tokenizer), texts)
-        check_whole(request, encoded, classifier.max_tokens)
-        for number, pair in enumerate(encoded):
+        tokenizer = tokenizer_for(request, classifier.tokenizer)
+        encoded = await self._encoder.encode(tokenizer, texts, long_titles)
+        check_whole(request, encoded.rows, classifier.max_tokens)
+        for number, pair in enumerate(encoded.pairs):
             if not pair.query_tokens:
                 in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None
                 param = f"pairs[{number}][0]" if in_pairs else "query"
                 raise InvalidRequest("holds no character that the model can read", param=param)
         return encoded, time.monotonic() - started
+
+    def _check_rows(self, columns: Sequence[Encoded], request: ScoreRequest | CompareRequest) -> None:
+        """Raise InvalidRequest if chunks make more rows of a request than one may have."""
+        rows, limit = sum(len(column.rows) for column in columns), self._settings.max_compare_rows
+        if rows > limit and rows > sum(len(column.pairs) for column in columns):
+            raise InvalidRequest(
+                f"{rows} rows, chunks of long titles included, are more than the {limit} of one request",
+                param=_texts_field(request),
+            )
 
     async def _compute(
         self, items: list[Item[Work]], request: AnyRequest, deadline: Deadline, tokenize_s: float

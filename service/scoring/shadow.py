@@ -16,11 +16,12 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.checkpoint.chunks import LongTitles, encode_chunks
 from models.checkpoint.tokenizer import EncodedPair
 from service.batching.scheduler import Batch, Item
 from service.engine import Lane, Outcome, Row, RowScore, Work
@@ -30,6 +31,7 @@ from service.experiments.definition.events import ShadowResult
 from service.experiments.definition.fields import Attribute
 from service.experiments.definition.state import IDLE
 from service.experiments.online.live import LiveExperiments
+from service.schemas.requests import ScoreRequest
 from service.scoring.catalog import Catalog, Variant
 
 logger = logging.getLogger("headroom.shadow")
@@ -61,6 +63,7 @@ class Job:
     experiment: ExperimentConfig
     catalog: Catalog
     texts: Sequence[tuple[str, str]]
+    long_titles: LongTitles | None
     grades: Sequence[int] | None
 
     @property
@@ -70,10 +73,24 @@ class Job:
 
 @dataclass(slots=True)
 class _Arm:
-    """The scores that one arm's variant gave a job's pairs so far."""
+    """The best score that one arm's variant gave a row of each of a job's pairs so far."""
 
     scores: list[np.float32] = field(default_factory=list)
     seconds: float = 0.0
+
+    def add(self, pair: int, score: np.float32) -> None:
+        """Note the score of a row of a pair; pairs come in their order."""
+        if pair == len(self.scores):
+            self.scores.append(score)
+        else:
+            self.scores[pair] = max(self.scores[pair], score)
+
+
+class _Step(NamedTuple):
+    """The rows that are scored at the same moment, by arm: a pair, or one chunk of its title."""
+
+    pair: int
+    rows: Mapping[str, Row]
 
 
 class Shadow:
@@ -107,15 +124,14 @@ class Shadow:
     def offer(
         self,
         catalog: Catalog,
-        texts: Sequence[tuple[str, str]],
+        request: ScoreRequest,
         attributes: Mapping[str, Attribute],
-        grades: Sequence[int] | None,
     ) -> None:
         """Draw whether to score this request again, later. Never waits."""
         experiments = self._experiments
         for config in catalog.assigner.shadowed(attributes, experiments.ledger.standings):
             if self._draw() < config.shadow:
-                self._enqueue(Job(config, catalog, texts, grades))
+                self._enqueue(Job(config, catalog, request.texts(), request.long_titles, request.grades))
 
     async def run(self) -> None:
         """Score the drawn requests, one after the other, until cancelled."""
@@ -162,36 +178,36 @@ class Shadow:
         if not standing.is_running or len(arms) < 2:
             return
         scored = {name: _Arm() for name in arms}
-        start = 0
-        while start < len(job.texts):
-            start = await self._chunk(job, arms, start, scored)
+        portion: list[_Step] = []
+        tokens = 0
+        for pair in range(len(job.texts)):
+            for step in await _steps(job, arms, pair):
+                portion.append(step)
+                tokens += sum(len(row.pair) for row in step.rows.values())
+                if tokens >= self._batch_tokens:
+                    await self._score_portion(arms, portion, scored)
+                    portion, tokens = [], 0
+        await self._score_portion(arms, portion, scored)
         control = np.array(scored[job.experiment.control].scores, dtype=np.float32)
         for name, arm in scored.items():
             if name != job.experiment.control:
                 self._report(job, name, control, arm, scored[job.experiment.control].seconds)
 
-    async def _chunk(
-        self, job: Job, arms: Mapping[str, Variant], start: int, scored: Mapping[str, _Arm]
-    ) -> int:
-        """Score about a batch of pairs from `start` on under every arm; return the position after them."""
-        end, tokens = start, 0
-        classifiers = {variant.checkpoint: variant.classifier for variant in arms.values()}
-        encoded: dict[str, list[EncodedPair]] = {checkpoint: [] for checkpoint in classifiers}
-        while end < len(job.texts) and (end == start or tokens < self._batch_tokens):
-            for checkpoint, classifier in classifiers.items():
-                encoded[checkpoint] += classifier.tokenizer.encode([job.texts[end]])
-            tokens += sum(len(encoded[variant.checkpoint][-1]) for variant in arms.values())
-            end += 1
+    async def _score_portion(
+        self, arms: Mapping[str, Variant], portion: Sequence[_Step], scored: Mapping[str, _Arm]
+    ) -> None:
+        """Score about a batch of rows under every arm."""
         lanes: dict[Lane, list[str]] = {}
         for name, variant in arms.items():
             lanes.setdefault(variant.lane, []).append(name)
         for lane, names in lanes.items():
-            rows = [Row(pair, arms[name].mask) for name in names for pair in encoded[lane.checkpoint]]
-            scores, seconds = await self._pass(lane, rows)
-            for place, name in enumerate(names):
-                scored[name].scores += scores[place * (end - start) : (place + 1) * (end - start)]
-                scored[name].seconds += seconds / len(names)
-        return end
+            rows = [(name, step) for name in names for step in portion if name in step.rows]
+            if not rows:
+                continue
+            scores, seconds = await self._pass(lane, [step.rows[name] for name, step in rows])
+            for (name, step), score in zip(rows, scores, strict=True):
+                scored[name].add(step.pair, score)
+                scored[name].seconds += seconds / len(rows)
 
     async def _pass(self, lane: Lane, rows: Sequence[Row]) -> tuple[list[np.float32], float]:
         """Run one batch once nobody else wants the device; return its scores and the seconds it took."""
@@ -230,3 +246,28 @@ class Shadow:
                 arm_seconds=arm.seconds,
             )
         )
+
+
+async def _steps(job: Job, arms: Mapping[str, Variant], pair: int) -> list[_Step]:
+    """Encode a job's pair. Checkpoints may cut its title into different numbers of chunks."""
+    rows: dict[str, Sequence[EncodedPair]] = {}
+    for variant in arms.values():
+        if variant.checkpoint in rows:
+            continue
+        tokenizer, texts = variant.classifier.tokenizer, [job.texts[pair]]
+        if job.long_titles is None:
+            rows[variant.checkpoint] = tokenizer.encode(texts)
+        else:  # a title may be megabytes long, and is read whole
+            (chunked,) = await asyncio.to_thread(encode_chunks, tokenizer, texts, job.long_titles)
+            rows[variant.checkpoint] = chunked.rows
+    return [
+        _Step(
+            pair,
+            {
+                name: Row(rows[variant.checkpoint][chunk], variant.mask)
+                for name, variant in arms.items()
+                if chunk < len(rows[variant.checkpoint])
+            },
+        )
+        for chunk in range(max(map(len, rows.values())))
+    ]

@@ -44,7 +44,7 @@ class Treatment:
         else:
             answer = await self._score_in_arm(request, catalog, route, deadline)
         if catalog.assigner.experiments:
-            self._shadow.offer(catalog, request.texts(), attributes, request.grades)
+            self._shadow.offer(catalog, request, attributes)
         return answer
 
     async def _score_in_arm(

@@ -12,11 +12,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Any, ClassVar, Union
+from typing import Annotated, Any, ClassVar, Union, cast
 
 import numpy as np
 from fastapi import Body, FastAPI
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
 from service import error_shapes
 from service.error_shapes import ErrorShape
@@ -25,9 +26,10 @@ from service.experiments.definition.fields import MAX_ATTRIBUTES, Attribute, Att
 from service.http.examples import ANSWERS
 from service.http.openapi import errors
 from service.http.post import Post, PostRoute, Timed, validated
+from service.schemas.documents import DocumentsRequest
 from service.schemas.limits import check_score
 from service.schemas.requests import DeadlineMs, MaskForm, ScoreRequest
-from service.schemas.responses import ScoreResponse, ScoreResult
+from service.schemas.responses import Assignment, HeadMaskInfo, ScoreResponse, ScoreResult
 
 STATUSES = (400, 401, 408, 413, 415, 429, 500, 503, 504)
 """The statuses of errors of a shape that answers wrong fields with 400."""
@@ -36,7 +38,7 @@ STATUSES = (400, 401, 408, 413, 415, 429, 500, 503, 504)
 class CompatRequest(BaseModel, ABC):
     """A request in another server's shape. Unknown fields are ignored; ours are taken as extra fields."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     chosen_by: ClassVar[str | None] = None
     """The field whose presence tells this shape from the others at its path."""
@@ -75,10 +77,10 @@ class CompatRequest(BaseModel, ABC):
     def scoring(self, **texts: Any) -> ScoreRequest:
         """Return our request for `query` and `titles`, or `pairs`, with this request's variant and mask.
 
-        Raises InvalidRequest.
+        texts: may also hold the other fields of a DocumentsRequest. Raises InvalidRequest.
         """
         return validated(
-            ScoreRequest,
+            DocumentsRequest if "overflow" in texts else ScoreRequest,
             {
                 **texts,
                 "variant": self._variant(),
@@ -154,7 +156,8 @@ def add_compat_route(
 
     ANSWERS[name] = example
     # FastAPI documents an endpoint from its annotations.
-    endpoint.__annotations__["body"] = Annotated[Union[tuple(shapes)], Body()]  # noqa: UP007
+    body = Body(openapi_examples=_examples(shapes))
+    endpoint.__annotations__["body"] = Annotated[Union[tuple(shapes)], body]  # noqa: UP007
     route_class = type("Route", (CompatRoute,), {"shapes": tuple(shapes)})
     app.router.add_api_route(
         path,
@@ -162,11 +165,31 @@ def add_compat_route(
         name=name,
         methods=["POST"],
         response_model=Union[tuple(answers)],  # noqa: UP007
-        responses={status: {**entry, "model": error_model} for status, entry in errors(*statuses).items()},
+        responses=_errors(statuses, error_model),
         tags=list[str | Enum](tags),
         description=description,
         route_class_override=route_class,
     )
+
+
+def _examples(shapes: Sequence[type[CompatRequest]]) -> dict[str, Any]:
+    """Return the requests that the documentation offers, by the shape's name."""
+    offered = {}
+    for shape in shapes:
+        for number, example in enumerate(
+            cast(dict[str, Any], shape.model_config["json_schema_extra"])["examples"]
+        ):
+            name = shape.__name__.removesuffix("Request") + (f" {number + 1}" if number else "")
+            offered[name] = {"value": example}
+    return offered
+
+
+def _errors(statuses: Sequence[int], model: type[Any]) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` for these statuses of errors."""
+    described = {status: {**entry, "model": model} for status, entry in errors(*statuses).items()}
+    if InvalidRequest.status not in statuses:
+        described[400]["description"] = "The body is not strict JSON, or a field is wrong."
+    return described
 
 
 async def scored(request: Post, body: CompatRequest) -> Timed:
@@ -203,6 +226,23 @@ def raw_score(result: ScoreResult) -> float:
     tiny = float(np.finfo(np.float64).tiny)
     relevant, irrelevant = float(probabilities @ grades), float(probabilities @ grades[::-1])
     return math.log(max(relevant, tiny)) - math.log(max(irrelevant, tiny))
+
+
+class Scored(TypedDict):
+    """What judged the documents: ours, in each answer."""
+
+    model: Annotated[str, Field(description="What scored, as `model` takes it: `NAME@VARIANT`.")]
+    head_mask: Annotated[
+        HeadMaskInfo, Field(description="Ours: the mask that was applied, the variant's included.")
+    ]
+    assignment: Annotated[
+        Assignment | None, Field(description="Ours: null where no experiment decided the variant.")
+    ]
+
+
+def scored_by(scored: ScoreResponse) -> Scored:
+    """Return the fields that tell what judged the documents."""
+    return {"model": model_name(scored), "head_mask": scored.head_mask, "assignment": scored.assignment}
 
 
 def model_name(scored: ScoreResponse) -> str:

@@ -1,70 +1,168 @@
-"""Cohere's rerank requests and answers, versions 1 and 2."""
+"""Cohere's rerank requests and answers: version 2, and version 1, which other servers' shapes build on."""
 
 from __future__ import annotations
 
+import math
 import uuid
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, NotRequired
 
 from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
 
-from service.http.compat.base import CompatRequest, by_relevance, model_name, relevance
-from service.schemas.requests import ScoreRequest
+from service.http.compat.base import CompatRequest, Scored, by_relevance, relevance, scored_by
+from service.http.compat.documents import Documents, Texts, as_object, reading, texts, truncation_warnings
+from service.schemas.requests import Query, ScoreRequest
 from service.schemas.responses import Number, ScoreResponse
 
 UNIT_DOCUMENTS = 100
 """Documents in one of Cohere's search units."""
 
-
-RANKED = {
-    "id": "5807ee2e-0cda-445a-9ec8-864c60a06606",
-    "results": [{"index": 1, "relevance_score": 0.717}],
-    "model": "headroom-default@full",
-}
-"""An answer, as the OpenAPI document shows it."""
+TopN = Annotated[
+    Annotated[int, Field(ge=1)] | None,
+    Field(description="How many results to return, the most relevant ones; default: all."),
+]
 
 
-@dataclass(slots=True)
-class CohereResult:
+class BilledUnits(TypedDict):
+    """What Cohere would bill."""
+
+    search_units: Annotated[int, Field(description="One for each 100 documents, the last ones rounded up.")]
+
+
+class Tokens(TypedDict):
+    """How much was read."""
+
+    input_tokens: Annotated[int, Field(description="Tokens scored, the query counted with each document.")]
+
+
+class ApiVersion(TypedDict):
+    """Which of Cohere's versions the answer follows."""
+
+    version: Annotated[str, Field(description="1 or 2.")]
+
+
+class Meta(TypedDict):
+    """What is to be known besides the results."""
+
+    api_version: ApiVersion
+    billed_units: BilledUnits
+    tokens: Tokens
+    warnings: Annotated[list[str], Field(description="Whether documents were truncated, and which.")]
+
+
+class CohereResult(TypedDict):
     """One document's relevance."""
 
     index: Annotated[int, Field(description="Position in the request.")]
     relevance_score: Annotated[Number, Field(description="`score` of /v1/score.")]
 
 
-@dataclass(slots=True)
-class CohereAnswer:
+class CohereAnswer(Scored):
     """The documents, most relevant first."""
 
     id: Annotated[str, Field(description="New for each answer.")]
     results: Annotated[list[CohereResult], Field(description="The most relevant first.")]
-    model: Annotated[str, Field(description="What scored: `NAME@VARIANT`.")]
+    meta: Meta
 
 
 class CohereV2Request(CompatRequest):
-    """Cohere's v2 rerank request."""
+    """Cohere's rerank request, version 2."""
 
-    query: str = Field(description="What was searched for; not blank.")
-    documents: list[str] = Field(description="The texts to rank.")
-    top_n: int | None = Field(None, ge=1, description="How many results to return; default: all.")
+    query: Query = Field(description="What was searched for; not blank.")
+    documents: Texts = Field(min_length=1, description="The texts to rank.")
+    top_n: TopN = None
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="How many tokens of each document to read, in chunks if they are more than the model's "
+        "window holds; the best chunk counts. Default: what fits into the window beside the query.",
+    )
 
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"query": "angle bracket", "documents": ["Wood deck screws", "Steel angle"], "top_n": 1}
+                {
+                    "model": "rerank-v3.5",
+                    "query": "angle bracket",
+                    "documents": ["Wood deck screws", "Simpson Strong-Tie 12-Gauge Angle"],
+                    "top_n": 1,
+                }
             ]
         }
     )
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""
-        return self.scoring(query=self.query, titles=self.documents)
+        how_much = reading(max_tokens=self.max_tokens_per_doc)
+        return self.scoring(query=self.query, titles=self.documents, **how_much)
 
     def answer(self, scored: ScoreResponse) -> CohereAnswer:
         """Return Cohere's answer."""
         results = by_relevance(scored.results, relevance)[: self.top_n]
-        return CohereAnswer(
-            uuid.uuid4().hex,
-            [CohereResult(result.index, result.score) for result in results],
-            model_name(scored),
+        advice = " max_tokens_per_doc reads more of them." if self.max_tokens_per_doc is None else ""
+        return {
+            "id": str(uuid.uuid4()),
+            "results": [{"index": r.index, "relevance_score": r.score} for r in results],
+            "meta": meta(scored, "2", advice),
+            **scored_by(scored),
+        }
+
+
+class CohereV1Request(CompatRequest):
+    """Cohere's rerank request, version 1."""
+
+    query: Query = Field(description="What was searched for; not blank.")
+    documents: Documents = Field(
+        min_length=1, description="Texts, or objects with a `text` (or with the `rank_fields`)."
+    )
+    top_n: TopN = None
+    return_documents: bool | None = Field(
+        None, description="Whether each result brings its document; default: no."
+    )
+    rank_fields: list[str] | None = Field(
+        None, description="The fields of objects that are ranked, in this order; default: `text`."
+    )
+    max_chunks_per_doc: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="How many chunks of a document that is longer than the model's window to read; the best "
+        "one counts. Default: its beginning alone.",
+    )
+
+    def score_request(self) -> ScoreRequest:
+        """Return our request."""
+        return self.scoring(
+            query=self.query,
+            titles=texts(self.documents, self.rank_fields),
+            **self.how_much(),
         )
+
+    def how_much(self) -> dict[str, Any]:
+        """Return how much of each document to read."""
+        return reading(max_chunks=self.max_chunks_per_doc)
+
+    def returned(self, index: int) -> dict[str, Any]:
+        """Return the fields that show a result's document; none if it was not asked for."""
+        return {"document": as_object(self.documents[index])} if self.return_documents else {}
+
+
+class ReturnedDocument(TypedDict):
+    """The document as it was sent; an object keeps its other fields too."""
+
+    text: NotRequired[Annotated[str, Field(description="The text.")]]
+
+
+class ResultWithDocument(CohereResult):
+    """One document's relevance."""
+
+    document: NotRequired[
+        Annotated[ReturnedDocument, Field(description="The document, with `return_documents`.")]
+    ]
+
+
+def meta(scored: ScoreResponse, version: str, advice: str = "") -> Meta:
+    """Return Cohere's `meta` of an answer. advice: how to have more of long documents read."""
+    return {
+        "api_version": {"version": version},
+        "billed_units": {"search_units": math.ceil(len(scored.results) / UNIT_DOCUMENTS)},
+        "tokens": {"input_tokens": scored.usage.tokens},
+        "warnings": truncation_warnings(scored, advice),
+    }

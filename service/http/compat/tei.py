@@ -79,6 +79,10 @@ class TeiError:
     ]
 
 
+STATUSES_TEI = (422, 424)
+"""The statuses of TEI's errors that no other shape at the same paths has."""
+
+
 class TeiRequest(CompatRequest):
     """What /rerank and /predict share."""
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from service.http.compat.base import STATUSES, add_compat_route
 from service.http.compat.tei import (
+    STATUSES_TEI,
     TeiError,
     TeiPrediction,
     TeiPredictRequest,
@@ -27,7 +28,6 @@ from service.schemas.responses import ModelInfo
 from service.settings import Settings
 
 TAG = "text-embeddings-inference"
-STATUSES_TEI = (*STATUSES, 422, 424)
 RANKED = [{"index": 1, "score": 0.5616, "text": "Simpson Strong-Tie 12-Gauge Angle"}]
 _PREDICTED = [{"score": 0.53, "label": "exact"}, {"score": 0.47, "label": "close"}]
 
@@ -106,7 +106,6 @@ def add_routes(app: FastAPI) -> None:
             _PREDICTED,
             "Classify texts or pairs of texts: the labels of each, the most probable first.",
         ),
-        ("/rerank", "tei_rerank", [TeiRerankRequest], ranks, RANKED, "TEMPORARY"),
         (
             "/",
             "tei_root",
@@ -125,7 +124,7 @@ def add_routes(app: FastAPI) -> None:
             error_model=TeiError,
             example=example,
             tags=[TAG],
-            statuses=STATUSES_TEI,
+            statuses=(*STATUSES, *STATUSES_TEI),
             description=description,
         )
     ANSWERS["tei_info"] = _EXAMPLE

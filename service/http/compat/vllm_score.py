@@ -24,6 +24,7 @@ from service.http.compat.base import (
     raw_score,
     relevance,
 )
+from service.http.compat.documents import reading
 from service.http.post import Post, PostRoute
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import Error, Number, ScoreResponse
@@ -63,7 +64,12 @@ class VllmScores:
 class VllmScoreRequest(CompatRequest):
     """What both forms share."""
 
-    use_activation: bool = Field(True, description="false: logits in place of scores in [0, 1].")
+    use_activation: bool | None = Field(None, description="false: logits in place of scores in [0, 1].")
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = Field(
+        None,
+        description="How many tokens of each document to read at most; no more than the window holds. "
+        "-1: what the window holds, as by default.",
+    )
 
     def sides(self) -> tuple[Texts, Texts]:
         """Return the queries and the documents, as they were sent."""
@@ -74,17 +80,17 @@ class VllmScoreRequest(CompatRequest):
         queries, documents = ([side] if isinstance(side, str) else side for side in self.sides())
         first, second = self.names["query"], self.names["titles"]
         if len(queries) == 1:
-            return self.scoring(query=queries[0], titles=documents)
+            return self.scoring(query=queries[0], titles=documents, **self._how_much())
         if len(queries) != len(documents):
             raise InvalidRequest(
                 f"{len(queries)} texts for {len(documents)} of {second}; give one text, or as many",
                 param=first,
             )
-        return self.scoring(pairs=list(zip(queries, documents, strict=True)))
+        return self.scoring(pairs=list(zip(queries, documents, strict=True)), **self._how_much())
 
     def answer(self, scored: ScoreResponse) -> VllmScores:
         """Return the scores, in the order of the request."""
-        score = relevance if self.use_activation else raw_score
+        score = raw_score if self.use_activation is False else relevance
         return VllmScores(
             id=f"score-{uuid.uuid4().hex}",
             object="list",
@@ -93,6 +99,11 @@ class VllmScoreRequest(CompatRequest):
             data=[VllmScore(result.index, "score", score(result)) for result in scored.results],
             usage=VllmUsage(scored.usage.tokens, scored.usage.tokens),
         )
+
+    def _how_much(self) -> dict[str, Any]:
+        """Return how much of each document to read."""
+        limit = self.truncate_prompt_tokens
+        return reading(max_tokens=limit, window_only=True) if limit is not None and limit > 0 else {}
 
     def _their_name(self, param: str) -> str:
         place = param.removeprefix("pairs")

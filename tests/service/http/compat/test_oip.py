@@ -23,6 +23,8 @@ from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
 
 LENGTH = "inference-header-content-length"
 INFER = "/v2/models/full/infer"
+APP = create_app(Settings(api_keys="alpha"), Metrics())
+KEY = {"authorization": "Bearer alpha"}
 
 
 def tensor(name: str, texts: list[str], shape: list[int] | None = None, **more: Any) -> dict[str, Any]:
@@ -159,11 +161,10 @@ async def test_metadata_says_what_to_send_and_what_comes(service: Service) -> No
 
 async def answered(body: Any, headers: dict[str, str] | None = None) -> tuple[int, str]:
     """The status and error of a request to a replica without a model."""
-    app = create_app(Settings(), Metrics())
-    app.state.backend = FakeBackend()
+    APP.state.backend = FakeBackend()
     content = body if isinstance(body, bytes) else orjson.dumps(body)
-    async with client(app) as http:
-        answer = await http.post(INFER, content=content, headers=headers)
+    async with client(APP) as http:
+        answer = await http.post(INFER, content=content, headers=KEY | (headers or {}))
     error = answer.json()
     assert error.keys() == {"error"}, answer.text
     return answer.status_code, error["error"]
@@ -279,14 +280,12 @@ async def test_a_one_label_model_has_a_score_and_no_grades(tmp_path: Path) -> No
 
 
 async def test_its_own_timeout_a_full_queue_and_a_missing_key_are_told_in_the_protocols_shape() -> None:
-    app = create_app(Settings(api_keys="alpha"), Metrics())
-    app.state.backend = FakeBackend(hangs=True)
-    key = {"authorization": "Bearer alpha"}
-    async with client(app) as http:
-        late = await http.post(INFER, json={"inputs": INPUTS, "parameters": {"timeout": 1_000}}, headers=key)
+    APP.state.backend = FakeBackend(hangs=True)
+    async with client(APP) as http:
+        late = await http.post(INFER, json={"inputs": INPUTS, "parameters": {"timeout": 1_000}}, headers=KEY)
         assert (late.status_code, late.json().keys()) == (504, {"error"})
-        app.state.backend = FakeBackend(fails=QueueFull())
-        full = await http.post(INFER, json={"inputs": INPUTS}, headers=key)
+        APP.state.backend = FakeBackend(fails=QueueFull())
+        full = await http.post(INFER, json={"inputs": INPUTS}, headers=KEY)
         assert (full.status_code, full.json()) == (429, {"error": str(QueueFull())})
         assert full.headers["retry-after"] == "1"
         for method, path in (("POST", INFER), ("GET", "/v2"), ("GET", "/v2/models/full/ready")):
@@ -294,7 +293,7 @@ async def test_its_own_timeout_a_full_queue_and_a_missing_key_are_told_in_the_pr
             assert (answer.status_code, answer.json().keys()) == (401, {"error"})
         for path in ("/v2/health/live", "/v2/health/ready"):
             assert (await http.get(path)).status_code == 200
-        app.state.backend = None
+        APP.state.backend = None
         assert (await http.get("/v2/health/live")).json() == {"live": True}
         starting = await http.get("/v2/health/ready")
         assert (starting.status_code, starting.json()) == (503, {"error": "Not ready: starting."})

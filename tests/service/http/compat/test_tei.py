@@ -21,6 +21,7 @@ from tests.service.fake_backend import FakeBackend
 from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
 
 RERANK = {"query": QUERY, "texts": TITLES}
+APP = create_app(Settings(api_keys="alpha"), Metrics())
 TIMES = ("compute", "total", "tokenization", "queue", "inference")
 
 
@@ -161,11 +162,10 @@ async def test_headers_tell_what_it_took_in_whole_milliseconds(service: Service)
 async def answered(
     backend: FakeBackend | None, path: str, body: Any, **headers: str
 ) -> tuple[int, dict[str, Any], Any]:
-    """Status, JSON and headers of one request to an app whose only key is `alpha`."""
-    app = create_app(Settings(api_keys="alpha"), Metrics())
-    app.state.backend = backend
+    """Status, JSON and headers of one request."""
+    APP.state.backend = backend
     content = body if isinstance(body, bytes) else orjson.dumps(body)
-    async with client(app) as http:
+    async with client(APP) as http:
         answer = await http.post(path, content=content, headers={"authorization": "Bearer alpha"} | headers)
     return answer.status_code, answer.json(), answer.headers
 
@@ -222,9 +222,8 @@ async def test_wrong_requests_are_refused_in_the_words_of_the_request(
 
 
 async def test_only_health_needs_no_key() -> None:
-    app = create_app(Settings(api_keys="alpha"), Metrics())
-    app.state.backend = FakeBackend()
-    async with client(app) as http:
+    APP.state.backend = FakeBackend()
+    async with client(APP) as http:
         for path in ("/health", "/ping"):
             answer = await http.get(path)
             assert (answer.status_code, answer.content) == (200, b"")
@@ -232,7 +231,7 @@ async def test_only_health_needs_no_key() -> None:
             answer = await http.request(method, path, json={"inputs": "angle"})
             assert answer.status_code == 401
             assert answer.json()["error_type"] == "Validation"
-        app.state.backend = None
+        APP.state.backend = None
         for path in ("/health", "/ping"):
             answer = await http.get(path)
             assert answer.status_code == 503

@@ -15,6 +15,7 @@ from tests.service.asgi import client
 from tests.service.fake_backend import FakeBackend
 from tests.service.in_process import QUERY, TITLES, Service
 
+APP = create_app(Settings(), Metrics())
 PATHS = ("/score", "/v1/score")
 
 
@@ -51,6 +52,13 @@ async def test_without_activation_the_scores_are_logits(service: Service) -> Non
     np.testing.assert_allclose(1 / (1 + np.exp(-np.array(raw))), plain, atol=1e-5)
 
 
+async def test_the_number_of_tokens_to_read_of_a_document_is_kept(service: Service, clf: Classifier) -> None:
+    (expected,) = clf.score([(QUERY, "steel angle")]).score
+    for limit, text in ((2, "steel angle lamp light"), (-1, "steel angle")):
+        answer = await service.post("/score", text_1=QUERY, text_2=text, truncate_prompt_tokens=limit)
+        assert answer["data"][0]["score"] == pytest.approx(float(expected), abs=1e-6)
+
+
 async def test_a_request_of_ours_stays_ours(service: Service) -> None:
     assert "results" in await service.post("/v1/score", query=QUERY, titles=TITLES)
     error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, queries=[QUERY])
@@ -67,7 +75,7 @@ async def test_a_request_of_ours_stays_ours(service: Service) -> None:
             "2 texts for 1 of text_2; give one text, or as many",
         ),
         ({"queries": "a"}, "documents", "is missing"),
-        ({"queries": [], "documents": []}, "pairs", ""),
+        ({"queries": [], "documents": []}, "queries", ""),
         ({"queries": "a", "documents": []}, "documents", ""),
         ({"text_1": " ", "text_2": ["c"]}, "text_1", "must not be blank"),
         ({"text_1": ["a", " "], "text_2": ["c", "d"]}, "text_1[1]", "must not be blank"),
@@ -82,9 +90,8 @@ async def test_a_request_of_ours_stays_ours(service: Service) -> None:
 async def test_wrong_requests_are_refused_with_their_own_names(
     path: str, body: dict[str, Any], param: str, message: str
 ) -> None:
-    app = create_app(Settings(), Metrics())
-    app.state.backend = FakeBackend()
-    async with client(app) as http:
+    APP.state.backend = FakeBackend()
+    async with client(APP) as http:
         answer = await http.post(path, json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (422, param)

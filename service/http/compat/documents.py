@@ -1,0 +1,104 @@
+"""The documents of a rerank request: texts, or objects of which some fields are the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from service.errors import InvalidRequest
+from service.schemas.responses import ScoreResponse, to_json
+
+DEFAULT_FIELDS = ("text",)
+WARNED_DOCUMENTS = 10
+"""Truncated documents that a warning lists."""
+
+DocumentForm = str | dict[str, Any]
+
+
+def _document(value: Any) -> DocumentForm:
+    if isinstance(value, str | dict):
+        return value
+    raise PydanticCustomError("document_type", "should be a string or an object with a text")
+
+
+Document = Annotated[
+    DocumentForm,
+    PlainValidator(_document),
+    WithJsonSchema(
+        {
+            "oneOf": [
+                {"type": "string"},
+                {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+            ]
+        }
+    ),
+]
+Documents = Annotated[list[Document], Field(fail_fast=True)]
+Texts = Annotated[list[str], Field(fail_fast=True)]
+
+
+def texts(documents: Sequence[DocumentForm], fields: Sequence[str] | None) -> list[str]:
+    """Return the text of each document: the string, or the object's fields.
+
+    fields: which fields are ranked, in this order; None: `text`. One field's value is the text; more are
+    written one in a line, as `field: value`, like the YAML that Cohere advises for its version 2.
+    Raises InvalidRequest for an object without any of them.
+    """
+    wanted = DEFAULT_FIELDS if fields is None else tuple(fields)
+    if not wanted:
+        raise InvalidRequest("should name at least one field", param="rank_fields")
+    return [
+        document if isinstance(document, str) else _text(document, wanted, number)
+        for number, document in enumerate(documents)
+    ]
+
+
+def _text(document: dict[str, Any], fields: Sequence[str], number: int) -> str:
+    values = {field: _written(document[field]) for field in fields if document.get(field) is not None}
+    if not values:
+        missing = " and ".join(fields) if len(fields) < 4 else "any of rank_fields"
+        raise InvalidRequest(f"has no {missing}", param=f"documents[{number}]")
+    if len(fields) == 1:
+        return values[fields[0]]
+    return "".join(f"{field}: {value}\n" for field, value in values.items())
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else to_json(value).decode()
+
+
+def reading(
+    *, max_tokens: int | None = None, max_chunks: int | None = None, window_only: bool = False
+) -> dict[str, Any]:
+    """Return the fields of a DocumentsRequest that say how much of each document to read; {}: the beginning.
+
+    window_only: cut documents off after `max_tokens`, and to the window all the same.
+    """
+    if max_tokens is None and max_chunks is None:
+        return {}
+    return {
+        "overflow": "truncate" if window_only else "chunks",
+        "max_tokens_per_doc": max_tokens,
+        "max_chunks_per_doc": max_chunks,
+    }
+
+
+def as_object(document: DocumentForm) -> dict[str, Any]:
+    """Return a document as most servers return it: an object with its text; an object is returned whole."""
+    return {"text": document} if isinstance(document, str) else document
+
+
+def truncation_warnings(scored: ScoreResponse, advice: str = "") -> list[str]:
+    """Return a sentence about the documents of which the end was not scored; nothing if there are none.
+
+    advice: what a caller can do about it.
+    """
+    cut = [result.index for result in scored.results if result.truncated]
+    if not cut:
+        return []
+    listed = ", ".join(map(str, cut[:WARNED_DOCUMENTS])) + (", …" if len(cut) > WARNED_DOCUMENTS else "")
+    count = "1 document was" if len(cut) == 1 else f"{len(cut)} documents were"
+    return [f"{count} truncated, so that only the beginning was scored (index {listed}).{advice}"]

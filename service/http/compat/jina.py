@@ -1,0 +1,141 @@
+"""One rerank shape for the clients of Jina, Infinity, vLLM and Cohere's version 1.
+
+Each client finds in the answer what it reads. They differ in one field: Infinity returns a document as text,
+the others as an object. Infinity's own path is /rerank, so documents are text there.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
+
+from service.http.compat.base import Scored, by_relevance, raw_score, relevance, scored_by
+from service.http.compat.cohere import CohereResult, CohereV1Request, Meta, ResultWithDocument, meta
+from service.http.compat.documents import reading, texts
+from service.schemas.responses import ScoreResponse
+
+
+class TokenUsage(TypedDict):
+    """How much was scored."""
+
+    prompt_tokens: Annotated[int, Field(description="Tokens scored, the query counted with each document.")]
+    total_tokens: Annotated[int, Field(description="The same: nothing is generated.")]
+
+
+class _Ranked(Scored):
+    id: Annotated[str, Field(description="New for each answer.")]
+    object: Annotated[Literal["rerank"], Field(description="What this is.")]
+    created: Annotated[int, Field(description="Unix seconds.")]
+    meta: Meta
+    usage: TokenUsage
+
+
+class RerankAnswer(_Ranked):
+    """The documents, most relevant first."""
+
+    results: Annotated[list[ResultWithDocument], Field(description="The most relevant first.")]
+
+
+class ResultWithText(CohereResult):
+    """One document's relevance."""
+
+    document: NotRequired[Annotated[str, Field(description="The document's text, with `return_documents`.")]]
+
+
+class InfinityAnswer(_Ranked):
+    """The documents, most relevant first."""
+
+    results: Annotated[list[ResultWithText], Field(description="The most relevant first.")]
+
+
+class RerankRequest(CohereV1Request):
+    """A rerank request as Cohere (version 1), Jina and vLLM take it."""
+
+    raw_scores: bool = Field(
+        False,
+        description="Whether `relevance_score` is a logit: that of a model with one label; of a graded model "
+        "the log-odds of `score`.",
+    )
+    use_activation: bool | None = Field(
+        True, description="vLLM's name for the opposite: false gives logits, as `raw_scores` does."
+    )
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="As in Cohere's version 2: how many tokens of each document to read, in chunks."
+    )
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = Field(
+        None,
+        description="How many tokens of each document to read at most; no more than the window holds. "
+        "-1: what the window holds, as by default.",
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "jina-reranker-v2-base-multilingual",
+                    "query": "angle bracket",
+                    "documents": ["Wood deck screws", "Simpson Strong-Tie 12-Gauge Angle"],
+                    "top_n": 1,
+                    "return_documents": True,
+                },
+                {
+                    "model": "rerank-english-v3.0",
+                    "query": "angle bracket",
+                    "documents": [{"title": "Simpson 12-Gauge Angle", "text": "For decks"}],
+                    "rank_fields": ["title", "text"],
+                    "max_chunks_per_doc": 10,
+                },
+            ]
+        }
+    )
+
+    def how_much(self) -> dict[str, Any]:
+        """Return how much of each document to read."""
+        if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens > 0:
+            return reading(max_tokens=self.truncate_prompt_tokens, window_only=True)
+        return reading(max_tokens=self.max_tokens_per_doc, max_chunks=self.max_chunks_per_doc)
+
+    def answer(self, scored: ScoreResponse) -> dict[str, Any]:
+        """Return the answer that satisfies all these clients."""
+        score = relevance if self.use_activation is not False and not self.raw_scores else raw_score
+        results = by_relevance(scored.results, relevance)[: self.top_n]
+        tokens = scored.usage.tokens
+        return {
+            "id": str(uuid.uuid4()),
+            "object": "rerank",
+            "results": [
+                {"index": r.index, "relevance_score": score(r), **self.returned(r.index)} for r in results
+            ],
+            "meta": meta(scored, "1", "" if self.how_much() else " max_chunks_per_doc reads more of them."),
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "created": int(time.time()),
+            **scored_by(scored),
+        }
+
+
+class InfinityRequest(RerankRequest):
+    """A rerank request as Infinity takes it at its own path."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "mixedbread-ai/mxbai-rerank-xsmall-v1",
+                    "query": "angle bracket",
+                    "documents": ["Wood deck screws", "Simpson Strong-Tie 12-Gauge Angle"],
+                    "return_documents": True,
+                    "raw_scores": True,
+                }
+            ]
+        }
+    )
+
+    def returned(self, index: int) -> dict[str, Any]:
+        """Return the fields that show a result's document; none if it was not asked for."""
+        if not self.return_documents:
+            return {}
+        return {"document": texts([self.documents[index]], self.rank_fields)[0]}

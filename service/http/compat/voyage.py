@@ -1,0 +1,95 @@
+"""Voyage's rerank requests and answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
+
+from service.errors import InvalidRequest
+from service.http.compat.base import CompatRequest, Scored, by_relevance, relevance, scored_by
+from service.http.compat.cohere import CohereResult, TopN
+from service.http.compat.documents import Texts, truncation_warnings
+from service.schemas.requests import Query, ScoreRequest
+from service.schemas.responses import ScoreResponse
+
+
+class VoyageUsage(TypedDict):
+    """How much was scored."""
+
+    total_tokens: Annotated[int, Field(description="Tokens scored, the query counted with each document.")]
+
+
+class VoyageResult(CohereResult):
+    """One document's relevance."""
+
+    document: NotRequired[Annotated[str, Field(description="The text, with `return_documents`.")]]
+
+
+class VoyageAnswer(Scored):
+    """The documents, most relevant first."""
+
+    object: Annotated[Literal["list"], Field(description="What this is.")]
+    data: Annotated[list[VoyageResult], Field(description="The most relevant first.")]
+    usage: VoyageUsage
+    warnings: Annotated[list[str], Field(description="Whether documents were truncated, and which.")]
+
+
+class VoyageRequest(CompatRequest):
+    """Voyage's rerank request, known by its `top_k`."""
+
+    chosen_by = "top_k"
+
+    query: Query = Field(description="What was searched for; not blank.")
+    documents: Texts = Field(min_length=1, description="The texts to rank.")
+    top_k: TopN
+    return_documents: bool | None = Field(
+        None, description="Whether each result brings its document; default: no."
+    )
+    truncation: bool | None = Field(
+        None,
+        description="Whether to truncate documents that do not fit into the model's window, as by default; "
+        "if false, they are an error.",
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "model": "rerank-2.5",
+                    "query": "angle bracket",
+                    "documents": ["Wood deck screws", "Simpson Strong-Tie 12-Gauge Angle"],
+                    "top_k": 1,
+                }
+            ]
+        }
+    )
+
+    def score_request(self) -> ScoreRequest:
+        """Return our request."""
+        return self.scoring(query=self.query, titles=self.documents)
+
+    def answer(self, scored: ScoreResponse) -> VoyageAnswer:
+        """Return Voyage's answer. Raises InvalidRequest if a document was truncated that must not be."""
+        if self.truncation is False:
+            for result in scored.results:
+                if result.truncated:
+                    raise InvalidRequest(
+                        "is longer than the model's window, and truncation is false",
+                        param=f"documents[{result.index}]",
+                    )
+        results = by_relevance(scored.results, relevance)[: self.top_k]
+        return {
+            "object": "list",
+            "data": [
+                {"index": r.index, "relevance_score": r.score, **self._returned(r.index)}  # type: ignore[typeddict-item]
+                for r in results
+            ],
+            "usage": {"total_tokens": scored.usage.tokens},
+            "warnings": truncation_warnings(scored),
+            **scored_by(scored),
+        }
+
+    def _returned(self, index: int) -> dict[str, Any]:
+        return {"document": self.documents[index]} if self.return_documents else {}
