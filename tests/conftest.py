@@ -1,15 +1,30 @@
-"""Fixtures that more than one test package needs: small random checkpoints in the Hugging Face layout."""
+"""Fixtures that more than one test package needs: a small random checkpoint, and a service that runs it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.checkpoints import write_checkpoint
+from tests.service.running import Server
 
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A graded checkpoint with random weights: 3 layers x 4 heads x 32, five grades, 64 positions."""
     return write_checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running `headroom serve` with a tiny random model. Tests leave it able to serve."""
+    server = Server(tmp_path_factory.mktemp("server"), tiny_checkpoint)
+    try:
+        line = server.wait_until_ready()
+        assert line == f"headroom is ready at {server.url}", server.stderr
+        yield server
+        assert server.stop() == 0
+    finally:
+        server.kill()

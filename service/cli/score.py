@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXPECTED = "a query, a tab and a title"
 
-CHUNK = 1024
+PORTION = 1024
 """Number of pairs read from standard input before they are scored."""
 
 
@@ -33,6 +33,13 @@ def command(
     config: Annotated[Path | None, typer.Option(help="Config file that declares variants and masks.")] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    overflow: Annotated[
+        Literal["truncate", "chunks"],
+        typer.Option(
+            help="What becomes of a title longer than the model's window: score its beginning, or all of "
+            "it in overlapping chunks, of which the best one counts."
+        ),
+    ] = "truncate",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per pair.")] = False,
 ) -> None:
     """Score how relevant each title is to the query. Prints one line per title, in the order given.
@@ -50,9 +57,9 @@ def command(
         print(f"headroom: type lines of {EXPECTED}; end with Ctrl-D", file=sys.stderr)
     pairs = read_pairs(sys.stdin.buffer) if from_stdin else iter([(query, title) for title in titles or ()])
     clf, head_mask = resolve(model, config, variant, mask, device, dtype)
-    while chunk := list(islice(pairs, CHUNK)):
-        scores = clf.score(chunk, head_mask)
-        for line in lines(clf, chunk, scores, as_json=as_json, with_query=from_stdin):
+    while portion := list(islice(pairs, PORTION)):
+        scores = clf.score(portion, head_mask, overflow=overflow)
+        for line in lines(clf, portion, scores, as_json=as_json, with_query=from_stdin):
             print(line)
 
 
@@ -160,6 +167,8 @@ def lines(
                     "expected_grade": scores.expected_grade[i],
                     "probabilities": scores.probabilities[i],
                 }
+            if scores.chunks is not None:
+                row["chunk"] = scores.chunks[i]
             yield orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY).decode()
         else:
             columns = [f"{scores.score[i]:.4f}", label or "", *([query] if with_query else []), title]

@@ -20,6 +20,7 @@ def _result(index: int, probabilities: list[float], expected_grade: float, token
         "tokens": tokens,
         "unknown_tokens": 0,
         "truncated": False,
+        "chunk": None,
     }
 
 

@@ -25,6 +25,7 @@ from service.errors import (
 )
 from service.http.examples import ANSWERS
 from service.http.middleware import is_open
+from service.schemas.requests import PairsRequest
 from service.schemas.responses import Error
 from service.settings import Settings
 
@@ -85,6 +86,11 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """Write this server's limits and keys into FastAPI's document; a second time changes nothing."""
     schemas = document["components"]["schemas"]
     for name in ("ScoreRequest", "CompareRequest"):
+        overflow = schemas[name]["properties"]["overflow"]
+        overflow["description"] = (
+            f"{PairsRequest.model_fields['overflow'].description} "
+            f"A request may have {settings.max_compare_rows} rows, chunks included."
+        )
         for field in ("titles", "pairs"):
             _of_type(schemas[name]["properties"][field], "array")["maxItems"] = settings.max_pairs
     for field in ("masks", "variants"):

@@ -182,6 +182,11 @@ class ScoreRequest(PairsRequest):
                     "head_mask": "2.3,7.*",
                 },
                 {"pairs": [["angle bracket", "Simpson Strong-Tie 12-Gauge Angle"]], "deadline_ms": 200},
+                {
+                    "query": "angle bracket",
+                    "titles": ["Wood deck screws, 100 in a pack. " * 16 + "Steel angle bracket."],
+                    "overflow": "chunks",
+                },
             ],
         }
     )

@@ -112,7 +112,7 @@ def score_results(choice: Choice, encoded: Encoded, outcomes: Sequence[Outcome])
     labels = choice.variant.classifier.grades
     chunks: Iterable[Chunk | None] = repeat(None)
     if encoded.counts is not None:
-        best = best_rows([row.score for row in outcomes if isinstance(row, RowScore)], encoded.counts)
+        best = best_rows([float(row.score) for row in outcomes if isinstance(row, RowScore)], encoded.counts)
         outcomes = [outcomes[row] for row in best]
         chunks = map(_chunk, encoded.pairs, best, accumulate(encoded.counts, initial=0))
     results = []

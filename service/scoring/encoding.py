@@ -28,7 +28,7 @@ class Encoded(NamedTuple):
     counts: how many rows each pair has; None: one.
     """
 
-    pairs: Sequence[EncodedPair] | Sequence[ChunkedPair]
+    pairs: Sequence[EncodedPair | ChunkedPair]
     rows: Sequence[EncodedPair]
     counts: Sequence[int] | None = None
 

@@ -41,6 +41,20 @@ def test_its_proven_masks_come_with_it(clf: Classifier) -> None:
     }
 
 
+def test_relevant_words_at_the_end_of_a_long_title_count_in_chunks(clf: Classifier) -> None:
+    others = "Wood deck screws, exterior grade, 100 in a pack. " * 20
+    pairs = [("angle bracket", others + "Steel angle bracket."), ("angle bracket", others)]
+    beginning = clf.score(pairs).score
+    scores = clf.score(pairs, overflow="chunks")
+
+    assert beginning[0] == pytest.approx(beginning[1], abs=1e-5)
+    assert scores.score[0] > scores.score[1] + 0.1
+    assert scores.chunks is not None
+    chunk = scores.chunks[0]
+    assert chunk is not None
+    assert (chunk.index, chunk.end) == (chunk.chunks - 1, len(pairs[0][1]))
+
+
 def test_transformers_gives_the_same_logits(clf: Classifier, sample: list[LabelledPair]) -> None:
     pairs = [(pair.query, pair.title) for pair in sample[:64]]
     model = BertForSequenceClassification.from_pretrained(DEFAULT, dtype=torch.float32).eval()

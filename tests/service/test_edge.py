@@ -131,6 +131,12 @@ async def test_what_serve_says_itself_gets_the_error_shape(made: int, status: in
     assert (b"retry-after" in headers) == (status in (429, 503))
 
 
+async def test_what_serve_says_itself_has_the_shape_of_its_path() -> None:
+    _, _, body = await ask(answering(503, PLAIN), path="/v2/rerank")
+    assert body["message"] == body["detail"] == body["error"]["message"]
+    assert list((await ask(answering(503, PLAIN), path="/v1/score"))[2]) == ["error"]
+
+
 async def test_what_the_application_says_passes_untouched() -> None:
     headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1"), (b"X-Request-ID", b"1")]
     status, got, body = await ask(answering(404, headers, b'{"error":1}'))

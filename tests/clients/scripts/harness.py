@@ -1,4 +1,7 @@
-"""What the scripts share; it runs in the clients' environments, so it needs the standard library only."""
+"""What the scripts share; it runs in the clients' environments, so it needs the standard library only.
+
+A script passes each of its clients to `exercise`, and ends with `finish`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,21 @@ from typing import Any
 
 ARGUMENTS: dict[str, Any] = json.loads(os.environ["ARGUMENTS"])
 """What the test passed to `environments.run`."""
+URL: str = ARGUMENTS["url"]
+LOCKED: str = ARGUMENTS["locked"]
+"""A service that takes the key KEY only, and whose queue is full nearly all the time."""
+KEY: str = ARGUMENTS["key"]
+QUERY: str = ARGUMENTS["query"]
+DOCUMENTS: list[str] = ARGUMENTS["documents"]
+
+PATIENCE_S = 60
 
 OUTCOMES: dict[str, dict[str, Any]] = {}
 """What each client did, by client and case."""
+
+Rank = Callable[[str, str, str, int], Any]
+"""Ranks DOCUMENTS for QUERY with a client. Takes the service's URL, the API key, the model and how many
+results are wanted; returns [index, score, text of the document or None] for each, as the client gave them."""
 
 
 def attempt(client: str, case: str, call: Callable[[], Any]) -> dict[str, Any]:
@@ -25,11 +40,17 @@ def attempt(client: str, case: str, call: Callable[[], Any]) -> dict[str, Any]:
     return outcome
 
 
-def attempt_until_raised(client: str, case: str, call: Callable[[], Any], patience_s: float = 60) -> None:
-    """As `attempt`, again and again until the call raises: a queue is not full at every moment."""
-    deadline = time.monotonic() + patience_s
-    while "raised" not in attempt(client, case, call) and time.monotonic() < deadline:
-        pass
+def exercise(client: str, rank: Rank) -> None:
+    """Use a client in the ways that every client must allow."""
+    attempt(client, "top", lambda: rank(URL, "no-key", "rerank-v3.5", 3))
+    attempt(client, "all", lambda: rank(URL, "no-key", "rerank-v3.5", len(DOCUMENTS) + 7))
+    attempt(client, "variant", lambda: rank(URL, "no-key", "rerank-v3.5@masked", 3))
+    attempt(client, "bad_request", lambda: rank(URL, "no-key", "rerank-v3.5@nobody", 3))
+    attempt(client, "unknown_key", lambda: rank(LOCKED, "wrong", "rerank-v3.5", 3))
+    deadline = time.monotonic() + PATIENCE_S  # the queue is not full at every moment
+    while time.monotonic() < deadline:
+        if "raised" in attempt(client, "full_queue", lambda: rank(LOCKED, KEY, "rerank-v3.5", 3)):
+            break
 
 
 def finish() -> None:

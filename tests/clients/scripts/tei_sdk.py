@@ -16,7 +16,12 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 
 def by_litellm(url: str, key: str, model: str, top_n: int) -> Any:
     query = " " if model.endswith("@nobody") else QUERY  # it sends no model
-    options: dict[str, Any] = {"query": query, "documents": DOCUMENTS, "top_n": top_n, "return_documents": True}
+    options: dict[str, Any] = {
+        "query": query,
+        "documents": DOCUMENTS,
+        "top_n": top_n,
+        "return_documents": True,
+    }
     answer = litellm.rerank(model=f"huggingface/{model}", api_base=url, api_key=key, **options)
     return [
         [result["index"], result["relevance_score"], result["document"]["text"]] for result in answer.results
@@ -73,14 +78,18 @@ def triton() -> None:
     client = InferenceServerClient(URL.removeprefix("http://"))
     as_json = [InferRequestedOutput(name, binary_data=False) for name in ("grade", "score")]
     attempt("triton", "server", lambda: [client.is_server_live(), client.is_server_ready()])
-    attempt("triton", "models", lambda: [client.is_model_ready(name) for name in ("full", "masked", "nobody")])
+    attempt(
+        "triton", "models", lambda: [client.is_model_ready(name) for name in ("full", "masked", "nobody")]
+    )
     attempt("triton", "metadata", lambda: client.get_model_metadata("full", "1"))
     attempt("triton", "binary", lambda: infer(URL, "no-key", "full"))
     attempt("triton", "json", lambda: infer(URL, "no-key", "full", binary=False, outputs=as_json))
     attempt("triton", "variant", lambda: infer(URL, "no-key", "masked", model_version="1"))
     attempt("triton", "mask", lambda: infer(URL, "no-key", "full", parameters={"head_mask": "2.*"}))
     attempt("triton", "late", lambda: infer(URL, "no-key", "full", timeout=1))
-    attempt("triton", "bad_request", lambda: infer(URL, "no-key", "full", outputs=[InferRequestedOutput("x")]))
+    attempt(
+        "triton", "bad_request", lambda: infer(URL, "no-key", "full", outputs=[InferRequestedOutput("x")])
+    )
     attempt("triton", "unknown_key", lambda: infer(LOCKED, "wrong", "full"))
     until_raised("triton", lambda: infer(LOCKED, KEY, "full"))
 

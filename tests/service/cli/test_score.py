@@ -42,6 +42,27 @@ def test_a_mask_and_json(run: Run, options: list[str], tiny_checkpoint: Path) ->
     assert [row["title"] for row in rows] == TITLES
 
 
+def test_a_long_title_in_chunks(run: Run, options: list[str], tiny_checkpoint: Path) -> None:
+    title = "steel wood lamp " * 40
+    output = run("score", QUERY, title, TITLES[0], *options, "--overflow", "chunks", "--json")
+
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    expected = clf.score([(QUERY, title), (QUERY, TITLES[0])], overflow="chunks")
+    assert expected.chunks is not None
+    rows = [orjson.loads(line) for line in output.out.splitlines()]
+    np.testing.assert_allclose([row["score"] for row in rows], expected.score, atol=1e-5)
+    chunk = expected.chunks[0]
+    assert chunk is not None
+    assert rows[0]["chunk"] == {
+        "index": chunk.index,
+        "chunks": chunk.chunks,
+        "start": chunk.start,
+        "end": chunk.end,
+    }
+    assert rows[1]["chunk"] is None
+    assert "chunk" not in orjson.loads(run("score", QUERY, title, *options, "--json").out)
+
+
 def test_pairs_from_standard_input(run: Run, options: list[str]) -> None:
     lines = "".join(f"{QUERY}\t{title}\n" for title in TITLES)
 
@@ -108,6 +129,7 @@ def test_a_variant_of_a_config_file(run: Run, options: list[str], tmp_path: Path
         (["score", "a", "b", "--mask", "9.9"], 1, "layer 9 does not exist"),
         (["score", "a", "b", "--model", "/no/such"], 1, "/no/such does not exist"),
         (["score", "a", "b", "--dtype", "int3"], 1, "dtype 'int3'"),
+        (["score", "a", "b", "--overflow", "split"], 2, "'truncate', 'chunks'"),
     ],
 )
 def test_wrong_use_is_one_line_and_a_status(

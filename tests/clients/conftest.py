@@ -1,0 +1,89 @@
+"""The services that other people's clients are driven against, and what the clients did there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.clients import environments
+from tests.service.running import Server
+
+QUERY = "steel angle bracket"
+DOCUMENTS = [
+    "wood deck screws",
+    "simpson strong-tie 12-gauge angle",
+    "steel angle bracket for decks",
+    "kitchen lamp",
+    "usb charger cable",
+    "wood deck screws",  # scores as the first: ties keep the request's order
+]
+KEY = "s3cr3t"
+
+Outcomes = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def locked(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A service that takes one API key, and no request while another one waits."""
+    limits = {"api_keys": [KEY], "max_queue_tokens": 1, "max_batch_tokens": 64}
+    server = Server(tmp_path_factory.mktemp("locked"), tiny_checkpoint, **limits)
+    try:
+        assert server.wait_until_ready(), server.stderr
+        yield server
+        assert server.stop() == 0
+    finally:
+        server.kill()
+
+
+@contextmanager
+def a_full_queue(server: Server) -> Iterator[None]:
+    """Keep the queue full, but for moments between two long requests."""
+    done = threading.Event()
+    long = {"query": QUERY, "titles": [" ".join(DOCUMENTS * 2)] * 1000}
+
+    def fill() -> None:
+        with httpx.Client(headers={"authorization": f"Bearer {KEY}"}, timeout=60) as session:
+            while not done.is_set():
+                session.post(f"{server.url}/v1/score", json=long)
+
+    threads = [threading.Thread(target=fill) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def _outcomes(name: str, server: Server, locked: Server) -> Outcomes:
+    environments.python(name)  # before the queue fills
+    with a_full_queue(locked):
+        return environments.run(
+            name,
+            f"{name}.py",
+            url=server.url,
+            locked=locked.url,
+            key=KEY,
+            query=QUERY,
+            documents=DOCUMENTS,
+        )
+
+
+@pytest.fixture(scope="session")
+def sdk(server: Server, locked: Server) -> Outcomes:
+    """What the clients of `scripts/sdk.py` did."""
+    return _outcomes("sdk", server, locked)
+
+
+@pytest.fixture(scope="session")
+def frameworks(server: Server, locked: Server) -> Outcomes:
+    """What the clients of `scripts/frameworks.py` did."""
+    return _outcomes("frameworks", server, locked)

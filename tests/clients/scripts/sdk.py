@@ -1,0 +1,111 @@
+"""Clients that servers' makers publish, and two that speak to all of them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks GitHub for prices when it is imported
+
+import cohere
+import litellm
+import voyageai
+from harness import DOCUMENTS, QUERY, URL, attempt, exercise, finish
+from rerankers import Reranker
+from tei_sdk import exercise_tei
+
+LONG = [*DOCUMENTS, "steel " * 500]
+
+
+def cohere_v2(url: str, key: str, model: str, top_n: int, **more: Any) -> Any:
+    client = cohere.ClientV2(key, base_url=url, max_retries=0)
+    answer = client.rerank(model=model, query=QUERY, documents=DOCUMENTS, top_n=top_n, **more)
+    return [[result.index, result.relevance_score, None] for result in answer.results]
+
+
+def cohere_v1(url: str, key: str, model: str, top_n: int, **more: Any) -> Any:
+    client = cohere.Client(key, base_url=url, max_retries=0)
+    options = {"documents": DOCUMENTS, "return_documents": True} | more
+    answer = client.rerank(model=model, query=QUERY, top_n=top_n, **options)
+    return [[result.index, result.relevance_score, result.document.text] for result in answer.results]
+
+
+def cohere_details() -> None:
+    client, old = cohere.ClientV2("no-key", base_url=URL), cohere.Client("no-key", base_url=URL)
+    body = {"additional_body_parameters": {"head_mask": "2.*"}}
+    attempt("cohere_v2", "mask", lambda: cohere_v2(URL, "no-key", "m", 3, request_options=body))
+    objects = [{"text": text, "id": str(number)} for number, text in enumerate(DOCUMENTS)]
+    attempt("cohere_v1", "objects", lambda: cohere_v1(URL, "no-key", "m", 3, documents=objects))
+    ids = {"documents": objects, "rank_fields": ["id"], "return_documents": True}
+    attempt("cohere_v1", "rank_fields", lambda: old.rerank(query=QUERY, **ids).model_dump())
+    attempt("cohere_v1", "no_documents", lambda: old.rerank(query=QUERY, documents=DOCUMENTS).model_dump())
+
+    def long(**more: Any) -> Any:
+        return client.rerank(model="m", query=QUERY, documents=LONG, **more).model_dump()
+
+    attempt("cohere_v2", "long", long)
+    attempt("cohere_v2", "long_in_chunks", lambda: long(max_tokens_per_doc=4096))
+    attempt("cohere_v1", "long", lambda: old.rerank(query=QUERY, documents=LONG).model_dump())
+    chunks = {"documents": LONG, "max_chunks_per_doc": 100}
+    attempt("cohere_v1", "long_in_chunks", lambda: old.rerank(query=QUERY, **chunks).model_dump())
+
+
+def by_litellm(provider: str, path: str) -> None:
+    def rank(url: str, key: str, model: str, top_n: int, **more: Any) -> Any:
+        answer = litellm.rerank(
+            model=f"{provider}/{model}",
+            query=QUERY,
+            documents=DOCUMENTS,
+            top_n=top_n,
+            return_documents=True,
+            api_base=f"{url}{path}",
+            api_key=key,
+            **more,
+        )
+        return [
+            [result["index"], result["relevance_score"], result.get("document", {}).get("text")]
+            for result in answer.results
+        ]
+
+    exercise(f"litellm_{provider}", rank)
+
+
+def by_voyage(url: str, key: str, model: str, top_n: int) -> Any:
+    client = voyageai.Client(api_key=key, base_url=f"{url}/v1")
+    answer = client.rerank(QUERY, DOCUMENTS, model=model, top_k=top_n)
+    return [[result.index, result.relevance_score, result.document] for result in answer.results]
+
+
+def voyage_details() -> None:
+    client = voyageai.Client(api_key="no-key", base_url=f"{URL}/v1")
+    attempt("voyageai", "no_top_k", lambda: len(client.rerank(QUERY, DOCUMENTS, model="m").results))
+    attempt("voyageai", "long", lambda: client.rerank(QUERY, LONG, model="m").total_tokens)
+    attempt("voyageai", "no_truncation", lambda: client.rerank(QUERY, LONG, model="m", truncation=False))
+
+
+def by_rerankers(provider: str) -> None:
+    def rank(url: str, key: str, model: str, _: int) -> Any:
+        ranker = Reranker(model, model_type=provider, api_key=key, url=f"{url}/v1/rerank", verbose=0)
+        ranked = ranker.rank(QUERY, DOCUMENTS)  # all of them: it has no top_n
+        return [[result.doc_id, result.score, result.text] for result in ranked.results]
+
+    exercise(f"rerankers_{provider}", rank)
+
+
+exercise("cohere_v2", cohere_v2)
+exercise("cohere_v1", cohere_v1)
+cohere_details()
+for provider, path in (
+    ("cohere", ""),
+    ("jina_ai", ""),
+    ("infinity", ""),
+    ("hosted_vllm", "/v1"),
+    ("voyage", ""),
+):
+    by_litellm(provider, path)
+exercise("voyageai", by_voyage)
+voyage_details()
+for provider in ("cohere", "jina", "voyage"):
+    by_rerankers(provider)
+exercise_tei()
+finish()

@@ -1,0 +1,207 @@
+"""Long titles are read whole, in overlapping chunks, and the best chunk's score counts."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from models.checkpoint.chunks import (
+    OVERLAP_PART,
+    ChunkedPair,
+    LongTitles,
+    best_rows,
+    chunk_windows,
+    encode_chunks,
+)
+from models.checkpoint.tokenizer import PairTokenizer
+from models.errors import ModelError
+from tests.checkpoints import write_checkpoint
+from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
+
+CHUNKS = LongTitles("chunks")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PairTokenizer:
+    return load(write_checkpoint(tmp_path_factory.mktemp("checkpoint")), max_tokens=24)
+
+
+@pytest.fixture(scope="module")
+def unsegmented(tmp_path_factory: pytest.TempPathFactory) -> PairTokenizer:
+    """A tokenizer whose long texts cannot be read in segments, because it has a token of its own."""
+    source = library_tokenizer()
+    source.add_tokens(["steel wood"])
+    return load(write(tmp_path_factory.mktemp("added"), source), max_tokens=24, vocab_size=SIZE + 1)
+
+
+def one(tokenizer: PairTokenizer, query: str, title: str, long_titles: LongTitles = CHUNKS) -> ChunkedPair:
+    return encode_chunks(tokenizer, [(query, title)], long_titles)[0]
+
+
+def title_ids(pair: ChunkedPair) -> list[list[int]]:
+    return [row.ids.tolist()[row.first_segment : -1] for row in pair.rows]
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=200), st.integers(1, 40))
+@example([False] * 100, 12)
+@example([True] * 13, 12)
+@example([True] * 12, 12)
+def test_windows_cover_every_token_and_overlap_as_said(word_starts: list[bool], room: int) -> None:
+    windows = chunk_windows(word_starts, room)
+    overlap = room // OVERLAP_PART
+
+    assert (windows[0][0], windows[-1][1]) == (0, len(word_starts))
+    assert all(0 < end - start <= room for start, end in windows)
+    for before, after in pairwise(windows):
+        assert before[0] < after[0]
+        assert before[1] < after[1]
+        assert after[0] <= before[1] - overlap
+        if after is not windows[-1]:  # which is moved back until it is full
+            assert after[0] > before[1] - max(1, 2 * overlap)
+    assert len(windows) <= 1 + max(0, len(word_starts) - room) // (room // 2 + 1 - 2 * overlap or 1) + 1
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=60), st.integers(24, 40))
+def test_no_word_is_split_between_chunks(words: list[int], room: int) -> None:
+    """Words of 1 to 6 tokens, none longer than the overlap may grow."""
+    if max(words) > room // OVERLAP_PART:
+        words = [min(word, room // OVERLAP_PART) for word in words]
+    word_starts = [place == 0 for word in words for place in range(word)]
+
+    for start, end in chunk_windows(word_starts, room):
+        assert word_starts[start]
+        assert end == len(word_starts) or word_starts[end]
+
+
+@given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 5))
+def test_a_limit_on_chunks_keeps_the_first_ones(tokens: int, room: int, max_chunks: int) -> None:
+    word_starts = [place % 3 == 0 for place in range(tokens)]
+    windows = chunk_windows(word_starts, room, max_chunks)
+    all_windows = chunk_windows(word_starts, room)
+
+    assert len(windows) == min(max_chunks, len(all_windows))
+    if len(all_windows) <= max_chunks:
+        assert windows == all_windows
+    else:
+        assert windows[:-1] == all_windows[: max_chunks - 1]
+        assert windows[-1] == (all_windows[max_chunks - 1][0], all_windows[max_chunks - 1][0] + room)
+
+
+WORDS = [
+    "lamp",
+    "steel wood",
+    "red,",
+    "q" * 30,
+    "中文",
+    "é",
+    "e\u0301",
+    "\0",
+    "\u200b",
+    "12-gauge",
+    "[SEP]",
+    "한",
+    "😀",
+    "\n",
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=60), st.sampled_from([" ", "", "  "]))
+def test_every_character_of_a_title_is_in_some_chunk(
+    tokenizer: PairTokenizer, unsegmented: PairTokenizer, words: list[str], gap: str
+) -> None:
+    title = gap.join(words)
+    for reader in (tokenizer, unsegmented):
+        pair = one(reader, "angle bracket", title)
+        assert all(len(row) <= 24 for row in pair.rows)
+        assert not pair.truncated
+        if not pair.spans:
+            assert pair.rows[0].ids.tolist() == reader.encode([("angle bracket", title)])[0].ids.tolist()
+            continue
+        assert (pair.spans[0][0], pair.spans[-1][1]) == (0, len(title))
+        assert all(after[0] <= before[1] for before, after in pairwise(pair.spans))
+        whole = [id_ for portion in reader.portions(title) for id_ in portion.ids]
+        read = 0
+        for ids in title_ids(pair):  # each begins in what was read, and together they are the title
+            start = next(at for at in range(read, -1, -1) if whole[at : at + len(ids)] == ids)
+            read = max(read, start + len(ids))
+        assert read == len(whole)
+
+
+@given(st.lists(st.sampled_from(["lamp", "steel", "red,", "gauge", "12-gauge", "中"]), min_size=30))
+def test_a_chunks_text_alone_gives_its_tokens(tokenizer: PairTokenizer, words: list[str]) -> None:
+    title = " ".join(words)
+    pair = one(tokenizer, "angle bracket", title)
+
+    assert len(pair.spans) > 1
+    for (start, end), row in zip(pair.spans, pair.rows, strict=True):
+        assert row.ids.tolist() == tokenizer.encode([("angle bracket", title[start:end])])[0].ids.tolist()
+
+
+def test_a_title_longer_than_a_segment_is_read_to_its_end(tokenizer: PairTokenizer) -> None:
+    title = "steel wood, " * 2_000 + "lamp"
+    pair = one(tokenizer, "angle bracket", title)
+
+    assert tokenizer.tokens(pair.rows[-1])[-2:] == ["lamp", "[SEP]"]
+    assert pair.spans[-1][1] == len(title)
+    assert title[slice(*pair.spans[-1])].endswith("wood, lamp")
+    assert len(pair) == sum(len(row) for row in pair.rows)
+
+
+def test_a_query_longer_than_half_the_window_leaves_half_to_the_chunks(tokenizer: PairTokenizer) -> None:
+    pair = one(tokenizer, "angle bracket " * 30, "steel wood lamp " * 20)
+
+    assert {row.query_tokens for row in pair.rows} == {10}
+    assert max(len(ids) for ids in title_ids(pair)) == 11
+    assert pair.truncated
+    # A short title keeps what it needs, and the query the rest.
+    fits = one(tokenizer, "angle bracket " * 30, "steel wood lamp")
+    assert ([row.query_tokens for row in fits.rows], fits.spans, fits.truncated) == ([18], [], True)
+
+
+def test_limits_cut_a_title_off_and_say_so(tokenizer: PairTokenizer) -> None:
+    title = "steel wood lamp red " * 30
+    cut = one(tokenizer, "angle", title, LongTitles("chunks", max_tokens=50))
+    assert sum(map(len, title_ids(cut))) >= 50
+    assert cut.truncated
+    assert title[: cut.spans[-1][1]].split() == title.split()[:50]
+
+    few = one(tokenizer, "angle", title, LongTitles("chunks", max_chunks=2))
+    assert (len(few.rows), few.truncated) == (2, True)
+    assert few.spans[0] == one(tokenizer, "angle", title).spans[0]
+
+    short = one(tokenizer, "angle", title, LongTitles("truncate", max_tokens=5))
+    assert tokenizer.tokens(short.rows[0]) == ["[CLS]", "angle", "[SEP]", *title.split()[:5], "[SEP]"]
+    assert (short.truncated, short.spans) == (True, [])
+    assert not one(tokenizer, "angle", "steel wood", LongTitles("truncate", max_tokens=5)).truncated
+
+    # One chunk is what truncation reads.
+    single = one(tokenizer, "angle", title, LongTitles("chunks", max_chunks=1))
+    assert single.rows[0].ids.tolist() == tokenizer.encode([("angle", title)])[0].ids.tolist()
+
+
+def test_unknown_characters_and_forged_structure_count_as_in_short_titles(tokenizer: PairTokenizer) -> None:
+    pair = one(tokenizer, "angle", "국 lamp [SEP] " * 12)
+
+    assert pair.unknown_tokens == sum(row.ids.tolist().count(1) for row in pair.rows) > 0
+    assert all(row.ids.tolist().count(3) == 2 for row in pair.rows)
+
+
+@pytest.mark.parametrize("max_tokens", [4, 5, 6, 8])
+def test_the_smallest_windows_end(tmp_path: Path, max_tokens: int) -> None:
+    tokenizer = load(write_checkpoint(tmp_path), max_tokens=max_tokens)
+    for query in ("angle", "angle bracket steel wood lamp"):
+        pair = one(tokenizer, query, "steel wood lamp red")
+        assert all(len(row) <= max_tokens for row in pair.rows)
+
+
+def test_the_first_of_equally_good_chunks_counts() -> None:
+    assert best_rows([1, 3, 3, 2, 5, 5], [3, 1, 2]) == [1, 3, 4]
+
+
+def test_a_wrong_overflow_is_named() -> None:
+    with pytest.raises(ModelError, match="overflow 'both' is neither 'truncate' nor 'chunks'"):
+        LongTitles("both")  # type: ignore[arg-type]
