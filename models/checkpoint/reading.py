@@ -8,9 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer, kept_tokens
-from models.checkpoint.tokenizer_files import SPECIAL_TOKENS
-
-_SPECIAL_ALONE = 2  # [CLS] text [SEP]
 
 
 class OtherReading(PairTokenizer):
@@ -18,8 +15,8 @@ class OtherReading(PairTokenizer):
 
     keep_end: of texts that do not fit into the window together, keep the ends; `longest_first`, as of the
     beginnings.
-    alone: the pairs, by their place in `join`, whose title is empty and whose query is encoded by itself, as
-    [CLS] query [SEP].
+    alone: the pairs, by their place in `join`, whose title is empty and whose query is encoded by itself: as
+    [CLS] query [SEP], or whatever tokens begin and end the model's pairs.
 
     It reads each text to its end and caches none.
     """
@@ -29,6 +26,8 @@ class OtherReading(PairTokenizer):
         self._window = self._budget
         self._budget = sys.maxsize
         self._cache = type(self._cache)(0)
+        nothing = EncodedText(b"", 0, 0)
+        self._special_tokens = len(super().join([("", "")], {"": nothing})[0])
         self._keep_end = keep_end
         self._alone = alone
 
@@ -38,13 +37,13 @@ class OtherReading(PairTokenizer):
         for place, (query_text, title_text) in enumerate(pairs):
             query, title = texts[query_text], texts[title_text]
             if place in self._alone:
-                kept = min(query.tokens, self._window + SPECIAL_TOKENS - _SPECIAL_ALONE), 0
+                kept = min(query.tokens, self._window + self._special_tokens - 2), 0
             else:
                 kept = kept_tokens(query.tokens, title.tokens, self._window)
             parts = {"query": self._part(query, kept[0]), "title": self._part(title, kept[1])}
             pair = super().join([("query", "title")], parts)[0]
             if place in self._alone:
-                pair.ids = pair.ids[: kept[0] + _SPECIAL_ALONE]
+                pair.ids = np.concatenate((pair.ids[: 1 + kept[0]], pair.ids[-1:]))
             pair.truncated = sum(kept) < query.tokens + title.tokens
             encoded.append(pair)
         return encoded
