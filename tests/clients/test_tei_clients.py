@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 # For each client: what it raises for a bad request, an unknown key and a full queue.
 Raised = tuple[str, str, str]
-LITELLM: Raised = ("UnprocessableEntityError", "AuthenticationError", "RateLimitError")
+LITELLM: Raised = ("APIError", "AuthenticationError", "RateLimitError")
 RANKERS: dict[str, tuple[str, Raised]] = {
     "litellm_huggingface": ("sdk", LITELLM),
     "rerankers_tei": ("sdk", ("TypeError",) * 3),

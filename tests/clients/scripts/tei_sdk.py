@@ -42,7 +42,7 @@ def until_raised(client: str, call: Callable[[], Any]) -> None:
 
 
 def hugging_face() -> None:
-    client = InferenceClient(model=URL, token="no-key")
+    client = InferenceClient(provider="hf-inference", model=URL, token="no-key")
     attempt("huggingface_hub", "healthy", client.health_check)
     attempt("huggingface_hub", "info", client.get_endpoint_info)
 
@@ -50,10 +50,10 @@ def hugging_face() -> None:
         best: Any = client.text_classification(text)  # of TEI's list of labels it returns the first
         return [best.label, best.score]
 
-    locked = InferenceClient(model=LOCKED, token=KEY)
+    locked = InferenceClient(provider="hf-inference", model=LOCKED, token=KEY)
     attempt("huggingface_hub", "classify", lambda: classify(QUERY))
     attempt("huggingface_hub", "bad_request", lambda: classify(" "))
-    stranger = InferenceClient(model=LOCKED, token="wrong")
+    stranger = InferenceClient(provider="hf-inference", model=LOCKED, token="wrong")
     attempt("huggingface_hub", "unknown_key", lambda: classify(QUERY, stranger))
     until_raised("huggingface_hub", lambda: classify(QUERY, locked))
 
