@@ -52,14 +52,12 @@ _TEI = {429: "Overloaded", 503: "Unhealthy", 504: "Overloaded"}
 def tei(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
     """`{"error", "error_type"}`, with the types and statuses of text-embeddings-inference 1.9.
 
-    It answers an empty batch with 400, and a failed inference with 424.
+    It answers a failed inference with 424.
     """
-    status = answer.status
-    if isinstance(error, EmptyRequest):
-        return ErrorResponse(400, {"error": error.message, "error_type": "Empty"}, answer.headers)
-    if isinstance(error, InferenceFailed):
-        status = 424
+    status = 424 if isinstance(error, InferenceFailed) else answer.status
     kind = _TEI.get(status, "Validation" if status < 424 else "Backend")
+    if isinstance(error, EmptyRequest):
+        kind = "Empty"
     return ErrorResponse(status, {"error": error.message, "error_type": kind}, answer.headers)
 
 
@@ -77,8 +75,10 @@ _BY_PATH: tuple[tuple[re.Pattern[str], ErrorShape], ...] = (
 )
 
 
-def shape_of(path: str) -> ErrorShape:
+def shape_of(path: str, method: str) -> ErrorShape:
     """Return the shape of errors under a path."""
+    if path == "/" and method != "POST":  # our page
+        return ours
     return next((shape for pattern, shape in _BY_PATH if pattern.fullmatch(path)), ours)
 
 
@@ -89,6 +89,6 @@ def use(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
 
 def shaped(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
     """Return the HTTP answer for any exception of a request, in the shape that its client reads."""
-    shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"])
+    shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"], scope.get("method", "GET"))
     answer: ErrorResponse = shape(as_service_error(error), to_response(error))
     return answer

@@ -66,8 +66,8 @@ class InternalError(ServiceError):
     """A defect of ours. The cause goes to the log, never to the caller."""
 
 
-class InferenceFailed(InternalError):
-    """The network gave no finite score."""
+class InferenceFailed(ServiceError):
+    """The network gave no finite score; for callers of ours a defect like any other."""
 
     default = "The model gave no finite score for this pair."
 
@@ -98,8 +98,12 @@ class InvalidRequest(ServiceError):
         super().__init__(message if param is None else f"{param}: {message}", param=param)
 
 
-class EmptyRequest(InvalidRequest):
-    """A list that must hold something is empty."""
+class EmptyRequest(ServiceError):
+    """A list of texts is empty, in the one shape that tells this from other wrong content."""
+
+    status = 400
+    type = "empty_request"
+    default = "There are no texts to score."
 
 
 class Unauthorized(ServiceError):

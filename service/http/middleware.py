@@ -77,7 +77,7 @@ class RequestMiddleware:
         known = as_service_error(error)
         if known.shed is not None:
             self.metrics.shed(known.shed)
-        if isinstance(known, InternalError):
+        if known.status == InternalError.status:
             logger.error("request %s failed", request_id, exc_info=error)
 
 

@@ -118,7 +118,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     _drop_fastapis_errors(document)
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            _show_answers(path, operation)
+            _show_answers(path, method.upper(), operation)
             if is_open(method.upper(), path):
                 operation["security"] = []
             elif settings.api_keys:
@@ -138,7 +138,7 @@ def _drop_fastapis_errors(document: dict[str, Any]) -> None:
                 del operation["responses"]["422"]
 
 
-def _show_answers(path: str, operation: dict[str, Any]) -> None:
+def _show_answers(path: str, method: str, operation: dict[str, Any]) -> None:
     """Add an example to each answer. (FastAPI, given them with the routes, would drop their nulls.)"""
     for status, response in operation["responses"].items():
         if "content" not in response:  # the answers about health that are empty
@@ -149,7 +149,7 @@ def _show_answers(path: str, operation: dict[str, Any]) -> None:
         else:
             _, error = _BY_STATUS[int(status)]
             # A path of several kinds of clients has the statuses, and the shapes, of all of them.
-            answers = (shape(error, to_response(error)) for shape in (shape_of(path), tei))
+            answers = (shape(error, to_response(error)) for shape in (shape_of(path, method), tei))
             example = next(answer.body for answer in answers if answer.status == int(status))
             shown = {"schema": content["schema"], "example": example}
             response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too

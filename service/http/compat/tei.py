@@ -20,11 +20,11 @@ from service.schemas.responses import Number, ScoreResponse
 from service.schemas.texts import Keep, TextsRequest
 
 
-def _inputs(value: Any) -> list[list[str]] | list[str] | str:
+def _inputs(value: Any) -> Any:
     """Check what /predict reads: a text, a pair, or a batch of lists of one or two texts."""
     if isinstance(value, str) or _is_sequence(value):
         return value
-    if isinstance(value, list) and value and all(_is_sequence(each) for each in value):
+    if isinstance(value, list) and value and all(map(_is_sequence, value)):
         return value
     raise PydanticCustomError(
         "inputs", "should be a text, a pair of texts, or a batch: a list of [text] and [query, title]"
@@ -154,7 +154,7 @@ class TeiRerankRequest(TeiRequest):
     def score_request(self) -> ScoreRequest:
         """Return our request."""
         if not self.texts:
-            raise EmptyRequest("must not be empty", param="texts")
+            raise EmptyRequest("texts: must not be empty", param="texts")
         return TextsRequest.of(self.scoring(query=self.query, titles=self.texts), self.keep())
 
     def answer(self, scored: ScoreResponse) -> list[TeiRank]:
@@ -211,9 +211,9 @@ class TeiPredictRequest(TeiRequest):
         predictions = []
         for result in scored.results:
             if self.raw_scores:
-                scores: Sequence[Any] = result.logits
+                scores = list(result.logits)
             else:
-                scores = [result.score] if result.probabilities is None else result.probabilities
+                scores = [result.score] if result.probabilities is None else list(result.probabilities)
             labelled = sorted(zip(scores, scored.labels, strict=True), key=lambda pair: -pair[0])
             predictions.append([TeiPrediction(score, label) for score, label in labelled])
         return predictions if self.is_batch else predictions[0]

@@ -28,7 +28,7 @@ from service.schemas.responses import ModelInfo
 from service.settings import Settings
 
 TAG = "text-embeddings-inference"
-RANKED = [{"index": 1, "score": 0.5616, "text": "Simpson Strong-Tie 12-Gauge Angle"}]
+_RANKED = [{"index": 1, "score": 0.5616, "text": "Simpson Strong-Tie 12-Gauge Angle"}]
 _PREDICTED = [{"score": 0.53, "label": "exact"}, {"score": 0.47, "label": "close"}]
 
 
@@ -97,36 +97,30 @@ def add_routes(app: FastAPI) -> None:
     """Add /predict, POST /, /info, /health and /ping."""
     predictions: tuple[Any, ...] = (list[TeiPrediction], list[list[TeiPrediction]])
     ranks: tuple[Any, ...] = (list[TeiTextRank], list[TeiRank])
-    for path, name, shapes, answers, example, description in (
-        (
-            "/predict",
-            "tei_predict",
-            [TeiPredictRequest],
-            predictions,
-            _PREDICTED,
-            "Classify texts or pairs of texts: the labels of each, the most probable first.",
-        ),
-        (
-            "/",
-            "tei_root",
-            [TeiRerankRequest, TeiPredictRequest],
-            (*ranks, *predictions),
-            RANKED,
-            "As /rerank for a request with `texts`, else as /predict.",
-        ),
-    ):
-        add_compat_route(
-            app,
-            path,
-            name,
-            shapes,
-            answers=answers,
-            error_model=TeiError,
-            example=example,
-            tags=[TAG],
-            statuses=(*STATUSES, *STATUSES_TEI),
-            description=description,
-        )
+    add_compat_route(
+        app,
+        "/predict",
+        "tei_predict",
+        [TeiPredictRequest],
+        answers=predictions,
+        error_model=TeiError,
+        example=_PREDICTED,
+        tags=[TAG],
+        statuses=(*STATUSES, *STATUSES_TEI),
+        description="Classify texts or pairs of texts: the labels of each, the most probable first.",
+    )
+    add_compat_route(
+        app,
+        "/",
+        "tei_root",
+        [TeiRerankRequest, TeiPredictRequest],
+        answers=(*ranks, *predictions),
+        error_model=TeiError,
+        example=_RANKED,
+        tags=[TAG],
+        statuses=(*STATUSES, *STATUSES_TEI),
+        description="As /rerank for a request with `texts`, else as /predict.",
+    )
     ANSWERS["tei_info"] = _EXAMPLE
     app.add_api_route(
         "/info",

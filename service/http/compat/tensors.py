@@ -18,7 +18,7 @@ from service.errors import InvalidRequest
 HEADER = "inference-header-content-length"
 """The header that says how many bytes of a body are its JSON; tensors follow as bytes."""
 
-DATATYPES = {"FP32": np.dtype("<f4"), "INT64": np.dtype("<i8")}
+DATATYPES = {"FP32": "<f4", "INT64": "<i8"}
 _LENGTH = struct.Struct("<I")
 
 
