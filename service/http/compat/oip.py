@@ -20,6 +20,8 @@ from service.http.body import check_content_type
 from service.http.compat import tensors
 from service.http.compat.base import STATUSES
 from service.http.compat.oip_schemas import (
+    EXAMPLES,
+    VERSION,
     InferAnswer,
     InferParameters,
     InferRequest,
@@ -40,9 +42,6 @@ from service.http.replies import json_response
 from service.schemas.limits import check_score
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResult
-
-VERSION = "1"
-"""The version of every model. Variants have names in place of versions."""
 
 _OUTPUTS = {"score": "FP32", "probabilities": "FP32", "grade": "INT64"}
 """The datatype of each output."""
@@ -145,7 +144,7 @@ async def ready(request: Request) -> Response:
 
 def add_routes(app: FastAPI) -> None:
     """Add /v2, /v2/health and /v2/models."""
-    ANSWERS.update(_EXAMPLES)
+    ANSWERS.update(EXAMPLES)
     for path, endpoint, name, answer, statuses in (
         ("/v2", server, "oip_server", ServerMetadata, (401, 429, 500)),
         ("/v2/health/live", live, "oip_live", ServerLive, (500,)),
@@ -261,37 +260,3 @@ def _in_their_words(error: InvalidRequest) -> InvalidRequest:
     sentence = error.message.removeprefix(f"{error.param}: ")
     place = error.param[len(field) :].removesuffix("[0]") if field == "pairs" else error.param[len(field) :]
     return InvalidRequest(sentence, param=_NAMES.get(field, field) + place)
-
-
-_MODEL = "headroom-default"
-_EXAMPLES: dict[str, Any] = {
-    "oip_server": {
-        "name": "headroom",
-        "version": "0.1.0",
-        "extensions": ["binary_tensor_data", "parameters"],
-    },
-    "oip_live": {"live": True},
-    "oip_ready": {"ready": True},
-    "oip_model_ready": {"name": _MODEL, "ready": True},
-    "oip_model": {
-        "name": _MODEL,
-        "versions": [VERSION],
-        "platform": "headroom",
-        "inputs": [
-            {"name": "query", "datatype": "BYTES", "shape": [-1]},
-            {"name": "title", "datatype": "BYTES", "shape": [-1]},
-        ],
-        "outputs": [
-            {"name": "score", "datatype": "FP32", "shape": [-1]},
-            {"name": "probabilities", "datatype": "FP32", "shape": [-1, 5]},
-            {"name": "grade", "datatype": "INT64", "shape": [-1]},
-        ],
-    },
-    "oip_infer": {
-        "model_name": _MODEL,
-        "model_version": VERSION,
-        "id": "42",
-        "parameters": {"variant": "full", "truncated": 0},
-        "outputs": [{"name": "score", "datatype": "FP32", "shape": [2], "data": [0.3817, 0.5616]}],
-    },
-}

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.schemas.requests import MaskForm
 
+VERSION = "1"
+"""The version of every model. Variants have names in place of versions."""
+
 
 class _Fields(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
@@ -182,3 +185,38 @@ class OipError:
     """Every answer that is not a success."""
 
     error: Annotated[str, Field(description="One sentence.")]
+
+
+_MODEL = "headroom-default"
+EXAMPLES: dict[str, Any] = {
+    "oip_server": {
+        "name": "headroom",
+        "version": "0.1.0",
+        "extensions": ["binary_tensor_data", "parameters"],
+    },
+    "oip_live": {"live": True},
+    "oip_ready": {"ready": True},
+    "oip_model_ready": {"name": _MODEL, "ready": True},
+    "oip_model": {
+        "name": _MODEL,
+        "versions": [VERSION],
+        "platform": "headroom",
+        "inputs": [
+            {"name": "query", "datatype": "BYTES", "shape": [-1]},
+            {"name": "title", "datatype": "BYTES", "shape": [-1]},
+        ],
+        "outputs": [
+            {"name": "score", "datatype": "FP32", "shape": [-1]},
+            {"name": "probabilities", "datatype": "FP32", "shape": [-1, 5]},
+            {"name": "grade", "datatype": "INT64", "shape": [-1]},
+        ],
+    },
+    "oip_infer": {
+        "model_name": _MODEL,
+        "model_version": VERSION,
+        "id": "42",
+        "parameters": {"variant": "full", "truncated": 0},
+        "outputs": [{"name": "score", "datatype": "FP32", "shape": [2], "data": [0.3817, 0.5616]}],
+    },
+}
+"""An answer of each operation."""

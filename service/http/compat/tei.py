@@ -5,7 +5,7 @@ https://github.com/huggingface/text-embeddings-inference/blob/v1.9.3/router/src/
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, cast
 
