@@ -99,9 +99,12 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
         "Score the same pairs under several masks and variants, in the same batches: "
         f"up to {settings.max_columns} of them, and {settings.max_compare_rows} rows in all."
     )
-    for name in ("ScoreRequest", "CompareRequest", "AttentionRequest"):
-        deadline = _of_type(schemas[name]["properties"]["deadline_ms"], "number")
-        deadline["maximum"] = settings.request_timeout_s * 1000
+    for schema in schemas.values():
+        fields = schema.get("properties", {})
+        if "deadline_ms" in fields:
+            _of_type(fields["deadline_ms"], "number")["maximum"] = settings.request_timeout_s * 1000
+        if fields.get("documents", {}).get("type") == "array":
+            fields["documents"]["maxItems"] = settings.max_pairs
     document["info"]["description"] = (
         f"{DESCRIPTION}\nA body holds up to {settings.max_body_bytes} bytes, nested "
         f"{settings.max_json_depth} deep, with up to {settings.max_pairs} titles or pairs; "

@@ -21,6 +21,7 @@ SDK: dict[str, Raised] = {
     "cohere_v2": COHERE,
     "cohere_v1": COHERE,
     "litellm_cohere": LITELLM,
+    "litellm_cohere_v1": LITELLM,
     "litellm_jina_ai": LITELLM,
     "litellm_infinity": LITELLM,
     "litellm_hosted_vllm": LITELLM,

@@ -28,7 +28,7 @@ from service.http.openapi import errors
 from service.http.post import Post, PostRoute, Timed, validated
 from service.schemas.documents import DocumentsRequest
 from service.schemas.limits import check_score
-from service.schemas.requests import DeadlineMs, MaskForm, ScoreRequest
+from service.schemas.requests import DeadlineMs, MaskForm, ScoreRequest, VariantName, shown
 from service.schemas.responses import Assignment, HeadMaskInfo, ScoreResponse, ScoreResult
 
 STATUSES = (400, 401, 408, 413, 415, 429, 500, 503, 504)
@@ -52,7 +52,7 @@ class CompatRequest(BaseModel, ABC):
         description="`NAME@VARIANT` names a variant of `GET /v1/variants`. Any other name is taken and "
         "ignored: the service's own model scores.",
     )
-    variant: str | None = Field(None, description="Ours: a variant of `GET /v1/variants`.")
+    variant: VariantName | None = Field(None, description="Ours: a variant of `GET /v1/variants`.")
     head_mask: MaskForm | None = Field(None, description="Ours: multiplied onto the variant's own mask.")
     unit: Unit | None = Field(
         None, description="Ours: who is asking, for the assignment to an experiment's arm."
@@ -97,7 +97,7 @@ class CompatRequest(BaseModel, ABC):
         if not at:
             return self.variant
         if self.variant not in (None, named):
-            raise InvalidRequest(f"names the variant {named!r}, but variant is another", param="model")
+            raise InvalidRequest(f"names the variant {shown(named)}, but variant is another", param="model")
         return named
 
     def _their_name(self, param: str) -> str:

@@ -10,7 +10,15 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from service.http.compat.base import CompatRequest, Scored, by_relevance, relevance, scored_by
-from service.http.compat.documents import Documents, Texts, as_object, reading, texts, truncation_warnings
+from service.http.compat.documents import (
+    Count,
+    Documents,
+    Texts,
+    as_object,
+    reading,
+    texts,
+    truncation_warnings,
+)
 from service.schemas.requests import Query, ScoreRequest
 from service.schemas.responses import Number, ScoreResponse
 
@@ -18,7 +26,7 @@ UNIT_DOCUMENTS = 100
 """Documents in one of Cohere's search units."""
 
 TopN = Annotated[
-    Annotated[int, Field(ge=1)] | None,
+    Count | None,
     Field(description="How many results to return, the most relevant ones; default: all."),
 ]
 
@@ -71,7 +79,7 @@ class CohereV2Request(CompatRequest):
     query: Query = Field(description="What was searched for; not blank.")
     documents: Texts = Field(min_length=1, description="The texts to rank.")
     top_n: TopN = None
-    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = Field(
+    max_tokens_per_doc: Count | None = Field(
         None,
         description="How many tokens of each document to read, in chunks if they are more than the model's "
         "window holds; the best chunk counts. Default: what fits into the window beside the query.",
@@ -118,10 +126,10 @@ class CohereV1Request(CompatRequest):
     return_documents: bool | None = Field(
         None, description="Whether each result brings its document; default: no."
     )
-    rank_fields: list[str] | None = Field(
+    rank_fields: Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="The fields of objects that are ranked, in this order; default: `text`."
     )
-    max_chunks_per_doc: Annotated[int, Field(ge=1)] | None = Field(
+    max_chunks_per_doc: Count | None = Field(
         None,
         description="How many chunks of a document that is longer than the model's window to read; the best "
         "one counts. Default: its beginning alone.",

@@ -15,6 +15,8 @@ DEFAULT_FIELDS = ("text",)
 WARNED_DOCUMENTS = 10
 """Truncated documents that a warning lists."""
 
+Count = Annotated[int, Field(ge=1, le=2**63 - 1)]
+"""How many of something a caller wants; more than there are is fine."""
 DocumentForm = str | dict[str, Any]
 
 
@@ -48,8 +50,6 @@ def texts(documents: Sequence[DocumentForm], fields: Sequence[str] | None) -> li
     Raises InvalidRequest for an object without any of them.
     """
     wanted = DEFAULT_FIELDS if fields is None else tuple(fields)
-    if not wanted:
-        raise InvalidRequest("should name at least one field", param="rank_fields")
     return [
         document if isinstance(document, str) else _text(document, wanted, number)
         for number, document in enumerate(documents)
@@ -59,8 +59,8 @@ def texts(documents: Sequence[DocumentForm], fields: Sequence[str] | None) -> li
 def _text(document: dict[str, Any], fields: Sequence[str], number: int) -> str:
     values = {field: _written(document[field]) for field in fields if document.get(field) is not None}
     if not values:
-        missing = " and ".join(fields) if len(fields) < 4 else "any of rank_fields"
-        raise InvalidRequest(f"has no {missing}", param=f"documents[{number}]")
+        reason = "has no text" if fields == DEFAULT_FIELDS else "has none of the rank_fields"
+        raise InvalidRequest(reason, param=f"documents[{number}]")
     if len(fields) == 1:
         return values[fields[0]]
     return "".join(f"{field}: {value}\n" for field, value in values.items())

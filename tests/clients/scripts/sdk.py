@@ -50,8 +50,8 @@ def cohere_details() -> None:
     attempt("cohere_v1", "long_in_chunks", lambda: old.rerank(query=QUERY, **chunks).model_dump())
 
 
-def by_litellm(provider: str, path: str) -> None:
-    def rank(url: str, key: str, model: str, top_n: int, **more: Any) -> Any:
+def by_litellm(name: str, provider: str, path: str = "", **more: Any) -> None:
+    def rank(url: str, key: str, model: str, top_n: int) -> Any:
         answer = litellm.rerank(
             model=f"{provider}/{model}",
             query=QUERY,
@@ -67,7 +67,7 @@ def by_litellm(provider: str, path: str) -> None:
             for result in answer.results
         ]
 
-    exercise(f"litellm_{provider}", rank)
+    exercise(name, rank)
 
 
 def by_voyage(url: str, key: str, model: str, top_n: int) -> Any:
@@ -95,14 +95,12 @@ def by_rerankers(provider: str) -> None:
 exercise("cohere_v2", cohere_v2)
 exercise("cohere_v1", cohere_v1)
 cohere_details()
-for provider, path in (
-    ("cohere", ""),
-    ("jina_ai", ""),
-    ("infinity", ""),
-    ("hosted_vllm", "/v1"),
-    ("voyage", ""),
-):
-    by_litellm(provider, path)
+by_litellm("litellm_cohere", "cohere")
+by_litellm("litellm_cohere_v1", "cohere", max_chunks_per_doc=10)  # which only version 1 has
+by_litellm("litellm_jina_ai", "jina_ai")
+by_litellm("litellm_infinity", "infinity")
+by_litellm("litellm_hosted_vllm", "hosted_vllm", "/v1", truncate_prompt_tokens=60)
+by_litellm("litellm_voyage", "voyage")
 exercise("voyageai", by_voyage)
 voyage_details()
 for provider in ("cohere", "jina", "voyage"):

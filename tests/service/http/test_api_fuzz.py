@@ -123,6 +123,27 @@ def test_requests_that_keep_to_the_document_are_answered_as_it_says(path: str) -
     assert statuses[200] > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+def test_other_peoples_requests_that_keep_to_the_document_are_answered_as_it_says(path: str) -> None:
+    statuses: Counter[int] = Counter()
+
+    @repeatable(50)
+    @given(case=SCHEMA[path]["POST"].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    def run(case: Case) -> None:
+        response = case.call()
+        # A variant or mask this model does not have, and the characters of the query.
+        assert response.status_code in (200, 400), response.text[:500]
+        case.validate_response(response, excluded_checks=[schemathesis.checks.positive_data_acceptance])
+        if response.status_code == 400:
+            field = response.json()["error"]["param"].partition("[")[0]
+            assert field in ("model", "variant", "head_mask", "query", "documents", "rank_fields", "unit")
+        statuses[response.status_code] += 1
+
+    run()
+    assert statuses[200] > 0
+
+
 @pytest.mark.parametrize(
     "path", ["/v1/models", "/v1/variants", "/v1/masks", "/health/live", "/health/ready", "/metrics"]
 )
