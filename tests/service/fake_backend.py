@@ -197,6 +197,8 @@ def results(count: int) -> list[ScoreResult]:
     probabilities = np.array([0.01, 0.04, 0.2, 0.61, 0.14], dtype=np.float32)
     expected = np.float32(2.87)
     return [
-        ScoreResult(index, 3, "good", expected, np.float32(0.717), probabilities, 17, 0, False)
+        ScoreResult(
+            index, 3, "good", expected, np.float32(0.717), probabilities, 17, 0, False, _logits=probabilities
+        )
         for index in range(count)
     ]

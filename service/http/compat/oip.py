@@ -40,7 +40,7 @@ from service.http.openapi import errors
 from service.http.post import Post, PostRoute, Timed, backend_of, check_ready, validated
 from service.http.replies import json_response
 from service.schemas.limits import check_score
-from service.schemas.requests import ScoreRequest
+from service.schemas.requests import ScoreRequest, shown
 from service.schemas.responses import ScoreResult
 
 _OUTPUTS = {"score": "FP32", "probabilities": "FP32", "grade": "INT64"}
@@ -182,7 +182,7 @@ def _wanted(body: InferRequest, parameters: InferParameters) -> dict[str, bool]:
     for place, output in enumerate(body.outputs or [WantedOutput(name=name) for name in _OUTPUTS]):
         if output.name not in _OUTPUTS:
             raise InvalidRequest(
-                f"there is no output {output.name!r}; there are {', '.join(_OUTPUTS)}",
+                f"there is no output {shown(output.name)!r}; there are {', '.join(_OUTPUTS)}",
                 param=f"outputs[{place}].name",
             )
         binary = parameters.binary_data_output
@@ -220,7 +220,9 @@ def _texts(body: InferRequest, binary: bytes) -> dict[str, Any]:
     for place, tensor in enumerate(body.inputs):
         where = f"inputs[{place}]"
         if tensor.name not in ("query", "title"):
-            raise InvalidRequest(f"there is no input {tensor.name!r}; send query and title", param=where)
+            raise InvalidRequest(
+                f"there is no input {shown(tensor.name)!r}; send query and title", param=where
+            )
         if tensor.name in found:
             raise InvalidRequest(f"is the second {tensor.name}", param=where)
         sent = tensor.parameters

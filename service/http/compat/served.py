@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from service.errors import NotFound
 from service.http.backend import Backend
+from service.schemas.requests import shown
 
 
 class Served(NamedTuple):
@@ -31,7 +32,7 @@ def served(backend: Backend, name: str) -> Served:
     of_model = sorted((v for v in variants if v.model == name), key=lambda variant: not variant.default)
     if not of_model:
         known = ", ".join(f"{variant.model}@{variant.name}" for variant in variants)
-        raise NotFound(f"There is no model {name!r}; there are {known}.")
+        raise NotFound(f"There is no model {shown(name)!r}; there are {known}.")
     first = of_model[0]
     return Served(first.model, None if first.default else first.name)
 

@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from service.errors import InvalidRequest
+from service.schemas.requests import shown
 
 HEADER = "inference-header-content-length"
 """The header that says how many bytes of a body are its JSON; tensors follow as bytes."""
@@ -49,7 +50,7 @@ def texts(tensor: Mapping[str, Any], place: str, binary: bytes | None) -> list[s
     tensor: with `datatype`, `shape` and, unless there are bytes, `data`. place: its name for messages.
     """
     if tensor["datatype"] != "BYTES":
-        raise InvalidRequest(f"should be BYTES, not {tensor['datatype']}", param=f"{place}.datatype")
+        raise InvalidRequest(f"should be BYTES, not {shown(tensor['datatype'])}", param=f"{place}.datatype")
     count = _elements(tensor["shape"], place)
     if binary is None:
         if tensor["data"] is None:

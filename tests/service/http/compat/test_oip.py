@@ -10,6 +10,8 @@ import httpx
 import numpy as np
 import orjson
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from models import Classifier
 from service.errors import QueueFull
@@ -261,6 +263,26 @@ async def test_bytes_that_are_not_what_the_json_says_are_refused() -> None:
     assert status == 415
     status, _ = await answered(b"{")
     assert status == 400
+
+
+@settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    start=st.integers(0, 600),
+    end=st.integers(0, 12),
+    inserted=st.binary(max_size=6),
+    length=st.none() | st.integers(0, 700),
+)
+async def test_mangled_tensors_are_refused_or_understood(
+    start: int, end: int, inserted: bytes, length: int | None
+) -> None:
+    body, headers = with_bytes(INPUTS)
+    mangled = body[:start] + inserted + body[start + end :]
+    length_header = {} if length is None else {LENGTH: str(length)}
+    APP.state.backend = FakeBackend()
+    async with client(APP) as http:
+        answer = await http.post(INFER, content=mangled, headers=KEY | headers | length_header)
+    assert answer.status_code in (200, 400)
+    assert answer.status_code == 200 or answer.json().keys() == {"error"}
 
 
 async def test_a_one_label_model_has_a_score_and_no_grades(tmp_path: Path) -> None:
