@@ -5,6 +5,7 @@ https://github.com/huggingface/text-embeddings-inference/blob/v1.9.3/router/src/
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -104,9 +105,9 @@ class TeiRequest(CompatRequest):
             return "all"
         return "end" if self.truncation_direction.lower() == "left" else "beginning"
 
+    @abstractmethod
     def characters(self) -> int:
         """Return the number of characters to read, a query once for each text."""
-        raise NotImplementedError
 
     def headers(self, scored: ScoreResponse) -> Mapping[str, str]:
         """Return the timings in whole milliseconds, and what was read."""

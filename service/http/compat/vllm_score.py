@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -71,9 +72,9 @@ class VllmScoreRequest(CompatRequest):
         "-1: what the window holds, as by default.",
     )
 
+    @abstractmethod
     def sides(self) -> tuple[Texts, Texts]:
         """Return the queries and the documents, as they were sent."""
-        raise NotImplementedError
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""
