@@ -5,7 +5,7 @@
         head_i = softmax(q_i k_iᵀ/√d)·v_i · weight_i                     (T, d) of h heads
         x = norm(x + concat(head_1 … head_h)·W^O)
         x = norm(x + down(activation(up(x))))
-    logits = classifier(tanh(pooler(x of each first token)))             (B, labels)
+    logits = classifier(activation(pooler(x of each first token)))       (B, labels)
 
 Devlin et al. 2019, https://arxiv.org/abs/1810.04805; the tests hold it to transformers' BertModel. A head's
 weight multiplies its output before W^O, which equals multiplying its attention probabilities. What differs
@@ -24,10 +24,13 @@ from torch import Tensor
 
 from models.batch import PackedBatch
 from models.checkpoint.config import ModelConfig
-from models.checkpoint.tensors import expected_shapes, layer_prefix
+from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.tensors import expected_shapes
 from models.live_heads import AttentionHeads, Live, LiveHeads
 from models.ops import choose
-from models.ops.torch import Linear, Norm, TorchOps, attention_probabilities
+from models.ops.torch import Linear, Norm, TorchOps, activate, attention_probabilities
+
+_WIDEN = "bert.embeddings_project"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +43,6 @@ class Layer:
     up: Linear
     down: Linear
     norm: Norm
-
-    def feed_forward(self, x: Tensor) -> Tensor:
-        """Compute the feed-forward half of the layer. x: (T, D), may be overwritten → (T, D)."""
-        return self.norm(self.down(self.up(x), residual=x, overwrite=True))
 
 
 class Bert:
@@ -83,8 +82,14 @@ class Bert:
         embeddings = "bert.embeddings."
         self.word_embeddings = ops.get(tensors, f"{embeddings}word_embeddings.weight")
         self.position_embeddings = ops.get(tensors, f"{embeddings}position_embeddings.weight")
-        self.segment_embeddings = ops.get(tensors, f"{embeddings}token_type_embeddings.weight")
+        self.segment_embeddings: Tensor | None = None
+        if config.type_vocab_size:
+            self.segment_embeddings = ops.get(tensors, f"{embeddings}token_type_embeddings.weight")
         self.embedding_norm = norm(f"{embeddings}LayerNorm")
+        self.widen: Linear | None = None
+        if config.embedding_size != config.hidden_size:
+            weight, bias = (ops.get(tensors, f"{_WIDEN}.{part}") for part in ("weight", "bias"))
+            self.widen = ops.linear(weight, bias)
         self.layers: list[Layer] = []
         for number, kept in enumerate(config.kept_heads):
             prefix = layer_prefix(number)
@@ -157,11 +162,14 @@ class Bert:
         return self.classify(x)
 
     def embed(self, batch: PackedBatch) -> Tensor:
-        """Return word + position + segment embeddings, normalised: (T, D)."""
+        """Return word + position + segment embeddings, normalised (and widened): (T, D)."""
         x = F.embedding(batch.ids, self.word_embeddings)
-        x = x + F.embedding(batch.segments, self.segment_embeddings)
+        if self.segment_embeddings is not None:
+            one = self.config.type_vocab_size == 1
+            x = x + (self.segment_embeddings if one else F.embedding(batch.segments, self.segment_embeddings))
         x = x + F.embedding(batch.positions, self.position_embeddings)
-        return self.embedding_norm(x)
+        x = self.embedding_norm(x)
+        return x if self.widen is None else self.widen(x)
 
     def layer_outputs(
         self,
@@ -181,36 +189,47 @@ class Bert:
         keep: the caller keeps x and what is yielded, so no layer may overwrite its input.
         """
         for number in range(start, len(self.layers) if stop is None else stop):
-            layer = self.layers[number]
             first = first_only and number == len(self.layers) - 1
             residual = x[batch.first_token] if first else x
-            context = self.context(x, batch, live[number], first_only=first)
-            x = self.after_attention(layer, residual, context, live[number], overwrite=not keep)
-            x = layer.feed_forward(x)
+            context = self.context(number, x, batch, live[number], first_only=first)
+            x = self.after_attention(number, residual, context, live[number], overwrite=not keep)
+            x = self.feed_forward(number, x)
             yield x
 
-    def context(
-        self, x: Tensor, batch: PackedBatch, live: Live, *, first_only: bool = False
+    def context(  # `number` is for networks that normalise before attention
+        self,
+        number: int,  # noqa: ARG002
+        x: Tensor,
+        batch: PackedBatch,
+        live: Live,
+        *,
+        first_only: bool = False,
     ) -> Tensor | None:
-        """Return concat(head_1 … head_h), (T, h·d) or (B, h·d), the input of W^O; None if no head is live."""
+        """Return concat(head_1 … head_h) of layer `number`, (T, h·d) or (B, h·d), the input of W^O; None if
+        no head is live."""
         if live.attention is None:
             return None
         projected = live.attention.query_key_value(x)  # (T, 3·h·d)
         heads = live.attention.heads
         return self.ops.attention(projected, batch, heads, live.weights, first_only=first_only)
 
-    @staticmethod
     def after_attention(
-        layer: Layer, residual: Tensor, context: Tensor | None, live: Live, *, overwrite: bool = False
+        self, number: int, residual: Tensor, context: Tensor | None, live: Live, *, overwrite: bool = False
     ) -> Tensor:
         """Return norm(residual + context·W^O), (T, D). overwrite: the residual's memory may be used."""
+        layer = self.layers[number]
         if context is None or live.attention is None:  # only the bias of W^O remains
             return layer.attention_norm(residual + layer.attention_bias)
         return layer.attention_norm(live.attention.output(context, residual=residual, overwrite=overwrite))
 
+    def feed_forward(self, number: int, x: Tensor) -> Tensor:
+        """Compute the feed-forward half of layer `number`. x: (T, D), may be overwritten → (T, D)."""
+        layer = self.layers[number]
+        return layer.norm(layer.down(layer.up(x), residual=x, overwrite=True))
+
     def classify(self, first: Tensor) -> Tensor:
         """Apply pooler and classifier to first tokens. (n, D) → (n, labels) float32."""
-        return self.classifier(torch.tanh(self.pooler(first.float())))
+        return self.classifier(activate(self.pooler(first.float()), self.config.head_activation))
 
     def attention_maps(
         self, batch: PackedBatch, heads: Sequence[tuple[int, int]], head_weights: np.ndarray | None = None
@@ -261,8 +280,11 @@ class Bert:
         tensors = {
             "bert.embeddings.word_embeddings.weight": self.word_embeddings,
             "bert.embeddings.position_embeddings.weight": self.position_embeddings,
-            "bert.embeddings.token_type_embeddings.weight": self.segment_embeddings,
         }
+        if self.segment_embeddings is not None:
+            tensors["bert.embeddings.token_type_embeddings.weight"] = self.segment_embeddings
+        if self.widen is not None:
+            linears[_WIDEN] = self.widen
         for number, layer in enumerate(self.layers):
             prefix = layer_prefix(number)
             norms |= {f"{prefix}attention.output.LayerNorm": layer.attention_norm}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -11,15 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from models.batch import pack
-from models.bert import Bert
 from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_rows, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
+from models.checkpoint.figures import read_quality
 from models.checkpoint.hub import DEFAULT, locate
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.device import resolve_device, resolve_dtype
-from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
+from models.errors import InvalidMask, ModelError
 from models.head_mask import HeadMask
+from models.network import Network, build
 
 Masks = HeadMask | Sequence[HeadMask | None] | None
 """One mask for all pairs; or one mask or None per pair; or None, which keeps all heads."""
@@ -31,8 +31,9 @@ class Scores:
 
     logits, probabilities: (n, grades) float32. expected_grade: (n,) float32, Σ grade·probability.
     grade: (n,) int64, the most probable one. score: (n,) float32 in [0, 1], expected_grade / (grades − 1).
-    A one-label cross-encoder has one column: probabilities, expected_grade and score are its
-    sigmoid, and grade is that rounded.
+    A one-label cross-encoder has one column: probabilities, expected_grade and score are its sigmoid, and
+    grade is that rounded. If the checkpoint asks for raw scores (`ModelConfig.score_activation` is identity),
+    its score is the logit instead, which may be any number.
     chunks: with `overflow="chunks"`, the chunk that each pair's scores are of; None for a title that fits.
     """
 
@@ -44,12 +45,16 @@ class Scores:
     chunks: tuple[Chunk | None, ...] | None = None
 
     @classmethod
-    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0) -> Scores:
-        """Return the scores of logits, (n, grades) float32, least relevant grade first."""
+    def from_logits(cls, logits: np.ndarray, temperature: float = 1.0, activation: str = "sigmoid") -> Scores:
+        """Return the scores of logits, (n, grades) float32, least relevant grade first.
+
+        activation: of a one-label model's score, sigmoid or identity.
+        """
         scaled = logits.astype(np.float64) / temperature
         if logits.shape[1] == 1:
-            relevance = (1 / (1 + np.exp(-scaled[:, 0]))).astype(np.float32)
-            return cls(logits, relevance[:, None], relevance, np.rint(relevance).astype(np.int64), relevance)
+            relevance = sigmoid(scaled[:, 0]).astype(np.float32)
+            score = scaled[:, 0].astype(np.float32) if activation == "identity" else relevance
+            return cls(logits, relevance[:, None], relevance, np.rint(relevance).astype(np.int64), score)
         scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
         probabilities = scaled / scaled.sum(axis=1, keepdims=True)
         expected = probabilities @ np.arange(logits.shape[1])
@@ -74,7 +79,7 @@ class Classifier:
         name: str,
         config: ModelConfig,
         tokenizer: PairTokenizer,
-        network: Bert,
+        network: Network,
         stored_masks: dict[str, HeadMask],
         quality: dict[str, float] | None = None,
     ) -> None:
@@ -115,7 +120,7 @@ class Classifier:
             vocab_size=config.vocab_size,
             cache_size=tokenizer_cache,
         )
-        network = Bert(
+        network = build(
             config,
             read_tensors(directory, config),
             device=where,
@@ -200,7 +205,7 @@ class Classifier:
         """Return the logits of at least one encoded pair, by several passes of the network if that is faster.
 
         head_weights: (n, layers, heads) or (layers, heads) float32, None for all heads on.
-        sliced: as in `Bert.forward`.
+        sliced: as in `Network.forward`.
         Returns (n, labels) float32, least relevant grade first.
         """
         lengths = [len(pair) for pair in pairs]
@@ -227,7 +232,11 @@ class Classifier:
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Return the calibrated scores of logits, (n, labels) float32, that `forward` returned."""
-        return Scores.from_logits(logits, self.config.temperature)
+        return Scores.from_logits(logits, self.config.temperature, self.config.score_activation)
+
+    def relevance(self, scores: np.ndarray) -> np.ndarray:
+        """Return scores of this model, (n,), on the scale from 0 to 1: raw ones become their sigmoid."""
+        return sigmoid(scores) if self.config.score_activation == "identity" else scores
 
     def attention(
         self, pair: EncodedPair, heads: Sequence[tuple[int, int]], head_mask: HeadMask | None = None
@@ -260,6 +269,13 @@ class Classifier:
         return mask
 
 
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + e^−x), without overflow for any finite x."""
+    small = np.exp(-np.abs(x))
+    values: np.ndarray = np.where(x >= 0, 1, small) / (1 + small)
+    return values
+
+
 def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Cut sequences, shortest first, into batches of at most `budget` tokens and at least one sequence.
 
@@ -275,16 +291,3 @@ def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]
         tokens += lengths[index]
     if rows:
         yield rows
-
-
-def read_quality(directory: Path) -> dict[str, float] | None:
-    """Return a checkpoint's figures: "test", else "validation", of its metrics.json; None without a file."""
-    file = directory / "metrics.json"
-    if not file.exists():
-        return None
-    try:
-        metrics = json.loads(file.read_text(encoding="utf-8"))
-        figures = metrics["test"] if "test" in metrics else metrics["validation"]
-        return {str(name): float(value) for name, value in figures.items() if isinstance(value, int | float)}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from models.checkpoint.fields import positive_float
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
-
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-"""`hidden_act` in config.json → the name that `models.ops` uses."""
 
 INT8_FORMAT = "w8a8-1"
 """`headroom.quantization.format` in config.json: the layout that `tensors.int8_tensors` describes."""
@@ -22,31 +20,45 @@ QUANTIZATION_CONFIG = {"quant_method": "headroom-w8a8"}
 """`quantization_config` of an int8 checkpoint: with it, transformers warns that it cannot read the file."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelConfig:
-    """Shape and labels of one BERT sequence classifier.
+ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Shape and labels of one sequence classifier.
+
+    embedding_size: the width of the embeddings; a linear map widens them if it is not hidden_size.
+    max_positions: the window. skipped_positions: rows of the checkpoint's position table before the first
+        token's. type_vocab_size: 0 for a network without token types.
+    head_activation: of the classifier's dense layer. family: the key of `families.FAMILIES`.
     kept_heads: for each layer the original numbers of the heads that the checkpoint still holds,
         ascending. Pruning removes numbers; the numbering of a mask never changes.
     labels: one name per logit, least relevant first; a single name is a one-label cross-encoder.
     label_order: the checkpoint's logit index of each entry of `labels`.
     temperature: logits are divided by it before the softmax (or the sigmoid); 1 means uncalibrated.
+    score_activation: what makes a score of logits: softmax for grades; for one label sigmoid, or identity if
+        the checkpoint was trained for raw scores.
     int8: the layers' products have 8-bit weights and inputs (`headroom quantize` wrote the checkpoint).
     """
 
     vocab_size: int
     hidden_size: int
+    embedding_size: int
     num_layers: int
     num_heads: int
     intermediate_size: int
     max_positions: int
+    skipped_positions: int = 0
     type_vocab_size: int
     layer_norm_eps: float
     activation: str
-    labels: tuple[str, ...]
-    label_order: tuple[int, ...]
-    kept_heads: tuple[tuple[int, ...], ...]
-    temperature: float
+    head_activation: str = "tanh"
+    family: str = "bert"
+    labels: tuple[str, ...] = ()
+    label_order: tuple[int, ...] = ()
+    kept_heads: tuple[tuple[int, ...], ...] = ()
+    temperature: float = 1.0
+    score_activation: ScoreActivation = "softmax"
     int8: bool = False
 
     @property
@@ -56,7 +68,7 @@ class ModelConfig:
 
     @property
     def is_graded(self) -> bool:
-        """Return False for a one-label cross-encoder, whose score is a sigmoid."""
+        """Return False for a one-label cross-encoder, which gives a score and no grades."""
         return len(self.labels) > 1
 
 
@@ -81,46 +93,24 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
 
 def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = None) -> ModelConfig:
     """Check a config that is already parsed, as `read_config` does."""
-    _refuse_other_architectures(raw)
-    size = {
-        name: _positive_int(raw, name, default)
-        for name, default in (
-            ("vocab_size", None),
-            ("hidden_size", None),
-            ("num_hidden_layers", None),
-            ("num_attention_heads", None),
-            ("intermediate_size", None),
-            ("max_position_embeddings", 512),
-            ("type_vocab_size", 2),
-        )
-    }
-    if size["hidden_size"] % size["num_attention_heads"]:
-        raise UnsupportedCheckpoint(
-            f"config.json: hidden_size {size['hidden_size']} is not a multiple of "
-            f"num_attention_heads {size['num_attention_heads']}"
-        )
-    if size["type_vocab_size"] < 2:
-        raise UnsupportedCheckpoint(
-            "config.json: type_vocab_size is 1; a query-title classifier needs two segments"
-        )
+    from models.checkpoint.families import FAMILIES  # these build on ModelConfig
+    from models.checkpoint.recognise import family_of
+
+    _refuse_other_uses(raw)
+    family = family_of(raw)
+    shape = FAMILIES[family].shape(raw)
     ours = raw.get("headroom") or {}
     if not isinstance(ours, Mapping):
         raise UnsupportedCheckpoint("config.json: headroom is not an object")
     labels, order = _labels(raw, label_order or ours.get("label_order"))
-    return ModelConfig(
-        vocab_size=size["vocab_size"],
-        hidden_size=size["hidden_size"],
-        num_layers=size["num_hidden_layers"],
-        num_heads=size["num_attention_heads"],
-        intermediate_size=size["intermediate_size"],
-        max_positions=size["max_position_embeddings"],
-        type_vocab_size=size["type_vocab_size"],
-        layer_norm_eps=_positive_float(raw.get("layer_norm_eps", 1e-12), "layer_norm_eps"),
-        activation=_activation(raw.get("hidden_act", "gelu")),
+    return replace(
+        shape,
+        family=family,
         labels=labels,
         label_order=order,
-        kept_heads=_kept_heads(raw, size["num_hidden_layers"], size["num_attention_heads"]),
-        temperature=_positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
+        kept_heads=_kept_heads(raw, shape.num_layers, shape.num_heads),
+        temperature=positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
+        score_activation="softmax" if len(labels) > 1 else _score_activation(raw),
         int8=_is_int8(raw, ours),
     )
 
@@ -137,15 +127,7 @@ def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMas
     return masks
 
 
-def _refuse_other_architectures(raw: Mapping[str, Any]) -> None:
-    model_type = raw.get("model_type")
-    if model_type != "bert":
-        raise UnsupportedCheckpoint(f"config.json: model_type is {model_type!r}; only 'bert' is supported")
-    position_type = raw.get("position_embedding_type", "absolute")
-    if position_type != "absolute":
-        raise UnsupportedCheckpoint(
-            f"config.json: position_embedding_type is {position_type!r}; only 'absolute' is supported"
-        )
+def _refuse_other_uses(raw: Mapping[str, Any]) -> None:
     for flag in ("is_decoder", "add_cross_attention"):
         if raw.get(flag):
             raise UnsupportedCheckpoint(f"config.json: {flag} is set; only encoders are supported")
@@ -153,6 +135,26 @@ def _refuse_other_architectures(raw: Mapping[str, Any]) -> None:
         raise UnsupportedCheckpoint(
             "config.json: problem_type is 'multi_label_classification'; grades exclude each other"
         )
+
+
+def _score_activation(raw: Mapping[str, Any]) -> ScoreActivation:
+    """Return the activation of a one-label model's score, which sentence-transformers stores; its default is
+    the sigmoid."""
+    stored = raw.get("sentence_transformers")
+    field = "sentence_transformers.activation_fn"
+    name = stored.get("activation_fn") if isinstance(stored, Mapping) else None
+    if name is None:
+        field = "sbert_ce_default_activation_function"  # before version 4
+        name = raw.get(field)
+    if name is None:
+        return "sigmoid"
+    if re.fullmatch(r"torch\.nn\.(\w+\.)*Sigmoid", str(name)):
+        return "sigmoid"
+    if re.fullmatch(r"torch\.nn\.(\w+\.)*Identity", str(name)):
+        return "identity"
+    raise UnsupportedCheckpoint(
+        f"config.json: {field} is {name!r}; supported: torch.nn.Sigmoid and torch.nn.Identity"
+    )
 
 
 def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
@@ -171,27 +173,6 @@ def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
             f"config.json: headroom.quantization must be an object whose format is {INT8_FORMAT!r}"
         )
     return True
-
-
-def _positive_int(raw: Mapping[str, Any], name: str, default: int | None) -> int:
-    value = raw.get(name, default)
-    if type(value) is not int or value < 1:
-        raise UnsupportedCheckpoint(f"config.json: {name} is {value!r}; it must be a whole number ≥ 1")
-    return value
-
-
-def _positive_float(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UnsupportedCheckpoint(f"config.json: {name} is {value!r}; it must be a finite number > 0")
-    return float(value)
-
-
-def _activation(name: Any) -> str:
-    if name not in ACTIVATIONS:
-        raise UnsupportedCheckpoint(
-            f"config.json: hidden_act is {name!r}; supported: {', '.join(sorted(ACTIVATIONS))}"
-        )
-    return ACTIVATIONS[name]
 
 
 def _labels(raw: Mapping[str, Any], wanted: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Reads the tensors of a Hugging Face BERT sequence classifier, whole or not at all."""
+"""Reads the tensors of a checkpoint, whole or not at all, and writes them."""
 
 from __future__ import annotations
 
@@ -10,80 +10,75 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from models.checkpoint.config import ModelConfig
+from models.checkpoint.families import FAMILIES
+from models.checkpoint.like_bert import layer_prefix
 from models.errors import UnsupportedCheckpoint
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+)
+"""What a new checkpoint takes over from its source, as far as it is there."""
 
 
 def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
-    """Return all of the network's tensors under transformers' names, with their shapes checked.
+    """Return all of the network's tensors under our names (`models.checkpoint.families`), shapes checked.
 
-    Old names (`LayerNorm.gamma`, no `bert.` prefix) are mapped; tensors of other heads (`cls.*`)
-    and buffers are left out. `.bin` files are opened weights-only.
+    Tensors of other heads (`cls.*`) and buffers are left out. `.bin` files are opened weights-only.
     Raises UnsupportedCheckpoint, which names the tensor that is missing, misshapen or unknown.
     """
-    found = {_modern_name(name): tensor for name, tensor in _read_files(directory).items()}
+    family = FAMILIES[config.family]
+    found = family.ours(_read_files(directory), config)
     tensors: dict[str, Tensor] = {}
     integers = dict(int8_tensors(config)) if config.int8 else {}
     floats = {name: (shape, None) for name, shape in expected_shapes(config)}
     for name, (shape, dtype) in (floats | integers).items():
         tensor = found.get(name)
+        name_there = family.their_name(name)
         if tensor is None:
-            raise UnsupportedCheckpoint(f"{directory}: tensor {name} is missing")
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} is missing")
         if tuple(tensor.shape) != shape:
             raise UnsupportedCheckpoint(
-                f"{directory}: tensor {name} has shape {tuple(tensor.shape)}, config.json wants {shape}"
+                f"{directory}: tensor {name_there} has shape {tuple(tensor.shape)}, config.json wants {shape}"
             )
         if not (tensor.is_floating_point() if dtype is None else tensor.dtype == dtype):
             raise UnsupportedCheckpoint(
-                f"{directory}: tensor {name} is {tensor.dtype}, not {dtype or 'floating point'}"
+                f"{directory}: tensor {name_there} is {tensor.dtype}, not {dtype or 'floating point'}"
             )
         if not torch.isfinite(tensor).all():
-            raise UnsupportedCheckpoint(f"{directory}: tensor {name} holds NaN or infinite values")
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} holds NaN or infinite values")
         if name.endswith("_scale") and not ((tensor > 0) & torch.isfinite(1 / tensor)).all():
-            raise UnsupportedCheckpoint(f"{directory}: tensor {name} holds a scale that is not above 0")
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} holds a scale that is not above 0")
         tensors[name] = tensor
     unknown = sorted(name for name in found if name.startswith("bert.") and name not in tensors)
     if unknown:
         raise UnsupportedCheckpoint(
-            f"{directory}: tensor {unknown[0]} does not belong to the network that config.json describes"
+            f"{directory}: tensor {family.their_name(unknown[0])} does not belong to the network that "
+            "config.json describes"
         )
     return tensors
 
 
-def layer_prefix(layer: int) -> str:
-    """Return the prefix of a layer's tensor names in a checkpoint."""
-    return f"bert.encoder.layer.{layer}."
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
+    """Write the network's tensors to a safetensors file, as checkpoints of the family hold them."""
+    theirs = FAMILIES[config.family].theirs(tensors, config)
+    save_file({name: tensor.contiguous() for name, tensor in theirs.items()}, file, {"format": "pt"})
 
 
 def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Return every tensor of the network with its shape; narrower attention where heads are pruned."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, hidden)
-    yield "bert.embeddings.position_embeddings.weight", (config.max_positions, hidden)
-    yield "bert.embeddings.token_type_embeddings.weight", (config.type_vocab_size, hidden)
-    yield from _norm("bert.embeddings.LayerNorm", hidden)
-    for layer, kept in enumerate(config.kept_heads):
-        prefix, width = layer_prefix(layer), len(kept) * config.head_size
-        for name in ("query", "key", "value"):
-            yield f"{prefix}attention.self.{name}.weight", (width, hidden)
-            yield f"{prefix}attention.self.{name}.bias", (width,)
-        yield f"{prefix}attention.output.dense.weight", (hidden, width)
-        yield f"{prefix}attention.output.dense.bias", (hidden,)
-        yield from _norm(f"{prefix}attention.output.LayerNorm", hidden)
-        yield f"{prefix}intermediate.dense.weight", (inner, hidden)
-        yield f"{prefix}intermediate.dense.bias", (inner,)
-        yield f"{prefix}output.dense.weight", (hidden, inner)
-        yield f"{prefix}output.dense.bias", (hidden,)
-        yield from _norm(f"{prefix}output.LayerNorm", hidden)
-    yield "bert.pooler.dense.weight", (hidden, hidden)
-    yield "bert.pooler.dense.bias", (hidden,)
-    yield "classifier.weight", (len(config.labels), hidden)
-    yield "classifier.bias", (len(config.labels),)
+    return FAMILIES[config.family].expected(config)
 
 
 def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ...], torch.dtype]]]:
@@ -119,18 +114,6 @@ def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ..
             yield f"{prefix}{name}.input_offset", ((hidden,), torch.float32)
         yield f"{prefix}output.dense.input_scale", ((), torch.float32)
         yield f"{prefix}output.dense.input_zero_point", ((), torch.uint8)
-
-
-def _norm(name: str, size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{name}.weight", (size,)
-    yield f"{name}.bias", (size,)
-
-
-def _modern_name(name: str) -> str:
-    name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    if name.startswith(("embeddings.", "encoder.", "pooler.")):
-        name = f"bert.{name}"
-    return "buffer" if name == "bert.embeddings.position_ids" else name
 
 
 def _read_files(directory: Path) -> Mapping[str, Tensor]:

@@ -1,57 +1,75 @@
-"""Encodes query–title pairs as the token ids that a BERT checkpoint was trained on, within its window."""
+"""Encodes query–title pairs as the token ids that a checkpoint was trained on, within its window."""
 
 from __future__ import annotations
 
 import re
 import struct
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from models.checkpoint.pair_template import BERT, PairTemplate
+from models.checkpoint.pieces import Piece, piece_reader
+from models.checkpoint.text_cache import TextCache
 from models.checkpoint.tokenizer_files import (
-    SPECIAL_TOKENS,
+    BERT_CUT,
+    SPECIAL,
     check_vocabulary,
-    is_bert_pipeline,
+    cut_pattern,
     read_tokenizer,
-    special_ids,
+    unknown_id,
 )
 from models.errors import ModelError, UnsupportedCheckpoint
 
 Ids = npt.NDArray[np.int32]
 
 _ID_BYTES = 4  # of an int32
-_CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would take too much memory
 _SEGMENT_CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
 _SEGMENT_CHARACTERS = 1024  # at least, for any window
-# ASCII whitespace and punctuation end a word for BertPreTokenizer, and never combine with what precedes them.
-_WORD_END = re.compile(r"[\t\n\r !-/:-@\[-`{-~]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(slots=True, eq=False)  # not frozen: a frozen one costs three times as much to make
 class EncodedPair:
-    """A pair as [CLS] query [SEP] title [SEP], n tokens.
-
-    The first `first_segment` tokens have token type 0, the others 1.
-    """
+    """A pair as [CLS] query [SEP] title [SEP], or with its template's special tokens; n tokens."""
 
     ids: Ids  # (n,)
     query_tokens: int
     unknown_tokens: int
     truncated: bool
+    template: PairTemplate = BERT
+
+    @property
+    def query_start(self) -> int:
+        """Return the number of special tokens before the query."""
+        return len(self.template.before)
+
+    @property
+    def title_start(self) -> int:
+        """Return the number of tokens before the title."""
+        template = self.template
+        return len(template.before) + self.query_tokens + len(template.between)
 
     @property
     def first_segment(self) -> int:
-        """Return the number of tokens of segment 0: [CLS] query [SEP]."""
-        return self.query_tokens + 2
+        """Return the number of tokens of token type 0, which come first; the others have type 1."""
+        return self.title_start if self.template.two_segments else len(self.ids)
+
+    @property
+    def special(self) -> list[int]:
+        """Return the positions of the special tokens."""
+        query_end = self.query_start + self.query_tokens
+        end = len(self.ids)
+        return [
+            *range(self.query_start),
+            *range(query_end, self.title_start),
+            *range(end - len(self.template.after), end),
+        ]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -62,7 +80,7 @@ class EncodedText(NamedTuple):
 
     ids: bytes  # int32 values, at most as many as fit into the window
     tokens: int  # the number of tokens of the whole text
-    unknown: int  # the number of [UNK] in `ids`
+    unknown: int  # the number of unknown tokens in `ids`
 
 
 class Portion(NamedTuple):
@@ -77,7 +95,7 @@ class Portion(NamedTuple):
 class PairTokenizer:
     """Encodes pairs as transformers does (`longest_first` truncation), each distinct text once.
 
-    A literal "[SEP]" in a title becomes ordinary word pieces, so nobody can forge the structure of the
+    A literal "[SEP]" or "</s>" in a title becomes ordinary pieces, so nobody can forge the structure of the
     sequence. A text longer than 1,024 characters and than 8 characters per token of the window is read only
     until it alone overflows the window. If the other text of the pair overflows it too, the odd token of an
     odd window may go to another text than in transformers.
@@ -90,33 +108,36 @@ class PairTokenizer:
     ) -> None:
         """max_tokens: the window, special tokens included. vocab_size: rows of the model's word embeddings.
 
-        Raises UnsupportedCheckpoint if the tokenizer does not encode pairs as BERT does or does not fit the
+        Raises UnsupportedCheckpoint if the tokenizer makes no pairs of the known form or does not fit the
         model.
         """
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True  # special tokens inside a text are text
         self._tokenizer = tokenizer
-        self._budget = max_tokens - SPECIAL_TOKENS
+        self._unknown = unknown_id(tokenizer)
+        self._template = template = PairTemplate.of(tokenizer)
+        self._budget = max_tokens - template.tokens
         if self._budget < 1:
             raise UnsupportedCheckpoint(
                 f"a window of {max_tokens} tokens has no room for a query and a title"
             )
-        self._cls, self._sep, self._unknown = special_ids(tokenizer)
-        self._cls_bytes, self._sep_bytes = _as_bytes([self._cls]), _as_bytes([self._sep])
+        parts = template.before, template.between, template.after
+        self._before, self._between, self._after = map(_as_bytes, parts)
         check_vocabulary(tokenizer, vocab_size)
         added = tokenizer.get_added_tokens_decoder()
         special = {id_ for id_, token in added.items() if token.special}
-        self._forbidden = (special | {self._cls, self._sep}) - {self._unknown}
-        self._splits_words = is_bert_pipeline(tokenizer) and special == added.keys()
+        self._forbidden = special.union(*parts) - {self._unknown}
+        self._cut = cut_pattern(tokenizer) if special == added.keys() else None
         self._segment_characters = max(_SEGMENT_CHARACTERS, max_tokens * _SEGMENT_CHARACTERS_PER_TOKEN)
-        self._cache = _Cache(cache_size)
+        self._piece_of = piece_reader(tokenizer)
+        self._cache: TextCache[EncodedText] = TextCache(cache_size)
 
     @classmethod
     def load(
         cls, directory: Path, *, max_tokens: int, vocab_size: int, cache_size: int = 65_536
     ) -> PairTokenizer:
-        """Load a checkpoint's tokenizer from tokenizer.json or vocab.txt, and tokenizer_config.json.
+        """Load a checkpoint's tokenizer from its files (`models.checkpoint.tokenizer_files`).
 
         Raises UnsupportedCheckpoint, which names the file and says what is wrong with it.
         """
@@ -131,25 +152,30 @@ class PairTokenizer:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
         pieces: list[bytes] = []
         parts: list[tuple[EncodedText, EncodedText, bool]] = []
+        before, between, after, template = self._before, self._between, self._after, self._template
         for query_text, title_text in pairs:
             query, title = texts[query_text], texts[title_text]
             truncated = query.tokens + title.tokens > self._budget
             if truncated:
                 query, title = self._kept(query, title)
-            pieces += (self._cls_bytes, query.ids, self._sep_bytes, title.ids, self._sep_bytes)
+            pieces += (before, query.ids, between, title.ids, after)
             parts.append((query, title, truncated))
         ids = np.frombuffer(bytearray().join(pieces), np.int32)
         encoded: list[EncodedPair] = []
-        end = 0
+        end, special_tokens = 0, template.tokens
         for query, title, truncated in parts:
-            start, end = end, end + query.tokens + title.tokens + SPECIAL_TOKENS
+            start, end = end, end + query.tokens + title.tokens + special_tokens
             unknown = query.unknown + title.unknown
-            encoded.append(EncodedPair(ids[start:end], query.tokens, unknown, truncated))
+            encoded.append(EncodedPair(ids[start:end], query.tokens, unknown, truncated, template))
         return encoded
 
     def tokens(self, pair: EncodedPair) -> list[str]:
-        """Return the word pieces of a pair, special tokens included."""
-        return [str(self._tokenizer.id_to_token(id_)) for id_ in pair.ids.tolist()]
+        """Return the pieces of a pair as the vocabulary writes them, special tokens included."""
+        return [str(self._tokenizer.id_to_token(id_)).removeprefix(SPECIAL) for id_ in pair.ids.tolist()]
+
+    def pieces(self, pair: EncodedPair) -> list[Piece]:
+        """Return the pieces of a pair as they are spelled, special tokens included."""
+        return [self._piece_of(token) for token in self.tokens(pair)]
 
     @property
     def budget(self) -> int:
@@ -159,11 +185,17 @@ class PairTokenizer:
     def portions(self, text: str) -> Iterator[Portion]:
         """Encode a text that `encode_texts` accepts to its end, however long it is."""
         start = 0
-        for segment in word_segments(text, self._segment_characters) if self._splits_words else [text]:
+        cut = self._cut
+        for segment in [text] if cut is None else word_segments(text, self._segment_characters, cut):
             encoding = self._tokenizer.encode_batch([segment], add_special_tokens=False)[0]
-            starts = [start + first for first, _ in encoding.offsets]
-            word_starts = [True, *(before != after for before, after in pairwise(encoding.word_ids))]
-            yield Portion(self._readable(encoding.ids), starts, word_starts[: len(starts)])
+            ids = [self._unknown if id_ in self._forbidden else id_ for id_ in encoding.ids]
+            kept = [place for place, id_ in enumerate(ids) if id_ >= 0]
+            offsets, words = encoding.offsets, encoding.word_ids
+            yield Portion(
+                [ids[place] for place in kept],
+                [start + offsets[place][0] for place in kept],
+                [place == 0 or words[place] != words[place - 1] for place in kept],
+            )
             start += len(segment)
 
     def part(self, text: EncodedText, start: int, end: int) -> EncodedText:
@@ -188,7 +220,7 @@ class PairTokenizer:
                     f"character {lone.start()} of a text is the lone surrogate U+{ord(lone[0]):04X}; "
                     "text must be valid Unicode"
                 )
-        short = [text for text in missing if len(text) <= self._segment_characters or not self._splits_words]
+        short = [text for text in missing if len(text) <= self._segment_characters or self._cut is None]
         encodings = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
         new = {text: self._text(encoding.ids) for text, encoding in zip(short, encodings, strict=True)}
         new |= {text: self._text(self._long_ids(text)) for text in missing if text not in new}
@@ -200,21 +232,18 @@ class PairTokenizer:
 
         The text is encoded in segments; a cut between words changes no id.
         """
+        assert self._cut is not None
         ids: list[int] = []
-        for segment in word_segments(text, self._segment_characters):
+        for segment in word_segments(text, self._segment_characters, self._cut):
             ids += self._tokenizer.encode_batch_fast([segment], add_special_tokens=False)[0].ids
             if len(ids) > self._budget:
                 break
         return ids
 
-    def _readable(self, ids: list[int]) -> list[int]:
-        """Return the ids with [UNK] in place of special tokens."""
-        if self._forbidden.isdisjoint(ids):
-            return ids
-        return [self._unknown if id_ in self._forbidden else id_ for id_ in ids]
-
     def _text(self, ids: list[int]) -> EncodedText:
-        ids = self._readable(ids)
+        if not self._forbidden.isdisjoint(ids):
+            replaced = (self._unknown if id_ in self._forbidden else id_ for id_ in ids)
+            ids = [id_ for id_ in replaced if id_ >= 0]
         kept = ids[: self._budget]
         return EncodedText(_as_bytes(kept), tokens=len(ids), unknown=kept.count(self._unknown))
 
@@ -231,45 +260,16 @@ def kept_tokens(query: int, title: int, budget: int) -> tuple[int, int]:
     return (budget - shorter, shorter) if query > title else (shorter, budget - shorter)
 
 
-def word_segments(text: str, characters: int) -> Iterator[str]:
-    """Cut a text into segments of about `characters`, only where BertPreTokenizer ends a word anyway."""
+def word_segments(text: str, characters: int, cut: re.Pattern[str] = BERT_CUT) -> Iterator[str]:
+    """Cut a text into segments of about `characters`, only before what `cut` matches: where a word ends."""
     start = 0
     while start < len(text):
-        end = _WORD_END.search(text, start + characters)
+        end = cut.search(text, start + characters)
         stop = end.start() if end else len(text)
         yield text[start:stop]
         start = stop
 
 
-def _as_bytes(ids: list[int]) -> bytes:
+def _as_bytes(ids: Sequence[int]) -> bytes:
     """Return the ids as the bytes of int32 values."""
     return struct.pack(f"{len(ids)}i", *ids)
-
-
-class _Cache:
-    """The texts that were encoded last. Threads may share it."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._texts: OrderedDict[str, EncodedText] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, texts: Iterable[str]) -> tuple[dict[str, EncodedText], list[str]]:
-        """Return the texts that are cached, and a list of the others."""
-        cached: dict[str, EncodedText] = {}
-        missing: list[str] = []
-        with self._lock:
-            for text in texts:
-                if (encoded := self._texts.get(text)) is None:
-                    missing.append(text)
-                else:
-                    self._texts.move_to_end(text)
-                    cached[text] = encoded
-        return cached, missing
-
-    def put(self, texts: dict[str, EncodedText]) -> None:
-        short = {text: encoded for text, encoded in texts.items() if len(text) <= _CACHED_CHARACTERS}
-        with self._lock:
-            self._texts.update(short)
-            while len(self._texts) > self._size:
-                self._texts.popitem(last=False)

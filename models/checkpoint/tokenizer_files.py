@@ -1,47 +1,112 @@
-"""Reads the tokenizer of a BERT checkpoint and refuses one that does not encode pairs as BERT does."""
+"""Reads a checkpoint's tokenizer, WordPiece, byte-level BPE or Unigram, as transformers would."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
-from tokenizers.models import WordPiece
+from tokenizers.models import BPE, Unigram, WordPiece
 
 from models.errors import UnsupportedCheckpoint
 
-SPECIAL_TOKENS = 3
-"""Special tokens of a pair: [CLS] query [SEP] title [SEP]."""
+SPECIAL = "\ufdd0"
+"""Precedes the special tokens in a Unigram vocabulary. Unigram would match a literal "</s>" in a text, and no
+text holds this code point, which is no character."""
+
+BERT_CUT = re.compile(r"[\t\n\r !-/:-@\[-`{-~]")
+"""ASCII whitespace and punctuation end a word for BertPreTokenizer, and never combine with what precedes."""
+
+_SPACE_CUT = re.compile(r"(?<=[A-Za-z0-9]) (?=[A-Za-z0-9])")
+"""A single space belongs to the word after it, for GPT-2's pattern and for Metaspace."""
 
 _BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
+_DEFAULT_CLASS = {
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+}
+_ONE_TYPE = {"RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer"}
+_SLOW_FILES = ("merges.txt", "sentencepiece.bpe.model", "spiece.model")
 
 
 def read_tokenizer(directory: Path) -> Tokenizer:
-    """Read tokenizer.json or vocab.txt, with tokenizer_config.json, as transformers would.
+    """Read tokenizer.json, or else vocab.txt or an older file, with tokenizer_config.json.
 
     Raises UnsupportedCheckpoint, which names the file and says what is wrong with it.
     """
     config_file = directory / "tokenizer_config.json"
     config = _read_json(config_file) if config_file.is_file() else {}
-    class_name = str(config.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast")
-    is_bert = class_name in _BERT_TOKENIZERS
-    file = directory / "tokenizer.json"
+    class_name = _class_name(directory, config)
+    file, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
     if file.is_file():
-        try:
-            tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises Exception itself
-            raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
-        # As in transformers, tokenizer_config.json and its defaults overrule a BERT tokenizer's own file.
-        if is_bert and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
-            tokenizer.normalizer = _normalizer(config)
-        return tokenizer
-    file = directory / "vocab.txt"
-    if not file.is_file():
-        raise UnsupportedCheckpoint(f"{directory} has neither tokenizer.json nor vocab.txt")
-    if not is_bert:
+        return _from_json(file, config, class_name)
+    if vocabulary.is_file() and class_name in _BERT_TOKENIZERS:
+        return _from_vocabulary(vocabulary, config)
+    slow = next((directory / name for name in _SLOW_FILES if (directory / name).is_file()), None)
+    if slow is not None:
+        return _converted(slow)
+    if vocabulary.is_file():
         raise UnsupportedCheckpoint(f"{config_file} asks for {class_name}, which vocab.txt alone cannot give")
-    return _from_vocabulary(file, config)
+    raise UnsupportedCheckpoint(f"{directory} has neither tokenizer.json nor vocab.txt")
+
+
+def _class_name(directory: Path, config: dict[str, Any]) -> str:
+    """Return the class of the tokenizer, which model_type tells if tokenizer_config.json does not."""
+    if name := config.get("tokenizer_class"):
+        return str(name).removesuffix("Fast")
+    file = directory / "config.json"
+    model_type = _read_json(file).get("model_type") if file.is_file() else None
+    return _DEFAULT_CLASS.get(str(model_type), "BertTokenizer")
+
+
+def _from_json(file: Path, config: dict[str, Any], class_name: str) -> Tokenizer:
+    """Read tokenizer.json. As in transformers, tokenizer_config.json overrules some of it."""
+    try:
+        tokenizer = _with_marked_special_tokens(file.read_text(encoding="utf-8"))
+    except Exception as error:  # the library raises Exception itself
+        raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
+    if class_name in _BERT_TOKENIZERS and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
+        tokenizer.normalizer = _normalizer(config)
+    splitter = tokenizer.pre_tokenizer
+    if class_name == "RobertaTokenizer" and isinstance(splitter, pre_tokenizers.ByteLevel):
+        splitter.add_prefix_space = bool(config.get("add_prefix_space", False))
+        tokenizer.pre_tokenizer = splitter
+    return tokenizer
+
+
+def _with_marked_special_tokens(text: str) -> Tokenizer:
+    """Return the tokenizer of a tokenizer.json, with the special tokens of a Unigram vocabulary marked."""
+    raw = json.loads(text)
+    vocabulary = raw["model"].get("vocab") if isinstance(raw.get("model"), dict) else None
+    if not isinstance(vocabulary, list) or "added_tokens" not in raw:
+        return Tokenizer.from_str(text)
+    special = {token["content"] for token in raw["added_tokens"] if token["special"]}
+    for token in raw["added_tokens"]:
+        if token["special"]:
+            token["content"] = SPECIAL + token["content"]
+    raw["model"]["vocab"] = [[SPECIAL + piece if piece in special else piece, s] for piece, s in vocabulary]
+    return Tokenizer.from_str(json.dumps(raw))
+
+
+def _converted(file: Path) -> Tokenizer:
+    """Return the tokenizer of files from before tokenizer.json, converted by transformers."""
+    from transformers import AutoTokenizer  # slow to import, and few checkpoints need it
+
+    directory = file.parent
+    try:
+        slow = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+        return _with_marked_special_tokens(slow.backend_tokenizer.to_str())
+    except Exception as error:  # of many unrelated types
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UnsupportedCheckpoint(
+            f"{directory} has no tokenizer.json, and transformers cannot convert {file.name}: "
+            f"{reason[:200]}. "
+            "Write one where the packages sentencepiece and protobuf are installed: "
+            f"AutoTokenizer.from_pretrained({str(directory)!r}).save_pretrained({str(directory)!r})"
+        ) from None
 
 
 def _from_vocabulary(file: Path, config: dict[str, Any]) -> Tokenizer:
@@ -97,29 +162,34 @@ def _read_json(file: Path) -> dict[str, Any]:
     return value
 
 
-def special_ids(tokenizer: Tokenizer) -> tuple[int, int, int]:
-    """Return the ids of [CLS], [SEP] and [UNK].
+def unknown_id(tokenizer: Tokenizer) -> int:
+    """Return the id of the unknown token, −1 for a byte-level tokenizer without one.
 
-    Raises UnsupportedCheckpoint if the tokenizer does not encode a pair as BERT does.
+    Raises UnsupportedCheckpoint for another kind of tokenizer than WordPiece, BPE and Unigram, or if the
+    vocabulary does not hold the token.
     """
-    if not isinstance(tokenizer.model, WordPiece):
+    model = tokenizer.model
+    if not isinstance(model, BPE | Unigram | WordPiece):
         raise UnsupportedCheckpoint(
-            f"the tokenizer is {type(tokenizer.model).__name__}, not BERT's WordPiece"
+            f"the tokenizer is {type(model).__name__}, not BERT's WordPiece, BPE or Unigram"
         )
-    unknown = tokenizer.token_to_id(tokenizer.model.unk_token)
+    if isinstance(model, Unigram):
+        return _unigram_unknown(model)
+    token = model.unk_token
+    if token is None:
+        return -1
+    unknown = tokenizer.token_to_id(token)
     if unknown is None:
-        raise UnsupportedCheckpoint(f"the tokenizer's vocabulary has no {tokenizer.model.unk_token}")
-    first, second = (tokenizer.encode(text, add_special_tokens=False).ids for text in ("a", "b"))
-    pair = tokenizer.encode("a", "b")
-    cls, sep = (pair.ids[0], pair.ids[-1]) if pair.ids else (unknown, unknown)
-    ids = [cls, *first, sep, *second, sep]
-    types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    if pair.ids != ids or pair.type_ids != types or sum(pair.special_tokens_mask) != SPECIAL_TOKENS:
-        raise UnsupportedCheckpoint(
-            f"the tokenizer makes a pair of {' '.join(pair.tokens)} with token types {pair.type_ids}, "
-            "not [CLS] query [SEP] title [SEP] with types 0 and 1"
-        )
-    return cls, sep, unknown
+        raise UnsupportedCheckpoint(f"the tokenizer's vocabulary has no {token}")
+    return int(unknown)
+
+
+def _unigram_unknown(model: Unigram) -> int:
+    try:
+        pieces = model.tokenize(SPECIAL)  # no vocabulary has it as a piece
+    except Exception:  # the library raises Exception itself: there is no unknown token
+        return -1
+    return int(pieces[0].id) if len(pieces) == 1 else -1  # more are bytes
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
@@ -127,12 +197,21 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
     token, largest = max(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
     if largest >= vocab_size:
         raise UnsupportedCheckpoint(
-            f"the tokenizer gives {token!r} the id {largest}; the model's embeddings end at {vocab_size - 1}"
+            f"the tokenizer gives {token.removeprefix(SPECIAL)!r} the id {largest}; "
+            f"the model's embeddings end at {vocab_size - 1}"
         )
 
 
-def is_bert_pipeline(tokenizer: Tokenizer) -> bool:
-    """Return whether the text is cleaned and split into words by BERT's own rules."""
-    return isinstance(tokenizer.normalizer, normalizers.BertNormalizer) and isinstance(
-        tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer
-    )
+def cut_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """Return where a text may be cut without changing its tokens; None if that is not known."""
+    normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
+    if isinstance(normalizer, normalizers.BertNormalizer):
+        return BERT_CUT if isinstance(splitter, pre_tokenizers.BertPreTokenizer) else None
+    plain = normalizer is None or isinstance(normalizer, normalizers.Precompiled)
+    if plain and isinstance(splitter, pre_tokenizers.ByteLevel):
+        return _SPACE_CUT
+    if plain and isinstance(splitter, pre_tokenizers.Sequence):
+        parts = json.loads(splitter.__getstate__())["pretokenizers"]
+        if [part["type"] for part in parts] == ["WhitespaceSplit", "Metaspace"]:
+            return _SPACE_CUT
+    return None

@@ -66,9 +66,7 @@ def prune(
         )
     masks, dropped = _mapped(read_stored_masks(source, config), kept)
 
-    from safetensors.torch import save_file
-
-    from models.checkpoint.tensors import TOKENIZER_FILES, read_tensors
+    from models.checkpoint.tensors import TOKENIZER_FILES, read_tensors, write_tensors
 
     tensors = read_tensors(source, config)
     for layer in range(config.num_layers):
@@ -76,9 +74,7 @@ def prune(
     raw = json.loads((source / "config.json").read_text(encoding="utf-8"))
     raw["pruned_heads"] = _pruned_heads(kept, config.num_heads)
     target.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {name: t.contiguous() for name, t in tensors.items()}, target / "model.safetensors", {"format": "pt"}
-    )
+    write_tensors(target / "model.safetensors", tensors, config)
     (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     for name in TOKENIZER_FILES:
         if (source / name).exists():
@@ -152,7 +148,7 @@ def _prune_layer(
 ) -> None:
     import torch
 
-    from models.checkpoint.tensors import layer_prefix
+    from models.checkpoint.like_bert import layer_prefix
     from models.live_heads import head_rows
 
     prefix = f"{layer_prefix(layer)}attention."

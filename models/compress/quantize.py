@@ -27,17 +27,17 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor
 
 from models.batch import PackedBatch, pack
-from models.bert import Bert
 from models.checkpoint.checks import check_can_be_quantized, check_empty
 from models.checkpoint.config import INT8_FORMAT, QUANTIZATION_CONFIG, ModelConfig, parse_config, read_config
-from models.checkpoint.tensors import TOKENIZER_FILES, layer_prefix, read_tensors
+from models.checkpoint.like_bert import layer_prefix
+from models.checkpoint.tensors import TOKENIZER_FILES, read_tensors, write_tensors
 from models.checkpoint.tokenizer import EncodedPair
 from models.errors import ModelError
 from models.live_heads import Live
+from models.network import build
 from models.ops.int8 import ZERO_POINT, QuantizedMap
 from models.ops.torch import activate
 
@@ -85,11 +85,7 @@ def quantize(
     raw["quantization_config"] = dict(QUANTIZATION_CONFIG)
     raw["headroom"] = (raw.get("headroom") or {}) | {"quantization": {"format": INT8_FORMAT}}
     target.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {name: tensor.contiguous() for name, tensor in quantized.items()},
-        target / "model.safetensors",
-        {"format": "pt"},
-    )
+    write_tensors(target / "model.safetensors", quantized, config)
     (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     for name in TOKENIZER_FILES:
         if (source / name).exists():
@@ -120,7 +116,7 @@ def calibrate(
 ) -> Iterator[dict[str, Tensor]]:
     """Yield each layer's int8 tensors, fitted to the inputs that reach the layer in the float network."""
     cpu = torch.device("cpu")
-    network = Bert(config, tensors, device=cpu, dtype=torch.float32)
+    network = build(config, tensors, device=cpu, dtype=torch.float32)
     masks = torch.from_numpy(head_weights(config, sum(batch.rows for batch in calibration)))
     rows = torch.tensor_split(masks, np.cumsum([batch.rows for batch in calibration]).tolist()[:-1])
     streams = [network.embed(batch) for batch in calibration]
@@ -128,11 +124,11 @@ def calibrate(
         prefix, kept = layer_prefix(number), list(config.kept_heads[number])
         live = [Live(layer.attention, weights[:, number, kept]) for weights in rows]
         contexts = [
-            network.context(x, batch, heads)
+            network.context(number, x, batch, heads)
             for x, batch, heads in zip(streams, calibration, live, strict=True)
         ]
         middle = [
-            network.after_attention(layer, x, context, heads)
+            network.after_attention(number, x, context, heads)
             for x, context, heads in zip(streams, contexts, live, strict=True)
         ]
         present = [context for context in contexts if context is not None]
@@ -141,7 +137,7 @@ def calibrate(
         else:
             quantized = _no_attention(tensors, prefix, config.hidden_size)
         yield quantized | _feed_forward(tensors, prefix, torch.cat(middle), config.activation)
-        streams = [layer.feed_forward(x) for x in middle]
+        streams = [network.feed_forward(number, x) for x in middle]
 
 
 def head_weights(config: ModelConfig, rows: int) -> NDArray[np.float32]:

@@ -21,7 +21,7 @@ def choose(
     """
     ops: TorchOps
     if device.type == "cpu":
-        ops = CpuOps(dtype, head_size=config.head_size, hidden_size=config.hidden_size)
+        ops = CpuOps(dtype, head_size=config.head_size)
     elif device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not deterministic:
         from models.ops.cuda import CudaOps  # its kernel takes as long to import as torch itself
 

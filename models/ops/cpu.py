@@ -33,15 +33,14 @@ FUSED = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "
 class CpuOps(TorchOps):
     """oneDNN products and compiled kernels, each only if it works here.
 
-    head_size, hidden_size: of the network; the kernels compute multiples of 16.
+    head_size: of the network; the kernels compute heads and rows whose sizes are multiples of 16.
     """
 
     max_pack_bytes = LARGEST_ACTIVATION
 
-    def __init__(self, dtype: torch.dtype, *, head_size: int, hidden_size: int) -> None:
+    def __init__(self, dtype: torch.dtype, *, head_size: int) -> None:
         super().__init__(torch.device("cpu"), dtype)
         self._attention_kernels = fitting(dtype, head_size)
-        self._norm_kernels = fitting(dtype, hidden_size)
 
     @property
     def kernels(self) -> str | None:
@@ -54,9 +53,8 @@ class CpuOps(TorchOps):
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Return a layer normalisation by our kernel, or by torch."""
-        if self._norm_kernels is None:
-            return Norm(weight, bias, eps)
-        return KernelNorm(weight, bias, eps, self._norm_kernels)
+        kernels = fitting(weight.dtype, len(weight))
+        return Norm(weight, bias, eps) if kernels is None else KernelNorm(weight, bias, eps, kernels)
 
     def attention(
         self,

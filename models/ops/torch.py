@@ -183,11 +183,13 @@ def attention_probabilities(query: Tensor, key: Tensor, bias: Tensor | None = No
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
-    """Apply an activation, by its name among the values of models.checkpoint.config.ACTIVATIONS."""
+    """Apply an activation, by its name among the values of models.checkpoint.fields.ACTIVATIONS, or tanh."""
     if activation == "gelu":
         return F.gelu(x)
     if activation == "gelu_tanh":
         return F.gelu(x, approximate="tanh")
+    if activation == "tanh":
+        return torch.tanh(x)
     return F.relu(x) if activation == "relu" else x
 
 

@@ -1,7 +1,7 @@
 """The network with a gate on each head of each sequence: gradients of the loss, and every layer's states.
 
 The serving network runs fused, prepacked products that autograd cannot follow. This is the same network on
-plain float32 torch operators (`Bert.in_plain_torch`).
+plain float32 torch operators (`Network.in_plain_torch`).
 """
 
 from __future__ import annotations

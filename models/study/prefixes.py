@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.bert import Bert
 from models.live_heads import Live
+from models.network import Network
 
 WORTH_SLICING = 0.25
 """If at least this share of a layer's heads is off, cutting their weights out saves more than it costs."""
 
 
-def logits_under(network: Bert, batch: PackedBatch, masks: NDArray[np.float32]) -> NDArray[np.float32]:
+def logits_under(network: Network, batch: PackedBatch, masks: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the logits of a packed batch under each mask.
 
     masks: (masks, layers, heads) float32 in the numbering of the unpruned model; any finite weights.
@@ -53,7 +53,7 @@ def _first_difference(one: NDArray[np.float32], other: NDArray[np.float32]) -> i
     return int(differs.argmax()) if differs.any() else len(differs)
 
 
-def _live(network: Bert, number: int, weights: NDArray[np.float32]) -> Live:
+def _live(network: Network, number: int, weights: NDArray[np.float32]) -> Live:
     """Return the live heads of layer `number` under one row of weights; cut out the others if that pays."""
     attention = network.layers[number].attention
     weights = weights[list(network.config.kept_heads[number])]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.training.vocabulary import CLS, PAD, SEP
 
@@ -34,6 +34,18 @@ class Batch:
         if self.ids.device == device:
             return self
         return Batch(*(getattr(self, part.name).to(device) for part in fields(self)))
+
+
+def logits_of_batch(model: nn.Module, batch: Batch) -> Tensor:
+    """Return what a classifier of transformers computes of a batch: (B, labels).
+
+    Only a model with several token types gets any: DistilBERT takes none, and RoBERTa's one type is 0.
+    """
+    types = {}
+    if getattr(model.config, "type_vocab_size", 0) > 1:
+        types["token_type_ids"] = batch.segments
+    logits: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask, **types).logits
+    return logits
 
 
 def tokenized(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

@@ -7,11 +7,12 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
 from models.training.data import GRADES
 
-Model: TypeAlias = BertForSequenceClassification
+Model: TypeAlias = PreTrainedModel
+"""A sequence classifier of transformers, of any family."""
 
 
 def new_model(

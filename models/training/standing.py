@@ -12,7 +12,7 @@ from models.checkpoint.tokenizer import PairTokenizer
 from models.device import autocast
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
-from models.training.batches import grouped
+from models.training.batches import grouped, logits_of_batch
 from models.training.epochs import padded_batch, targets
 from models.training.evaluate import probabilities_of
 from models.training.job import Options
@@ -58,8 +58,7 @@ def logits_of(model: Model, tokenizer: PairTokenizer, pairs: Sequence[LabelledPa
         for rows in grouped([len(pair) for pair in encoded], batch_tokens=8192):
             empty = torch.empty(0)
             batch = padded_batch([encoded[i] for i in rows], empty, empty).to(device)
-            output = model(input_ids=batch.ids, token_type_ids=batch.segments, attention_mask=batch.mask)
-            logits[rows] = output.logits.double().cpu().numpy()
+            logits[rows] = logits_of_batch(model, batch).double().cpu().numpy()
     model.train()
     return logits
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import BertForSequenceClassification
+from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
 from models.quality.labelled import LabelledPair
 from models.training.batches import tokenized
@@ -27,7 +27,7 @@ def start(job: Job) -> tuple[Model, Path]:
         assert isinstance(options.base, Scratch)
         return _from_scratch(options, options.base, job.training, options.work / "tokenizer")
     directory, config = job.base
-    model = BertForSequenceClassification.from_pretrained(
+    model = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[CONFIG_MAPPING[config.family]].from_pretrained(
         directory,
         id2label=labels,
         label2id={name: grade for grade, name in labels.items()},
@@ -37,7 +37,8 @@ def start(job: Job) -> tuple[Model, Path]:
     )
     if len(config.labels) == len(labels):
         with torch.no_grad():
-            for part in model.classifier.parameters():
+            last = getattr(model.classifier, "out_proj", model.classifier)  # RoBERTa's has two layers
+            for part in last.parameters():
                 part.div_(config.temperature)
     return model, directory
 

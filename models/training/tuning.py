@@ -21,7 +21,7 @@ from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.classifier import Classifier
 from models.device import resolve_device
 from models.quality.evaluation import as_json, intervals, within_range
-from models.training.batches import Batch
+from models.training.batches import Batch, logits_of_batch
 from models.training.epochs import epoch_of
 from models.training.evaluate import fitted_temperature
 from models.training.job import Job, Options, mark_run, prepare
@@ -56,7 +56,8 @@ def tune(job: Job | Options) -> dict[str, Any]:
     options, validation = job.options, job.validation
     model, tokenizer_files = start(job)
     model.to(resolve_device(options.device))
-    window = min(options.max_tokens, model.config.max_position_embeddings)
+    longest = model.config.max_position_embeddings if job.base is None else job.base[1].max_positions
+    window = min(options.max_tokens, longest)
     tokenizer = PairTokenizer.load(tokenizer_files, max_tokens=window, vocab_size=model.config.vocab_size)
     mark_run(options)
     encoded = tokenizer.encode([(pair.query, pair.title) for pair in job.training])
@@ -111,10 +112,8 @@ def _train(
     options = job.options
 
     def loss_of(batch: Batch) -> Tensor:
-        output = model(input_ids=batch.ids, token_type_ids=batch.segments, attention_mask=batch.mask)
-        return ordinal_loss(
-            output.logits, batch.labels, batch.weights, distance_weight=options.distance_weight
-        )
+        logits = logits_of_batch(model, batch)
+        return ordinal_loss(logits, batch.labels, batch.weights, distance_weight=options.distance_weight)
 
     def after_step(progress: Progress) -> None:
         if progress.step % plan.batches == 0:

@@ -84,6 +84,7 @@ _MODELS = {
     "models": [
         {
             "name": "headroom-default",
+            "family": "bert",
             "layers": 12,
             "heads": 12,
             "hidden_size": 192,
@@ -91,6 +92,7 @@ _MODELS = {
             "vocab_size": 16_000,
             "max_tokens": 128,
             "grades": ["irrelevant", "related", "partial", "close", "exact"],
+            "score_activation": "softmax",
             "parameters": 8_473_733,
             "bytes": 17_023_508,
             "sliced_bytes": 0,

@@ -78,7 +78,13 @@ class ScoreResult:
     grade: Annotated[int | None, Field(description="The likeliest grade, from 0 (least relevant).")]
     label: Annotated[str | None, Field(description="The grade's name.")]
     expected_grade: Annotated[Number | None, Field(description="The grades' mean under the probabilities.")]
-    score: Annotated[Number, Field(description="expected_grade / (grades − 1), in [0, 1].", ge=0, le=1)]
+    score: Annotated[
+        Number,
+        Field(
+            description="expected_grade / (grades − 1), in [0, 1]; of a model that gives one score, its "
+            "sigmoid, or its raw logit, any number, if the model's `score_activation` is identity."
+        ),
+    ]
     probabilities: Annotated[Row | None, Field(description="One per grade.")]
     tokens: Annotated[int, Field(description="Tokens scored, the special ones and all chunks included.")]
     unknown_tokens: Annotated[int, Field(description="Those of them that the vocabulary could not read.")]
@@ -195,6 +201,7 @@ class ModelInfo:
     """A loaded checkpoint."""
 
     name: Annotated[str, Field(description="As answers name it in `model`.")]
+    family: Annotated[str, Field(description="The architecture: `model_type` in config.json.")]
     layers: Annotated[int, Field(description="Layers of the encoder.")]
     heads: Annotated[int, Field(description="Heads per layer.")]
     hidden_size: Annotated[int, Field(description="Numbers that describe a token between layers.")]
@@ -202,6 +209,12 @@ class ModelInfo:
     vocab_size: Annotated[int, Field(description="Tokens that the vocabulary knows.")]
     max_tokens: Annotated[int, Field(description="The window: longer pairs are truncated.")]
     grades: Annotated[list[str] | None, Field(description="From least to most relevant; null: one score.")]
+    score_activation: Annotated[
+        Literal["softmax", "sigmoid", "identity"],
+        Field(
+            description="What makes a score of logits: softmax (grades), sigmoid, or identity (raw logits)."
+        ),
+    ]
     parameters: Annotated[int, Field(description="Weights, counted.")]
     bytes: Annotated[int, Field(description="Weights in memory.")]
     sliced_bytes: Annotated[int, Field(description="Weights with dead heads cut out, cached beside them.")]

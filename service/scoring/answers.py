@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -101,7 +101,7 @@ def attention_response(
         variant=choice.variant.name,
         head_mask=mask_info(choice.mask),
         tokens=classifier.tokenizer.tokens(pair),
-        segments=[0] * pair.first_segment + [1] * (len(pair) - pair.first_segment),
+        segments=[0] * pair.title_start + [1] * (len(pair) - pair.title_start),
         heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, maps, strict=True)],
         timing_ms=_timing(computed, deadline),
     )
@@ -109,14 +109,22 @@ def attention_response(
 
 def score_results(choice: Choice, encoded: Encoded, outcomes: Sequence[Outcome]) -> list[ScoreResult]:
     """Return one result per pair, in their order. outcomes: one RowScore per row."""
+    if encoded.counts is None:
+        return _results(choice, encoded.pairs, outcomes)
+    best = best_rows([float(row.score) for row in outcomes if isinstance(row, RowScore)], encoded.counts)
+    results = _results(choice, encoded.pairs, [outcomes[row] for row in best])
+    first_rows = accumulate(encoded.counts, initial=0)
+    for result, pair, row, first_row in zip(results, encoded.pairs, best, first_rows, strict=False):
+        result.chunk = _chunk(pair, row - first_row)
+    return results
+
+
+def _results(
+    choice: Choice, pairs: Sequence[EncodedPair | ChunkedPair], outcomes: Sequence[Outcome]
+) -> list[ScoreResult]:
     labels = choice.variant.classifier.grades
-    chunks: Iterable[Chunk | None] = repeat(None)
-    if encoded.counts is not None:
-        best = best_rows([float(row.score) for row in outcomes if isinstance(row, RowScore)], encoded.counts)
-        outcomes = [outcomes[row] for row in best]
-        chunks = map(_chunk, encoded.pairs, best, accumulate(encoded.counts, initial=0))
     results = []
-    for index, (pair, row, chunk) in enumerate(zip(encoded.pairs, outcomes, chunks, strict=False)):
+    for index, (pair, row) in enumerate(zip(pairs, outcomes, strict=True)):
         assert isinstance(row, RowScore)
         results.append(
             ScoreResult(
@@ -129,17 +137,16 @@ def score_results(choice: Choice, encoded: Encoded, outcomes: Sequence[Outcome])
                 tokens=len(pair),
                 unknown_tokens=pair.unknown_tokens,
                 truncated=pair.truncated,
-                chunk=chunk,
                 _logits=row.logits,
             )
         )
     return results
 
 
-def _chunk(pair: EncodedPair | ChunkedPair, row: int, first_row: int) -> Chunk | None:
+def _chunk(pair: EncodedPair | ChunkedPair, row: int) -> Chunk | None:
     """Return the place in the title of a row's chunk; None if the title is not cut up."""
     assert isinstance(pair, ChunkedPair)
-    chunk = pair.chunk(row - first_row)
+    chunk = pair.chunk(row)
     return None if chunk is None else Chunk(chunk.index, chunk.chunks, chunk.start, chunk.end)
 
 

@@ -61,6 +61,7 @@ def _model(classifier: Classifier) -> ModelInfo:
     config, network = classifier.config, classifier.network
     return ModelInfo(
         name=classifier.name,
+        family=config.family,
         layers=config.num_layers,
         heads=config.num_heads,
         hidden_size=config.hidden_size,
@@ -68,6 +69,7 @@ def _model(classifier: Classifier) -> ModelInfo:
         vocab_size=config.vocab_size,
         max_tokens=config.max_positions,
         grades=list(config.labels) if config.is_graded else None,
+        score_activation=config.score_activation,
         parameters=network.parameters,
         bytes=network.nbytes,
         sliced_bytes=network.live_heads.cache.nbytes,

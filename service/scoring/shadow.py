@@ -188,10 +188,13 @@ class Shadow:
                     await self._score_portion(arms, portion, scored)
                     portion, tokens = [], 0
         await self._score_portion(arms, portion, scored)
-        control = np.array(scored[job.experiment.control].scores, dtype=np.float32)
-        for name, arm in scored.items():
+        relevance = {
+            name: arms[name].classifier.relevance(np.array(arm.scores, dtype=np.float32))
+            for name, arm in scored.items()
+        }
+        for name in scored:
             if name != job.experiment.control:
-                self._report(job, name, control, arm, scored[job.experiment.control].seconds)
+                self._report(job, name, relevance, scored)
 
     async def _score_portion(
         self, arms: Mapping[str, Variant], portion: Sequence[_Step], scored: Mapping[str, _Arm]
@@ -228,9 +231,14 @@ class Shadow:
         return scores, seconds
 
     def _report(
-        self, job: Job, name: str, control: NDArray[np.float32], arm: _Arm, control_seconds: float
+        self,
+        job: Job,
+        name: str,
+        relevance: Mapping[str, NDArray[np.float32]],
+        scored: Mapping[str, _Arm],
     ) -> None:
-        difference = paired(control, np.array(arm.scores, dtype=np.float32), job.grades)
+        control = job.experiment.control
+        difference = paired(relevance[control], relevance[name], job.grades)
         self._experiments.router.shadow_result(
             ShadowResult(
                 experiment=job.experiment.name,
@@ -242,8 +250,8 @@ class Shadow:
                 top10_overlap=difference.top10_overlap,
                 ndcg_control=difference.ndcg_control,
                 ndcg_arm=difference.ndcg_arm,
-                control_seconds=control_seconds,
-                arm_seconds=arm.seconds,
+                control_seconds=scored[control].seconds,
+                arm_seconds=scored[name].seconds,
             )
         )
 

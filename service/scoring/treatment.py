@@ -65,7 +65,8 @@ class Treatment:
             answer = await self._fall_back(request, catalog, route, deadline, error)
             self._experiments.fell_back(route, deadline.elapsed(), error)
             return answer
-        self._experiments.succeeded(route, deadline.elapsed(), lambda: _scores(answer))
+        classifier = choice.variant.classifier
+        self._experiments.succeeded(route, deadline.elapsed(), lambda: classifier.relevance(_scores(answer)))
         return answer
 
     async def _fall_back(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ KEY = "s3cr3t"
 Outcomes = dict[str, dict[str, Any]]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def locked(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service that takes one API key, and no request while another one waits."""
     limits = {"api_keys": [KEY], "max_queue_tokens": 1, "max_batch_tokens": 64}
@@ -63,27 +64,25 @@ def a_full_queue(server: Server) -> Iterator[None]:
             thread.join()
 
 
-def _outcomes(name: str, server: Server, locked: Server) -> Outcomes:
-    environments.python(name)  # before the queue fills
-    with a_full_queue(locked):
-        return environments.run(
-            name,
-            f"{name}.py",
-            url=server.url,
-            locked=locked.url,
-            key=KEY,
-            query=QUERY,
-            documents=DOCUMENTS,
-        )
+@pytest.fixture(scope="package")
+def outcomes(server: Server, locked: Server) -> dict[str, Outcomes]:
+    """What the clients of each environment did; the environments run at the same time."""
+    names = ("sdk", "frameworks")
+    for name in names:
+        environments.python(name)  # before the queue fills
+    asked = {"url": server.url, "locked": locked.url, "key": KEY, "query": QUERY, "documents": DOCUMENTS}
+    with a_full_queue(locked), ThreadPoolExecutor() as pool:
+        done = pool.map(lambda name: environments.run(name, f"{name}.py", **asked), names)
+        return dict(zip(names, done, strict=True))
 
 
-@pytest.fixture(scope="session")
-def sdk(server: Server, locked: Server) -> Outcomes:
+@pytest.fixture(scope="package")
+def sdk(outcomes: dict[str, Outcomes]) -> Outcomes:
     """What the clients of `scripts/sdk.py` did."""
-    return _outcomes("sdk", server, locked)
+    return outcomes["sdk"]
 
 
-@pytest.fixture(scope="session")
-def frameworks(server: Server, locked: Server) -> Outcomes:
+@pytest.fixture(scope="package")
+def frameworks(outcomes: dict[str, Outcomes]) -> Outcomes:
     """What the clients of `scripts/frameworks.py` did."""
-    return _outcomes("frameworks", server, locked)
+    return outcomes["frameworks"]

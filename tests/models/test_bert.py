@@ -309,8 +309,8 @@ def test_fractional_head_weights_are_as_exact_in_bfloat16_as_in_float32(tmp_path
     weights = torch.tensor([[0.7518, 0.3333, 0.9, 0.0009]])
     ours, reference = (clf.network.layers[0].attention for clf in (rough, exact))
     with torch.inference_mode():
-        whole, weighted = (rough.network.context(x, batch, Live(ours, w)).float() for w in (None, weights))
-        truth = exact.network.context(x.float(), batch, Live(reference, weights))
+        whole, weighted = (rough.network.context(0, x, batch, Live(ours, w)).float() for w in (None, weights))
+        truth = exact.network.context(0, x.float(), batch, Live(reference, weights))
     # What single results are rounded by averages out; what a weight is rounded by does not.
     found = (whole * weighted).view(-1, 4, size).sum((0, 2)) / (whole**2).view(-1, 4, size).sum((0, 2))
     torch.testing.assert_close(found, weights[0], atol=0, rtol=1e-3)

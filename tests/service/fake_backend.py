@@ -134,7 +134,9 @@ class FakeBackend:
             [
                 ModelInfo(
                     name="fake",
+                    family="bert",
                     **shape,
+                    score_activation="softmax",
                     vocab_size=30_522,
                     max_tokens=512,
                     grades=list(LABELS),

@@ -95,7 +95,7 @@ def role_scores(
     differences: dict[int, list[Floats]] = {}
     present: dict[int, list[Floats]] = {}
     words = [Words.of(classifier.tokenizer, pair) for pair in pairs]
-    pool = _words_by_length(words)
+    pool = _words_by_form(words)
     for number, (pair, split, query, _) in enumerate(zip(pairs, words, query_of, steps, strict=False)):
         rng = np.random.default_rng([seed, 1, number])
         of_query = np.random.default_rng([seed, 2, query])  # permutes a query's words alike in all its pairs
@@ -185,7 +185,7 @@ def _segmentation(maps: Floats32, words: Words, rng: np.random.Generator) -> tup
 
 
 def _special(maps: Floats32, words: Words, rng: np.random.Generator) -> tuple[Floats32, Floats32]:
-    """Return the attention of words to [CLS] and both [SEP], and that to three random tokens."""
+    """Return the attention of words to the special tokens, and that to as many random tokens."""
     special = words.word_of < 0
     mass = maps[:, ~special].mean(1)  # (heads, n)
     chosen = rng.permuted(np.tile(special.astype(np.float32), (DRAWS, 1)), axis=1)
@@ -198,16 +198,21 @@ def _term_mass(between: Floats32, words: Words) -> Floats32:
     return np.asarray((between[:, a, b] + between[:, b, a]).mean(1) / 2)
 
 
-def _words_by_length(words: Sequence[Words]) -> dict[int, list[tuple[int, ...]]]:
-    """Return the distinct title words of all pairs, by how many pieces they have."""
-    pool: dict[int, list[tuple[int, ...]]] = {}
-    for pieces in dict.fromkeys(split.pieces[i] for split in words for i in split.texts[1]):
-        pool.setdefault(len(pieces), []).append(pieces)
+def _words_by_form(words: Sequence[Words]) -> dict[tuple[int, bool], list[tuple[int, ...]]]:
+    """Return the distinct title words of all pairs, by `Words.form`."""
+    pool: dict[tuple[int, bool], list[tuple[int, ...]]] = {}
+    for form, pieces in dict.fromkeys(
+        (split.form(i), split.pieces[i]) for split in words for i in split.texts[1]
+    ):
+        pool.setdefault(form, []).append(pieces)
     return pool
 
 
 def _replaced(
-    pair: EncodedPair, words: Words, pool: dict[int, list[tuple[int, ...]]], rng: np.random.Generator
+    pair: EncodedPair,
+    words: Words,
+    pool: dict[tuple[int, bool], list[tuple[int, ...]]],
+    rng: np.random.Generator,
 ) -> EncodedPair | None:
     """Return the pair with each title term that the query has replaced by another word of as many pieces;
     None if there is no such term or no such word."""
@@ -215,7 +220,7 @@ def _replaced(
         return None
     ids = pair.ids.copy()
     for b in sorted({b for _, b in words.matches}):
-        candidates = [w for w in pool[len(words.pieces[b])] if w not in words.pieces]
+        candidates = [w for w in pool[words.form(b)] if w not in words.pieces]
         if not candidates:
             return None
         ids[words.word_of == b] = candidates[int(rng.integers(len(candidates)))]

@@ -49,12 +49,14 @@ def tuned_scales(
         intact = [network.network.embed(batch) for batch in batches]
         streams = [list(intact) for _ in masks]
         for number, heads in enumerate(network.config.kept_heads):
-            before = _outputs(network, number, intact, batches)
+            contexts = _contexts(network, number, intact, batches)
+            before = _outputs(network, number, intact, contexts)
             wanted = [x + outputs.sum(1) for x, outputs in zip(intact, before, strict=True)]
             ones = torch.ones(len(heads), device=network.device)
-            intact = _onward(network, number, intact, before, ones)
+            intact = _onward(network, number, intact, contexts, ones)
             for place, mask in enumerate(masks):
-                outputs = _outputs(network, number, streams[place], batches)
+                contexts = _contexts(network, number, streams[place], batches)
+                outputs = _outputs(network, number, streams[place], contexts)
                 kept = [i for i, head in enumerate(heads) if mask[number, head] > 0]
                 if kept:
                     targets = [(y - x).flatten() for y, x in zip(wanted, streams[place], strict=True)]
@@ -62,36 +64,47 @@ def tuned_scales(
                     for i, scale in zip(kept, _least_squares(designs, targets), strict=True):
                         scales[place][number, heads[i]] = scale
                 of_layer = torch.from_numpy(scales[place][number, list(heads)]).to(network.device)
-                streams[place] = _onward(network, number, streams[place], outputs, of_layer)
+                streams[place] = _onward(network, number, streams[place], contexts, of_layer)
                 done(1)
     return scales
 
 
-def _outputs(
+def _contexts(
     network: DifferentiableNetwork, number: int, streams: Sequence[Tensor], batches: Sequence[PackedBatch]
+) -> list[Tensor | None]:
+    live = Live(network.network.layers[number].attention)
+    return [
+        network.network.context(number, x, batch, live) for x, batch in zip(streams, batches, strict=True)
+    ]
+
+
+def _outputs(
+    network: DifferentiableNetwork, number: int, streams: Sequence[Tensor], contexts: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    return [_head_outputs(network, number, x, batch) for x, batch in zip(streams, batches, strict=True)]
+    return [_head_outputs(network, number, x, one) for x, one in zip(streams, contexts, strict=True)]
 
 
 def _onward(
     network: DifferentiableNetwork,
     number: int,
     streams: Sequence[Tensor],
-    outputs: Sequence[Tensor],
+    contexts: Sequence[Tensor | None],
     scales: Tensor,
 ) -> list[Tensor]:
-    """Return the output of the layer with its heads' outputs (T, h, D) scaled by `scales` (h,)."""
-    layer = network.network.layers[number]
-    return [
-        layer.feed_forward(layer.attention_norm(x + (parts * scales[:, None]).sum(1) + layer.attention_bias))
-        for x, parts in zip(streams, outputs, strict=True)
-    ]
+    """Return the output of the layer with its heads scaled by `scales` (h,)."""
+    layer = Live(network.network.layers[number].attention)
+    after = []
+    for x, context in zip(streams, contexts, strict=True):
+        if context is not None:
+            context = (context.view(len(context), len(scales), -1) * scales[:, None]).flatten(1)
+        x = network.network.after_attention(number, x, context, layer)
+        after.append(network.network.feed_forward(number, x))
+    return after
 
 
-def _head_outputs(network: DifferentiableNetwork, number: int, x: Tensor, batch: PackedBatch) -> Tensor:
-    """Return what each head adds to the residual stream, without the bias: (T, D) → (T, h, D)."""
+def _head_outputs(network: DifferentiableNetwork, number: int, x: Tensor, context: Tensor | None) -> Tensor:
+    """Return what each head adds to the residual stream x, without the bias: (T, D) → (T, h, D)."""
     attention = network.network.layers[number].attention
-    context = network.network.context(x, batch, Live(attention))
     if attention is None or context is None:
         return x.new_zeros(x.shape[0], 0, x.shape[1])
     size, output = attention.head_size, attention.output.weight

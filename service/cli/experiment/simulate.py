@@ -125,7 +125,7 @@ def _scores(
     parts = []
     for start in range(0, len(pairs), CHUNK):
         chunk = pairs[start : start + CHUNK]
-        parts.append(clf.score([(pair.query, pair.title) for pair in chunk], mask).score)
+        parts.append(clf.relevance(clf.score([(pair.query, pair.title) for pair in chunk], mask).score))
         advance(start + len(chunk))
     return np.concatenate(parts).astype(np.float64)
 

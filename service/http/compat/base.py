@@ -209,7 +209,7 @@ def by_relevance(results: Sequence[ScoreResult], score: Callable[[ScoreResult], 
 
 
 def relevance(result: ScoreResult) -> Any:
-    """Return a pair's relevance in [0, 1]: `score` of /v1/score."""
+    """Return a pair's relevance: `score` of /v1/score."""
     return result.score
 
 

@@ -20,6 +20,7 @@ from models.checkpoint.chunks import (
 from models.checkpoint.tokenizer import PairTokenizer
 from models.errors import ModelError
 from tests.checkpoints import write_checkpoint
+from tests.families import byte_level_tokenizer, unigram_tokenizer
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
 
 CHUNKS = LongTitles("chunks")
@@ -31,11 +32,17 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PairTokenizer:
 
 
 @pytest.fixture(scope="module")
-def unsegmented(tmp_path_factory: pytest.TempPathFactory) -> PairTokenizer:
-    """A tokenizer whose long texts cannot be read in segments, because it has a token of its own."""
-    source = library_tokenizer()
-    source.add_tokens(["steel wood"])
-    return load(write(tmp_path_factory.mktemp("added"), source), max_tokens=24, vocab_size=SIZE + 1)
+def readers(tmp_path_factory: pytest.TempPathFactory, tokenizer: PairTokenizer) -> dict[str, PairTokenizer]:
+    """Tokenizers of every kind, with a window of 24 tokens; one cannot read a text in segments."""
+    added = library_tokenizer()
+    added.add_tokens(["steel wood"])
+    directory = write(tmp_path_factory.mktemp("added"), added)
+    readers = {"word pieces": tokenizer, "added": load(directory, max_tokens=24, vocab_size=SIZE + 1)}
+    for kind, text in (("byte level", byte_level_tokenizer()), ("unigram", unigram_tokenizer())):
+        directory = tmp_path_factory.mktemp("family")
+        (directory / "tokenizer.json").write_text(text, encoding="utf-8")
+        readers[kind] = load(directory, max_tokens=24, vocab_size=400)
+    return readers
 
 
 def one(tokenizer: PairTokenizer, query: str, title: str, long_titles: LongTitles = CHUNKS) -> ChunkedPair:
@@ -43,7 +50,7 @@ def one(tokenizer: PairTokenizer, query: str, title: str, long_titles: LongTitle
 
 
 def title_ids(pair: ChunkedPair) -> list[list[int]]:
-    return [row.ids.tolist()[row.first_segment : -1] for row in pair.rows]
+    return [row.ids.tolist()[row.title_start : -1] for row in pair.rows]
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=200), st.integers(1, 40))
@@ -111,13 +118,12 @@ WORDS = [
 
 @given(st.lists(st.sampled_from(WORDS), max_size=60), st.sampled_from([" ", "", "  "]))
 def test_every_character_of_a_title_is_in_some_chunk(
-    tokenizer: PairTokenizer, unsegmented: PairTokenizer, words: list[str], gap: str
+    readers: dict[str, PairTokenizer], words: list[str], gap: str
 ) -> None:
     title = gap.join(words)
-    for reader in (tokenizer, unsegmented):
+    for reader in readers.values():
         pair = one(reader, "angle bracket", title)
         assert all(len(row) <= 24 for row in pair.rows)
-        assert not pair.truncated
         if not pair.spans:
             assert pair.rows[0].ids.tolist() == reader.encode([("angle bracket", title)])[0].ids.tolist()
             continue
@@ -129,6 +135,17 @@ def test_every_character_of_a_title_is_in_some_chunk(
             start = next(at for at in range(read, -1, -1) if whole[at : at + len(ids)] == ids)
             read = max(read, start + len(ids))
         assert read == len(whole)
+
+
+@pytest.mark.parametrize("kind", ["word pieces", "byte level", "unigram"])
+def test_words_of_each_kind_of_tokenizer_stay_whole(readers: dict[str, PairTokenizer], kind: str) -> None:
+    title = "red blue table 12 lamp " * 20
+    pair = one(readers[kind], "a", title)
+
+    assert len(pair.spans) > 2
+    for (start, end), row in zip(pair.spans, pair.rows, strict=True):
+        assert title[start:end].split() == title[:end].split()[len(title[:start].split()) :]
+        assert len(row) > 12  # and no chunk stays half empty for that
 
 
 @given(st.lists(st.sampled_from(["lamp", "steel", "red,", "gauge", "12-gauge", "中"]), min_size=30))

@@ -97,6 +97,7 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
         "tokens": 17,
         "unknown_tokens": 0,
         "truncated": False,
+        "chunk": None,
     }
     assert list(body["results"][0]) == list(body["results"][1])
     assert body["usage"] == {"pairs": 2, "tokens": 34}

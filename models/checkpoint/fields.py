@@ -1,0 +1,37 @@
+"""Checks of single fields of config.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from models.errors import UnsupportedCheckpoint
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+"""The activation in config.json → the name that `models.ops` uses."""
+
+
+def positive_int(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Return a field that is a whole number ≥ 1. default: its value if it is missing."""
+    value = raw.get(name, default)
+    if type(value) is not int or value < 1:
+        raise UnsupportedCheckpoint(f"config.json: {name} is {value!r}; it must be a whole number ≥ 1")
+    return value
+
+
+def positive_float(value: Any, name: str) -> float:
+    """Return the value of the field `name`, a finite number > 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UnsupportedCheckpoint(f"config.json: {name} is {value!r}; it must be a finite number > 0")
+    return float(value)
+
+
+def activation(raw: Mapping[str, Any], name: str, default: str = "gelu") -> str:
+    """Return the activation that a field names, as `models.ops` calls it."""
+    value = raw.get(name, default)
+    if value not in ACTIVATIONS:
+        raise UnsupportedCheckpoint(
+            f"config.json: {name} is {value!r}; supported: {', '.join(sorted(ACTIVATIONS))}"
+        )
+    return ACTIVATIONS[value]

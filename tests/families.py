@@ -1,0 +1,136 @@
+"""Small random checkpoints of every family, with tokenizers of each kind."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, PreTrainedModel
+
+from tests.checkpoints import GRADES, WORDS, write_vocabulary
+
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
+BPE, UNIGRAM = ("roberta",), ("xlm-roberta", "camembert")
+ROBERTAS = BPE + UNIGRAM
+
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+TEXT = [
+    *WORDS,
+    *(f"{a} {b}, {a}-{b}s" for a in WORDS for b in WORDS[:6]),
+    "Résumé naïve 12-gauge 中文 déjà",
+] * 4
+
+
+def model_of(family: str, seed: int = 0, **shape: Any) -> PreTrainedModel:
+    """A transformers classifier whose weights are large enough for heads to matter.
+
+    shape: of BERT's config, in BERT's names; max_position_embeddings is the window.
+    """
+    options = {
+        "vocab_size": 400,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+        "num_labels": len(GRADES),
+        "initializer_range": 0.2,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    } | shape
+    if family in ROBERTAS:
+        options = {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5} | options
+        options["max_position_embeddings"] += options["pad_token_id"] + 1
+    if family == "electra":
+        options = {"embedding_size": 12} | options
+    if family == "distilbert":
+        names = {"intermediate_size": "hidden_dim", "hidden_act": "activation"}
+        options = {names.get(name, name): value for name, value in options.items()}
+    torch.manual_seed(seed)
+    config = CONFIG_MAPPING[family](**options)
+    if options["num_labels"] == len(GRADES):
+        config.id2label = dict(enumerate(GRADES))
+        config.label2id = {name: i for i, name in enumerate(GRADES)}
+    model: PreTrainedModel = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)](config).eval()
+    with torch.no_grad():
+        for name, part in model.named_parameters():  # some classes start biases at 0
+            if name.endswith("bias"):
+                part.normal_(std=0.1)
+    return model
+
+
+@cache
+def byte_level_tokenizer() -> str:
+    """A small tokenizer.json of RoBERTa's kind."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=380, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return str(tokenizer.to_str())
+
+
+@cache
+def unigram_tokenizer() -> str:
+    """A small tokenizer.json of XLM-RoBERTa's kind."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    return str(tokenizer.to_str())
+
+
+def word_piece_tokenizer() -> str:
+    """A tokenizer.json of KLUE-RoBERTa's kind: BERT's in another family's checkpoint."""
+    vocabulary = ["[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]", *WORDS, *map(chr, range(97, 123))]
+    vocabulary += [f"##{chr(code)}" for code in range(97, 123)]
+    ids = {word: i for i, word in enumerate(dict.fromkeys(vocabulary))}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 0))
+    tokenizer.add_special_tokens(vocabulary[:5])
+    return str(tokenizer.to_str())
+
+
+def write_tokenizer(directory: Path, family: str, **config: Any) -> None:
+    """Write the tokenizer of a family beside a config.json. config: of tokenizer_config.json."""
+    if family not in ROBERTAS:
+        return write_vocabulary(directory)
+    text = byte_level_tokenizer() if family in BPE else unigram_tokenizer()
+    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
+    name = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}[family]
+    options = {"tokenizer_class": f"{name}Tokenizer", **config}
+    return (directory / "tokenizer_config.json").write_text(json.dumps(options), encoding="utf-8") and None
+
+
+def write_family(directory: Path, family: str, seed: int = 0, **shape: Any) -> Path:
+    """A checkpoint of a family as transformers writes it."""
+    model_of(family, seed, **shape).save_pretrained(directory)
+    write_tokenizer(directory, family)
+    return directory
+
+
+def edit_config(directory: Path, **changes: Any) -> None:
+    """Change fields of config.json; None removes one."""
+    file = directory / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8")) | changes
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
