@@ -23,7 +23,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.head_mask import HeadMask
 from service.batching.scheduler import Batch
-from service.errors import DeviceFailed, InternalError, OutOfMemory
+from service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +208,5 @@ def score_rows(
         )
         results = [RowScore(*column) for column in columns]
     return [
-        result if is_finite else InternalError("The model gave no finite score for this pair.")
-        for is_finite, result in zip(finite, results, strict=True)
+        result if is_finite else InferenceFailed() for is_finite, result in zip(finite, results, strict=True)
     ]

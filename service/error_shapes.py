@@ -12,7 +12,15 @@ import re
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
-from service.errors import ErrorResponse, InvalidRequest, ServiceError, as_service_error, to_response
+from service.errors import (
+    EmptyRequest,
+    ErrorResponse,
+    InferenceFailed,
+    InvalidRequest,
+    ServiceError,
+    as_service_error,
+    to_response,
+)
 
 ErrorShape = Callable[[ServiceError, ErrorResponse], ErrorResponse]
 """Rewrites our answer to an error."""
@@ -37,14 +45,40 @@ def rerank(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
     )
 
 
+_TEI = {429: "Overloaded", 503: "Unhealthy", 504: "Overloaded"}
+"""TEI's type of errors; it has none for the other statuses, so what the caller did is "Validation"."""
+
+
+def tei(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
+    """`{"error", "error_type"}`, with the types and statuses of text-embeddings-inference 1.9.
+
+    It answers a failed inference with 424.
+    """
+    status = 424 if isinstance(error, InferenceFailed) else answer.status
+    kind = _TEI.get(status, "Validation" if status < 424 else "Backend")
+    if isinstance(error, EmptyRequest):
+        kind = "Empty"
+    return ErrorResponse(status, {"error": error.message, "error_type": kind}, answer.headers)
+
+
+def oip(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
+    """`{"error"}`, a sentence, as the Open Inference Protocol says; wrong fields get 400."""
+    status = 400 if error.status == InvalidRequest.status else answer.status
+    return ErrorResponse(status, {"error": error.message}, answer.headers)
+
+
 _BY_PATH: tuple[tuple[re.Pattern[str], ErrorShape], ...] = (
     # Also where a client's base URL is wrong: /v1/v2/rerank.
     (re.compile(r".*/rerank/?"), rerank),
+    (re.compile(r"/|/(predict|info|health|ping)/?"), tei),
+    (re.compile(r"/v2(/(health|models)/.*)?/?"), oip),
 )
 
 
-def shape_of(path: str) -> ErrorShape:
+def shape_of(path: str, method: str) -> ErrorShape:
     """Return the shape of errors under a path."""
+    if path == "/" and method != "POST":  # our page
+        return ours
     return next((shape for pattern, shape in _BY_PATH if pattern.fullmatch(path)), ours)
 
 
@@ -55,6 +89,6 @@ def use(scope: MutableMapping[str, Any], shape: ErrorShape) -> None:
 
 def shaped(error: BaseException, scope: Mapping[str, Any]) -> ErrorResponse:
     """Return the HTTP answer for any exception of a request, in the shape that its client reads."""
-    shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"])
+    shape = scope.get("state", {}).get(_CHOSEN) or shape_of(scope["path"], scope.get("method", "GET"))
     answer: ErrorResponse = shape(as_service_error(error), to_response(error))
     return answer

@@ -67,6 +67,12 @@ class InternalError(ServiceError):
     """A defect of the server. The cause goes to the log, never to the caller."""
 
 
+class InferenceFailed(ServiceError):
+    """The network gave no finite score; for callers of ours a defect like any other."""
+
+    default = "The model gave no finite score for this pair."
+
+
 class InvalidJSON(ServiceError):
     """The body is not strict JSON: wrong syntax, duplicate keys, NaN, lone surrogates, or too deep."""
 
@@ -91,6 +97,14 @@ class InvalidRequest(ServiceError):
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message if param is None else f"{param}: {message}", param=param)
+
+
+class EmptyRequest(ServiceError):
+    """A list of texts is empty, in the one shape that tells this from other wrong content."""
+
+    status = 400
+    type = "empty_request"
+    default = "There are no texts to score."
 
 
 class Unauthorized(ServiceError):

@@ -16,8 +16,10 @@ DRAIN_SECONDS = 10.0
 """The bytes of a refused body that are still read and thrown away, and for how long."""
 
 
-def check_content_type(headers: Headers) -> None:
+def check_content_type(headers: Headers, *, binary: bool = False) -> None:
     """Accept JSON of any name, and a body that does not say what it is, which is then taken for JSON.
+
+    binary: accept application/octet-stream, too.
 
     Raises:
         UnsupportedMediaType: another type is named (a form, as a web page of another origin could send it
@@ -28,6 +30,7 @@ def check_content_type(headers: Headers) -> None:
         kind
         and kind != "application/json"
         and not (kind.startswith("application/") and kind.endswith("+json"))
+        and not (binary and kind == "application/octet-stream")
     ):
         raise UnsupportedMediaType
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):

@@ -24,7 +24,15 @@ logger = logging.getLogger("headroom.api")
 UNMATCHED = "unmatched"
 """The route label of paths that no route has."""
 
-_OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready"}) | docs.PATHS
+_OPEN_PATHS = docs.PATHS | {
+    "/",
+    "/health",
+    "/health/live",
+    "/health/ready",
+    "/ping",
+    "/v2/health/live",
+    "/v2/health/ready",
+}
 _OPEN_PREFIX = "/playground/"  # the page's own files
 
 
@@ -69,7 +77,7 @@ class RequestMiddleware:
         known = as_service_error(error)
         if known.shed is not None:
             self.metrics.shed(known.shed)
-        if isinstance(known, InternalError):
+        if known.status == InternalError.status:
             logger.error("request %s failed", request_id, exc_info=error)
 
 
@@ -125,7 +133,7 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 class KeyMiddleware:
     """Admits requests with an API key that has rate left; all of them if no keys are set.
 
-    `/health/*`, and the pages `/` and `/docs` with their own files, are open to all.
+    The answers about health, and the pages `/` and `/docs` with their own files, are open to all.
     """
 
     def __init__(self, app: ASGIApp, *, keys: KeyRing) -> None:
@@ -133,12 +141,13 @@ class KeyMiddleware:
         self.keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self.keys and not _is_open(scope["path"]):
+        if scope["type"] == "http" and self.keys and not is_open(scope["method"], scope["path"]):
             key = self.keys.authenticate(_header(scope, b"authorization"))
             self.keys.spend(key)
             scope.setdefault("state", {})["key"] = key
         await self.app(scope, receive, send)
 
 
-def _is_open(path: str) -> bool:
-    return path in _OPEN_PATHS or path.startswith(_OPEN_PREFIX)
+def is_open(method: str, path: str) -> bool:
+    """Return whether a request needs no API key."""
+    return method == "GET" and (path in _OPEN_PATHS or path.startswith(_OPEN_PREFIX))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.error_shapes import shape_of
+from service.error_shapes import shape_of, tei
 from service.errors import (
     BodyTooLarge,
     Conflict,
     DeadlineExceeded,
     Forbidden,
+    InferenceFailed,
     InternalError,
     InvalidJSON,
     InvalidRequest,
@@ -23,6 +24,7 @@ from service.errors import (
     to_response,
 )
 from service.http.examples import ANSWERS
+from service.http.middleware import is_open
 from service.schemas.requests import PairsRequest
 from service.schemas.responses import Error
 from service.settings import Settings
@@ -61,6 +63,7 @@ _BY_STATUS: dict[int, tuple[str, ServiceError]] = {
     )
 }
 """The meaning of each status that a route may answer with, and one error that has it."""
+_BY_STATUS[424] = ("The model gave no finite score.", InferenceFailed())  # only in TEI's shape
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -117,9 +120,9 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
         }
     _drop_fastapis_errors(document)
     for path, operations in document["paths"].items():
-        for operation in operations.values():
-            _show_answers(path, operation)
-            if path.startswith("/health/"):
+        for method, operation in operations.items():
+            _show_answers(path, method.upper(), operation)
+            if is_open(method.upper(), path):
                 operation["security"] = []
             elif settings.api_keys:
                 operation["security"] = [{"key": []}]
@@ -138,15 +141,19 @@ def _drop_fastapis_errors(document: dict[str, Any]) -> None:
                 del operation["responses"]["422"]
 
 
-def _show_answers(path: str, operation: dict[str, Any]) -> None:
+def _show_answers(path: str, method: str, operation: dict[str, Any]) -> None:
     """Add an example to each answer. (FastAPI, given them with the routes, would drop their nulls.)"""
     for status, response in operation["responses"].items():
+        if "content" not in response:  # the answers about health that are empty
+            continue
         (content,) = response["content"].values()
         if status == "200":
             content["example"] = ANSWERS[operation["operationId"]]
         else:
             _, error = _BY_STATUS[int(status)]
-            example = shape_of(path)(error, to_response(error)).body
+            # A path of several kinds of clients has the statuses, and the shapes, of all of them.
+            answers = (shape(error, to_response(error)) for shape in (shape_of(path, method), tei))
+            example = next(answer.body for answer in answers if answer.status == int(status))
             shown = {"schema": content["schema"], "example": example}
             response["content"] = {"application/json": shown}  # the errors of /metrics are JSON, too
 

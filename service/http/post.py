@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.api_keys import ApiKey
 from service.deadline import Deadline
-from service.errors import Forbidden, Starting
+from service.errors import Forbidden, NotReady, Starting
 from service.http import strict_json
 from service.http.backend import Backend
 from service.http.body import check_content_type, read
@@ -67,7 +67,7 @@ class Post(Request):
 class Timed(NamedTuple):
     """An answer of a scoring route in another shape than ours.
 
-    content: what goes out as JSON. headers: besides those of every scoring route.
+    content: what goes out as JSON; bytes go out as they are. headers: besides those of every scoring route.
     """
 
     content: Any
@@ -95,14 +95,14 @@ class PostRoute(APIRoute):
             return
         request = Post(scope, receive)
         settings = request.settings
-        check_content_type(request.headers)
+        self._check_headers(request)
         content = await read(
             receive,
             request.headers,
             max_bytes=settings.max_body_bytes,
             timeout_s=settings.body_timeout_s,
         )
-        body = self._checked(strict_json.loads(content, max_depth=settings.max_json_depth), request)
+        body = self._checked(self._parsed(content, request), request)
         request.deadline = _deadline(request.state.arrived, body, settings)
         parameters = self._parameters(request)
         value = await answer(
@@ -110,6 +110,12 @@ class PostRoute(APIRoute):
         )
         response = _response(value, request)
         await response(scope, receive, send)
+
+    def _check_headers(self, request: Post) -> None:
+        check_content_type(request.headers)
+
+    def _parsed(self, content: bytes, request: Post) -> Any:
+        return strict_json.loads(content, max_depth=request.settings.max_json_depth)
 
     def _checked(self, value: Any, _: Post) -> BaseModel:
         return validated(self._model, value)
@@ -141,6 +147,7 @@ def add_post_route(
     tags: list[str | Enum],
     *,
     more_errors: Sequence[int] = (),
+    route_class: type[PostRoute] = PostRoute,
 ) -> None:
     """Add a route of this kind, documented with the errors of all of them and `more_errors`, as statuses."""
     app.router.add_api_route(
@@ -150,7 +157,7 @@ def add_post_route(
         response_model=response_model,
         responses=POST_ERRORS | errors(*more_errors),
         tags=tags,
-        route_class_override=PostRoute,
+        route_class_override=route_class,
     )
 
 
@@ -160,6 +167,14 @@ def backend_of(request: Request) -> Backend:
     if backend is None:
         raise Starting(retry_after=2.0)
     return backend
+
+
+def check_ready(request: Request) -> None:
+    """Raise NotReady unless requests are welcome."""
+    backend: Backend | None = request.app.state.backend
+    reason = "starting" if backend is None else backend.ready()
+    if reason is not None:
+        raise NotReady(reason)
 
 
 def _deadline(arrived: float, body: BaseModel, settings: Settings) -> Deadline:
@@ -182,13 +197,13 @@ def _response(value: Any, request: Post) -> Response:
     if timing is None:
         return json_response(value)
     began = time.perf_counter()
-    response = json_response(
-        value,
-        headers={
-            "x-config-version": request.backend.config_version,
-            "server-timing": timing.server_timing(),
-            **headers,
-        },
+    headers = {
+        "x-config-version": request.backend.config_version,
+        "server-timing": timing.server_timing(),
+        **headers,
+    }
+    response = (
+        Response(value, 200, headers) if isinstance(value, bytes) else json_response(value, headers=headers)
     )
     metrics: Metrics = request.app.state.metrics
     metrics.stages(

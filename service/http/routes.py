@@ -7,10 +7,11 @@ from typing import Annotated
 from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from service.errors import NotReady
 from service.http.backend import Backend
+from service.http.compat.base import CompatRequest, scored
+from service.http.compat.vllm_score import ScoreRoute
 from service.http.openapi import GET_ERRORS, errors
-from service.http.post import Post, add_post_route, backend_of
+from service.http.post import Post, PostRoute, Timed, add_post_route, backend_of, check_ready
 from service.http.replies import json_response
 from service.metrics import CONTENT_TYPE, Metrics
 from service.schemas.limits import check_attention, check_compare, check_score
@@ -30,8 +31,10 @@ from service.schemas.responses import (
 )
 
 
-async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse:
+async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse | Timed:
     """Grade the titles of a query, under a variant and any head mask."""
+    if isinstance(body, CompatRequest):  # vLLM's, see `ScoreRoute`
+        return await scored(request, body)
     check_score(body, request.settings)
     return await request.backend.score(body, request.deadline)
 
@@ -73,10 +76,7 @@ async def live() -> Response:
 
 async def ready(request: Request) -> Response:
     """Requests are welcome: the model is warm, the device works, and the replica is not draining."""
-    backend: Backend | None = request.app.state.backend
-    reason = "starting" if backend is None else backend.ready()
-    if reason is not None:
-        raise NotReady(reason)
+    check_ready(request)
     return json_response(Health("ready"))
 
 
@@ -93,12 +93,12 @@ async def root() -> Response:
 
 def add_routes(app: FastAPI) -> None:
     """Add everything to an app whose `state` has `settings`, `metrics` and `backend`."""
-    for path, endpoint, response_model in (
-        ("/v1/score", score, ScoreResponse),
-        ("/v1/compare", compare, CompareResponse),
-        ("/v1/attention", attention, AttentionResponse),
+    for path, endpoint, response_model, route_class in (
+        ("/v1/score", score, ScoreResponse, ScoreRoute),
+        ("/v1/compare", compare, CompareResponse, PostRoute),
+        ("/v1/attention", attention, AttentionResponse, PostRoute),
     ):
-        add_post_route(app, path, endpoint, response_model, ["scoring"])
+        add_post_route(app, path, endpoint, response_model, ["scoring"], route_class=route_class)
     for path, listing, shape in (
         ("/v1/models", models, ModelsResponse),
         ("/v1/variants", variants, VariantsResponse),

@@ -145,6 +145,12 @@ class ScoreResponse:
     results: Annotated[list[ScoreResult], Field(description="In the request's order.")]
     usage: Usage
     timing_ms: Timing
+    _labels: SkipJsonSchema[Sequence[str]] = ()
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The names of the logits, for the routes of other people's clients; a one-label model has one."""
+        return self._labels
 
 
 @dataclass(slots=True)
@@ -225,6 +231,12 @@ class ModelInfo:
         Field(description="The level of our compiled kernels on this processor; null: torch computes."),
     ]
     quality: Annotated[dict[str, float] | None, Field(description="Held-out metrics of the checkpoint.")]
+    _labels: SkipJsonSchema[Sequence[str]] = ()
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """As `ScoreResponse.labels`."""
+        return self._labels
 
 
 @dataclass(slots=True)

@@ -61,6 +61,7 @@ def score_response(
         results=results,
         usage=_usage([encoded]),
         timing_ms=_timing(computed, deadline),
+        _labels=choice.variant.classifier.config.labels,
     )
 
 

@@ -84,4 +84,5 @@ def _model(classifier: Classifier) -> ModelInfo:
         processor=processor_features(),
         kernels=network.ops.kernels,
         quality=classifier.quality,
+        _labels=config.labels,
     )

@@ -28,6 +28,7 @@ from service.scoring.answers import (
 )
 from service.scoring.catalog import Catalog, Choice
 from service.scoring.encoding import Encoded, Encoder
+from service.scoring.reading import check_whole, tokenizer_for
 from service.settings import MaskForm, Settings
 
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
@@ -125,7 +126,9 @@ class Scorer:
         Raises InvalidRequest if a query has no token.
         """
         started = time.monotonic()
-        encoded = await self._encoder.encode(classifier.tokenizer, texts, long_titles)
+        tokenizer = tokenizer_for(request, classifier.tokenizer)
+        encoded = await self._encoder.encode(tokenizer, texts, long_titles)
+        check_whole(request, encoded.rows, classifier.max_tokens)
         for number, pair in enumerate(encoded.pairs):
             if not pair.query_tokens:
                 in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None

@@ -99,6 +99,7 @@ class FakeBackend:
             results=results(pairs),
             usage=Usage(pairs, 17 * pairs),
             timing_ms=TIMING,
+            _labels=LABELS,
         )
 
     async def compare(self, request: CompareRequest, _deadline: Deadline) -> CompareResponse:
@@ -150,6 +151,7 @@ class FakeBackend:
                     processor=["avx512_bf16"],
                     kernels=None,
                     quality={"accuracy": 0.9},
+                    _labels=LABELS,
                 )
             ]
         )
@@ -199,6 +201,8 @@ def results(count: int) -> list[ScoreResult]:
     probabilities = np.array([0.01, 0.04, 0.2, 0.61, 0.14], dtype=np.float32)
     expected = np.float32(2.87)
     return [
-        ScoreResult(index, 3, "good", expected, np.float32(0.717), probabilities, 17, 0, False)
+        ScoreResult(
+            index, 3, "good", expected, np.float32(0.717), probabilities, 17, 0, False, _logits=probabilities
+        )
         for index in range(count)
     ]

@@ -28,6 +28,8 @@ TABLE = [
     (errors.NotImplementedHTTP(), 501, "not_implemented"),
     (errors.ClientDisconnected(), 499, "client_disconnected"),
     (errors.InternalError(), 500, "internal_error"),
+    (errors.InferenceFailed(), 500, "internal_error"),
+    (errors.EmptyRequest(), 400, "empty_request"),
     (errors.Starting(), 503, "starting"),
     (errors.NotReady("draining"), 503, "not_ready"),
     (errors.Draining(3), 503, "draining"),

@@ -112,7 +112,7 @@ class CompatRequest(BaseModel, ABC):
         if error.param is None:
             return error
         sentence = error.message.removeprefix(f"{error.param}: ")
-        return InvalidRequest(sentence, param=self._their_name(error.param))
+        return type(error)(sentence, param=self._their_name(error.param))
 
 
 class CompatRoute(PostRoute):
@@ -152,7 +152,7 @@ def add_compat_route(
     """
 
     async def endpoint(request: Post, body: Any) -> Timed:
-        return await _scored(request, body)
+        return await scored(request, body)
 
     ANSWERS[name] = example
     # FastAPI documents an endpoint from its annotations.
@@ -192,14 +192,15 @@ def _errors(statuses: Sequence[int], model: type[Any]) -> dict[int | str, dict[s
     return described
 
 
-async def _scored(request: Post, body: CompatRequest) -> Timed:
+async def scored(request: Post, body: CompatRequest) -> Timed:
+    """Score a request in another shape and answer in that shape."""
     try:
         wanted = body.score_request()
         check_score(wanted, request.settings)
-        scored = await request.backend.score(wanted, request.deadline)
+        ours = await request.backend.score(wanted, request.deadline)
     except InvalidRequest as error:
         raise body.in_their_words(error) from None
-    return Timed(body.answer(scored), scored.timing_ms, body.headers(scored))
+    return Timed(body.answer(ours), ours.timing_ms, body.headers(ours))
 
 
 def by_relevance(results: Sequence[ScoreResult], score: Callable[[ScoreResult], Any]) -> list[ScoreResult]:

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from fastapi import FastAPI
 from pydantic import Field
 
-from service.http.compat.base import CompatRequest, add_compat_route
+from service.http.compat.base import STATUSES, CompatRequest, add_compat_route
 from service.http.compat.cohere import CohereAnswer, CohereV2Request
 from service.http.compat.jina import InfinityAnswer, InfinityRequest, RerankAnswer, RerankRequest
+from service.http.compat.tei import STATUSES_TEI, TeiError, TeiRank, TeiRerankRequest, TeiTextRank
 from service.http.compat.voyage import VoyageAnswer, VoyageRequest
 from service.schemas.responses import ErrorDetail
 
@@ -89,22 +90,25 @@ def add_routes(app: FastAPI) -> None:
         (
             "/rerank",
             "rerank",
-            [InfinityRequest],
-            [InfinityAnswer],
+            [TeiRerankRequest, InfinityRequest],
+            [InfinityAnswer, list[TeiTextRank], list[TeiRank]],
             _INFINITY,
-            ["Infinity", "vLLM"],
-            "Rank documents by relevance, in the shape of Infinity: as /v1/rerank, but `document` is a text.",
+            ["Infinity", "vLLM", "text-embeddings-inference"],
+            "Rank documents by relevance, in the shape of Infinity: as /v1/rerank, but `document` is a text. "
+            "In text-embeddings-inference's for a request with `texts`.",
         ),
     )
     for path, name, shapes, answers, example, tags, description in routes:
+        of_tei = TeiRerankRequest in shapes
         add_compat_route(
             app,
             path,
             name,
             shapes,
             answers=answers,
-            error_model=RerankError,
+            error_model=RerankError | TeiError if of_tei else RerankError,  # type: ignore[arg-type]
             example=example,
             tags=tags,
+            statuses=(*STATUSES, *STATUSES_TEI) if of_tei else STATUSES,
             description=description,
         )

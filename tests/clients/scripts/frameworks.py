@@ -19,6 +19,7 @@ from langchain_core.documents import Document as LangChainDocument
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.postprocessor.cohere_rerank import CohereRerank as LlamaIndexCohere
 from llama_index.postprocessor.jinaai_rerank import JinaRerank as LlamaIndexJina
+from tei_frameworks import exercise_tei
 
 
 def langchain_cohere(url: str, key: str, model: str, top_n: int) -> Any:
@@ -69,4 +70,5 @@ exercise("haystack_jina", haystack_jina)
 exercise("infinity_client", infinity)
 attempt("infinity_client", "mask", lambda: infinity(URL, "no-key", "m", 3, head_mask="2.*"))
 attempt("infinity_client", "raw", lambda: infinity(URL, "no-key", "m", 3, raw_scores=True))
+exercise_tei()
 finish()

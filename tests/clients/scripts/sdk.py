@@ -12,6 +12,7 @@ import litellm
 import voyageai
 from harness import DOCUMENTS, QUERY, URL, attempt, exercise, finish
 from rerankers import Reranker
+from tei_sdk import exercise_tei
 
 LONG = [*DOCUMENTS, "steel " * 500]
 
@@ -104,4 +105,5 @@ exercise("voyageai", by_voyage)
 voyage_details()
 for provider in ("cohere", "jina", "voyage"):
     by_rerankers(provider)
+exercise_tei()
 finish()

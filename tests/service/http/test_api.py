@@ -270,7 +270,7 @@ async def test_another_type_of_body_is_a_415(headers: dict[str, str]) -> None:
 
 async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
     async with client(app_with()) as session:
-        for path in ("/nope", "/v1", "/v1/score/", "/v1/Score", "/health", "/docs/..%2f", "/%00"):
+        for path in ("/nope", "/v1", "/v1/score/", "/v1/Score", "/healthy", "/docs/..%2f", "/%00"):
             assert_error(await session.get(path), 404, "not_found")
         for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"):
             response = await session.request(method, "/v1/score")

@@ -115,9 +115,12 @@ async def test_a_client_that_hangs_up_half_way_through_its_body_is_counted() -> 
     assert metrics_of(app)['headroom_shed_total{reason="disconnect"}'] == 1
 
 
-OPEN = ("/", "/health/live", "/health/ready", "/docs", "/docs/docs.js", "/docs/swagger-ui.css")
+OPEN = (
+    *("/", "/health/live", "/health/ready", "/docs", "/docs/docs.js", "/docs/swagger-ui.css"),
+    *("/health", "/ping", "/v2/health/live", "/v2/health/ready"),
+)
 CLOSED = (
-    *("/v1/models", "/openapi.json", "/metrics", "/nope", "/health", "/docs/", "/docs/nope"),
+    *("/v1/models", "/openapi.json", "/metrics", "/nope", "/healthy", "/docs/", "/docs/nope"),
     *("/health/live/", "/health/../metrics", "//metrics", "/v1/score"),
 )
 

@@ -1,0 +1,30 @@
+"""Reads a request's texts as it says: `TextsRequest` knows more ways than truncating them at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from models.checkpoint.reading import OtherReading
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from service.errors import InvalidRequest
+from service.schemas.texts import TextsRequest
+
+
+def tokenizer_for(request: object, tokenizer: PairTokenizer) -> PairTokenizer:
+    """Return the tokenizer that reads as the request says."""
+    if not isinstance(request, TextsRequest) or (request.keep != "end" and not request.alone):
+        return tokenizer
+    return OtherReading(tokenizer, keep_end=request.keep == "end", alone=request.alone)
+
+
+def check_whole(request: object, encoded: Sequence[EncodedPair], window: int) -> None:
+    """Raise InvalidRequest if texts do not fit into the window of a request that wants them whole."""
+    if not isinstance(request, TextsRequest) or request.keep != "all":
+        return
+    field = "titles" if request.pairs is None else "pairs"
+    for place, pair in enumerate(encoded):
+        if pair.truncated:
+            raise InvalidRequest(
+                f"does not fit into the window of {window} tokens; send shorter texts, or truncate: true",
+                param=f"{field}[{place}]",
+            )

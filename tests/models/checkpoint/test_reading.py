@@ -1,0 +1,76 @@
+"""The other ways of reading, against the tokenizers library's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.processors import BertProcessing
+
+from models.checkpoint.reading import OtherReading
+from models.checkpoint.tokenizer import PairTokenizer
+from tests.models.checkpoint.library import library_tokenizer
+
+WINDOW = 12
+WORDS = ["angle", "bracket", "steel", "lamp", "screws", "国"]
+texts = st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PairTokenizer:
+    directory: Path = tmp_path_factory.mktemp("tokenizer")
+    library_tokenizer().save(str(directory / "tokenizer.json"))
+    return PairTokenizer.load(directory, max_tokens=WINDOW, vocab_size=10_000)
+
+
+def library(direction: str) -> Tokenizer:
+    """As text-embeddings-inference sets it up."""
+    tokenizer = library_tokenizer()
+    tokenizer.post_processor = BertProcessing(
+        ("[SEP]", tokenizer.token_to_id("[SEP]")), ("[CLS]", tokenizer.token_to_id("[CLS]"))
+    )
+    tokenizer.enable_truncation(WINDOW, strategy="longest_first", direction=direction)
+    return tokenizer
+
+
+LIBRARIES = {keep_end: library("left" if keep_end else "right") for keep_end in (False, True)}
+
+
+@given(query=texts, title=texts, keep_end=st.booleans())
+def test_pairs_are_cut_as_the_library_cuts_them(
+    tokenizer: PairTokenizer, query: str, title: str, keep_end: bool
+) -> None:
+    theirs = LIBRARIES[keep_end].encode(query, title)
+
+    (ours,) = OtherReading(tokenizer, keep_end=keep_end).encode([(query, title)])
+
+    assert ours.ids.tolist() == theirs.ids
+    assert [0] * ours.first_segment + [1] * (len(ours) - ours.first_segment) == theirs.type_ids
+    assert ours.truncated == bool(theirs.overflowing)
+    assert ours.unknown_tokens == theirs.tokens.count("[UNK]")
+
+
+@given(text=texts, keep_end=st.booleans())
+def test_a_text_alone_is_read_as_the_library_reads_it(
+    tokenizer: PairTokenizer, text: str, keep_end: bool
+) -> None:
+    theirs = LIBRARIES[keep_end].encode(text)
+
+    pair, alone = OtherReading(tokenizer, keep_end=keep_end, alone={1}).encode([(text, ""), (text, "")])
+
+    assert alone.ids.tolist() == theirs.ids
+    assert (alone.first_segment, alone.truncated) == (len(theirs.ids), bool(theirs.overflowing))
+    assert pair.ids.tolist() == LIBRARIES[keep_end].encode(text, "").ids
+
+
+def test_the_tokenizer_itself_reads_on_as_before(tokenizer: PairTokenizer) -> None:
+    long = "steel " * 5_000 + "lamp"
+    before = tokenizer.encode([("angle", long)])[0].ids.tolist()
+
+    (end,) = OtherReading(tokenizer, keep_end=True).encode([("angle", long)])
+
+    assert tokenizer.tokens(end)[-2:] == ["lamp", "[SEP]"]
+    assert tokenizer.encode([("angle", long)])[0].ids.tolist() == before
