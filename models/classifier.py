@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from models.batch import pack
 from models.bert import Bert
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
+from models.checkpoint.head_study import read_head_study
 from models.checkpoint.hub import DEFAULT, locate
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
@@ -73,6 +75,7 @@ class Classifier:
         network: Bert,
         stored_masks: dict[str, HeadMask],
         quality: dict[str, float] | None = None,
+        head_study: dict[str, Any] | None = None,
     ) -> None:
         self.name = name
         self.config = config
@@ -80,6 +83,7 @@ class Classifier:
         self.network = network
         self.stored_masks = stored_masks
         self.quality = quality
+        self.head_study = head_study
 
     @classmethod
     def load(
@@ -120,7 +124,13 @@ class Classifier:
         )
         name = "headroom-default" if directory == DEFAULT else str(path).rstrip("/").rsplit("/", 1)[-1]
         return cls(
-            name, config, tokenizer, network, read_stored_masks(directory, config), read_quality(directory)
+            name,
+            config,
+            tokenizer,
+            network,
+            read_stored_masks(directory, config),
+            read_quality(directory),
+            read_head_study(directory, config),
         )
 
     @property

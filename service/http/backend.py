@@ -12,6 +12,7 @@ from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequ
 from service.schemas.responses import (
     AttentionResponse,
     CompareResponse,
+    HeadsResponse,
     MasksResponse,
     ModelsResponse,
     ScoreResponse,
@@ -66,3 +67,5 @@ class Backend(Protocol):
     def variants(self) -> VariantsResponse: ...
 
     def masks(self) -> MasksResponse: ...
+
+    def heads(self) -> HeadsResponse: ...

@@ -119,6 +119,32 @@ _VARIANTS = {
 
 _MASKS = {"masks": [{"name": "upper", "source": "config", "head_mask": _UPPER_OFF}]}
 
+_HEADS = {
+    "model": "headroom-default",
+    "layers": 12,
+    "heads": 12,
+    "study": {
+        "schema": 1,
+        "weights": "0123456789abcdef",
+        "shape": [12, 12],
+        "data": "data/sample/calibration.jsonl.gz",
+        "pairs": 1627,
+        "queries": 81,
+        "number_format": "bfloat16",
+        "baseline": {"qwk": 0.648, "ndcg10": 0.775, "accuracy": 0.494},
+        "heads": [
+            {
+                "layer": 0,
+                "head": 8,
+                "delta": {"qwk": -0.012, "ndcg10": -0.003, "accuracy": -0.004},
+                "interval": {"qwk": [-0.03, 0.006], "ndcg10": [-0.01, 0.004], "accuracy": [-0.02, 0.01]},
+                "p_adjusted": 1.0,
+                "roles": {"term_match": 0.43},
+            }
+        ],
+    },
+}
+
 _METRICS = """\
 # HELP headroom_requests_total Requests answered.
 # TYPE headroom_requests_total counter
@@ -172,6 +198,7 @@ ANSWERS: dict[str, Any] = {
     "models": _MODELS,
     "variants": _VARIANTS,
     "masks": _MASKS,
+    "heads": _HEADS,
     "live": {"status": "live"},
     "ready": {"status": "ready"},
     "metrics": _METRICS,

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api_keys import KeyRing
 from service.edge import SAFE_REQUEST_ID
 from service.errors import BodyTooLarge, InternalError, as_service_error
-from service.http import docs
+from service.http import docs, playground
 from service.http.body import send_and_drain
 from service.http.replies import error_response
 from service.metrics import Metrics
@@ -24,8 +24,7 @@ logger = logging.getLogger("headroom.api")
 UNMATCHED = "unmatched"
 """The route label of paths that no route has."""
 
-_OPEN_PATHS = frozenset({"/", "/health/live", "/health/ready"}) | docs.PATHS
-_OPEN_PREFIX = "/playground/"  # the page's own files
+_OPEN_PATHS = frozenset({"/health/live", "/health/ready"}) | docs.PATHS | playground.PATHS
 
 
 class RequestMiddleware:
@@ -141,4 +140,4 @@ class KeyMiddleware:
 
 
 def _is_open(path: str) -> bool:
-    return path in _OPEN_PATHS or path.startswith(_OPEN_PREFIX)
+    return path in _OPEN_PATHS

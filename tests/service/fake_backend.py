@@ -19,6 +19,7 @@ from service.schemas.responses import (
     CompareResponse,
     HeadAttention,
     HeadMaskInfo,
+    HeadsResponse,
     MaskInfo,
     MasksResponse,
     ModelInfo,
@@ -158,6 +159,9 @@ class FakeBackend:
 
     def masks(self) -> MasksResponse:
         return MasksResponse([MaskInfo("pruned20", "model", mask_info(self._mask("random:0.2@7", "")))])
+
+    def heads(self) -> HeadsResponse:
+        return HeadsResponse("fake", LAYERS, HEADS, None)
 
     async def _work(self, request: object) -> None:
         self.requests.append(request)
