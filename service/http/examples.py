@@ -191,6 +191,29 @@ _DETAIL = _EXPERIMENT | {
     "report": None,
 }
 
+_COURSE = {
+    "experiment": "prune20",
+    "looks": [
+        {
+            "time": 1_795_003_600.0,
+            "metrics": [
+                {
+                    "arm": "pruned",
+                    "metric": "click",
+                    "units": 812,
+                    "difference": -0.004,
+                    "low": -0.11,
+                    "high": 0.102,
+                    "relative": -0.013,
+                    "relative_low": -0.29,
+                    "relative_high": 0.4,
+                }
+            ],
+        }
+    ],
+    "complete": True,
+}
+
 ANSWERS: dict[str, Any] = {
     "score": _SCORE,
     "compare": _COMPARE,
@@ -205,6 +228,7 @@ ANSWERS: dict[str, Any] = {
     "outcomes": _OUTCOMES,
     "experiments": _EXPERIMENTS,
     "experiment": _DETAIL,
+    "course": _COURSE,
     "ramp": _DETAIL,
     "stop": _DETAIL,
     "ship": _DETAIL,

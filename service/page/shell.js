@@ -2,6 +2,7 @@
 
 import { useEffect, useRef } from "./vendor/hooks.js";
 import { Attention } from "./attention/attention.js";
+import { Experiments } from "./experiments/experiments.js";
 import { VIEWS } from "./lib/address.js";
 import { storeKey, storedKey } from "./lib/api.js";
 import { loadFacts } from "./lib/facts.js";
@@ -9,6 +10,7 @@ import { html } from "./lib/html.js";
 import { current, update, useStore } from "./lib/store.js";
 import { nextTheme } from "./lib/theme.js";
 import { Trouble } from "./lib/trouble.js";
+import { Live } from "./live/live.js";
 import { Playground } from "./playground/playground.js";
 
 const TITLES = /** @type {Record<string, string>} */ ({
@@ -20,6 +22,8 @@ const TITLES = /** @type {Record<string, string>} */ ({
 const PANELS = /** @type {Record<string, unknown>} */ ({
   playground: Playground,
   attention: Attention,
+  experiments: Experiments,
+  live: Live,
 });
 
 export function Shell() {
@@ -31,7 +35,7 @@ export function Shell() {
     <header class="top">
       <a class="brand" href="#playground" onClick=${to("playground")}>headroom</a>
       <nav aria-label="Views">
-        ${VIEWS.filter((view) => PANELS[view]).map(
+        ${VIEWS.map(
           (view) => html`
             <a href=${`#${view}`} aria-current=${view === state.view ? "page" : null} onClick=${to(view)}>
               ${TITLES[view]}

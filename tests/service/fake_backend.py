@@ -10,7 +10,7 @@ import numpy as np
 from models.head_mask import HeadMask
 from service.deadline import Deadline
 from service.errors import InvalidRequest, NotFound
-from service.experiments.analysis.views import ExperimentDetail, ExperimentsView
+from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
 from service.schemas.requests import AttentionRequest, CompareRequest, MaskForm, ScoreRequest
 from service.schemas.responses import (
@@ -51,6 +51,9 @@ class FakeExperiments:
         return ExperimentsView("0123456789ab", 0, [])
 
     async def show(self, _name: str) -> ExperimentDetail:
+        raise NotFound
+
+    async def course(self, _name: str) -> Course:
         raise NotFound
 
     async def ramp(self, _name: str, **_: object) -> ExperimentDetail:

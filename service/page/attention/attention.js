@@ -10,7 +10,7 @@ import { HeadMap } from "./head_map.js";
 import { useAttention } from "./loader.js";
 import { Reading } from "./reading.js";
 import { SmallHeads } from "./small_heads.js";
-import { blocks, shown } from "./tokens.js";
+import { blocks, isSpecial, shown } from "./tokens.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").AttentionState} AttentionState */
@@ -92,7 +92,7 @@ function Head({ state, loaded, values, index }) {
 /** @param {import("./tokens.js").Matrix} matrix @returns {number} the query's token that gives the title most */
 function strongest({ segments, values, labels }) {
   const given = labels.map((_, row) =>
-    segments[row] ? -1 : labels.reduce((sum, _label, to) => sum + (segments[to] ? values[row * labels.length + to] : 0), 0),
+    segments[row] || isSpecial(labels[row]) ? -1 : labels.reduce((sum, _label, to) => sum + (segments[to] ? values[row * labels.length + to] : 0), 0),
   );
   return given.length ? given.indexOf(Math.max(...given)) : 0;
 }

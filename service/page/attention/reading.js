@@ -30,7 +30,7 @@ export function Reading({ matrix, from, choose }) {
       </p>
       <${Line} name="Query" segment=${0} matrix=${matrix} shares=${shares} from=${from} choose=${choose} />
       <${Line} name="Title" segment=${1} matrix=${matrix} shares=${shares} from=${from} choose=${choose} />
-      <ol class="top" aria-label="Most attention">
+      <ol class="strongest" aria-label="Most attention">
         ${top.map((to) => html`<li><bdi>${matrix.labels[to]}</bdi> ${percent(shares[to], 1)}</li>`)}
         ${hidden > 0.0005 ? html`<li class="soft">hidden tokens ${percent(hidden, 1)}</li>` : null}
       </ol>

@@ -15,8 +15,9 @@ export function percent(value, digits = 0) {
 /** @param {number | null | undefined} value @param {number} [digits] significant ones */
 export function short(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(1);
-  return value.toLocaleString("en", { maximumSignificantDigits: digits });
+  const tiny = value !== 0 && Math.abs(value) < 1e-3;
+  const text = tiny ? value.toExponential(1) : value.toLocaleString("en", { maximumSignificantDigits: digits });
+  return text.replace(/^-/, "−");
 }
 
 /** @param {number} value */

@@ -51,6 +51,7 @@ export function HeadGrid({ state }) {
       </div>
       ${weights ? null : html`<p class="soft">This variant has weights of its own, so the grid cannot edit it.</p>`}
     </div>
+    <p class="hint soft">Click or drag over heads to switch them; a number switches its whole layer or column.</p>
     <${HeadFacts} state=${state} index=${shown} />
     <${Legend} state=${state} />`;
 }
