@@ -87,7 +87,7 @@ export function readFile(text) {
   const rows = records(text.replace(/^\uFEFF/, "")).filter((row) => row.some((field) => field.trim()));
   const header = (rows[0] ?? []).map((field) => field.trim().toLowerCase());
   const at = ["title", "titles", "product_title", "document", "text"].map((name) => header.indexOf(name)).find((i) => i >= 0);
-  if (at === undefined) return { query: null, ...limited(rows.map((row) => row[0])) };
+  if (at === undefined) return { query: null, ...limited(titlesOf(text)) };
   const queryAt = header.indexOf("query");
   const body = rows.slice(1);
   if (queryAt < 0) return { query: null, ...limited(body.map((row) => row[at] ?? "")) };

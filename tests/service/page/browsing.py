@@ -10,12 +10,14 @@ from typing import Any
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.referees import need
 
 PATIENCE_S = 30
+_MODULES = ("lib/mask", "lib/mask_spec", "lib/texts", "attention/tokens", "live/prometheus")
 _ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -24,6 +26,7 @@ _ARGUMENTS = (
 
 # Before a page's own scripts: the key, and a watch over requests and policy violations.
 _WATCH = """
+if (location.protocol.startsWith('http')) (() => {
 window.seen = {requests: 0, flying: 0, most: 0, violations: []};
 document.addEventListener('securitypolicyviolation',
   (event) => seen.violations.push(event.violatedDirective));
@@ -37,6 +40,7 @@ window.fetch = async (...what) => {
   signal?.addEventListener('abort', once);
   try { return await (window.answer ?? send)(...what); } finally { once(); }
 };
+})();
 """
 
 
@@ -56,7 +60,8 @@ class Page:
     def __init__(self, browser: webdriver.Chrome, url: str, *, key: str | None = None) -> None:
         self.browser = browser
         self.url = url
-        store = f"sessionStorage.setItem('headroom-key', {key!r});" if key else "sessionStorage.clear();"
+        keep = f"sessionStorage.setItem('headroom-key', {key!r})" if key else "sessionStorage.clear()"
+        store = f"if (location.protocol.startsWith('http')) {keep};"
         self._scripts = [
             browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": source})["identifier"]
             for source in (store, _WATCH)
@@ -93,6 +98,10 @@ class Page:
 
         return WebDriverWait(self.browser, PATIENCE_S).until(seen, f"nothing to see under {selector}")
 
+    def write(self, selector: str, text: str) -> None:
+        """Type a text in place of what a field holds, as a person does; a line feed is the Enter key."""
+        self.one(selector).send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.DELETE, text)
+
     def button(self, text: str, within: str = "body") -> WebElement:
         """The button with this text or name."""
 
@@ -113,11 +122,12 @@ class Page:
         return self.browser.execute_script(script, *arguments)
 
     def evaluate(self, expression: str, *arguments: Any) -> Any:
-        """The value of an expression over the page's own modules `mask` and `mask_spec`, and `arguments`."""
+        """The value of an expression over some of the page's own modules, and `arguments`."""
+        names = [path.rpartition("/")[2] for path in _MODULES]
         source = f"""
             const done = arguments[arguments.length - 1];
-            const load = (name) => import(new URL(`playground/lib/${{name}}.js`, document.baseURI).href);
-            Promise.all(["mask", "mask_spec"].map(load)).then(([mask, mask_spec]) => done({expression}))
+            const load = (path) => import(new URL(`playground/${{path}}.js`, document.baseURI).href);
+            Promise.all({list(_MODULES)}.map(load)).then(([{", ".join(names)}]) => done({expression}))
               .catch((error) => done(String(error)));"""
         return self.browser.execute_async_script(source, *arguments)
 
@@ -140,10 +150,11 @@ class Page:
 
     def check_and_leave(self) -> None:
         """Assert that nothing went wrong, that no request left the origin, and close the page."""
+        for script in self._scripts:
+            self.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
         loaded = self.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
         assert [name for name in loaded if not name.startswith((f"{self.url}/", "data:"))] == []
         assert self.run("return window.seen ? seen.violations : []") == []
-        assert self.complaints() == []
-        for script in self._scripts:
-            self.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
+        complaints = self.complaints()
+        assert complaints == [], complaints
         self.browser.get("about:blank")

@@ -15,7 +15,7 @@ from service.experiments.definition.state import identity
 from service.experiments.storage.store import Store
 
 DAYS = 3
-UNITS = 6000
+UNITS = 4000
 
 PRUNE20: dict[str, Any] = {
     "name": "prune20",

@@ -128,12 +128,9 @@ def test_tools_make_halves_random_and_named_masks_and_weights(page: Page, page_s
     settled(page)
     shown_scores(page, page_server, "@pruned60")
 
-    field = page.one("#spec")
-    field.clear()
-    field.send_keys("12.0\n")
+    page.write("#spec", "12.0\n")
     assert "layer 12 does not exist; this model has layers 0 to 11" in page.one("#spec-wrong").text
-    field.clear()
-    field.send_keys("keep:0-1.*\n")
+    page.write("#spec", "keep:0-1.*\n")
     assert spec(page) == "2-11.*"
     assert not page.one("#spec").get_attribute("aria-invalid")
 
@@ -185,8 +182,7 @@ def test_four_masks_side_by_side_with_a_baseline(page: Page, page_server: Server
 def test_a_shared_address_opens_the_whole_state(page: Page) -> None:
     page.open()
     settled(page)
-    page.one("#query").clear()
-    page.one("#query").send_keys("무선 마우스 & more?")
+    page.write("#query", "무선 마우스 & more?")
     cell(page, 3, 4).click()
     page.run(
         "const weight = document.querySelector('.selected [type=range]'); weight.value = 0.35;"
@@ -307,8 +303,8 @@ def test_errors_stand_at_their_field_and_come_back_by_themselves(page: Page) -> 
     )
     page.until(lambda: "must not be blank" in page.one("#query-wrong").text)
     assert page.one("#query").get_attribute("aria-invalid") == "true"
-    page.one("#query").clear()
-    assert page.one("#query-wrong").text == "Type a query."
+    page.write("#query", "")
+    page.until(lambda: page.one("#query-wrong").text == "Type a query.")
     page.one(".empty")
 
     page.run("""
@@ -329,10 +325,9 @@ def test_titles_are_typed_pasted_and_read_from_a_file(page: Page, tmp_path: Path
     page.open("#playground?q=mouse&t=one+mouse")
     settled(page)
     page.button("Edit 1 titles").click()
-    field = page.one("#titles")
-    field.clear()
+    page.write("#titles", "")
     page.one(".empty")
-    field.send_keys("a mouse\n\n  \na towel\n")
+    page.write("#titles", "a mouse\n\n  \na towel\n")
     assert len(settled(page)) == 2
     file = tmp_path / "judged.csv"
     lines = [
