@@ -47,9 +47,7 @@ export function Shell() {
       <${ThemeSwitch} theme=${state.theme} />
     </header>
     <main>
-      ${state.factsProblem && state.factsProblem.status !== 401
-        ? html`<${Trouble} problem=${state.factsProblem} again=${loadFacts} />`
-        : null}
+      ${state.factsProblem ? html`<${NotLoaded} state=${state} problem=${state.factsProblem} />` : null}
       ${state.facts && state.columns.length ? html`<${PANELS[state.view]} state=${state} />` : null}
     </main>
     <${KeyDialog} wanted=${state.key} />`;
@@ -71,6 +69,13 @@ function ModelName({ facts }) {
     <p class="model" title=${`${device}, ${dtype}`}>
       <b>${name}</b> <span>${layers} layers × ${heads} heads</span>
     </p>`;
+}
+
+/** @param {{state: import("./lib/types.js").State, problem: import("./lib/types.js").Problem}} props */
+function NotLoaded({ state, problem }) {
+  if (problem.status !== 401) return html`<${Trouble} problem=${problem} again=${loadFacts} />`;
+  const ask = () => update({ key: { ...state.key, asking: true } });
+  return html`<p class="empty">This service asks for an API key. <button onClick=${ask}>Enter a key</button></p>`;
 }
 
 /** @param {{theme: "system" | "light" | "dark"}} props */

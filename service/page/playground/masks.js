@@ -1,6 +1,7 @@
 /** The masks side by side: which one the grid edits, and which one the others are measured against. */
 
 import { added, labelOf, LETTERS, MAX_COLUMNS, pinned, removed } from "../lib/columns.js";
+import { weightsOf } from "../lib/facts.js";
 import { html } from "../lib/html.js";
 import { headsOn } from "../lib/mask.js";
 import { update } from "../lib/store.js";
@@ -26,7 +27,7 @@ function Chip({ state, index }) {
   const isActive = index === state.active;
   const isBase = index === state.baseline;
   const letter = LETTERS[index];
-  const heads = one.weights ? `${headsOn(one.weights)} of ${one.weights.length} heads` : "variant";
+  const heads = one.weights ? headsText(state, one.weights) : "variant";
   return html`
     <div class=${`chip${isActive ? " active" : ""}`}>
       <button class="pick" aria-pressed=${isActive} onClick=${() => update({ active: index, selection: [] })}
@@ -43,4 +44,15 @@ function Chip({ state, index }) {
             onClick=${() => update(removed(state, index))}>×</button>`
         : null}
     </div>`;
+}
+
+/**
+ * @param {State} state @param {Float32Array} weights
+ * @returns {string} how many heads are on; a mask of the default variant is under every column
+ */
+function headsText({ facts }, weights) {
+  const variant = facts?.variants.find((one) => one.default);
+  const under = facts && variant && variant.head_mask.spec !== "none" ? weightsOf(variant.head_mask.spec, facts.model) : null;
+  const on = headsOn(under ? weights.map((weight, i) => weight * under[i]) : weights);
+  return `${on} of ${weights.length} heads${under ? `, with the mask of ${variant?.name}` : ""}`;
 }
