@@ -47,6 +47,7 @@ export function Shell() {
       <${ThemeSwitch} theme=${state.theme} />
     </header>
     <main>
+      ${state.view === "experiments" ? null : html`<h1 class="unseen">${TITLES[state.view]}</h1>`}
       ${state.factsProblem ? html`<${NotLoaded} state=${state} problem=${state.factsProblem} />` : null}
       ${state.facts && state.columns.length ? html`<${PANELS[state.view]} state=${state} />` : null}
     </main>

@@ -38,6 +38,7 @@ function schedule(milliseconds) {
   flight?.abort();
   clearTimeout(waiting);
   waiting = setTimeout(ask, milliseconds);
+  if (!current().busy) update({ busy: true });
 }
 
 async function ask() {
@@ -49,7 +50,6 @@ async function ask() {
   }
   const controller = new AbortController();
   flight = controller;
-  update({ busy: true });
   try {
     const { body, order } = comparison(state);
     const reply = await call("v1/compare", { body, signal: controller.signal });
@@ -59,7 +59,7 @@ async function ask() {
     if (controller.signal.aborted) return;
     const problem = asProblem(error);
     update({ busy: false, problem: fieldOf(problem, state) });
-    if (problem.retryAt) waiting = setTimeout(ask, problem.retryAt - Date.now());
+    if (problem.retryAt) waiting = setTimeout(askAgain, problem.retryAt - Date.now());
   } finally {
     if (flight === controller) flight = null;
   }

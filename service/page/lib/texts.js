@@ -95,7 +95,8 @@ export function readFile(text) {
   const own = body.filter((row) => row[queryAt] === query).map((row) => row[at] ?? "");
   const others = new Set(body.map((row) => row[queryAt])).size - 1;
   const { titles, note } = limited(own);
-  return { query, titles, note: others > 0 ? `${note} ${others} other queries of the file are left out.` : note };
+  const left = others === 1 ? "1 other query of the file is" : `${others} other queries of the file are`;
+  return { query, titles, note: others > 0 ? `${note} ${left} left out.` : note };
 }
 
 /** @param {string[]} titles @returns {{titles: string[], note: string}} */

@@ -60,7 +60,9 @@ function Named({ state }) {
   const masks = facts.masks.filter((mask) => weightsOf(mask.head_mask.spec, facts.model));
   const chosen = activeColumn(state).name ?? activeColumn(state).variant ?? "";
   const pick = (/** @type {Event} */ event) => {
-    const [kind, name] = /** @type {HTMLSelectElement} */ (event.target).value.split(/:(.*)/s);
+    const select = /** @type {HTMLSelectElement} */ (event.target);
+    const [kind, name] = select.value.split(/:(.*)/s);
+    select.value = ""; // shows the name of the mask that there is, also after a change by hand
     const stored = storedMasks(facts).get(name);
     if (kind === "mask" && stored) update({ ...edited(current(), stored, { name }), selection: [] });
     if (kind === "variant") pickVariant(facts, name);

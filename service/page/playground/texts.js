@@ -43,7 +43,7 @@ export function Texts({ state }) {
         </select>
       </div>
       <button aria-expanded=${isOpen} aria-controls="titles-field" onClick=${() => setOpen(!isOpen)}>
-        ${isOpen ? "Close titles" : `Edit ${titles.length} titles`}
+        ${isOpen ? "Close titles" : `Edit ${titles.length} ${titles.length === 1 ? "title" : "titles"}`}
       </button>
       ${isOpen ? html`<${TitlesField} titles=${titles} wrong=${wrong("titles")} say=${setNote} />` : null}
       <p class="soft note" role="status">${note}</p>

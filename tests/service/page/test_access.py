@@ -162,6 +162,9 @@ def test_the_files_are_open_strict_and_checked_by_their_etag(page_server: Server
         f"{page_server.url}/playground/app.js", headers={"if-none-match": script.headers["etag"]}
     )
     assert (again.status_code, again.content) == (304, b"")
+    assert httpx.get(f"{page_server.url}/v1/heads").status_code == 401  # what a study found is not open
+    found = httpx.get(f"{page_server.url}/v1/heads", headers={"authorization": "Bearer plain"}).json()
+    assert (found["layers"], found["heads"], len(found["study"]["heads"])) == (12, 12, 144)
     for path in ("/playground/../http/app.py", "/playground/nope.js", "/playground/vendor/preact.d.ts"):
         assert httpx.get(page_server.url + path).status_code in (401, 404)
 

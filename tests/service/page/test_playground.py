@@ -324,7 +324,7 @@ def test_errors_stand_at_their_field_and_come_back_by_themselves(page: Page) -> 
 def test_titles_are_typed_pasted_and_read_from_a_file(page: Page, tmp_path: Path) -> None:
     page.open("#playground?q=mouse&t=one+mouse")
     settled(page)
-    page.button("Edit 1 titles").click()
+    page.button("Edit 1 title").click()
     page.write("#titles", "")
     page.one(".empty")
     page.write("#titles", "a mouse\n\n  \na towel\n")
@@ -340,7 +340,7 @@ def test_titles_are_typed_pasted_and_read_from_a_file(page: Page, tmp_path: Path
     page.one("[type=file]").send_keys(str(file))
     page.until(lambda: page.one("#query").get_attribute("value") == "angle bracket")
     page.until(lambda: {row["title"] for row in rows(page)} == {'Steel "angle", 2 inch', "Towel"})
-    assert "1 other queries of the file are left out" in page.one(".note").text
+    assert "1 other query of the file is left out" in page.one(".note").text
 
 
 def test_the_browser_reads_masks_as_the_service_does(page: Page) -> None:
