@@ -14,7 +14,7 @@ export function HeadMap({ matrix, from, choose, theme }) {
   const size = matrix.labels.length;
   const step = Math.max(10, Math.min(26, Math.floor(600 / Math.max(1, size))));
   useEffect(() => {
-    if (canvas.current) paint(canvas.current, matrix.values, size);
+    if (canvas.current) paint(canvas.current, matrix.values, size, largest(matrix.values));
   }, [matrix, theme]);
   const place = (/** @type {PointerEvent} */ event) => {
     const box = /** @type {Element} */ (event.currentTarget).getBoundingClientRect();

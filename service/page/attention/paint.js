@@ -24,14 +24,13 @@ export function strength(value, most) {
 
 /**
  * @param {HTMLCanvasElement} canvas gets `size` × `size` pixels
- * @param {Float32Array} values @param {number} size
+ * @param {Float32Array} values @param {number} size @param {number} most what the strongest shade stands for
  */
-export function paint(canvas, values, size) {
+export function paint(canvas, values, size, most) {
   canvas.width = canvas.height = Math.max(1, size);
   const context = canvas.getContext("2d");
   if (!context || !size) return;
   const colours = shades();
-  const most = largest(values);
   const image = context.createImageData(size, size);
   values.forEach((value, i) => {
     const at = strength(value, most) * (SHADES - 1);

@@ -42,7 +42,7 @@ export function SmallHeads({ state, loaded }) {
               chosen=${row === layer && at === head} choose=${choose} />`)}
         </div>`)}
     </div>
-    <p class="soft">Rows: the token that looks. Columns: the token that is looked at. Each head has a scale of its own.</p>`;
+    <p class="soft">Rows: the token that looks. Columns: the token that is looked at. Pale: spread over many tokens.</p>`;
 }
 
 /** @param {{state: State, loaded: Loaded | null, index: number, chosen: boolean, choose: (index: number) => void}} props */
@@ -58,7 +58,7 @@ function Small({ state, loaded, index, chosen, choose }) {
       return;
     }
     const matrix = shown(loaded.tokens, loaded.segments, values, { special, words });
-    paint(canvas.current, matrix.values, matrix.labels.length);
+    paint(canvas.current, matrix.values, matrix.labels.length, 1);
   }, [values, special, words, state.theme]);
   const roles = Object.keys(state.facts?.study?.heads[index]?.roles ?? {});
   return html`

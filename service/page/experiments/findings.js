@@ -34,7 +34,7 @@ export function Findings({ report, looks }) {
 /** @param {{arm: string, metric: Metric, looks: Look[], report: Report, first: boolean}} props */
 function Finding({ arm, metric, looks, report, first }) {
   const relative = metric.relative !== null;
-  const write = (/** @type {number} */ value) => (relative ? `${signed(100 * value, Math.abs(value) < 0.095 ? 1 : 0)} %` : short(value));
+  const write = (/** @type {number} */ value) => (relative ? value === 0 ? "0 %" : `${signed(100 * value, Math.abs(value) < 0.095 ? 1 : 0)} %` : short(value));
   const now = { time: report.time, metrics: [{ ...metric, arm }] };
   const all = [...looks.filter((look) => look.time < report.time), now];
   const rows = all.map((look) => look.metrics.find((one) => one.arm === arm && one.metric === metric.metric));
