@@ -10,7 +10,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev referees clients serve test check bench load soak model clean
+.PHONY: help install dev referees clients page-checks serve test screenshots check bench load soak model clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -23,16 +23,21 @@ serve: install
 	@exec $(BIN)/headroom serve --host $(HOST) --port $(PORT) $(if $(MODEL),--model $(MODEL))
 
 ## make test      install what the tests need and run all of them
-test: referees dev clients
+test: referees dev clients page-checks
 	$(BIN)/python -m pytest
 
+## make screenshots  docs/images/playground-*.png again, by the browser tests
+screenshots: referees dev
+	SCREENSHOTS=1 $(BIN)/python -m pytest tests/service/page/test_access.py -k screenshots
+
 ## make clients   other servers' clients, which the tests drive, into .venv-clients; quick when done before
-## make check     formatting, lint, types and the import-layer contract
-check: dev
+## make check     formatting, lint, types (the page's too, where npm is) and the import-layer contract
+check: dev page-checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@! [ -d $(PAGE)/node_modules ] || $(PAGE)/node_modules/.bin/tsc -p $(PAGE)
 
 ## make bench     measure every number in docs/PERFORMANCE.md again (ONLY=engines,servers ROUNDS=3 CHECK=1)
 bench: dev .venv/installed-bench
@@ -57,6 +62,14 @@ clean:
 	rm -rf .venv .venv-clients .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 dev: .venv/installed-dev
+
+# TypeScript and axe-core, which check the page. Without npm the page is served and tested all the same.
+PAGE := tests/service/page
+page-checks:
+	@cmp -s $(PAGE)/package-lock.json $(PAGE)/node_modules/.lock \
+	  || { command -v npm > /dev/null && npm ci --prefix $(PAGE) --ignore-scripts --no-audit --no-fund --silent \
+	    && cp $(PAGE)/package-lock.json $(PAGE)/node_modules/.lock; } \
+	  || { echo "without npm, the page's types and its accessibility are not checked" >&2; test -z "$$CI"; }
 
 # Programs that pip does not install, such as a database and a browser: before the long part, which may be in vain.
 referees: .venv/bin/pip

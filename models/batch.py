@@ -196,3 +196,20 @@ def _to_device(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tens
 
 def _round_up(count: int, step: int) -> int:
     return -(-count // step) * step
+
+
+def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Cut sequences, shortest first, into batches of at most `budget` tokens and at least one sequence.
+
+    Yields the indices into `lengths` of each batch.
+    """
+    rows: list[int] = []
+    tokens = 0
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if rows and tokens + lengths[index] > budget:
+            yield rows
+            rows, tokens = [], 0
+        rows.append(index)
+        tokens += lengths[index]
+    if rows:
+        yield rows

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from models.batch import pack
+from models.batch import batches_by_length, pack
 from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_rows, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.figures import read_quality
+from models.checkpoint.head_study import read_head_study
 from models.checkpoint.hub import Origin, locate, name_of, origin_of
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
@@ -83,6 +85,7 @@ class Classifier:
         stored_masks: dict[str, HeadMask],
         quality: dict[str, float] | None = None,
         origin: Origin | None = None,
+        head_study: dict[str, Any] | None = None,
     ) -> None:
         self.name = name
         self.origin = origin
@@ -91,6 +94,7 @@ class Classifier:
         self.network = network
         self.stored_masks = stored_masks
         self.quality = quality
+        self.head_study = head_study
 
     @classmethod
     def load(
@@ -137,6 +141,7 @@ class Classifier:
             read_stored_masks(directory, config),
             read_quality(directory),
             origin_of(directory),
+            read_head_study(directory, config),
         )
 
     @property
@@ -281,20 +286,3 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     small = np.exp(-np.abs(x))
     values: np.ndarray = np.where(x >= 0, 1, small) / (1 + small)
     return values
-
-
-def batches_by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Cut sequences, shortest first, into batches of at most `budget` tokens and at least one sequence.
-
-    Yields the indices into `lengths` of each batch.
-    """
-    rows: list[int] = []
-    tokens = 0
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if rows and tokens + lengths[index] > budget:
-            yield rows
-            rows, tokens = [], 0
-        rows.append(index)
-        tokens += lengths[index]
-    if rows:
-        yield rows

@@ -28,6 +28,7 @@ from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequ
 from service.schemas.responses import (
     AttentionResponse,
     CompareResponse,
+    HeadsResponse,
     MasksResponse,
     ModelsResponse,
     ScoreResponse,
@@ -170,6 +171,10 @@ class Replica:
     def masks(self) -> MasksResponse:
         """Answer GET /v1/masks."""
         return listings.masks(self._catalog)
+
+    def heads(self) -> HeadsResponse:
+        """Answer GET /v1/heads."""
+        return listings.heads(self._catalog.base)
 
     def _build(self, config: LiveConfig) -> Catalog:
         if self._checked is None or self._checked.config.version != config.version:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from models.classifier import batches_by_length
+from models.batch import batches_by_length
 from models.study import runner
 from models.study.heads import held_heads
 from models.study.study import Study

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.batch import PackedBatch, pack
+from models.batch import PackedBatch, batches_by_length, pack
 from models.checkpoint.tokenizer import EncodedPair
-from models.classifier import Classifier, batches_by_length
+from models.classifier import Classifier
 from models.live_heads import Live
 from models.study.base import Matrix
 

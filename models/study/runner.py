@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.batch import pack
+from models.batch import batches_by_length, pack
 from models.checkpoint.tokenizer import EncodedPair
-from models.classifier import Classifier, batches_by_length
+from models.classifier import Classifier
 from models.quality.evaluation import Evaluation
 from models.study.base import Judged, Matrix, Progress, Silent
 from models.study.prefixes import logits_under

@@ -15,6 +15,7 @@ from service.http.docs import add_docs
 from service.http.experiments import add_experiment_routes
 from service.http.middleware import KeyMiddleware, RequestMiddleware
 from service.http.openapi import complete
+from service.http.playground import add_playground
 from service.http.replies import error_response
 from service.http.routes import add_routes
 from service.http.validation import explain
@@ -57,6 +58,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     add_experiment_routes(app)
     add_compat_routes(app)
     add_docs(app)
+    add_playground(app)
     return app
 
 

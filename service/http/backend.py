@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from service.deadline import Deadline
-from service.experiments.analysis.views import ExperimentDetail, ExperimentsView
+from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import (
     AttentionResponse,
     CompareResponse,
+    HeadsResponse,
     MasksResponse,
     ModelsResponse,
     ScoreResponse,
@@ -27,6 +28,8 @@ class Experiments(Protocol):
     def listing(self) -> ExperimentsView: ...
 
     async def show(self, name: str) -> ExperimentDetail: ...
+
+    async def course(self, name: str) -> Course: ...
 
     async def ramp(
         self, name: str, *, traffic: float | None, reinstate: Sequence[str], reason: str, actor: str
@@ -66,3 +69,5 @@ class Backend(Protocol):
     def variants(self) -> VariantsResponse: ...
 
     def masks(self) -> MasksResponse: ...
+
+    def heads(self) -> HeadsResponse: ...

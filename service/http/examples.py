@@ -124,6 +124,32 @@ _VARIANTS = {
 
 _MASKS = {"masks": [{"name": "upper", "source": "config", "head_mask": _UPPER_OFF}]}
 
+_HEADS = {
+    "model": "headroom-default",
+    "layers": 12,
+    "heads": 12,
+    "study": {
+        "schema": 1,
+        "weights": "0123456789abcdef",
+        "shape": [12, 12],
+        "data": "data/sample/calibration.jsonl.gz",
+        "pairs": 1627,
+        "queries": 81,
+        "number_format": "bfloat16",
+        "baseline": {"qwk": 0.648, "ndcg10": 0.775, "accuracy": 0.494},
+        "heads": [
+            {
+                "layer": 0,
+                "head": 8,
+                "delta": {"qwk": -0.012, "ndcg10": -0.003, "accuracy": -0.004},
+                "interval": {"qwk": [-0.03, 0.006], "ndcg10": [-0.01, 0.004], "accuracy": [-0.02, 0.01]},
+                "p_adjusted": 1.0,
+                "roles": {"term_match": 0.43},
+            }
+        ],
+    },
+}
+
 _METRICS = """\
 # HELP headroom_requests_total Requests answered.
 # TYPE headroom_requests_total counter
@@ -170,6 +196,29 @@ _DETAIL = _EXPERIMENT | {
     "report": None,
 }
 
+_COURSE = {
+    "experiment": "prune20",
+    "looks": [
+        {
+            "time": 1_795_003_600.0,
+            "metrics": [
+                {
+                    "arm": "pruned",
+                    "metric": "click",
+                    "units": 812,
+                    "difference": -0.004,
+                    "low": -0.11,
+                    "high": 0.102,
+                    "relative": -0.013,
+                    "relative_low": -0.29,
+                    "relative_high": 0.4,
+                }
+            ],
+        }
+    ],
+    "complete": True,
+}
+
 ANSWERS: dict[str, Any] = {
     "score": _SCORE,
     "compare": _COMPARE,
@@ -177,12 +226,14 @@ ANSWERS: dict[str, Any] = {
     "models": _MODELS,
     "variants": _VARIANTS,
     "masks": _MASKS,
+    "heads": _HEADS,
     "live": {"status": "live"},
     "ready": {"status": "ready"},
     "metrics": _METRICS,
     "outcomes": _OUTCOMES,
     "experiments": _EXPERIMENTS,
     "experiment": _DETAIL,
+    "course": _COURSE,
     "ramp": _DETAIL,
     "stop": _DETAIL,
     "ship": _DETAIL,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Body, FastAPI, Path, Request, Response
 
-from service.experiments.analysis.views import ExperimentDetail, ExperimentsView
+from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import OutcomeReceipt
 from service.http.openapi import GET_ERRORS, errors
 from service.http.post import Post, add_post_route, backend_of
@@ -32,6 +32,11 @@ async def experiments(request: Request) -> Response:
 async def experiment(request: Request, name: Name) -> Response:
     """One experiment: state, log, and the analysis so far (null while the database is down)."""
     return json_response(await backend_of(request).experiments.show(name))
+
+
+async def course(request: Request, name: Name) -> Response:
+    """The intervals of an experiment's metrics at past times, evenly spaced from its start."""
+    return json_response(await backend_of(request).experiments.course(name))
 
 
 async def ramp(request: Post, name: Name, body: Annotated[RampRequest, Body()]) -> ExperimentDetail:
@@ -65,6 +70,13 @@ def add_experiment_routes(app: FastAPI) -> None:
         "/v1/experiments/{name}",
         experiment,
         response_model=ExperimentDetail,
+        responses=GET_ERRORS | errors(404, 422),
+        tags=tags,
+    )
+    app.add_api_route(
+        "/v1/experiments/{name}/course",
+        course,
+        response_model=Course,
         responses=GET_ERRORS | errors(404, 422),
         tags=tags,
     )

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api_keys import KeyRing
 from service.edge import SAFE_REQUEST_ID
 from service.errors import BodyTooLarge, InternalError, as_service_error
-from service.http import docs
+from service.http import docs, playground
 from service.http.body import send_and_drain
 from service.http.replies import error_response
 from service.metrics import Metrics
@@ -24,16 +24,11 @@ logger = logging.getLogger("headroom.api")
 UNMATCHED = "unmatched"
 """The route label of paths that no route has."""
 
-_OPEN_PATHS = docs.PATHS | {
-    "/",
-    "/health",
-    "/health/live",
-    "/health/ready",
-    "/ping",
-    "/v2/health/live",
-    "/v2/health/ready",
-}
-_OPEN_PREFIX = "/playground/"  # the page's own files
+_OPEN_PATHS = (
+    docs.PATHS
+    | playground.PATHS
+    | {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
+)
 
 
 class RequestMiddleware:
@@ -150,4 +145,4 @@ class KeyMiddleware:
 
 def is_open(method: str, path: str) -> bool:
     """Return whether a request needs no API key."""
-    return method == "GET" and (path in _OPEN_PATHS or path.startswith(_OPEN_PREFIX))
+    return method == "GET" and path in _OPEN_PATHS

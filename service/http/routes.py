@@ -23,6 +23,7 @@ from service.schemas.requests import (
 from service.schemas.responses import (
     AttentionResponse,
     CompareResponse,
+    HeadsResponse,
     Health,
     MasksResponse,
     ModelsResponse,
@@ -69,6 +70,12 @@ async def masks(request: Request) -> Response:
     return _listing(backend, backend.masks())
 
 
+async def heads(request: Request) -> Response:
+    """What a study found out about each head of the service's own checkpoint."""
+    backend = backend_of(request)
+    return _listing(backend, backend.heads())
+
+
 async def live() -> Response:
     """The process runs."""
     return json_response(Health("live"))
@@ -86,11 +93,6 @@ async def metrics(request: Request) -> Response:
     return Response(await collected.scrape(), media_type=CONTENT_TYPE)
 
 
-async def root() -> Response:
-    """Links to the pages that say more."""
-    return json_response({"service": "headroom", "docs": "/docs", "openapi": "/openapi.json"})
-
-
 def add_routes(app: FastAPI) -> None:
     """Add everything to an app whose `state` has `settings`, `metrics` and `backend`."""
     for path, endpoint, response_model, route_class in (
@@ -103,6 +105,7 @@ def add_routes(app: FastAPI) -> None:
         ("/v1/models", models, ModelsResponse),
         ("/v1/variants", variants, VariantsResponse),
         ("/v1/masks", masks, MasksResponse),
+        ("/v1/heads", heads, HeadsResponse),
     ):
         app.add_api_route(path, listing, response_model=shape, responses=GET_ERRORS, tags=["what is loaded"])
     app.add_api_route("/health/live", live, response_model=Health, responses=errors(500), tags=["operations"])
@@ -116,7 +119,6 @@ def add_routes(app: FastAPI) -> None:
         responses=errors(401, 429, 500),
         tags=["operations"],
     )
-    app.add_api_route("/", root, include_in_schema=False)
 
 
 def _listing(backend: Backend, value: object) -> Response:

@@ -283,6 +283,23 @@ class MasksResponse:
 
 
 @dataclass(slots=True)
+class HeadsResponse:
+    """What a head study found out about the heads of the service's own checkpoint."""
+
+    model: Model
+    layers: Annotated[int, Field(description="Layers of the encoder.")]
+    heads: Annotated[int, Field(description="Heads per layer.")]
+    study: Annotated[
+        dict[str, Any] | None,
+        Field(
+            description="`head_study.json` beside the weights: of each head in `heads`, the change of QWK, "
+            "NDCG@10 and accuracy with that head alone off (`delta`), its 95 % interval, and the share of "
+            "its attention beyond chance in each of the `roles` that it holds. Null without a study."
+        ),
+    ]
+
+
+@dataclass(slots=True)
 class Health:
     """The service is live, or ready; the status code says the same."""
 

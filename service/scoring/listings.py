@@ -9,6 +9,7 @@ from models.device import describe, processor_features
 from models.head_mask import HeadMask
 from service.schemas.responses import (
     HeadMaskInfo,
+    HeadsResponse,
     MaskInfo,
     MasksResponse,
     ModelInfo,
@@ -58,6 +59,11 @@ def masks(catalog: Catalog) -> MasksResponse:
             for name, mask in sorted(catalog.masks[BASE].items())
         ]
     )
+
+
+def heads(classifier: Classifier) -> HeadsResponse:
+    """The study of the heads of the service's own checkpoint."""
+    return HeadsResponse(classifier.name, classifier.num_layers, classifier.num_heads, classifier.head_study)
 
 
 def _model(classifier: Classifier) -> ModelInfo:

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoTokenizer, BertForSequenceClassification
 
 from models import Classifier, HeadMask, InvalidMask, ModelError
-from models.classifier import Scores, batches_by_length
+from models.batch import batches_by_length
+from models.classifier import Scores
 
 PAIRS = [
     ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),

@@ -10,7 +10,7 @@ import numpy as np
 from models.head_mask import HeadMask
 from service.deadline import Deadline
 from service.errors import InvalidRequest, NotFound
-from service.experiments.analysis.views import ExperimentDetail, ExperimentsView
+from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
 from service.schemas.requests import AttentionRequest, CompareRequest, MaskForm, ScoreRequest
 from service.schemas.responses import (
@@ -19,6 +19,7 @@ from service.schemas.responses import (
     CompareResponse,
     HeadAttention,
     HeadMaskInfo,
+    HeadsResponse,
     MaskInfo,
     MasksResponse,
     ModelInfo,
@@ -50,6 +51,9 @@ class FakeExperiments:
         return ExperimentsView("0123456789ab", 0, [])
 
     async def show(self, _name: str) -> ExperimentDetail:
+        raise NotFound
+
+    async def course(self, _name: str) -> Course:
         raise NotFound
 
     async def ramp(self, _name: str, **_: object) -> ExperimentDetail:
@@ -164,6 +168,9 @@ class FakeBackend:
 
     def masks(self) -> MasksResponse:
         return MasksResponse([MaskInfo("pruned20", "model", mask_info(self._mask("random:0.2@7", "")))])
+
+    def heads(self) -> HeadsResponse:
+        return HeadsResponse("fake", LAYERS, HEADS, None)
 
     async def _work(self, request: object) -> None:
         self.requests.append(request)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.batch import pack
-from models.classifier import Classifier, batches_by_length
+from models.batch import batches_by_length, pack
+from models.classifier import Classifier
 from models.quality.bootstrap import Draws, Floats, Interval
 from models.study.statistics import Resamples
 from models.study.study import Study

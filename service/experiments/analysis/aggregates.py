@@ -41,16 +41,22 @@ class Measured:
 
 
 def measure(
-    store: Store, experiment: str, metric: Metric, now: float, during: Comparison | None = None
+    store: Store,
+    experiment: str,
+    metric: Metric,
+    now: float,
+    during: Comparison | None = None,
+    until: float | None = None,
 ) -> Measured:
     """Return the moments of the units' values, denominators and covariates by arm.
 
     A metric's outcomes count after the unit's exposure, and a covariate's before it. A unit without outcomes
     counts as 0. now: seconds since the epoch; units whose window is not over by then are left out.
     during: the compared arms and when they ran (comparison.py); None takes all units and all outcomes.
+    until: leaves out exposures and outcomes of later times; None leaves out none.
     """
     with store.read(seconds=SECONDS) as db:
-        units = _units(experiment, metric, now, during)
+        units = _units(experiment, metric, now, during, until)
         plain = _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
         if metric.winsorize is None:
             return Measured(plain)
@@ -93,7 +99,9 @@ def shadow_histogram(store: Store, experiment: str) -> dict[str, dict[int, int]]
     return histograms
 
 
-def _units(experiment: str, metric: Metric, now: float, during: Comparison | None) -> Subquery:
+def _units(
+    experiment: str, metric: Metric, now: float, during: Comparison | None, until: float | None
+) -> Subquery:
     """Return a query with one row per unit: arm, value, denominator, covariate."""
     window_s = None if metric.window_hours is None else metric.window_hours * 3600
     exposed = exposures if during is None else during.units(experiment)
@@ -102,6 +110,8 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison | Non
         counts = and_(counts, outcomes.c.time < exposed.c.time + window_s)
     elif during is not None:
         counts = and_(counts, during.lasts(exposed, outcomes.c.time))
+    if until is not None:
+        counts = and_(counts, outcomes.c.time <= until)
 
     def total(name: str | None, when: ColumnElement[bool]) -> ColumnElement[Any]:
         if name is None:
@@ -131,6 +141,8 @@ def _units(experiment: str, metric: Metric, now: float, during: Comparison | Non
         .where(exposed.c.experiment == experiment)
         .group_by(exposed.c.unit, exposed.c.arm)
     )
+    if until is not None:
+        query = query.where(exposed.c.time <= until)
     if window_s is not None:
         query = query.where(exposed.c.time <= now - window_s)
         if during is not None:

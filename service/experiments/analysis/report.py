@@ -71,22 +71,9 @@ def analyse(store: Store, spec: ReportSpec, now: float) -> Report:
     counts = {arm: store.exposure_counts([spec.experiment])[spec.experiment].get(arm, 0) for arm in spec.arms}
     units_by_epoch = store.epoch_counts([spec.experiment])[spec.experiment]
     ratio = ratio_report.check(units_by_epoch, spec.arms, spec.rolled_back)
-    comparison = _comparisons(spec)
-    measured = {
-        (metric.name, during): aggregates.measure(store, spec.experiment, metric, now, during)
-        for metric in spec.metrics
-        for during in set(comparison.values())
-    }
+    compared = compare_all(store, spec, now)
     shadow = shadow_reports(store, spec.experiment, spec.arms, spec.alpha)
-    arms = [
-        ArmReport(
-            arm,
-            [compare(metric, measured[metric.name, comparison[arm]], arm, spec) for metric in spec.metrics],
-            shadow.get(arm),
-        )
-        for arm in spec.arms
-        if arm != spec.control
-    ]
+    arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
     recommendation, text = recommend(arms, ratio, seen=sum(counts.values()), spec=spec)
     return Report(
         experiment=spec.experiment,
@@ -100,6 +87,26 @@ def analyse(store: Store, spec: ReportSpec, now: float) -> Report:
         recommendation=recommendation,
         text=text,
     )
+
+
+def compare_all(
+    store: Store, spec: ReportSpec, now: float, *, until: float | None = None
+) -> dict[str, list[MetricReport]]:
+    """Compare all metrics of each arm except control with control.
+
+    until: leaves out what happened later, in seconds since the epoch; None: nothing.
+    """
+    comparison = _comparisons(spec)
+    measured = {
+        (metric.name, during): aggregates.measure(store, spec.experiment, metric, now, during, until)
+        for metric in spec.metrics
+        for during in set(comparison.values())
+    }
+    return {
+        arm: [compare(metric, measured[metric.name, comparison[arm]], arm, spec) for metric in spec.metrics]
+        for arm in spec.arms
+        if arm != spec.control
+    }
 
 
 def _comparisons(spec: ReportSpec) -> dict[str, Comparison | None]:

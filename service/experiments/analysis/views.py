@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -111,4 +112,38 @@ class ExperimentDetail(ExperimentView):
     history: Annotated[list[ActionView], Field(description="The actions on the experiment, oldest first.")]
     report: Annotated[
         Report | None, Field(description="The analysis so far; null while the database is down.")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class LookMetric:
+    """An arm's metric against control's at one time, with the interval of its confidence sequence."""
+
+    arm: Annotated[str, Field(description="The arm's name.")]
+    metric: Annotated[str, Field(description="The metric's name.")]
+    units: Annotated[int, Field(description="Units of the arm and of control by then.")]
+    difference: Annotated[float | None, Field(description="The arm's value minus control's.")]
+    low: Annotated[float | None, Field(description="Lower end of the difference's interval.")]
+    high: Annotated[float | None, Field(description="Upper end of the difference's interval.")]
+    relative: Annotated[float | None, Field(description="The difference as a share of control's value.")]
+    relative_low: Annotated[float | None, Field(description="Lower end of the relative interval.")]
+    relative_high: Annotated[float | None, Field(description="Upper end of the relative interval.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The metrics at one time."""
+
+    time: Annotated[float, Field(description="Seconds since the epoch, UTC.")]
+    metrics: Annotated[Sequence[LookMetric], Field(description="By arm, then in the config's order.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """An experiment's intervals over time. All of them hold together, as a confidence sequence does."""
+
+    experiment: Annotated[str, Field(description="The experiment's name.")]
+    looks: Annotated[Sequence[Look], Field(description="In order of time, evenly spaced.")]
+    complete: Annotated[
+        bool, Field(description="Whether all looks are there; ask again where the database is slow.")
     ]

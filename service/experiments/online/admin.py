@@ -14,10 +14,12 @@ from service.experiments.analysis.sample_ratio import sequential_p
 from service.experiments.analysis.views import (
     ActionView,
     ArmView,
+    Course,
     ExperimentDetail,
     ExperimentsView,
     ExperimentView,
     GuardrailView,
+    Look,
 )
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action, Outcome, OutcomeReceipt
@@ -27,6 +29,9 @@ from service.experiments.online.live import LiveExperiments
 
 REPORT_SECONDS = 5.0
 """An analysis that is younger than this is shown again."""
+
+COURSE_SECONDS = 5.0
+"""How long one request computes past looks; the next one goes on."""
 
 T = TypeVar("T")
 
@@ -39,6 +44,7 @@ class ExperimentAdmin:
         self._windows = live.windows
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
         self._reports: dict[str, tuple[float, Report]] = {}
+        self._looks: dict[tuple[str, str], dict[float, Look]] = {}
         self._analysing = asyncio.Lock()
 
     def close(self) -> None:
@@ -76,6 +82,26 @@ class ExperimentAdmin:
             history=[_action_view(action) for action in self._ledger.history(name)],
             report=analysis,
         )
+
+    async def course(self, name: str) -> Course:
+        """Return the experiment's intervals at past times, evenly spaced.
+
+        Past looks are kept as long as the config and the log stay, so outcomes that come late are in later
+        looks only.
+        """
+        from service.experiments.analysis.course import course, look_times
+
+        config = self._config(name)
+        history = self._ledger.history(name)
+        key = (name, f"{self._ledger.config_version} {len(history)}")
+        async with self._analysing:
+            if key not in self._looks:
+                self._looks = {known: looks for known, looks in self._looks.items() if known[0] != name}
+            looks = self._looks.setdefault(key, {})
+            times = look_times(config, history, self._ledger.clock())
+            return await self._in_thread(
+                lambda: course(self._ledger.store, config, history, times, looks, seconds=COURSE_SECONDS)
+            )
 
     async def ramp(
         self, name: str, *, traffic: float | None, reinstate: Sequence[str], reason: str, actor: str

@@ -1,0 +1,78 @@
+"""The intervals of an experiment at past times: what a report said then, or would have said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from service.experiments.analysis.findings import MetricReport
+from service.experiments.analysis.report import ReportSpec, compare_all
+from service.experiments.analysis.views import Course, Look, LookMetric
+from service.experiments.definition.config import ExperimentConfig
+from service.experiments.definition.events import Action
+from service.experiments.definition.state import runs
+from service.experiments.storage.store import Store
+
+MAX_LOOKS = 30
+STEPS = (60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86_400, 2 * 86_400, 7 * 86_400, 28 * 86_400)
+
+
+def look_times(config: ExperimentConfig, actions: Sequence[Action], now: float) -> list[float]:
+    """Return evenly spaced times from the start until now, or until the end of the last run.
+
+    They stay the same from one call to the next, so that a past look is computed once.
+    """
+    ran = runs(config, actions, now)
+    if not ran:
+        return []
+    start, end = ran[0].start, min(now, ran[-1].end)
+    step = next((step for step in STEPS if (end - start) / step <= MAX_LOOKS), None)
+    if step is None:
+        step = STEPS[-1] * (1 + int((end - start) / STEPS[-1] / MAX_LOOKS))
+    count = int((end - start) / step)
+    return [start + step * number for number in range(1, count + 1)]
+
+
+def course(
+    store: Store,
+    config: ExperimentConfig,
+    actions: Sequence[Action],
+    times: Sequence[float],
+    known: dict[float, Look],
+    *,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Course:
+    """Return the looks at these times. known: those computed before, which new ones are added to.
+
+    It stops after some seconds with what it has. Raises DatabaseUnavailable.
+    """
+    until = clock() + seconds
+    for moment in times:
+        if moment not in known:
+            if clock() > until:
+                break
+            known[moment] = _look(store, config, actions, moment)
+    looks = [known[moment] for moment in times if moment in known]
+    return Course(config.name, looks, len(looks) == len(times))
+
+
+def _look(store: Store, config: ExperimentConfig, actions: Sequence[Action], moment: float) -> Look:
+    so_far = [action for action in actions if action.time <= moment]
+    spec = ReportSpec.of(config, so_far, moment)
+    reports = compare_all(store, spec, moment, until=moment)
+    return Look(moment, [_metric(arm, report) for arm in reports for report in reports[arm]])
+
+
+def _metric(arm: str, report: MetricReport) -> LookMetric:
+    return LookMetric(
+        arm=arm,
+        metric=report.metric,
+        units=report.units + report.control_units,
+        difference=report.difference,
+        low=report.low,
+        high=report.high,
+        relative=report.relative,
+        relative_low=report.relative_low,
+        relative_high=report.relative_high,
+    )

@@ -1,0 +1,47 @@
+/** Starts the page. */
+
+import { render } from "./vendor/preact.js";
+import { addressOf, followAddress, stateOf } from "./lib/address.js";
+import { column } from "./lib/columns.js";
+import { loadFacts } from "./lib/facts.js";
+import { html } from "./lib/html.js";
+import { allOn } from "./lib/mask.js";
+import { followState } from "./lib/scoring.js";
+import { current, subscribe, update } from "./lib/store.js";
+import { EXAMPLES } from "./lib/texts.js";
+import { rememberTheme } from "./lib/theme.js";
+import { Shell } from "./shell.js";
+
+/** @param {string} hash the address from the # on */
+function open(hash) {
+  const shape = current().facts?.model ?? null;
+  const opened = stateOf(hash, shape);
+  if (opened.query === undefined && opened.titles === undefined && !current().titles.length) {
+    const { query, titles } = EXAMPLES[0];
+    Object.assign(opened, { query, titles });
+  }
+  update(opened);
+}
+
+/** Gives the columns their masks as soon as the model's shape is known. */
+function beginColumns() {
+  const { facts } = current();
+  if (!facts) return;
+  const found = stateOf(address, facts.model);
+  if (found.columns) update({ columns: found.columns, active: found.active, baseline: found.baseline });
+  else update({ columns: [column(allOn(facts.model)), column(allOn(facts.model))], active: 1, baseline: 0 });
+}
+
+const address = location.hash;
+rememberTheme();
+open(address);
+subscribe((state, before) => {
+  if (state.facts && !before.facts) beginColumns();
+});
+followState();
+followAddress();
+addEventListener("popstate", () => {
+  if (location.hash !== addressOf(current())) open(location.hash);
+});
+loadFacts();
+render(html`<${Shell} />`, /** @type {Element} */ (document.getElementById("page")));

@@ -1,0 +1,113 @@
+/** The attention of one pair: all heads small, one of them large, as text and as a map. */
+
+import { useMemo, useState } from "../vendor/hooks.js";
+import { activeColumn, labelOf, LETTERS } from "../lib/columns.js";
+import { percent, roleName } from "../lib/format.js";
+import { html } from "../lib/html.js";
+import { update } from "../lib/store.js";
+import { Trouble } from "../lib/trouble.js";
+import { HeadMap } from "./head_map.js";
+import { useAttention } from "./loader.js";
+import { Reading } from "./reading.js";
+import { SmallHeads } from "./small_heads.js";
+import { blocks, isSpecial, shown } from "./tokens.js";
+
+/** @typedef {import("../lib/types.js").State} State */
+/** @typedef {import("../lib/types.js").AttentionState} AttentionState */
+
+/** @param {{state: State}} props */
+export function Attention({ state }) {
+  const { attention, titles } = state;
+  const title = titles[attention.title] ?? titles[0] ?? "";
+  const { loaded, problem, again } = useAttention(state, title);
+  const heads = state.facts?.model.heads ?? 1;
+  const index = attention.layer * heads + attention.head;
+  const values = loaded?.heads.get(index);
+  return html`
+    <div class="attention">
+      <${Pair} state=${state} />
+      ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} again=${again} />` : null}
+      <section class="all-heads" aria-label="All heads">
+        <${SmallHeads} state=${state} loaded=${loaded} />
+      </section>
+      <section class="one-head" aria-label="One head">
+        ${loaded && values
+          ? html`<${Head} state=${state} loaded=${loaded} values=${values} index=${index} />`
+          : html`<p class="empty" role="status">${problem ? "" : state.query.trim() ? "Loading…" : "Type a query."}</p>`}
+      </section>
+    </div>`;
+}
+
+/** @param {Partial<AttentionState>} change @param {State} state */
+function change(change, state) {
+  update({ attention: { ...state.attention, ...change } });
+}
+
+/** @param {{state: State}} props */
+function Pair({ state }) {
+  const { attention, titles, query } = state;
+  const pick = (/** @type {Event} */ event) =>
+    change({ title: Number(/** @type {HTMLSelectElement} */ (event.target).value) }, state);
+  const typed = (/** @type {Event} */ event) =>
+    update({ query: /** @type {HTMLInputElement} */ (event.target).value });
+  const box = (/** @type {keyof AttentionState} */ name, /** @type {string} */ text) => html`
+    <label><input type="checkbox" checked=${attention[name]}
+      onChange=${() => change({ [name]: !attention[name] }, state)} /> ${text}</label>`;
+  const letter = LETTERS[state.active];
+  return html`
+    <div class="pair">
+      <div class="field"><label for="pair-query">Query</label>
+        <input id="pair-query" type="search" dir="auto" value=${query} onChange=${typed} /></div>
+      <div class="field title"><label for="pair-title">Title</label>
+        <select id="pair-title" dir="auto" value=${attention.title} onChange=${pick}>
+          ${titles.map((title, i) => html`<option value=${i}>${title.slice(0, 120)}</option>`)}
+        </select></div>
+      <div class="boxes" role="group" aria-label="What is shown">
+        ${box("special", "[CLS] and [SEP]")} ${box("words", "whole words")}
+        ${box("masked", `under mask ${letter} (${labelOf(state, activeColumn(state)).slice(0, 24)})`)}
+      </div>
+    </div>`;
+}
+
+/** @param {{state: State, loaded: import("./loader.js").Loaded, values: Float32Array, index: number}} props */
+function Head({ state, loaded, values, index }) {
+  const { attention, facts } = state;
+  const { tokens, segments } = loaded;
+  const matrix = useMemo(
+    () => shown(tokens, segments, values, attention),
+    [tokens, values, attention.special, attention.words],
+  );
+  const [source, setSource] = useState(-1);
+  const from = source >= 0 && source < matrix.labels.length ? source : strongest(matrix);
+  const roles = Object.entries(facts?.study?.heads[index]?.roles ?? {});
+  return html`
+    <h2>Layer ${attention.layer} · head ${attention.head}
+      ${roles.map(([role, share]) => html`<span class="mark">${roleName(role)}, ${percent(share)} beyond chance</span>`)}
+      <span class="soft count">${tokens.length} tokens</span></h2>
+    <${Reading} matrix=${matrix} from=${from} choose=${setSource} />
+    <${Blocks} tokens=${tokens} segments=${segments} values=${values} />
+    <${HeadMap} matrix=${matrix} from=${from} choose=${setSource} theme=${state.theme} />`;
+}
+
+/** @param {import("./tokens.js").Matrix} matrix @returns {number} the query's token that gives the title most */
+function strongest({ segments, values, labels }) {
+  const given = labels.map((_, row) =>
+    segments[row] || isSpecial(labels[row]) ? -1 : labels.reduce((sum, _label, to) => sum + (segments[to] ? values[row * labels.length + to] : 0), 0),
+  );
+  return given.length ? given.indexOf(Math.max(...given)) : 0;
+}
+
+/** @param {{tokens: string[], segments: number[], values: Float32Array}} props */
+function Blocks({ tokens, segments, values }) {
+  return html`
+    <table class="blocks">
+      <caption class="unseen">Mean share of attention between query and title</caption>
+      <thead><tr><td></td><th scope="col">to the query</th><th scope="col">to the title</th>
+        <th scope="col">to [CLS] and [SEP]</th></tr></thead>
+      <tbody>${blocks(tokens, segments, values).map(({ from, to }) => html`
+        <tr><th scope="row">from the ${from}</th>
+          ${["query", "title", "special"].map((part) => html`
+            <td><span class="share"><i style=${{ width: `${100 * to[part]}%` }}></i></span>${percent(to[part])}</td>`)}
+        </tr>`)}</tbody>
+    </table>`;
+}

@@ -1,0 +1,63 @@
+/** Each arm's metrics against control: the interval now, the sentence, and the interval's way here. */
+
+import { Chart } from "../lib/chart.js";
+import { count, percent, short, signed, when } from "../lib/format.js";
+import { html } from "../lib/html.js";
+
+/** @typedef {import("./types.js").Report} Report */
+/** @typedef {import("./types.js").Metric} Metric */
+/** @typedef {import("./types.js").Look} Look */
+
+const DECISIONS = /** @type {Record<string, string>} */ ({
+  better: "better",
+  good_enough: "good enough",
+  worse_within_margin: "worse, within the margin",
+  worse: "worse",
+  too_bad: "too bad",
+  undecided: "undecided",
+});
+
+/** @param {{report: Report, looks: Look[]}} props */
+export function Findings({ report, looks }) {
+  return html`
+    <section>
+      <h2>Effects against ${report.control}</h2>
+      ${report.arms.map(({ arm, metrics }) =>
+        metrics.length
+          ? metrics.map((metric, i) => html`
+              <${Finding} key=${`${arm} ${metric.metric}`} arm=${arm} metric=${metric} looks=${looks} report=${report} first=${i === 0} />`)
+          : html`<p class="soft">No metric is declared.</p>`)}
+      <p class="soft">The bands are confidence sequences: they hold at all times together, so looking is always allowed.</p>
+    </section>`;
+}
+
+/** @param {{arm: string, metric: Metric, looks: Look[], report: Report, first: boolean}} props */
+function Finding({ arm, metric, looks, report, first }) {
+  const relative = metric.relative !== null;
+  const write = (/** @type {number} */ value) => (relative ? value === 0 ? "0 %" : `${signed(100 * value, Math.abs(value) < 0.095 ? 1 : 0)} %` : short(value));
+  const now = { time: report.time, metrics: [{ ...metric, arm }] };
+  const all = [...looks.filter((look) => look.time < report.time), now];
+  const rows = all.map((look) => look.metrics.find((one) => one.arm === arm && one.metric === metric.metric));
+  const of = (/** @type {"difference" | "low" | "high"} */ name) => {
+    const key = relative ? { difference: "relative", low: "relative_low", high: "relative_high" }[name] : name;
+    return rows.map((row) => /** @type {any} */ (row)?.[key] ?? null);
+  };
+  const series = [{ name: arm, values: of("difference"), low: of("low"), high: of("high") }];
+  const margin = metric.margin === null ? [] : [{ value: -metric.margin, name: "margin" }];
+  return html`
+    <div class="finding">
+      <div>
+        <h3><b>${arm}</b> on <b>${metric.metric}</b>${first ? " · decides" : ""}</h3>
+        <p class=${`decision ${metric.decision}`}>${DECISIONS[metric.decision] ?? metric.decision}</p>
+        <p>${metric.text}</p>
+        <dl class="pairs">
+          <div><dt>${arm}</dt><dd>${short(metric.value, 4)} <span class="soft">${count(metric.units)} units</span></dd></div>
+          <div><dt>${report.control}</dt><dd>${short(metric.control_value, 4)} <span class="soft">${count(metric.control_units)} units</span></dd></div>
+          <div><dt>anytime-valid p</dt><dd>${short(metric.p_value, 2)}</dd></div>
+          ${metric.margin === null ? null : html`<div><dt>margin</dt><dd>${relative ? percent(metric.margin, 1) : short(metric.margin)}</dd></div>`}
+        </dl>
+      </div>
+      <${Chart} label=${relative ? "Relative difference" : "Difference"} times=${all.map((look) => look.time)} series=${series}
+        format=${write} settled=${true} clock=${(/** @type {number} */ time) => when(time).slice(5)} marks=${margin} />
+    </div>`;
+}

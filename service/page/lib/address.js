@@ -1,0 +1,122 @@
+/**
+ * The page's address holds its whole state, after the #, which browsers do not send to the service:
+ *
+ *     #playground?q=angle bracket&t=first title&t=second&mask=none&mask=2.3,7.*&active=1&base=0
+ *
+ * A mask is a canonical spec, with `;2.3=0.4` for each head of another weight, or `variant:NAME`.
+ */
+
+import { allOn, offSpec, tidy } from "./mask.js";
+import { MaskError, parseSpec } from "./mask_spec.js";
+import { column, MAX_COLUMNS } from "./columns.js";
+import { current, subscribe } from "./store.js";
+
+/** @typedef {import("./types.js").State} State */
+/** @typedef {import("./mask.js").Shape} Shape */
+
+export const VIEWS = ["playground", "attention", "experiments", "live"];
+const WRITE_MS = 250; // browsers refuse more than some 100 changes of the address in 10 seconds
+
+/** @param {State} state @returns {string} the part of the address from the # on */
+export function addressOf(state) {
+  const parameters = new URLSearchParams();
+  if (state.query) parameters.append("q", state.query);
+  for (const title of state.titles) parameters.append("t", title);
+  const shape = state.facts?.model;
+  if (shape) for (const one of state.columns) parameters.append("mask", maskText(one, shape));
+  if (state.active) parameters.set("active", `${state.active}`);
+  if (state.baseline !== null) parameters.set("base", `${state.baseline}`);
+  if (state.view === "attention") {
+    const { title, layer, head, special, words, masked } = state.attention;
+    parameters.set("pair", `${title}`);
+    parameters.set("head", `${layer}.${head}`);
+    const shown = [special ? "" : "plain", words ? "words" : "", masked ? "masked" : ""].filter(Boolean);
+    if (shown.length) parameters.set("show", shown.join(","));
+  }
+  if (state.view === "experiments" && state.experiment) parameters.set("experiment", state.experiment);
+  return `#${state.view}?${parameters}`;
+}
+
+/** @param {import("./types.js").Column} one @param {Shape} shape */
+function maskText({ weights, variant }, shape) {
+  if (!weights) return `variant:${variant}`;
+  const partly = [...weights].flatMap((weight, i) =>
+    weight > 0 && weight < 1 ? [`${Math.floor(i / shape.heads)}.${i % shape.heads}=${tidy(weight)}`] : [],
+  );
+  return [offSpec(weights, shape), ...partly].join(";");
+}
+
+/**
+ * @param {string} hash what `addressOf` gives @param {Shape | null} shape null while it is not known yet
+ * @returns {Partial<State>} what the address says, without what it does not say
+ */
+export function stateOf(hash, shape) {
+  const [, view = "", rest = ""] = /^#?([a-z]*)\??(.*)$/s.exec(hash) ?? [];
+  const parameters = new URLSearchParams(rest);
+  /** @type {Partial<State>} */
+  const found = { view: VIEWS.includes(view) ? view : VIEWS[0] };
+  const query = parameters.get("q");
+  if (query !== null) found.query = query;
+  if (parameters.has("t")) found.titles = parameters.getAll("t");
+  const head = /^(\d+)\.(\d+)$/.exec(parameters.get("head") ?? "");
+  const show = parameters.get("show") ?? "";
+  if (view === "attention") {
+    found.attention = {
+      title: Number(parameters.get("pair")) || 0,
+      layer: Number(head?.[1] ?? 0),
+      head: Number(head?.[2] ?? 0),
+      special: !show.includes("plain"),
+      words: show.includes("words"),
+      masked: show.includes("masked"),
+    };
+  }
+  found.experiment = parameters.get("experiment");
+  return shape ? { ...found, ...columnsOf(parameters, shape) } : found;
+}
+
+/** @param {URLSearchParams} parameters @param {Shape} shape @returns {Partial<State>} */
+function columnsOf(parameters, shape) {
+  const columns = parameters
+    .getAll("mask")
+    .slice(0, MAX_COLUMNS)
+    .map((text) => (text.startsWith("variant:") ? column(null, null, text.slice(8)) : column(weightsOf(text, shape))));
+  if (!columns.length) return {};
+  const last = columns.length - 1;
+  const base = parameters.get("base");
+  return {
+    columns,
+    active: Math.min(Number(parameters.get("active")) || 0, last),
+    baseline: base === null ? null : Math.min(Number(base) || 0, last),
+  };
+}
+
+/** @param {string} text @param {Shape} shape An unreadable mask, as of another model's address, keeps every head. */
+function weightsOf(text, shape) {
+  const [spec, ...partly] = text.split(";");
+  try {
+    const weights = parseSpec(spec, shape);
+    for (const one of partly) {
+      const [, layer, head, weight] = /^(\d+)\.(\d+)=(0?\.\d+|0|1)$/.exec(one) ?? [];
+      const index = Number(layer) * shape.heads + Number(head);
+      if (Number(layer) < shape.layers && Number(head) < shape.heads) weights[index] = Number(weight);
+    }
+    return weights;
+  } catch (error) {
+    if (error instanceof MaskError) return allOn(shape);
+    throw error;
+  }
+}
+
+/** Writes the address whenever the state changes, and a page of history whenever the view does. */
+export function followAddress() {
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let waiting;
+  subscribe((state, before) => {
+    clearTimeout(waiting);
+    if (state.view !== before.view) {
+      history.pushState(null, "", addressOf(state));
+    } else {
+      waiting = setTimeout(() => history.replaceState(null, "", addressOf(current())), WRITE_MS);
+    }
+  });
+}

@@ -1,0 +1,64 @@
+/** Asks the service once what it serves. */
+
+import { asProblem, call } from "./api.js";
+import { canonical } from "./mask.js";
+import { MaskError, parseSpec } from "./mask_spec.js";
+import { update } from "./store.js";
+
+/** @typedef {import("./types.js").Facts} Facts */
+/** @typedef {import("./mask.js").Weights} Weights */
+
+/** Loads what is served into the store; until it succeeds the store says why not. */
+export async function loadFacts() {
+  update({ factsProblem: null });
+  try {
+    const [models, variants, masks, heads] = await Promise.all(
+      ["models", "variants", "masks", "heads"].map((name) => call(`v1/${name}`)),
+    );
+    const facts = {
+      model: models.models[0],
+      variants: variants.variants,
+      masks: masks.masks,
+      study: heads.study,
+    };
+    update({ facts });
+  } catch (error) {
+    update({ factsProblem: asProblem(error) });
+  }
+}
+
+/**
+ * @param {Facts} facts
+ * @returns {Map<string, Weights>} the stored masks that a spec can name as `@name`
+ */
+export function storedMasks(facts) {
+  return new Map(
+    facts.masks.flatMap(({ name, head_mask }) => {
+      const weights = weightsOf(head_mask.spec, facts.model);
+      return weights ? [[name, weights]] : [];
+    }),
+  );
+}
+
+/**
+ * @param {string} spec a canonical one @param {import("./mask.js").Shape} shape
+ * @returns {Weights | null} null for a mask of fractions, of which the service tells only the id
+ */
+export function weightsOf(spec, shape) {
+  try {
+    return parseSpec(spec, shape);
+  } catch (error) {
+    if (error instanceof MaskError) return null;
+    throw error;
+  }
+}
+
+/**
+ * @param {Facts} facts @param {Weights} weights
+ * @returns {string | null} the name of the stored mask with these weights
+ */
+export function nameOf(facts, weights) {
+  const spec = canonical(weights, facts.model);
+  if (spec === "none") return null;
+  return facts.masks.find((mask) => mask.head_mask.spec === spec)?.name ?? null;
+}

@@ -1,0 +1,55 @@
+/** Numbers and names as the page writes them. */
+
+/** @param {number} value @param {number} digits */
+export function signed(value, digits) {
+  const text = Math.abs(value).toFixed(digits);
+  if (Number(text) === 0) return `±${text}`;
+  return `${value > 0 ? "+" : "−"}${text}`;
+}
+
+/** @param {number} value a share @param {number} [digits] */
+export function percent(value, digits = 0) {
+  return `${(100 * value).toFixed(digits)} %`;
+}
+
+/** @param {number | null | undefined} value @param {number} [digits] significant ones */
+export function short(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const tiny = value !== 0 && Math.abs(value) < 1e-3;
+  const text = tiny ? value.toExponential(1) : value.toLocaleString("en", { maximumSignificantDigits: digits });
+  return text.replace(/^-/, "−");
+}
+
+/** @param {number} value */
+export function count(value) {
+  return value.toLocaleString("en");
+}
+
+/** @param {number} unixSeconds */
+export function when(unixSeconds) {
+  return new Date(1000 * unixSeconds).toISOString().slice(0, 16).replace("T", " ");
+}
+
+/** @param {string} role a study's name for it */
+export function roleName(role) {
+  return ROLES[role]?.name ?? role.replaceAll("_", " ");
+}
+
+/** @param {string} role @returns {string} the letter in the grid */
+export function roleLetter(role) {
+  return ROLES[role]?.letter ?? role.slice(0, 1).toUpperCase();
+}
+
+/** @type {Record<string, {name: string, letter: string}>} */
+const ROLES = {
+  term_match: { name: "term match", letter: "T" },
+  previous_word: { name: "previous word", letter: "P" },
+  next_word: { name: "next word", letter: "N" },
+  segmentation: { name: "word pieces", letter: "W" },
+  special: { name: "[CLS] and [SEP]", letter: "S" },
+};
+
+/** @param {number} grade from 0 @param {number} grades @returns {number} one of the five shades, 0 to 4 */
+export function gradeShade(grade, grades) {
+  return Math.round((4 * grade) / Math.max(1, grades - 1));
+}

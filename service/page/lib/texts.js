@@ -1,0 +1,127 @@
+/** Queries and titles to begin with, and those that a person pastes or drops. */
+
+/** @typedef {{name: string, query: string, titles: string[]}} Example */
+
+export const MAX_TITLES = 200;
+
+/** @type {Example[]} */
+export const EXAMPLES = [
+  {
+    name: "Wireless mouse",
+    query: "wireless mouse",
+    titles: [
+      "Logitech M185 Wireless Mouse, 2.4 GHz with USB Receiver, Black",
+      "Mouse pad, 300 × 250 mm, non-slip rubber base",
+      "Wired optical mouse with 1.8 m USB cable",
+      "Rechargeable Bluetooth mouse for laptop and tablet, silent click",
+      "Wireless keyboard and mouse set, full size",
+      "Cotton dish towel, set of 4",
+      "Wireless phone charger, 15 W fast charging stand",
+      "Replacement USB receiver for wireless mouse",
+      "Gaming mouse with RGB light, 6 buttons, wired",
+      "Toy mouse for cats, 12 pack",
+    ],
+  },
+  {
+    name: "Angle bracket",
+    query: "angle bracket",
+    titles: [
+      "Simpson Strong-Tie 12-Gauge Angle",
+      "Steel corner brace, 2 inch, zinc plated, 4 pack",
+      "Shelf bracket, black iron, 8 × 10 inch",
+      "Angle grinder, 4-1/2 inch, 7 amp",
+      "Wood deck screws, 2-1/2 inch, 1 lb box",
+      "Right angle bracket for 2020 aluminium profile",
+      "TV wall bracket, tilting, 32 to 65 inch",
+      "Bracket fungus field guide, paperback",
+    ],
+  },
+  {
+    name: "Spinach dip",
+    query: "spinach and herb dip mix",
+    titles: [
+      "Spinach & Herb Dip Mix, 2 packets",
+      "Perfectly Potato Cheddar Soup, 7.1 ounce",
+      "Spinach seasoning",
+      "Vegetable dip mix, 12 pouches",
+      "Frozen chopped spinach, 10 oz",
+      "Herb garden starter kit with basil, parsley and chives",
+      "French onion dip mix, gluten free",
+      "Dipping bowls, white ceramic, set of 6",
+    ],
+  },
+  {
+    name: "무선 마우스 (Korean)",
+    query: "무선 마우스",
+    titles: [
+      "로지텍 M185 무선 마우스 블랙 USB 나노 수신기 포함",
+      "저소음 블루투스 무선 마우스 충전식 노트북 태블릿 겸용",
+      "유선 광 마우스 1.8m USB 케이블",
+      "무선 키보드 마우스 세트",
+      "마우스 패드 300×250 미끄럼 방지",
+      "고양이 장난감 쥐 12개입",
+    ],
+  },
+  {
+    name: "سماعة بلوتوث (Arabic)",
+    query: "سماعة بلوتوث",
+    titles: [
+      "سماعة رأس بلوتوث لاسلكية مع ميكروفون",
+      "كابل شحن USB-C بطول 2 متر",
+      "سماعات أذن سلكية 3.5 مم",
+      "مكبر صوت بلوتوث محمول مقاوم للماء",
+    ],
+  },
+];
+
+/** @param {string} text @returns {string[]} one title per line that is not blank */
+export function titlesOf(text) {
+  return text.split(/\r\n|\r|\n/).filter((line) => line.trim());
+}
+
+/**
+ * @param {string} text a csv or tsv file, or one title per line
+ * @returns {{query: string | null, titles: string[], note: string}}
+ */
+export function readFile(text) {
+  const rows = records(text.replace(/^\uFEFF/, "")).filter((row) => row.some((field) => field.trim()));
+  const header = (rows[0] ?? []).map((field) => field.trim().toLowerCase());
+  const at = ["title", "titles", "product_title", "document", "text"].map((name) => header.indexOf(name)).find((i) => i >= 0);
+  if (at === undefined) return { query: null, ...limited(titlesOf(text)) };
+  const queryAt = header.indexOf("query");
+  const body = rows.slice(1);
+  if (queryAt < 0) return { query: null, ...limited(body.map((row) => row[at] ?? "")) };
+  const query = body[0]?.[queryAt] ?? null;
+  const own = body.filter((row) => row[queryAt] === query).map((row) => row[at] ?? "");
+  const others = new Set(body.map((row) => row[queryAt])).size - 1;
+  const { titles, note } = limited(own);
+  const left = others === 1 ? "1 other query of the file is" : `${others} other queries of the file are`;
+  return { query, titles, note: others > 0 ? `${note} ${left} left out.` : note };
+}
+
+/** @param {string[]} titles @returns {{titles: string[], note: string}} */
+export function limited(titles) {
+  const filled = titles.filter((title) => title.trim());
+  const note =
+    filled.length > MAX_TITLES ? `The first ${MAX_TITLES} of ${filled.length} titles.` : `${filled.length} titles.`;
+  return { titles: filled.slice(0, MAX_TITLES), note };
+}
+
+/** @param {string} text RFC 4180, or with tabs @returns {string[][]} */
+function records(text) {
+  const separator = /^[^\n",]*\t/.test(text) ? "\t" : ",";
+  const rows = [[""]];
+  let quoted = false;
+  for (let i = 0; i < text.length; i++) {
+    const row = /** @type {string[]} */ (rows.at(-1));
+    const char = text[i];
+    if (quoted && char === '"' && text[i + 1] === '"') row[row.length - 1] += text[i++];
+    else if (char === '"' && (quoted || row.at(-1) === "")) quoted = !quoted;
+    else if (!quoted && char === separator) row.push("");
+    else if (!quoted && (char === "\n" || char === "\r")) {
+      if (char === "\r" && text[i + 1] === "\n") i++;
+      rows.push([""]);
+    } else row[row.length - 1] += char;
+  }
+  return rows;
+}

@@ -1,0 +1,32 @@
+/** Light or dark: the system's choice, or the person's, which the browser keeps. */
+
+import { subscribe, update } from "./store.js";
+
+const THEME = "headroom-theme";
+const CHOICES = /** @type {const} */ (["system", "light", "dark"]);
+
+/** Applies the kept choice, and every later one. */
+export function rememberTheme() {
+  subscribe((state, before) => {
+    if (state.theme !== before.theme) apply(state.theme);
+  });
+  const kept = CHOICES.find((choice) => choice === localStorage.getItem(THEME));
+  if (kept && kept !== "system") update({ theme: kept });
+}
+
+/** @param {typeof CHOICES[number]} theme @returns {typeof CHOICES[number]} */
+export function nextTheme(theme) {
+  return CHOICES[(CHOICES.indexOf(theme) + 1) % CHOICES.length];
+}
+
+/** @param {typeof CHOICES[number]} theme */
+function apply(theme) {
+  localStorage.setItem(THEME, theme);
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+}
+
+/** @returns {boolean} whether the person asked for less movement */
+export function prefersStillness() {
+  return matchMedia("(prefers-reduced-motion: reduce)").matches;
+}

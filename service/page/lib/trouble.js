@@ -1,0 +1,36 @@
+/** An error as the page shows it: what was wrong, and when the page tries again by itself. */
+
+import { useEffect, useState } from "../vendor/hooks.js";
+import { html } from "./html.js";
+
+/** @typedef {import("./types.js").Problem} Problem */
+
+/**
+ * @param {{problem: Problem, again?: () => void, alone?: boolean}} props
+ * `again` is called when the service said to come back, and by a button; without `alone` somebody else does it
+ */
+export function Trouble({ problem, again, alone = true }) {
+  const seconds = useSecondsUntil(problem.retryAt);
+  useEffect(() => {
+    if (alone && again && problem.retryAt && seconds === 0) again();
+  }, [seconds, problem]);
+  return html`
+    <div class="trouble" role="alert">
+      <span>${problem.message}</span>
+      ${problem.retryAt && seconds > 0 ? html`<span class="soft">Trying again in ${seconds} s.</span>` : null}
+      ${again && problem.retryAt ? html`<button onClick=${again}>Try now</button>` : null}
+    </div>`;
+}
+
+/** @param {number | null} time milliseconds since 1970 @returns {number} whole seconds left */
+function useSecondsUntil(time) {
+  const left = () => (time ? Math.max(0, Math.ceil((time - Date.now()) / 1000)) : 0);
+  const [seconds, show] = useState(left);
+  useEffect(() => {
+    show(left());
+    if (!time) return undefined;
+    const ticking = setInterval(() => show(left()), 250);
+    return () => clearInterval(ticking);
+  }, [time]);
+  return seconds;
+}

@@ -1,0 +1,112 @@
+/** The shapes that the page passes around; the service's answers are described in /openapi.json. */
+
+/**
+ * @typedef {object} Column A mask or a variant whose scores are shown.
+ * @property {number} id
+ * @property {Float32Array | null} weights null: the variant's own, which the grid cannot show
+ * @property {string | null} variant a variant's name in place of weights
+ * @property {string | null} name what it was picked as, such as `pruned20`; null after a change by hand
+ */
+
+/**
+ * @typedef {object} HeadFinding What the study says of a head; the changes are those with it alone off.
+ * @property {number} layer
+ * @property {number} head
+ * @property {Record<string, number>} delta
+ * @property {Record<string, [number, number]>} interval
+ * @property {number} p_adjusted
+ * @property {Record<string, number>} roles
+ */
+
+/**
+ * @typedef {object} Study
+ * @property {HeadFinding[]} heads
+ * @property {string} data
+ * @property {number} queries
+ * @property {number} pairs
+ */
+
+/** @typedef {{id: string, spec: string, heads_on: number, heads: number}} MaskInfo */
+/** @typedef {{name: string, model: string, head_mask: MaskInfo, sliced: boolean, default: boolean}} Variant */
+
+/**
+ * @typedef {object} Model
+ * @property {string} name
+ * @property {number} layers
+ * @property {number} heads
+ * @property {number} max_tokens
+ * @property {string[] | null} grades
+ * @property {string} device
+ * @property {string} dtype
+ */
+
+/**
+ * @typedef {object} Facts What is loaded.
+ * @property {Model} model the service's own
+ * @property {Variant[]} variants
+ * @property {{name: string, head_mask: MaskInfo}[]} masks
+ * @property {Study | null} study
+ */
+
+/**
+ * @typedef {object} Result
+ * @property {number} index
+ * @property {number | null} grade
+ * @property {string | null} label
+ * @property {number | null} expected_grade
+ * @property {number} score
+ * @property {number[] | null} probabilities
+ * @property {number} tokens
+ * @property {number} unknown_tokens
+ * @property {boolean} truncated
+ */
+
+/** @typedef {{head_mask: MaskInfo, variant: string, results: Result[]}} AnswerColumn */
+
+/**
+ * @typedef {object} Answer One comparison, in the order of the page's columns.
+ * @property {string[]} titles
+ * @property {number[]} ids those of the columns
+ * @property {AnswerColumn[]} columns
+ */
+
+/**
+ * @typedef {object} Problem
+ * @property {string} message
+ * @property {string | null} param
+ * @property {number} status 0: the service could not be reached
+ * @property {number | null} retryAt milliseconds since 1970; null: trying again would not help
+ */
+
+/**
+ * @typedef {object} State
+ * @property {string} view
+ * @property {"system" | "light" | "dark"} theme
+ * @property {{asking: boolean, wrong: boolean, admin: boolean}} key
+ * @property {Facts | null} facts
+ * @property {Problem | null} factsProblem
+ * @property {string} query
+ * @property {string[]} titles
+ * @property {Column[]} columns
+ * @property {number} active index of the column that the grid edits
+ * @property {number | null} baseline index of the column that the others are measured against
+ * @property {number[]} selection indices of heads, row by row
+ * @property {number} seed
+ * @property {Answer | null} answer
+ * @property {boolean} busy
+ * @property {Problem | null} problem
+ * @property {AttentionState} attention
+ * @property {string | null} experiment
+ */
+
+/**
+ * @typedef {object} AttentionState
+ * @property {number} title index of the title
+ * @property {number} layer
+ * @property {number} head
+ * @property {boolean} special whether [CLS] and [SEP] are shown
+ * @property {boolean} words whether word pieces are joined
+ * @property {boolean} masked whether the active mask is applied
+ */
+
+export {};

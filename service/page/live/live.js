@@ -1,0 +1,118 @@
+/** The load on this node as it is: rates, latency by stage, batches, queue and refusals, by variant. */
+
+import { useState } from "../vendor/hooks.js";
+import { text } from "../lib/api.js";
+import { Chart } from "../lib/chart.js";
+import { count, percent, short } from "../lib/format.js";
+import { html } from "../lib/html.js";
+import { usePolling } from "../lib/polling.js";
+import { Trouble } from "../lib/trouble.js";
+import { parse } from "./prometheus.js";
+import { figures, STAGES, variantRows } from "./figures.js";
+
+/** @typedef {import("./figures.js").Figures} Figures */
+/** @typedef {{time: number, scrape: import("./prometheus.js").Scrape}} Taken */
+
+const EVERY_MS = 2000;
+const KEPT = 151; // five minutes
+
+/** @type {Taken[]} What was taken so far; it outlives a look at another view. */
+let taken = [];
+
+/** @param {AbortSignal} signal */
+async function take(signal) {
+  const scrape = parse(await text("metrics", { signal }));
+  taken = [...taken, { time: Date.now() / 1000, scrape }].slice(-KEPT);
+  return taken;
+}
+
+export function Live() {
+  const { value, problem, now } = usePolling(take, EVERY_MS, []);
+  const [variant, setVariant] = useState("");
+  const all = value ?? taken;
+  if (!all.length) {
+    return problem && problem.status !== 401
+      ? html`<${Trouble} problem=${problem} again=${now} />`
+      : html`<p class="empty" role="status">Loading…</p>`;
+  }
+  const history = figures(all, variant);
+  const last = history.at(-1);
+  return html`
+    <div class="live">
+      ${problem ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />` : null}
+      <${Tiles} last=${last} />
+      <${Variants} taken=${all} chosen=${variant} choose=${setVariant} />
+      <${Charts} history=${history} variant=${variant} />
+      <p class="soft">From /metrics of this node, every 2 s, all replicas together. Rates and latencies are those of the last 20 s.</p>
+    </div>`;
+}
+
+/** @param {{last: Figures | undefined}} props */
+function Tiles({ last }) {
+  const tiles = /** @type {[string, string, string][]} */ ([
+    ["Requests", last ? short(last.requests) : "–", "per second"],
+    ["Pairs", last ? short(last.pairs) : "–", "per second"],
+    ["Pair time, p99", last?.p99 == null ? "–" : milliseconds(last.p99), "from admission to result"],
+    ["Batch fill", last?.fill == null ? "–" : percent(last.fill), "mean, of the token budget"],
+    ["Queue", last ? count(last.queue) : "–", "tokens waiting"],
+    ["Refused", last ? short(last.refused) : "–", "per second"],
+    ["Replicas", last ? count(last.ready) : "–", "ready on this node"],
+  ]);
+  return html`
+    <dl class="tiles">${tiles.map(([name, value, unit]) => html`
+      <div><dt>${name}</dt><dd>${value}</dd><dd class="soft">${unit}</dd></div>`)}</dl>`;
+}
+
+/** @param {{taken: Taken[], chosen: string, choose: (variant: string) => void}} props */
+function Variants({ taken, chosen, choose }) {
+  const rows = variantRows(taken);
+  return html`
+    <div class="scroll" tabindex="0" role="region" aria-label="Variants">
+      <table class="plain">
+        <caption>By variant. <code>custom</code> stands for masks that requests bring along.</caption>
+        <thead><tr><th scope="col">variant</th><th scope="col">heads on</th><th scope="col">pairs/s</th><th scope="col">share</th>
+          <th scope="col">p50</th><th scope="col">p99</th><th scope="col">pairs in all</th></tr></thead>
+        <tbody>${rows.map((row) => html`
+          <tr><th scope="row"><button aria-pressed=${chosen === row.name} onClick=${() => choose(chosen === row.name ? "" : row.name)}>
+              ${row.name}</button></th>
+            <td>${row.heads ?? "–"}</td><td>${short(row.rate)}</td><td>${row.share === null ? "–" : percent(row.share)}</td>
+            <td>${row.p50 === null ? "–" : milliseconds(row.p50)}</td><td>${row.p99 === null ? "–" : milliseconds(row.p99)}</td>
+            <td>${count(row.total)}</td></tr>`)}</tbody>
+      </table>
+    </div>`;
+}
+
+/** @param {{history: Figures[], variant: string}} props */
+function Charts({ history, variant }) {
+  const times = history.map((one) => one.time);
+  const of = (/** @type {(one: Figures) => number | null} */ pick) => history.map(pick);
+  const clock = (/** @type {number} */ time) => new Date(1000 * time).toLocaleTimeString("en-GB");
+  const per = (/** @type {number} */ value) => short(value, 2);
+  const which = variant ? `, ${variant}` : ", all variants";
+  const reasons = [...new Set(history.flatMap((one) => Object.keys(one.shed)))];
+  const met = reasons.filter((reason) => history.some((one) => one.shed[reason] > 0));
+  return html`
+    <div class="charts">
+      <${Chart} label=${`Pairs per second${which}`} times=${times} clock=${clock} format=${per}
+        series=${[{ name: "pairs", values: of((one) => one.pairs) }]} />
+      <${Chart} label=${`Pair time${which}`} times=${times} clock=${clock} format=${milliseconds}
+        series=${[{ name: "p50", values: of((one) => one.p50) }, { name: "p99", values: of((one) => one.p99) }]} />
+      <${Chart} label="Mean time by stage, all requests" times=${times} clock=${clock} format=${milliseconds}
+        series=${STAGES.map((stage) => ({ name: stage, values: of((one) => one.stages[stage]) }))} />
+      <${Chart} label="Batch fill" times=${times} clock=${clock} format=${percent}
+        series=${[{ name: "mean", values: of((one) => one.fill) }]} />
+      <${Chart} label="Queue, tokens" times=${times} clock=${clock} format=${per}
+        series=${[{ name: "waiting", values: of((one) => one.queue) }]} />
+      <${Chart} label="Refused per second" times=${times} clock=${clock} format=${per}
+        series=${[
+          { name: "all", values: of((one) => one.refused) },
+          ...met.map((reason) => ({ name: reason.replaceAll("_", " "), values: of((one) => one.shed[reason] ?? 0) })),
+        ]} />
+    </div>`;
+}
+
+/** @param {number} seconds */
+function milliseconds(seconds) {
+  const value = 1000 * seconds;
+  return `${short(value, value >= 100 ? 3 : 2)} ms`;
+}

@@ -1,0 +1,49 @@
+/** One head in the grid. Its shade says what it is worth, its shape whether it is on. */
+
+import { html } from "../lib/html.js";
+import { roleLetter, roleName, signed } from "../lib/format.js";
+import { tidy } from "../lib/mask.js";
+
+/** @typedef {import("../lib/types.js").HeadFinding} HeadFinding */
+
+const SHADES = 9;
+
+/**
+ * @param {{index: number, layer: number, head: number, weight: number, finding: HeadFinding | null, scale: number,
+ *   selected: boolean, focused: boolean}} props
+ */
+export function Cell({ index, layer, head, weight, finding, scale, selected, focused }) {
+  const roles = finding ? Object.keys(finding.roles) : [];
+  const classes = [
+    "cell",
+    shadeOf(finding, scale),
+    weight === 0 ? "off" : weight < 1 ? "partly" : "on",
+    selected ? "selected" : "",
+  ];
+  return html`
+    <div role="gridcell" class=${classes.join(" ")} data-at=${`${layer}.${head}`} data-index=${index}
+      tabindex=${focused ? 0 : -1} aria-selected=${selected} aria-label=${described(layer, head, weight, finding)}>
+      ${weight > 0 && weight < 1 ? html`<i class="fill" style=${{ height: `${100 * weight}%` }}></i>` : null}
+      <span aria-hidden="true">${weight === 0 ? "" : roles.map(roleLetter).join("")}</span>
+    </div>`;
+}
+
+/** @param {HeadFinding | null} finding @param {number} scale @returns {string} empty without a study */
+function shadeOf(finding, scale) {
+  if (!finding) return "";
+  const share = Math.max(0, -finding.delta.qwk) / scale;
+  return `shade-${Math.min(SHADES - 1, Math.floor(share * SHADES))}`;
+}
+
+/** @param {number} layer @param {number} head @param {number} weight @param {HeadFinding | null} finding */
+function described(layer, head, weight, finding) {
+  const state = weight === 0 ? "off" : weight < 1 ? `weight ${tidy(weight)}` : "on";
+  const roles = finding ? Object.keys(finding.roles).map(roleName) : [];
+  const effect = finding ? [`alone off it changes QWK by ${signed(finding.delta.qwk, 3)}`] : [];
+  return [`layer ${layer} head ${head}`, state, ...roles, ...effect].join(", ");
+}
+
+/** @param {import("../lib/types.js").Study | null | undefined} study @returns {number} a head's largest loss of QWK */
+export function scaleOf(study) {
+  return Math.max(0.001, ...(study?.heads ?? []).map((one) => -one.delta.qwk));
+}

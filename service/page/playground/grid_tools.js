@@ -1,0 +1,157 @@
+/** Tools on the active mask: its spec, whole halves, random heads, named masks, and the selected heads. */
+
+import { useState } from "../vendor/hooks.js";
+import { activeColumn, edited } from "../lib/columns.js";
+import { storedMasks, weightsOf } from "../lib/facts.js";
+import { html } from "../lib/html.js";
+import { allOn, canonical, isBinary, range, tidy, withWeight } from "../lib/mask.js";
+import { MaskError, parseSpec } from "../lib/mask_spec.js";
+import { current, update } from "../lib/store.js";
+
+/** @typedef {import("../lib/types.js").State} State */
+/** @typedef {import("../lib/types.js").Facts} Facts */
+
+/** @param {{state: State}} props */
+export function GridTools({ state }) {
+  return html`
+    <div class="tools">
+      <${Selected} state=${state} />
+      <${SpecField} key=${activeColumn(state).id} state=${state} />
+    </div>`;
+}
+
+/** @param {string} spec */
+function use(spec) {
+  const state = current();
+  const facts = /** @type {Facts} */ (state.facts);
+  update({ ...edited(state, parseSpec(spec, facts.model)), selection: [] });
+}
+
+/** @param {{state: State}} props */
+export function Presets({ state }) {
+  const { layers } = /** @type {Facts} */ (state.facts).model;
+  const half = Math.floor(layers / 2);
+  const seedChanged = (/** @type {Event} */ event) => {
+    const seed = Math.max(0, Math.floor(Number(/** @type {HTMLInputElement} */ (event.target).value) || 0));
+    update({ seed });
+    use(`random:0.2@${seed}`);
+  };
+  return html`
+    <div class="presets" role="group" aria-label="Ready masks">
+      <button onClick=${() => use("none")}>All on</button>
+      <button disabled=${!half} onClick=${() => use(spanOf(0, half))}>Lower half off</button>
+      <button disabled=${!half} onClick=${() => use(spanOf(half, layers))}>Upper half off</button>
+      <span class="joined">
+        <button onClick=${() => use(`random:0.2@${state.seed}`)}>Random 20 % off</button>
+        <label>seed <input type="number" min="0" step="1" value=${state.seed} onChange=${seedChanged} /></label>
+      </span>
+      <${Named} state=${state} />
+    </div>`;
+}
+
+/** @param {number} from @param {number} to */
+function spanOf(from, to) {
+  return `${from}-${to - 1}.*`;
+}
+
+/** @param {{state: State}} props */
+function Named({ state }) {
+  const facts = /** @type {Facts} */ (state.facts);
+  const masks = facts.masks.filter((mask) => weightsOf(mask.head_mask.spec, facts.model));
+  const chosen = activeColumn(state).name ?? activeColumn(state).variant ?? "";
+  const pick = (/** @type {Event} */ event) => {
+    const select = /** @type {HTMLSelectElement} */ (event.target);
+    const [kind, name] = select.value.split(/:(.*)/s);
+    select.value = ""; // shows the name of the mask that there is, also after a change by hand
+    const stored = storedMasks(facts).get(name);
+    if (kind === "mask" && stored) update({ ...edited(current(), stored, { name }), selection: [] });
+    if (kind === "variant") pickVariant(facts, name);
+  };
+  return html`
+    <select aria-label="Named masks and variants" onChange=${pick} value="">
+      <option value="" disabled>${chosen || "Named…"}</option>
+      ${masks.length
+        ? html`<optgroup label="Masks">
+            ${masks.map((mask) => html`<option value=${`mask:${mask.name}`}>@${mask.name}</option>`)}
+          </optgroup>`
+        : null}
+      <optgroup label="Variants">
+        ${facts.variants.map((variant) => html`<option value=${`variant:${variant.name}`}>${variant.name}</option>`)}
+      </optgroup>
+    </select>`;
+}
+
+/** @param {Facts} facts @param {string} name */
+function pickVariant(facts, name) {
+  const variant = facts.variants.find((one) => one.name === name);
+  const isOwn = variant?.model === facts.model.name;
+  const weights = variant && isOwn ? weightsOf(variant.head_mask.spec, facts.model) : null;
+  update({ ...edited(current(), weights, { name, variant: weights ? null : name }), selection: [] });
+}
+
+/** @param {{state: State}} props */
+function Selected({ state }) {
+  const { selection } = state;
+  const shape = /** @type {Facts} */ (state.facts).model;
+  const weights = activeColumn(state).weights;
+  const first = weights && selection.length ? tidy(weights[selection[0]]) : 1;
+  const names = selection.map((index) => `${Math.floor(index / shape.heads)}.${index % shape.heads}`);
+  const none = !selection.length || !weights;
+  const set = (/** @type {number} */ weight) => {
+    if (weights) update(edited(current(), withWeight(weights, selection, weight)));
+  };
+  const keepOnly = () => {
+    const others = range(shape.layers * shape.heads).filter((index) => !selection.includes(index));
+    update(edited(current(), withWeight(allOn(shape), others, 0)));
+  };
+  const text = none ? "No head selected" : names.length > 1 ? `${names.length} heads selected` : `Head ${names[0]}`;
+  return html`
+    <div class="selected" role="group" aria-label="Selected heads">
+      <span>${text}</span>
+      <button disabled=${none} onClick=${() => set(first > 0 ? 0 : 1)}>${first > 0 ? "Off" : "On"}</button>
+      <button disabled=${none} onClick=${keepOnly}>Keep only ${names.length > 1 ? "these" : "this"}</button>
+      <label>weight
+        <input type="range" min="0" max="1" step="0.05" disabled=${none} value=${first}
+          onInput=${(/** @type {Event} */ event) => set(Number(/** @type {HTMLInputElement} */ (event.target).value))} />
+        <output>${first.toFixed(2)}</output>
+      </label>
+    </div>`;
+}
+
+/** @param {{state: State}} props */
+function SpecField({ state }) {
+  const facts = /** @type {Facts} */ (state.facts);
+  const { weights } = activeColumn(state);
+  const spec = weights ? canonical(weights, facts.model) : "";
+  const [typed, setTyped] = useState(/** @type {string | null} */ (null));
+  const [wrong, setWrong] = useState("");
+  const refused = /^(masks|variants)\[/.test(state.problem?.param ?? "") ? (state.problem?.message ?? "") : "";
+  const take = (/** @type {string} */ text) => {
+    try {
+      const changed = parseSpec(text, facts.model, storedMasks(facts));
+      update({ ...edited(current(), changed), selection: [] });
+      setWrong("");
+      setTyped(null);
+    } catch (error) {
+      if (!(error instanceof MaskError)) throw error;
+      setWrong(error.message);
+    }
+  };
+  const value = (/** @type {Event} */ event) => /** @type {HTMLInputElement} */ (event.target).value;
+  const keys = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "Enter") take(value(event));
+    if (event.key === "Escape") {
+      setTyped(null);
+      setWrong("");
+    }
+  };
+  return html`
+    <div class="field spec">
+      <label for="spec">Heads off ${weights && !isBinary(weights) ? "(some heads have weights of their own)" : ""}</label>
+      <input id="spec" spellcheck="false" autocomplete="off" value=${typed ?? spec} placeholder="2.3,7.*"
+        aria-invalid=${wrong || refused ? "true" : null} aria-describedby="spec-wrong" onKeyDown=${keys}
+        onInput=${(/** @type {Event} */ event) => setTyped(value(event))}
+        onChange=${(/** @type {Event} */ event) => take(value(event))} />
+      <p class="wrong" id="spec-wrong" role="alert">${wrong || refused}</p>
+    </div>`;
+}

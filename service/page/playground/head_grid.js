@@ -1,0 +1,157 @@
+/** The grid of switches, layers × heads: click, drag, a row's or a column's name, or the keyboard. */
+
+import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
+import { activeColumn, edited } from "../lib/columns.js";
+import { html } from "../lib/html.js";
+import { allOn, range, withWeight } from "../lib/mask.js";
+import { current, update } from "../lib/store.js";
+import { HeadFacts, Legend } from "./head_facts.js";
+import { Cell, scaleOf } from "./grid_cell.js";
+import { cellAt, onKey, rectangle } from "./grid_keys.js";
+
+/** @typedef {import("../lib/types.js").State} State */
+/** @typedef {import("./grid_keys.js").Place} Place */
+
+/** @param {{state: State}} props */
+export function HeadGrid({ state }) {
+  const shape = /** @type {import("../lib/mask.js").Shape} */ (state.facts?.model);
+  const weights = activeColumn(state).weights;
+  const [focus, setFocus] = useState(/** @type {Place} */ ({ layer: 0, head: 0 }));
+  const [hovered, setHovered] = useState(/** @type {number | null} */ (null));
+  const grid = useRef(/** @type {HTMLElement | null} */ (null));
+  const moved = useRef(false);
+  const anchor = useRef(/** @type {Place} */ (focus));
+  const at = { layer: Math.min(focus.layer, shape.layers - 1), head: Math.min(focus.head, shape.heads - 1) };
+  useLayoutEffect(() => {
+    if (!moved.current || !grid.current) return;
+    moved.current = false;
+    cellAt(grid.current, at)?.focus();
+  }, [focus]);
+  const go = (/** @type {Place} */ place, /** @type {boolean} */ extend) => {
+    moved.current = true;
+    if (!extend) anchor.current = place;
+    if (place.layer >= 0 && place.head >= 0) update({ selection: rectangle(anchor.current, place, shape) });
+    setFocus(place);
+  };
+  const press = usePainting(shape, anchor, setFocus);
+  const shown = hovered ?? (at.layer >= 0 && at.head >= 0 ? at.layer * shape.heads + at.head : null);
+  const leave = () => setHovered(null);
+  return html`
+    <div class=${`grid-box${weights ? "" : " fixed"}`}>
+      <div class="grid" role="grid" ref=${grid} aria-label="Heads: rows are layers, columns are heads"
+        aria-multiselectable="true" data-wide=${shape.heads > 12 ? "" : null}
+        onKeyDown=${(/** @type {KeyboardEvent} */ event) => onKey(event, { at, shape, go, toggle: toggled })}
+        onFocusIn=${(/** @type {FocusEvent} */ event) => setFocus(placeOf(event.target) ?? at)}
+        onPointerDown=${press} onPointerLeave=${leave}
+        onPointerOver=${(/** @type {PointerEvent} */ event) => setHovered(indexOf(event.target))}>
+        <${ColumnNames} shape=${shape} at=${at} />
+        ${range(shape.layers).map(
+          (layer) => html`<${Row} key=${layer} layer=${layer} state=${state} shape=${shape} at=${at} />`,
+        )}
+      </div>
+      ${weights ? null : html`<p class="soft">This variant has weights of its own, so the grid cannot edit it.</p>`}
+    </div>
+    <p class="hint soft">Click or drag over heads to switch them; a number switches its whole layer or column.</p>
+    <${HeadFacts} state=${state} index=${shown} />
+    <${Legend} state=${state} />`;
+}
+
+/** @param {{shape: import("../lib/mask.js").Shape, at: Place}} props */
+function ColumnNames({ shape, at }) {
+  return html`
+    <div role="row" class="row names">
+      <span role="columnheader" class="corner"><span class="unseen">layer</span></span>
+      ${range(shape.heads).map(
+        (head) => html`
+          <div role="columnheader" data-at=${`-1.${head}`} tabindex=${at.layer === -1 && at.head === head ? 0 : -1}
+            title=${`Head ${head} of every layer`} aria-label=${`head ${head} of every layer`}
+            onClick=${() => toggled({ layer: -1, head })}>${head}</div>`,
+      )}
+    </div>`;
+}
+
+/** @param {{layer: number, state: State, shape: import("../lib/mask.js").Shape, at: Place}} props */
+function Row({ layer, state, shape, at }) {
+  const weights = activeColumn(state).weights ?? allOn(shape);
+  return html`
+    <div role="row" class="row">
+      <div role="rowheader" data-at=${`${layer}.-1`} tabindex=${at.layer === layer && at.head === -1 ? 0 : -1}
+        title=${`All heads of layer ${layer}`} aria-label=${`layer ${layer}, all heads`}
+        onClick=${() => toggled({ layer, head: -1 })}>${layer}</div>
+      ${range(shape.heads).map((head) => {
+        const index = layer * shape.heads + head;
+        return html`<${Cell} key=${head} index=${index} layer=${layer} head=${head} weight=${weights[index]}
+          finding=${state.facts?.study?.heads[index] ?? null} scale=${scaleOf(state.facts?.study)}
+          selected=${state.selection.includes(index)} focused=${at.layer === layer && at.head === head} />`;
+      })}
+    </div>`;
+}
+
+/** @param {Place} place switches a head, or with -1 a whole layer or column: off if any of it is on */
+function toggled({ layer, head }) {
+  const state = current();
+  const weights = activeColumn(state).weights;
+  const shape = state.facts?.model;
+  if (!weights || !shape) return;
+  const at = { layer: layer < 0 ? shape.layers - 1 : layer, head: head < 0 ? shape.heads - 1 : head };
+  const heads = rectangle({ layer: Math.max(layer, 0), head: Math.max(head, 0) }, at, shape);
+  const single = layer >= 0 && head >= 0;
+  const wanted = single && state.selection.length > 1 && state.selection.includes(heads[0]) ? state.selection : heads;
+  const on = wanted.some((index) => weights[index] > 0);
+  update({ ...edited(state, withWeight(weights, wanted, on ? 0 : 1)), selection: wanted });
+}
+
+/** @param {EventTarget | null} target @returns {Place | null} */
+function placeOf(target) {
+  const found = /^(-?\d+)\.(-?\d+)$/.exec((target instanceof Element && target.getAttribute("data-at")) || "");
+  return found && { layer: Number(found[1]), head: Number(found[2]) };
+}
+
+/** @param {EventTarget | null} target @returns {number | null} the head under a pointer */
+function indexOf(target) {
+  const cell = target instanceof Element ? target.closest("[data-index]") : null;
+  return cell ? Number(cell.getAttribute("data-index")) : null;
+}
+
+/**
+ * Painting: the first cell that is pressed decides whether heads go on or off, those that the pointer then
+ * crosses follow. With shift a rectangle is selected instead.
+ * @param {import("../lib/mask.js").Shape} shape @param {{current: Place}} anchor
+ * @param {(place: Place) => void} setFocus
+ */
+function usePainting(shape, anchor, setFocus) {
+  return (/** @type {PointerEvent} */ event) => {
+    const index = indexOf(event.target);
+    const before = activeColumn(current()).weights;
+    if (index === null || event.button !== 0 || !before) return;
+    const place = { layer: Math.floor(index / shape.heads), head: index % shape.heads };
+    setFocus(place);
+    if (event.shiftKey) {
+      event.preventDefault();
+      update({ selection: rectangle(anchor.current, place, shape) });
+      return;
+    }
+    anchor.current = place;
+    const weight = before[index] > 0 ? 0 : 1;
+    /** @type {Set<number>} */
+    const crossed = new Set();
+    const cross = (/** @type {number | null} */ at) => {
+      if (at === null || crossed.has(at)) return;
+      crossed.add(at);
+      const state = current();
+      const now = activeColumn(state).weights;
+      if (now) update({ ...edited(state, withWeight(now, [at], weight)), selection: [...crossed] });
+    };
+    const move = (/** @type {PointerEvent} */ next) =>
+      cross(indexOf(document.elementFromPoint(next.clientX, next.clientY)));
+    const end = () => {
+      removeEventListener("pointermove", move);
+      removeEventListener("pointerup", end);
+      removeEventListener("pointercancel", end);
+    };
+    addEventListener("pointermove", move);
+    addEventListener("pointerup", end);
+    addEventListener("pointercancel", end);
+    cross(index);
+  };
+}

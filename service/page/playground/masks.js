@@ -1,0 +1,58 @@
+/** The masks side by side: which one the grid edits, and which one the others are measured against. */
+
+import { added, labelOf, LETTERS, MAX_COLUMNS, pinned, removed } from "../lib/columns.js";
+import { weightsOf } from "../lib/facts.js";
+import { html } from "../lib/html.js";
+import { headsOn } from "../lib/mask.js";
+import { update } from "../lib/store.js";
+
+/** @typedef {import("../lib/types.js").State} State */
+
+/** @param {{state: State}} props */
+export function Masks({ state }) {
+  const { columns } = state;
+  return html`
+    <div class="masks" role="group" aria-label="Masks that are compared">
+      ${columns.map((one, i) => html`<${Chip} key=${one.id} state=${state} index=${i} />`)}
+      ${columns.length < MAX_COLUMNS
+        ? html`<button class="add" title="Compare one more mask, beginning as a copy of this one" aria-label="Compare one more mask"
+            onClick=${() => update(added(state))}>+</button>`
+        : null}
+    </div>`;
+}
+
+/** @param {{state: State, index: number}} props */
+function Chip({ state, index }) {
+  const one = state.columns[index];
+  const isActive = index === state.active;
+  const isBase = index === state.baseline;
+  const letter = LETTERS[index];
+  const heads = one.weights ? headsText(state, one.weights) : "variant";
+  return html`
+    <div class=${`chip${isActive ? " active" : ""}`}>
+      <button class="pick" aria-pressed=${isActive} onClick=${() => update({ active: index, selection: [] })}
+        title="Edit this mask in the grid">
+        <b class="letter">${letter}</b>
+        <span class="label">${labelOf(state, one)}</span>
+        <span class="soft">${heads}</span>
+      </button>
+      <button class="pin" aria-pressed=${isBase} onClick=${() => update(pinned(state, index))}
+        title=${isBase ? "The baseline. Click to let it go" : "Make it the baseline"}
+        aria-label=${`Mask ${letter} as the baseline`}>${isBase ? "base" : "pin"}</button>
+      ${state.columns.length > 1
+        ? html`<button class="remove" aria-label=${`Remove mask ${letter}`}
+            onClick=${() => update(removed(state, index))}>×</button>`
+        : null}
+    </div>`;
+}
+
+/**
+ * @param {State} state @param {Float32Array} weights
+ * @returns {string} how many heads are on; a mask of the default variant is under every column
+ */
+function headsText({ facts }, weights) {
+  const variant = facts?.variants.find((one) => one.default);
+  const under = facts && variant && variant.head_mask.spec !== "none" ? weightsOf(variant.head_mask.spec, facts.model) : null;
+  const on = headsOn(under ? weights.map((weight, i) => weight * under[i]) : weights);
+  return `${on} of ${weights.length} heads${under ? `, with the mask of ${variant?.name}` : ""}`;
+}

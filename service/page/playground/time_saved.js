@@ -1,0 +1,83 @@
+/** How much time the active mask saves, measured here and now: the same titles under both masks, in turns. */
+
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { asProblem, call } from "../lib/api.js";
+import { activeColumn, LETTERS } from "../lib/columns.js";
+import { percent } from "../lib/format.js";
+import { html } from "../lib/html.js";
+import { requestForm } from "../lib/mask.js";
+
+/** @typedef {import("../lib/types.js").State} State */
+/** @typedef {import("../lib/types.js").Column} Column */
+
+const WARM_UP = 3;
+const TURNS = 11;
+
+/** @typedef {{done: number, text: string, wrong: boolean}} Measurement */
+
+/** @param {{state: State}} props */
+export function TimeSaved({ state }) {
+  const [measured, show] = useState(/** @type {Measurement | null} */ (null));
+  const flight = useRef(/** @type {AbortController | null} */ (null));
+  const base = state.baseline === null ? null : state.columns[state.baseline];
+  const active = activeColumn(state);
+  useEffect(() => {
+    show(null);
+    return () => flight.current?.abort();
+  }, [state.query, state.titles, state.columns, state.active, state.baseline]);
+  if (!base || base === active || !state.titles.length) return null;
+  const names = `${LETTERS[state.active]} against ${LETTERS[state.baseline ?? 0]}`;
+  const measure = () => {
+    flight.current?.abort();
+    flight.current = new AbortController();
+    run(state, base, active, flight.current.signal, show);
+  };
+  return html`
+    <div class="time">
+      <button onClick=${measure} disabled=${Boolean(measured && measured.done < TURNS && !measured.wrong)}>
+        Measure time, ${names}</button>
+      <span role="status" class=${measured?.wrong ? "wrong" : ""}>${measured?.text}</span>
+    </div>`;
+}
+
+/**
+ * @param {State} state @param {Column} base @param {Column} active @param {AbortSignal} signal
+ * @param {(measured: Measurement) => void} show
+ */
+async function run(state, base, active, signal, show) {
+  /** @type {[number[], number[]]} */
+  const times = [[], []];
+  try {
+    for (let turn = -WARM_UP; turn < TURNS; turn++) {
+      show({ done: Math.max(0, turn), text: `turn ${Math.max(0, turn) + 1} of ${TURNS}…`, wrong: false });
+      for (const which of turn % 2 ? [1, 0] : [0, 1]) {
+        const reply = await call("v1/score", { body: bodyOf(state, which ? active : base), signal });
+        if (turn >= 0) times[which].push(reply.timing_ms.inference);
+      }
+    }
+    show({ done: TURNS, text: verdict(times, state.titles.length), wrong: false });
+  } catch (error) {
+    if (!signal.aborted) show({ done: 0, text: asProblem(error).message, wrong: true });
+  }
+}
+
+/** @param {State} state @param {Column} one */
+function bodyOf({ query, titles, facts }, { weights, variant }) {
+  const shape = /** @type {import("../lib/mask.js").Shape} */ (facts?.model);
+  return weights ? { query, titles, head_mask: requestForm(weights, shape) } : { query, titles, variant };
+}
+
+/** @param {[number[], number[]]} times milliseconds under both masks, turn by turn @param {number} titles */
+function verdict([before, after], titles) {
+  const [a, b] = [median(before), median(after)];
+  const ratios = before.map((time, turn) => after[turn] / time).sort((x, y) => x - y);
+  const inner = `${(1 - ratios[ratios.length - 3]).toFixed(2)} to ${(1 - ratios[2]).toFixed(2)}`;
+  const change = b < a ? `${percent(1 - b / a)} saved` : `${percent(b / a - 1)} more`;
+  return `${change}: ${b.toFixed(1)} ms instead of ${a.toFixed(1)} ms in the model for ${titles} titles ` +
+    `(medians of ${before.length} turns; share saved, middle turns: ${inner.replaceAll("-", "−")}).`;
+}
+
+/** @param {number[]} values */
+function median(values) {
+  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
+}

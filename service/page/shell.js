@@ -1,0 +1,120 @@
+/** The frame around the views: name, ways to the views, what is loaded, theme and key. */
+
+import { useEffect, useRef } from "./vendor/hooks.js";
+import { Attention } from "./attention/attention.js";
+import { Experiments } from "./experiments/experiments.js";
+import { VIEWS } from "./lib/address.js";
+import { storeKey, storedKey } from "./lib/api.js";
+import { loadFacts } from "./lib/facts.js";
+import { html } from "./lib/html.js";
+import { current, update, useStore } from "./lib/store.js";
+import { nextTheme } from "./lib/theme.js";
+import { Trouble } from "./lib/trouble.js";
+import { Live } from "./live/live.js";
+import { Playground } from "./playground/playground.js";
+
+const TITLES = /** @type {Record<string, string>} */ ({
+  playground: "Playground",
+  attention: "Attention",
+  experiments: "Experiments",
+  live: "Live",
+});
+const PANELS = /** @type {Record<string, unknown>} */ ({
+  playground: Playground,
+  attention: Attention,
+  experiments: Experiments,
+  live: Live,
+});
+
+export function Shell() {
+  const state = useStore();
+  useEffect(() => {
+    document.title = `${TITLES[state.view]} · headroom`;
+  }, [state.view]);
+  return html`
+    <header class="top">
+      <a class="brand" href="#playground" onClick=${to("playground")}>headroom</a>
+      <nav aria-label="Views">
+        ${VIEWS.map(
+          (view) => html`
+            <a href=${`#${view}`} aria-current=${view === state.view ? "page" : null} onClick=${to(view)}>
+              ${TITLES[view]}
+            </a>`,
+        )}
+      </nav>
+      <${ModelName} facts=${state.facts} />
+      <a class="quiet" href="docs">API</a>
+      <${ThemeSwitch} theme=${state.theme} />
+    </header>
+    <main>
+      ${state.view === "experiments" ? null : html`<h1 class="unseen">${TITLES[state.view]}</h1>`}
+      ${state.factsProblem ? html`<${NotLoaded} state=${state} problem=${state.factsProblem} />` : null}
+      ${state.facts && state.columns.length ? html`<${PANELS[state.view]} state=${state} />` : null}
+    </main>
+    <${KeyDialog} wanted=${state.key} />`;
+}
+
+/** @param {string} view @returns {(event: MouseEvent) => void} */
+function to(view) {
+  return (event) => {
+    event.preventDefault();
+    update({ view });
+  };
+}
+
+/** @param {{facts: import("./lib/types.js").Facts | null}} props */
+function ModelName({ facts }) {
+  if (!facts) return html`<p class="model">loading…</p>`;
+  const { name, layers, heads, device, dtype } = facts.model;
+  return html`
+    <p class="model" title=${`${device}, ${dtype}`}>
+      <b>${name}</b> <span>${layers} layers × ${heads} heads</span>
+    </p>`;
+}
+
+/** @param {{state: import("./lib/types.js").State, problem: import("./lib/types.js").Problem}} props */
+function NotLoaded({ state, problem }) {
+  if (problem.status !== 401) return html`<${Trouble} problem=${problem} again=${loadFacts} />`;
+  const ask = () => update({ key: { ...state.key, asking: true } });
+  return html`<p class="empty">This service asks for an API key. <button onClick=${ask}>Enter a key</button></p>`;
+}
+
+/** @param {{theme: "system" | "light" | "dark"}} props */
+function ThemeSwitch({ theme }) {
+  const text = { system: "Auto", light: "Light", dark: "Dark" }[theme];
+  return html`
+    <button class="quiet theme" onClick=${() => update({ theme: nextTheme(theme) })}
+      aria-label=${`Colours: ${text}. Change`}>${text}</button>`;
+}
+
+/** @param {{wanted: import("./lib/types.js").State["key"]}} props */
+function KeyDialog({ wanted }) {
+  const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  useEffect(() => {
+    if (wanted.asking && !dialog.current?.open) dialog.current?.showModal();
+    if (!wanted.asking) dialog.current?.close();
+  }, [wanted.asking]);
+  const submit = (/** @type {SubmitEvent} */ event) => {
+    event.preventDefault();
+    const form = /** @type {HTMLFormElement} */ (event.target);
+    storeKey(new FormData(form).get("key")?.toString().trim() || null);
+    const { facts } = current();
+    update({ key: { asking: false, wrong: false, admin: false }, facts: facts && { ...facts } }); // scores again
+    if (!facts) loadFacts();
+  };
+  const closed = () => update({ key: { ...current().key, asking: false } });
+  return html`
+    <dialog ref=${dialog} class="key" aria-labelledby="key-title" onClose=${closed}>
+      <form onSubmit=${submit}>
+        <h2 id="key-title">${wanted.admin ? "An admin key, please" : "This service asks for an API key"}</h2>
+        <p>The key stays in this tab and goes to this service only.</p>
+        <label for="key">API key</label>
+        <input id="key" name="key" type="password" autocomplete="current-password" required
+          pattern="\\s*[A-Za-z0-9._~+\\/\\-]+=*\\s*" title="A key holds A-Z a-z 0-9 . _ ~ + / - and may end in =" />
+        <p class="wrong" role="alert">
+          ${wanted.wrong && storedKey() ? "This key is not one that the service takes for this." : ""}
+        </p>
+        <button class="strong">Use this key</button>
+      </form>
+    </dialog>`;
+}

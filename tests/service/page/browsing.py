@@ -1,0 +1,160 @@
+"""A browser that is driven through the page, and watched: its console, its requests, its errors."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.referees import need
+
+PATIENCE_S = 30
+_MODULES = ("lib/mask", "lib/mask_spec", "lib/texts", "attention/tokens", "live/prometheus")
+_ARGUMENTS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--force-color-profile=srgb", "--font-render-hinting=none"),
+)
+
+# Before a page's own scripts: the key, and a watch over requests and policy violations.
+_WATCH = """
+if (location.protocol.startsWith('http')) (() => {
+window.seen = {requests: 0, flying: 0, most: 0, violations: []};
+document.addEventListener('securitypolicyviolation',
+  (event) => seen.violations.push(event.violatedDirective));
+const send = window.fetch;
+window.fetch = async (...what) => {
+  seen.requests++; seen.flying++; seen.most = Math.max(seen.most, seen.flying);
+  const gone = () => { seen.flying--; };
+  const signal = what[1]?.signal;
+  let over = false;
+  const once = () => { if (!over) { over = true; gone(); } };
+  signal?.addEventListener('abort', once);
+  try { return await (window.answer ?? send)(...what); } finally { once(); }
+};
+})();
+"""
+
+
+def start_browser(profile: Path) -> webdriver.Chrome:
+    """Debian's Chromium, headless, with a profile of its own."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = need("chromium")
+    for argument in (*_ARGUMENTS, f"--user-data-dir={profile}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=Service(need("chromedriver")))
+
+
+class Page:
+    """The page in a browser. key: the API key that the tab holds from the start; None: none."""
+
+    def __init__(self, browser: webdriver.Chrome, url: str, *, key: str | None = None) -> None:
+        self.browser = browser
+        self.url = url
+        keep = f"sessionStorage.setItem('headroom-key', {key!r})" if key else "sessionStorage.clear()"
+        store = f"if (location.protocol.startsWith('http')) {keep};"
+        self._scripts = [
+            browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": source})["identifier"]
+            for source in (store, _WATCH)
+        ]
+        browser.get_log("browser")
+        self.size(1440, 1000)
+        self.colours("light")
+        browser.execute_cdp_cmd("Network.enable", {})
+
+    def open(self, address: str = "") -> Page:
+        """Load the page anew, with what follows the # in its address."""
+        self.browser.get("about:blank")
+        self.browser.get(f"{self.url}/{address}")
+        return self
+
+    def size(self, width: int, height: int) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def colours(self, scheme: str, *, still: bool = True) -> None:
+        """Emulate the system's colour scheme, and a person who prefers less motion or does not."""
+        motion = {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"}
+        features = [{"name": "prefers-color-scheme", "value": scheme}, motion]
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def all(self, selector: str) -> list[WebElement]:
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector: str) -> WebElement:
+        """The first element under a selector that can be seen, as soon as there is one."""
+
+        def seen(_: object) -> WebElement | None:
+            return next((element for element in self.all(selector) if element.is_displayed()), None)
+
+        return WebDriverWait(self.browser, PATIENCE_S).until(seen, f"nothing to see under {selector}")
+
+    def write(self, selector: str, text: str) -> None:
+        """Type a text in place of what a field holds, as a person does; a line feed is the Enter key."""
+        self.one(selector).send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.DELETE, text)
+
+    def button(self, text: str, within: str = "body") -> WebElement:
+        """The button with this text or name."""
+
+        def found(_: object) -> WebElement | None:
+            buttons = [b for b in self.all(f"{within} button") if b.is_displayed()]
+            return next((b for b in buttons if text in (b.text, b.get_attribute("aria-label"))), None)
+
+        return WebDriverWait(self.browser, PATIENCE_S).until(found, f"no button {text!r}")
+
+    def until(self, holds: Callable[[], Any], message: str = "") -> Any:
+        """What `holds` returns as soon as it is true."""
+        ignored = (AssertionError,)
+        return WebDriverWait(self.browser, PATIENCE_S, ignored_exceptions=ignored).until(
+            lambda _: holds(), message or f"never true: {holds}"
+        )
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.browser.execute_script(script, *arguments)
+
+    def evaluate(self, expression: str, *arguments: Any) -> Any:
+        """The value of an expression over some of the page's own modules, and `arguments`."""
+        names = [path.rpartition("/")[2] for path in _MODULES]
+        source = f"""
+            const done = arguments[arguments.length - 1];
+            const load = (path) => import(new URL(`playground/${{path}}.js`, document.baseURI).href);
+            Promise.all({list(_MODULES)}.map(load)).then(([{", ".join(names)}]) => done({expression}))
+              .catch((error) => done(String(error)));"""
+        return self.browser.execute_async_script(source, *arguments)
+
+    def screenshot(self, file: Path, *, whole: bool = False) -> None:
+        """Write what is seen, or the whole page, as PNG."""
+        request: dict[str, Any] = {"format": "png"}
+        if whole:
+            size = self.browser.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
+            request["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+            request["captureBeyondViewport"] = True
+        data = self.browser.execute_cdp_cmd("Page.captureScreenshot", request)["data"]
+        file.write_bytes(base64.b64decode(data))
+
+    def complaints(self) -> list[str]:
+        """Errors and warnings of the console, but for answers that a test asked for."""
+        lines = [
+            entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")
+        ]
+        return [line["message"] for line in lines if "Failed to load resource" not in line["message"]]
+
+    def check_and_leave(self) -> None:
+        """Assert that nothing went wrong, that no request left the origin, and close the page."""
+        for script in self._scripts:
+            self.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
+        loaded = self.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+        assert [name for name in loaded if not name.startswith((f"{self.url}/", "data:"))] == []
+        assert self.run("return window.seen ? seen.violations : []") == []
+        complaints = self.complaints()
+        assert complaints == [], complaints
+        self.browser.get("about:blank")

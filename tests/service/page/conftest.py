@@ -1,0 +1,55 @@
+"""One browser, and one real service with API keys and the shipped model, for all tests of the page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+
+from tests.service.page.browsing import Page, start_browser
+from tests.service.page.seeding import LIVE, seed
+from tests.service.running import Server
+
+SHIPPED = Path(__file__).parents[3] / "models" / "default"
+KEYS = "plain,boss;role=admin"
+
+
+@pytest.fixture(scope="session")
+def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`headroom serve` with keys, two masks as variants, and an experiment that has run for three days."""
+    directory = tmp_path_factory.mktemp("page")
+    seed(directory / "state" / "headroom" / "experiments.db")
+    before = os.environ.get("HEADROOM_API_KEYS")
+    os.environ["HEADROOM_API_KEYS"] = KEYS
+    try:
+        server = Server(directory, SHIPPED, live=LIVE)
+    finally:
+        os.environ.pop("HEADROOM_API_KEYS")
+        if before is not None:
+            os.environ["HEADROOM_API_KEYS"] = before
+    try:
+        assert server.wait_until_ready() == f"headroom is ready at {server.url}", server.stderr
+        yield server
+        assert server.stop() == 0
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    driver = start_browser(tmp_path_factory.mktemp("chromium"))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@pytest.fixture
+def page(chromium: webdriver.Chrome, page_server: Server) -> Iterator[Page]:
+    """The page at 1440 × 1000 in light colours, with a user's key; at the end nothing went wrong in it."""
+    page = Page(chromium, page_server.url, key="plain")
+    yield page
+    page.check_and_leave()

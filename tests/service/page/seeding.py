@@ -1,0 +1,116 @@
+"""The service that the page's tests look at: its live config, and experiments with some days of data."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from service.experiments.definition.config import ExperimentConfig
+from service.experiments.definition.epochs import Epoch
+from service.experiments.definition.events import Action, Exposure, Outcome, ShadowResult
+from service.experiments.definition.state import identity
+from service.experiments.storage.store import Store
+
+DAYS = 3
+UNITS = 4000
+
+PRUNE20: dict[str, Any] = {
+    "name": "prune20",
+    "salt": "2026-11",
+    "arms": [
+        {"name": "control", "variant": "full", "weight": 50},
+        {"name": "pruned", "variant": "pruned20", "weight": 50},
+    ],
+    "slots": [0, 5000],
+    "shadow": 0.05,
+    "planned_units": UNITS,
+    "metrics": [
+        {"name": "click", "kind": "proportion", "margin": 0.1},
+        {"name": "revenue", "margin": 0.2},
+    ],
+}
+DEEPER: dict[str, Any] = {
+    "name": "deeper",
+    "salt": "2026-11b",
+    "arms": [
+        {"name": "control", "variant": "full", "weight": 50},
+        {"name": "pruned60", "variant": "pruned60", "weight": 50},
+    ],
+    "slots": [5000, 10000],
+    "metrics": [{"name": "click", "kind": "proportion", "margin": 0.05}],
+    "guardrails": {"p99_ms": 500},
+}
+LIVE: dict[str, Any] = {
+    "variants": [
+        {"name": "full"},
+        {"name": "pruned20", "head_mask": "@pruned20", "sliced": True},
+        {"name": "pruned60", "head_mask": "@pruned60", "sliced": True},
+    ],
+    "experiments": [PRUNE20, DEEPER],
+}
+
+
+def seed(database: Path) -> None:
+    """Write the last days of both experiments, one of which a guardrail has ended."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    store = Store(f"sqlite:///{database}")
+    began = time.time() - DAYS * 86_400
+    try:
+        for config, rates in ((PRUNE20, (0.31, 0.318)), (DEEPER, (0.31, 0.30))):
+            start = Action(config["name"], "start", began, "schedule", detail=_identity(config))
+            store.record_action(start)
+            rolled_back = config is DEEPER
+            _fill(store, config, began, DAYS * 86_400 * (0.4 if rolled_back else 1.0), rates)
+            if rolled_back:
+                detail = "p99 612 ms over 500 ms in 248 requests of 60 s"
+                rollback = Action("deeper", "rollback", began + DAYS * 86_400 * 0.4, "guardrail", "pruned60")
+                store.record_action(_with(rollback, reason="p99_ms", detail=detail))
+    finally:
+        store.close()
+
+
+def _identity(config: dict[str, Any]) -> str:
+    return identity(ExperimentConfig.model_validate(config))
+
+
+def _with(action: Action, **changes: str) -> Action:
+    values = {name: getattr(action, name) for name in Action.__slots__}
+    return Action(**{**values, **changes})
+
+
+def _fill(
+    store: Store, config: dict[str, Any], began: float, seconds: float, rates: tuple[float, float]
+) -> None:
+    """Units in turn to both arms, each with clicks at the arm's rate; shadow results for the second arm."""
+    rng = np.random.default_rng(1)
+    name, arms = config["name"], [arm["name"] for arm in config["arms"]]
+    exposures, outcomes = [], []
+    for number, moment in enumerate(np.sort(rng.uniform(began + 60, began + seconds - 900, UNITS))):
+        which, unit, at = int(rng.integers(2)), f"u{number}", float(moment)
+        epoch = Epoch.of(1, 1.0, ()).label
+        exposures.append(Exposure(name, unit, arms[which], 5000 * which + number % 5000, at, "v", epoch))
+        if rng.random() < rates[which]:
+            outcomes.append(Outcome(name, f"c{number}", unit, "click", 1.0, at + 30))
+            outcomes.append(Outcome(name, f"r{number}", unit, "revenue", float(rng.gamma(2, 9)), at + 60))
+    store.add_exposures(exposures)
+    declared = {name: [metric["name"] for metric in config["metrics"]]}
+    store.record_outcomes(outcomes, known=[name], metrics=declared)
+    if config.get("shadow"):
+        store.add_shadow([_shadow(name, arms[1], began + 60 * number, rng) for number in range(400)])
+
+
+def _shadow(experiment: str, arm: str, moment: float, rng: np.random.Generator) -> ShadowResult:
+    return ShadowResult(
+        experiment,
+        arm,
+        moment,
+        float(rng.normal(0.002, 0.01)),
+        tuple(float(delta) for delta in rng.exponential(0.012, 20)),
+        rank_correlation=float(rng.normal(0.97, 0.01)),
+        top10_overlap=float(rng.choice([0.9, 1.0])),
+        control_seconds=0.012,
+        arm_seconds=float(rng.normal(0.0105, 0.001)),
+    )

@@ -1,0 +1,270 @@
+"""Who can use the page: with a key, without a mouse, on a telephone, with another model, in the dark."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from service.deployment.environment import free_port
+from service.http import create_app
+from service.metrics import Metrics
+from service.replica import Replica
+from service.settings import LiveConfig, Settings
+from tests.checkpoints import write_checkpoint
+from tests.referees import in_ci
+from tests.service.page.browsing import Page
+from tests.service.page.test_playground import cell, settled, spec
+from tests.service.running import Server
+
+pytestmark = pytest.mark.slow
+
+AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+IMAGES = Path(__file__).parents[3] / "docs" / "images"
+VIEWS = ("playground", "attention", "experiments", "live")
+SHOWN = (
+    "Logitech M185 Wireless Mouse, 2.4 GHz with USB Receiver, Black",
+    "Rechargeable Bluetooth mouse for laptop and tablet, silent click",
+    "Wireless keyboard and mouse set, full size",
+    "Wireless phone charger, 15 W fast charging stand",
+    "Wired optical mouse with 1.8 m USB cable",
+    "Toy mouse for cats, 12 pack",
+    "Mouse pad, 300 × 250 mm, non-slip rubber base",
+    "Cotton dish towel, set of 4",
+)
+
+
+def address(view: str, masks: str = "&mask=none&mask=0.8-9,1.*,6-11.*&active=1&base=0") -> str:
+    titles = "".join(f"&t={httpx.QueryParams({'t': title})}".replace("&t=t=", "&t=") for title in SHOWN)
+    return f"#{view}?q=wireless+mouse{titles}{masks}" + ("&pair=1&head=0.8" if view == "attention" else "")
+
+
+def ready(page: Page, view: str) -> None:
+    """Until a view shows what it is for."""
+    match view:
+        case "playground":
+            settled(page, len(page.all(".chip")) or 2)
+        case "attention":
+            page.until(
+                lambda: page.run(
+                    "return [...document.querySelectorAll('.small canvas')].every((c) => c.width > 1)"
+                )
+            )
+        case "experiments":
+            page.until(lambda: page.all(".finding .band"))
+        case _:
+            page.until(lambda: len(page.all(".charts .line")) >= 4)
+
+
+def test_axe_finds_nothing_serious(page: Page) -> None:
+    if not AXE.exists():
+        reason = "axe-core is missing; run: npm ci --prefix tests/service/page"
+        if in_ci():
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    for scheme in ("light", "dark"):
+        page.colours(scheme)
+        for view in VIEWS:
+            page.open(address(view))
+            ready(page, view)
+            if view == "playground":
+                page.one(".ranking .name").click()
+            page.run(AXE.read_text(encoding="utf-8"))
+            found = page.browser.execute_async_script(
+                "const done = arguments[0]; axe.run(document).then((found) => done(found.violations))"
+            )
+            serious = [
+                (one["id"], one["nodes"][0]["html"][:160], one["nodes"][0]["failureSummary"])
+                for one in found
+                if one["impact"] in ("serious", "critical")
+            ]
+            assert serious == [], (scheme, view, serious)
+
+
+def test_a_telephone_shows_every_view_without_scrolling_sideways(page: Page) -> None:
+    page.size(390, 844)
+    for view in VIEWS:
+        page.open(address(view))
+        ready(page, view)
+        wide = page.run("""
+          const scrolls = '.scroll, .map-scroll, .grid-box, .details, svg';
+          return [...document.querySelectorAll('main *')]
+            .filter((element) => element.getBoundingClientRect().right > innerWidth + 1)
+            .filter((element) => !element.closest(scrolls))
+            .map((element) => element.outerHTML.slice(0, 90))""")
+        assert (wide, page.run("return document.documentElement.scrollWidth")) == ([], 390), view
+
+
+def test_the_theme_can_be_switched_and_is_kept(page: Page) -> None:
+    page.open()
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    light = page.run(paper)
+    page.button("Colours: Auto. Change").click()
+    page.button("Colours: Light. Change").click()
+    dark = page.run(paper)
+    assert dark != light
+    page.open()
+    page.one(".brand")
+    assert page.run(paper) == dark
+    page.colours("dark")
+    page.button("Colours: Dark. Change").click()
+    assert page.run(paper) == dark  # as the system has it
+    page.run("localStorage.clear()")
+
+
+def test_titles_glide_to_their_places_unless_less_motion_is_preferred(page: Page) -> None:
+    count = "return window.glided ?? 0"
+    watch = """
+      window.glided = 0; const real = Element.prototype.animate;
+      Element.prototype.animate = function (...how) { glided++; return real.apply(this, how); }"""
+    for still in (True, False):
+        page.colours("light", still=still)
+        page.open(address("playground", "&mask=none&mask=none&active=1&base=0"))
+        settled(page)
+        page.run(watch)
+        page.button("Lower half off").click()
+        page.until(lambda: any(row["move"] != "–same place" for row in settled(page)))
+        assert (page.run(count) > 0) is not still
+
+
+def test_with_keys_it_asks_for_one_and_keeps_it_for_the_tab(page_server: Server, chromium: Any) -> None:
+    page = Page(chromium, page_server.url)
+    page.open()
+    page.write("dialog.key #key", "wrong\n")
+    page.until(lambda: "not one that the service takes" in page.one("dialog.key .wrong").text)
+    page.write("dialog.key #key", "plain\n")
+    assert len(settled(page)) == 10
+    assert page.run("return sessionStorage.getItem('headroom-key')") == "plain"
+    assert page.run("return localStorage.length") == 0
+    assert "plain" not in page.browser.current_url
+    page.check_and_leave()
+
+
+def test_the_files_are_open_strict_and_checked_by_their_etag(page_server: Server) -> None:
+    answer = httpx.get(page_server.url)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    script = httpx.get(f"{page_server.url}/playground/app.js")
+    assert script.headers["content-type"].startswith("text/javascript")
+    again = httpx.get(
+        f"{page_server.url}/playground/app.js", headers={"if-none-match": script.headers["etag"]}
+    )
+    assert (again.status_code, again.content) == (304, b"")
+    assert httpx.get(f"{page_server.url}/v1/heads").status_code == 401  # what a study found is not open
+    found = httpx.get(f"{page_server.url}/v1/heads", headers={"authorization": "Bearer plain"}).json()
+    assert (found["layers"], found["heads"], len(found["study"]["heads"])) == (12, 12, 144)
+    for path in ("/playground/../http/app.py", "/playground/nope.js", "/playground/vendor/preact.d.ts"):
+        assert httpx.get(page_server.url + path).status_code in (401, 404)
+
+
+@contextmanager
+def served(model: Path) -> Iterator[str]:
+    """The address of a service of a model, in a thread of this process."""
+    port = free_port()
+    begun, finish = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        settings = Settings(model=str(model), device="cpu", dtype="float32", max_queue_s=60.0)
+        metrics = Metrics()
+        replica = await Replica.start(settings, LiveConfig(), metrics, threads=1)
+        app = create_app(settings, metrics)
+        app.state.backend = replica
+        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+        task = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        begun.set()
+        await asyncio.to_thread(finish.wait)
+        server.should_exit = True
+        await task
+        await replica.drain()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    try:
+        assert begun.wait(60)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        finish.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(("layers", "heads", "labels"), [(6, 12, 5), (24, 16, 3), (2, 2, 1)])
+def test_models_of_other_shapes_and_with_one_label_are_shown(
+    chromium: Any, tmp_path: Path, layers: int, heads: int, labels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    shape = {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": 8 * heads}
+    model = write_checkpoint(tmp_path / "model", num_labels=labels, **shape)
+    with served(model) as url:
+        page = Page(chromium, url)
+        page.open(address("playground", ""))
+        ranking = settled(page)
+        assert len(page.all("[role=gridcell]")) == layers * heads
+        assert "there is no study of this model" in page.one(".legend").text
+        cell(page, layers - 1, heads - 1).click()
+        assert spec(page) == f"{layers - 1}.{heads - 1}"
+        assert settled(page)[0]["scores"] != ranking[0]["scores"] or labels == 1
+        grades = page.one(".grades").text
+        assert ("no grades" in grades) is (labels == 1)
+        assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+        page.open(address("attention", ""))
+        page.one(".token")
+        assert len(page.all(".small")) == layers * heads
+        page.check_and_leave()
+
+
+@pytest.mark.skipif(
+    "SCREENSHOTS" not in os.environ, reason="set SCREENSHOTS=1 to write docs/images/playground-*.png"
+)
+def test_screenshots_for_the_documentation(page: Page) -> None:
+    for scheme in ("light", "dark"):
+        page.colours(scheme)
+        page.size(1440, 900)
+        for view in VIEWS:
+            page.open(address(view))
+            ready(page, view)
+            if view == "playground":
+                page.one('[data-at="3.8"]').send_keys("")
+                page.run("document.querySelector('[data-at=\"3.8\"]').focus()")
+            name = view if view == "playground" else f"playground-{view}"
+            page.screenshot(IMAGES / f"{name}-{scheme}.png", whole=view == "experiments")
+
+
+def test_first_paint_and_a_clicks_effect_are_measured(page: Page) -> None:
+    page.open()
+    settled(page)
+    paint = page.run("return performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
+    times = []
+    for head in range(8):
+        times.append(
+            page.browser.execute_async_script(
+                """
+            const done = arguments[1], began = performance.now();
+            const table = document.querySelector('.ranking'), before = table.textContent;
+            new MutationObserver((_, watch) => {
+              if (table.textContent === before) return;
+              watch.disconnect();
+              requestAnimationFrame(() => done(performance.now() - began));
+            }).observe(table, {subtree: true, childList: true, characterData: true});
+            const cell = document.querySelector(`[data-at="0.${arguments[0]}"]`);
+            cell.dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}));
+            dispatchEvent(new PointerEvent('pointerup'));""",
+                head,
+            )
+        )
+        settled(page)
+    middle = sorted(times)[len(times) // 2]
+    print(f"first paint {paint:.0f} ms; a click shows after {middle:.0f} ms ({max(times):.0f} at most)")

@@ -1,0 +1,186 @@
+"""Attention, experiments and live load in a real browser, on a real service with seeded experiments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.select import Select
+
+from tests.service.page.browsing import Page
+from tests.service.running import Server
+
+pytestmark = pytest.mark.slow
+
+KEY = {"authorization": "Bearer plain"}
+
+
+def attention(server: Server, **body: Any) -> dict[str, Any]:
+    answer = httpx.post(f"{server.url}/v1/attention", json=body, headers=KEY, timeout=30).raise_for_status()
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def tokens(page: Page) -> list[str]:
+    found: list[str] = page.run(
+        "return [...document.querySelectorAll('.token')].map((token) => token.innerText)"
+    )
+    return found
+
+
+def painted(page: Page) -> int:
+    """How many small maps are drawn."""
+    found: int = page.run(
+        """return [...document.querySelectorAll('.small canvas')]
+          .filter((canvas) => canvas.width > 1).length"""
+    )
+    return found
+
+
+def test_a_heads_attention_is_read_as_text_and_as_a_map(page: Page, page_server: Server) -> None:
+    query, title = "angle bracket", "Simpson Strong-Tie 12-Gauge Angle"
+    page.open(f"#attention?q={quote(query)}&t=towel&t={quote(title)}&pair=1&head=0.8")
+    page.until(lambda: len(tokens(page)) > 5)
+    answer = attention(page_server, query=query, title=title, heads="0.8")
+    assert tokens(page) == answer["tokens"]
+    rows = answer["heads"][0]["probabilities"]
+
+    source = answer["tokens"].index("bracket")
+    page.all(".token")[source].click()
+    strongest = page.one(".strongest li").text
+    to = max(range(len(rows)), key=lambda i: rows[source][i])
+    assert strongest == f"{answer['tokens'][to]} {100 * rows[source][to]:.1f} %"
+    page.button("Looks at it").click()
+    to = max(range(len(rows)), key=lambda i: rows[i][source])
+    assert page.one(".strongest li").text == f"{answer['tokens'][to]} {100 * rows[to][source]:.1f} %"
+
+    # The map, under the pointer.
+    size = page.run("return document.querySelector('.field-of-cells canvas').width")
+    assert size == len(rows)
+    cells = page.one(".field-of-cells")
+    page.run("arguments[0].scrollIntoView({block: 'center'})", cells)
+    step = cells.size["width"] / size
+    offset = lambda i: math.floor((i + 0.5) * step - cells.size["width"] / 2)  # noqa: E731
+    ActionChains(page.browser).move_to_element_with_offset(cells, offset(3), offset(1)).perform()
+    assert (
+        page.one(".map-line").text
+        == f"{answer['tokens'][1]} → {answer['tokens'][3]}: {100 * rows[1][3]:.1f} %"
+    )
+
+    # Special tokens go, and word pieces are joined; what is hidden is counted.
+    page.one(".boxes label:nth-child(1)").click()
+    page.one(".boxes label:nth-child(2)").click()
+    assert tokens(page) == ["angle", "bracket", "simpson", "strong", "-", "tie", "12", "-", "gauge", "angle"]
+    page.button("It looks at").click()
+    assert page.one(".strongest li.soft").text.startswith("hidden tokens ")
+
+    # All heads, small; the arrow keys go from one to the next.
+    page.until(lambda: painted(page) == 144)
+    page.one(".small[aria-checked=true]").send_keys(Keys.ARROW_DOWN)
+    assert page.one(".one-head h2").text.startswith("Layer 1 · head 8")
+    assert page.browser.switch_to.active_element.get_attribute("aria-checked") == "true"
+
+
+def test_many_tokens_korean_and_right_to_left_text_are_laid_out_without_stalling(page: Page) -> None:
+    title = "로지텍 무선 마우스 سماعة بلوتوث " + " ".join(f"part{n}" for n in range(90))
+    page.open(
+        f"#attention?q={quote('무선 마우스')}&t={quote(title)}&t={quote('سماعة رأس بلوتوث لاسلكية')}&head=2.0"
+    )
+    page.until(lambda: len(tokens(page)) == 128)
+    page.run("""
+      window.longest = 0; let last = performance.now();
+      const watch = () => {
+        const now = performance.now();
+        longest = Math.max(longest, now - last);
+        last = now;
+        setTimeout(watch, 5);
+      };
+      watch();""")
+    page.until(lambda: painted(page) == 144)
+    print(f"128 tokens, 144 heads: the page was busy for at most {page.run('return window.longest'):.0f} ms")
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    columns = page.run("""
+      const style = getComputedStyle(document.querySelector('.columns span'));
+      return [style.writingMode, style.textOrientation]""")
+    assert columns == ["vertical-rl", "mixed"]  # Korean stands upright, one letter under the other
+    Select(page.one("#pair-title")).select_by_index(1)
+    page.until(lambda: page.run("return document.querySelectorAll('.line p')[1]?.dir") == "rtl")
+    places = page.run("""
+      const tokens = document.querySelectorAll('.line:nth-of-type(2) .token');
+      return [...tokens].map((token) => token.getBoundingClientRect().left)""")
+    assert places == sorted(places, reverse=True)
+
+
+def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(
+    page: Page, page_server: Server
+) -> None:
+    page.open("#experiments")
+    page.until(lambda: "SHIP" in page.one(".verdict").text or "WAIT" in page.one(".verdict").text)
+    report = httpx.get(f"{page_server.url}/v1/experiments/prune20", headers=KEY, timeout=60).json()["report"]
+    assert page.one(".verdict").text.endswith(report["text"])
+    text = page.one(".experiment").text
+    for count in report["exposures"].values():
+        assert f"{count:,}" in text
+    assert report["sample_ratio"]["text"] in text
+    assert report["arms"][0]["shadow"]["text"] in text
+    assert "No guardrail has tripped." in text
+    assert len(page.all(".finding .band")) == 2
+    course = httpx.get(f"{page_server.url}/v1/experiments/prune20/course", headers=KEY, timeout=60).json()
+    assert len(course["looks"]) >= 20
+    widths = [
+        m["high"] - m["low"] for look in course["looks"] for m in look["metrics"][:1] if m["low"] is not None
+    ]
+    assert widths[-1] < widths[0] / 2
+
+    page.button("deeper\nrolled back\n4,000 units", ".list").click()
+    page.until(lambda: "p99 612 ms over 500 ms" in page.one(".trip").text)
+    assert page.one(".experiment .status").text == "rolled back"
+
+
+def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Page) -> None:
+    page.open("#experiments?experiment=prune20")
+    page.one(".verdict")
+    page.write(".actions [type=number]", "50")
+    page.button("Ramp").click()
+    page.button("Yes", ".confirm").click()
+    page.one("dialog.key #key").send_keys("boss\n")
+    assert "admin role" in page.one(".actions .wrong").text
+    page.one("#reason").send_keys("half is enough")
+    page.button("Ramp").click()
+    page.button("Yes", ".confirm").click()
+    page.until(lambda: "50 % of each arm's units are exposed" in page.one(".experiment header").text)
+    page.until(lambda: "half is enough" in page.one(".log").text)
+    page.button("Ship").click()
+    page.button("Yes", ".confirm").click()
+    page.until(lambda: page.one(".experiment .status").text == "shipped")
+    page.button("Stop").click()
+    page.button("Yes", ".confirm").click()
+    page.until(lambda: page.one(".experiment .status").text == "stopped")
+    page.write(".actions [type=number]", "100")
+    page.button("Ramp").click()
+    page.button("Yes", ".confirm").click()
+    page.until(lambda: page.one(".experiment .status").text == "running")
+
+
+def test_live_load_is_read_from_the_metrics(page: Page, page_server: Server) -> None:
+    page.open("#live")
+    page.one(".tiles")
+    body = {"query": "mouse", "titles": ["wireless mouse"] * 7, "variant": "pruned60"}
+    for _ in range(3):
+        httpx.post(f"{page_server.url}/v1/score", json=body, headers=KEY, timeout=30).raise_for_status()
+
+    def row() -> list[str]:
+        rows = page.run("""
+          const rows = [...document.querySelectorAll('.live tbody tr')];
+          return rows.map((row) => [...row.cells].map((cell) => cell.innerText.trim()))""")
+        return next((cells for cells in rows if cells[0] == "pruned60"), [""] * 7)
+
+    page.until(lambda: row()[1] == "58" and row()[2] not in ("–", "0") and row()[5].endswith(" ms"))
+    page.button("pruned60", ".live").click()
+    page.until(lambda: "Pair time, pruned60" in page.one(".charts").text)
+    assert page.all(".charts .line")
