@@ -28,6 +28,7 @@ function beginColumns() {
   const { facts } = current();
   if (!facts) return;
   const found = stateOf(address, facts.model);
+  if (found.attention) update({ attention: found.attention });
   if (found.columns) update({ columns: found.columns, active: found.active, baseline: found.baseline });
   else update({ columns: [column(allOn(facts.model)), column(allOn(facts.model))], active: 1, baseline: 0 });
 }

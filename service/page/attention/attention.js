@@ -32,7 +32,7 @@ export function Attention({ state }) {
       </section>
       <section class="one-head" aria-label="One head">
         ${loaded && values
-          ? html`<${Head} state=${state} loaded=${loaded} values=${values} index=${index} />`
+          ? html`<${Head} state=${state} loaded=${loaded} values=${values} index=${index} texts=${[state.query, title]} />`
           : html`<p class="empty" role="status">${problem ? "" : state.query.trim() ? "Loading…" : "Type a query."}</p>`}
       </section>
     </div>`;
@@ -69,8 +69,8 @@ function Pair({ state }) {
     </div>`;
 }
 
-/** @param {{state: State, loaded: import("./loader.js").Loaded, values: Float32Array, index: number}} props */
-function Head({ state, loaded, values, index }) {
+/** @param {{state: State, loaded: import("./loader.js").Loaded, values: Float32Array, index: number, texts: string[]}} props */
+function Head({ state, loaded, values, index, texts }) {
   const { attention, facts } = state;
   const { tokens, segments } = loaded;
   const matrix = useMemo(
@@ -84,7 +84,7 @@ function Head({ state, loaded, values, index }) {
     <h2>Layer ${attention.layer} · head ${attention.head}
       ${roles.map(([role, share]) => html`<span class="mark">${roleName(role)}, ${percent(share)} beyond chance</span>`)}
       <span class="soft count">${tokens.length} tokens</span></h2>
-    <${Reading} matrix=${matrix} from=${from} choose=${setSource} />
+    <${Reading} matrix=${matrix} texts=${texts} from=${from} choose=${setSource} />
     <${Blocks} tokens=${tokens} segments=${segments} values=${values} />
     <${HeadMap} matrix=${matrix} from=${from} choose=${setSource} theme=${state.theme} />`;
 }

@@ -10,8 +10,11 @@ import { largest, strength } from "./paint.js";
 const SHADES = 9;
 const LISTED = 6;
 
-/** @param {{matrix: Matrix, from: number, choose: (token: number) => void}} props */
-export function Reading({ matrix, from, choose }) {
+/**
+ * @param {{matrix: Matrix, texts: string[], from: number, choose: (token: number) => void}} props
+ * texts: the query and the title, which say in which direction their tokens run
+ */
+export function Reading({ matrix, texts, from, choose }) {
   const [inward, setInward] = useState(false);
   const size = matrix.labels.length;
   if (!size) return html`<p class="empty">Only special tokens are left, and they are hidden.</p>`;
@@ -28,8 +31,8 @@ export function Reading({ matrix, from, choose }) {
         </span>
         <bdi class="source">${matrix.labels[from]}</bdi>
       </p>
-      <${Line} name="Query" segment=${0} matrix=${matrix} shares=${shares} from=${from} choose=${choose} />
-      <${Line} name="Title" segment=${1} matrix=${matrix} shares=${shares} from=${from} choose=${choose} />
+      <${Line} name="Query" segment=${0} text=${texts[0]} matrix=${matrix} shares=${shares} from=${from} choose=${choose} />
+      <${Line} name="Title" segment=${1} text=${texts[1]} matrix=${matrix} shares=${shares} from=${from} choose=${choose} />
       <ol class="strongest" aria-label="Most attention">
         ${top.map((to) => html`<li><bdi>${matrix.labels[to]}</bdi> ${percent(shares[to], 1)}</li>`)}
         ${hidden > 0.0005 ? html`<li class="soft">hidden tokens ${percent(hidden, 1)}</li>` : null}
@@ -38,13 +41,12 @@ export function Reading({ matrix, from, choose }) {
 }
 
 /**
- * @param {{name: string, segment: number, matrix: Matrix, shares: Float32Array, from: number,
+ * @param {{name: string, segment: number, text: string, matrix: Matrix, shares: Float32Array, from: number,
  *   choose: (token: number) => void}} props
  */
-function Line({ name, segment, matrix, shares, from, choose }) {
+function Line({ name, segment, text, matrix, shares, from, choose }) {
   const most = largest(shares);
   const own = matrix.labels.flatMap((_, i) => (matrix.segments[i] === segment ? [i] : []));
-  const text = own.map((i) => matrix.labels[i]).join(" ");
   return html`
     <div class="line">
       <h3>${name}</h3>
@@ -58,6 +60,6 @@ function Line({ name, segment, matrix, shares, from, choose }) {
 
 /** @param {string} text @returns {"rtl" | "ltr"} by its first letter of either kind, as dir="auto" has it */
 function direction(text) {
-  const letter = /\p{L}/u.exec(text.replaceAll(/\[[A-Z]+\]/g, ""))?.[0] ?? "a";
+  const letter = /\p{L}/u.exec(text)?.[0] ?? "a";
   return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/.test(letter) ? "rtl" : "ltr";
 }

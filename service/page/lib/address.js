@@ -61,10 +61,11 @@ export function stateOf(hash, shape) {
   const head = /^(\d+)\.(\d+)$/.exec(parameters.get("head") ?? "");
   const show = parameters.get("show") ?? "";
   if (view === "attention") {
+    const last = shape ?? { layers: Infinity, heads: Infinity };
     found.attention = {
       title: Number(parameters.get("pair")) || 0,
-      layer: Number(head?.[1] ?? 0),
-      head: Number(head?.[2] ?? 0),
+      layer: Math.min(Number(head?.[1] ?? 0), last.layers - 1),
+      head: Math.min(Number(head?.[2] ?? 0), last.heads - 1),
       special: !show.includes("plain"),
       words: show.includes("words"),
       masked: show.includes("masked"),

@@ -38,7 +38,7 @@ function Chip({ state, index }) {
       </button>
       <button class="pin" aria-pressed=${isBase} onClick=${() => update(pinned(state, index))}
         title=${isBase ? "The baseline. Click to let it go" : "Make it the baseline"}
-        aria-label=${`Mask ${letter} as the baseline`}>${isBase ? "base" : "pin"}</button>
+        aria-label=${isBase ? `base: mask ${letter}` : `pin mask ${letter} as the baseline`}>${isBase ? "base" : "pin"}</button>
       ${state.columns.length > 1
         ? html`<button class="remove" aria-label=${`Remove mask ${letter}`}
             onClick=${() => update(removed(state, index))}>×</button>`

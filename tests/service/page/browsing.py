@@ -62,10 +62,13 @@ class Page:
         self.url = url
         keep = f"sessionStorage.setItem('headroom-key', {key!r})" if key else "sessionStorage.clear()"
         store = f"if (location.protocol.startsWith('http')) {keep};"
+        for script in getattr(browser, "scripts", ()):  # of a test that failed
+            browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
         self._scripts = [
             browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": source})["identifier"]
             for source in (store, _WATCH)
         ]
+        browser.scripts = self._scripts
         browser.get_log("browser")
         self.size(1440, 1000)
         self.colours("light")
@@ -150,8 +153,6 @@ class Page:
 
     def check_and_leave(self) -> None:
         """Assert that nothing went wrong, that no request left the origin, and close the page."""
-        for script in self._scripts:
-            self.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
         loaded = self.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
         assert [name for name in loaded if not name.startswith((f"{self.url}/", "data:"))] == []
         assert self.run("return window.seen ? seen.violations : []") == []

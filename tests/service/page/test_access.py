@@ -201,7 +201,7 @@ def served(model: Path) -> Iterator[str]:
         thread.join()
 
 
-@pytest.mark.parametrize(("layers", "heads", "labels"), [(6, 12, 5), (24, 16, 3), (2, 2, 1)])
+@pytest.mark.parametrize(("layers", "heads", "labels"), [(6, 12, 1), (24, 16, 3)])
 def test_models_of_other_shapes_and_with_one_label_are_shown(
     chromium: Any, tmp_path: Path, layers: int, heads: int, labels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +220,7 @@ def test_models_of_other_shapes_and_with_one_label_are_shown(
         grades = page.one(".grades").text
         assert ("no grades" in grades) is (labels == 1)
         assert page.run("return document.documentElement.scrollWidth <= innerWidth")
-        page.open(address("attention", ""))
+        page.open(address("attention", "").replace("0.8", "99.99"))
         page.one(".token")
         assert len(page.all(".small")) == layers * heads
         page.check_and_leave()

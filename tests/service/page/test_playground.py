@@ -172,8 +172,8 @@ def test_four_masks_side_by_side_with_a_baseline(page: Page, page_server: Server
     for place, row in enumerate(ranking):
         of_service = [column["results"][place]["score"] for column in answer.json()["columns"]]
         assert row["scores"] == pytest.approx(of_service, abs=0.02)
-    page.button("Mask B as the baseline").click()
-    assert page.one(".chip .pin[aria-pressed=true]").get_attribute("aria-label") == "Mask B as the baseline"
+    page.button("pin mask B as the baseline").click()
+    assert page.one(".chip .pin[aria-pressed=true]").get_attribute("aria-label") == "base: mask B"
     assert all(row["changes"][1] == "" and row["changes"][0] for row in settled(page, columns=4))
     page.button("Remove mask A").click()
     assert len(settled(page, columns=3)[0]["scores"]) == 3
