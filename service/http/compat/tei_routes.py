@@ -58,10 +58,12 @@ class TeiClassifier:
 class TeiInfo:
     """The model of the default variant, and this server's limits."""
 
-    model_id: Annotated[str, Field(description="Its name, as answers give it.")]
-    model_sha: Annotated[str | None, Field(description="Always null.")]
+    model_id: Annotated[str, Field(description="Its repository on the hub, or its name.")]
+    model_sha: Annotated[
+        str | None, Field(description="The repository's commit that was loaded; null for a local directory.")
+    ]
     model_dtype: Annotated[str, Field(description="The number format that it computes in.")]
-    served_model_name: Annotated[str, Field(description="The same as `model_id`.")]
+    served_model_name: Annotated[str, Field(description="Its name, as answers give it.")]
     model_type: Annotated[
         TeiReranker | TeiClassifier, Field(description="How many labels it has, and which.")
     ]
@@ -75,8 +77,12 @@ class TeiInfo:
     auto_truncate: Annotated[bool, Field(description="Always true: what does not fit is truncated.")]
     tokenization_workers: Annotated[int, Field(description="Threads that read long texts, of one replica.")]
     version: Annotated[str, Field(description="headroom's version.")]
-    sha: Annotated[str | None, Field(description="Always null.")]
-    docker_label: Annotated[str | None, Field(description="Always null.")]
+    sha: Annotated[
+        str | None, Field(description="The repository's commit that was loaded; null for a local directory.")
+    ]
+    docker_label: Annotated[
+        str | None, Field(description="The repository's commit that was loaded; null for a local directory.")
+    ]
 
 
 async def info(request: Request) -> Response:
@@ -144,8 +150,8 @@ def add_routes(app: FastAPI) -> None:
 def _info(model: ModelInfo, settings: Settings) -> TeiInfo:
     device = "cpu" if model.device.startswith("cpu") else "cuda"
     return TeiInfo(
-        model_id=model.name,
-        model_sha=None,
+        model_id=model.repository or model.name,
+        model_sha=model.commit,
         model_dtype=model.dtype,
         served_model_name=model.name,
         model_type=_model_type(model.labels),
