@@ -55,7 +55,10 @@ _NAMES = {"titles": "title", "pairs": "query"}
 
 _ModelName = Annotated[
     str,
-    Path(description="A checkpoint of `GET /v1/models`, a variant of `GET /v1/variants`, or `NAME@VARIANT`."),
+    Path(
+        examples=["full"],
+        description="A checkpoint of `GET /v1/models`, a variant of `GET /v1/variants`, or `NAME@VARIANT`.",
+    ),
 ]
 
 

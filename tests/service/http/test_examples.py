@@ -69,11 +69,14 @@ async def test_every_example_is_answered_as_documented(tmp_path: Path) -> None:
                         method, address(path, operation), json=body, headers=BOSS
                     )
                     assert answer.status_code == 200, (path, body, answer.text)
+                    sent += 1
+                    if "content" not in operation["responses"]["200"]:
+                        assert answer.content == b"", path
+                        continue
                     ((kind, shown),) = operation["responses"]["200"]["content"].items()
                     assert answer.headers["content-type"].startswith(kind), path
                     if kind == "application/json":
                         exactly(shown["schema"]).validate(answer.json())
-                    sent += 1
     assert sent > len(document["paths"])
 
 
