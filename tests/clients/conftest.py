@@ -43,15 +43,16 @@ def locked(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @contextmanager
-def a_full_queue(server: Server) -> Iterator[None]:
-    """Keep the queue full, but for moments between two long requests."""
+def a_full_queue(server: Server, wanted: Path) -> Iterator[None]:
+    """Keep the queue full, but for moments between two long requests, while there is a file in `wanted`."""
     done = threading.Event()
-    long = {"query": QUERY, "titles": [" ".join(DOCUMENTS * 2)] * 1000}
+    long = {"query": QUERY, "titles": [" ".join(DOCUMENTS * 2)] * 300}
 
     def fill() -> None:
         with httpx.Client(headers={"authorization": f"Bearer {KEY}"}, timeout=60) as session:
-            while not done.is_set():
-                session.post(f"{server.url}/v1/score", json=long)
+            while not done.wait(0.01):
+                while any(wanted.iterdir()) and not done.is_set():
+                    session.post(f"{server.url}/v1/score", json=long)
 
     threads = [threading.Thread(target=fill) for _ in range(2)]
     for thread in threads:
@@ -65,15 +66,19 @@ def a_full_queue(server: Server) -> Iterator[None]:
 
 
 @pytest.fixture(scope="package")
-def outcomes(server: Server, locked: Server) -> dict[str, Outcomes]:
+def outcomes(server: Server, locked: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcomes]:
     """What the clients of each environment did; the environments run at the same time."""
     names = ("sdk", "frameworks")
     for name in names:
-        environments.python(name)  # before the queue fills
+        environments.python(name)  # fails at once if it is missing
+    fill = tmp_path_factory.mktemp("fill")
     asked = {"url": server.url, "locked": locked.url, "key": KEY, "query": QUERY, "documents": DOCUMENTS}
-    with a_full_queue(locked), ThreadPoolExecutor() as pool:
-        done = pool.map(lambda name: environments.run(name, f"{name}.py", **asked), names)
-        return dict(zip(names, done, strict=True))
+
+    def run(name: str) -> Outcomes:
+        return environments.run(name, f"{name}.py", **asked, fill=str(fill / name))
+
+    with a_full_queue(locked, fill), ThreadPoolExecutor() as pool:
+        return dict(zip(names, pool.map(run, names), strict=True))
 
 
 @pytest.fixture(scope="package")

@@ -9,16 +9,19 @@ import json
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 ARGUMENTS: dict[str, Any] = json.loads(os.environ["ARGUMENTS"])
 """What the test passed to `environments.run`."""
 URL: str = ARGUMENTS["url"]
 LOCKED: str = ARGUMENTS["locked"]
-"""A service that takes the key KEY only, and whose queue is full nearly all the time."""
+"""A service that takes the key KEY only. Its queue is full, but for moments, while the file FILL exists."""
 KEY: str = ARGUMENTS["key"]
 QUERY: str = ARGUMENTS["query"]
 DOCUMENTS: list[str] = ARGUMENTS["documents"]
+
+FILL = Path(ARGUMENTS["fill"])
 
 PATIENCE_S = 60
 
@@ -31,11 +34,14 @@ results are wanted; returns [index, score, text of the document or None] for eac
 
 
 def attempt(client: str, case: str, call: Callable[[], Any]) -> dict[str, Any]:
-    """Note what a call returned or raised, under `client` and `case`."""
+    """Note what a call returned or raised, under `client` and `case`; the case "full_queue" fills it."""
+    if case == "full_queue":
+        FILL.touch()
     try:
         outcome: dict[str, Any] = {"returned": call()}
     except Exception as error:
         outcome = {"raised": [kind.__name__ for kind in type(error).__mro__], "text": str(error)}
+        FILL.unlink(missing_ok=True)
     OUTCOMES.setdefault(client, {})[case] = outcome
     return outcome
 
