@@ -39,6 +39,8 @@ SHOWN = (
     "Toy mouse for cats, 12 pack",
     "Mouse pad, 300 × 250 mm, non-slip rubber base",
     "Cotton dish towel, set of 4",
+    "Replacement USB receiver for wireless mouse",
+    "Gaming mouse with RGB light, 6 buttons, wired",
 )
 
 
@@ -54,9 +56,9 @@ def ready(page: Page, view: str) -> None:
             settled(page, len(page.all(".chip")) or 2)
         case "attention":
             page.until(
-                lambda: page.run(
-                    "return [...document.querySelectorAll('.small canvas')].every((c) => c.width > 1)"
-                )
+                lambda: page.run("""
+                    const maps = [...document.querySelectorAll('.small canvas')];
+                    return maps.length && maps.every((map) => map.width > 1)""")
             )
         case "experiments":
             page.until(lambda: page.all(".finding .band"))
