@@ -24,7 +24,8 @@ def summary(reports: list[dict[str, Any]], directory: Path) -> dict[str, Any]:
     """Return the study of a checkpoint's heads as `head_study.json` holds it. Raises ValueError."""
     config = read_config(directory)
     single = next((report for report in reports if "heads" in report), None)
-    roles: dict[str, Any] = next((report["roles"] for report in reports if "roles" in report), {})
+    found = (report["roles"] for report in reports if "roles" in report)
+    roles: dict[str, list[dict[str, Any]]] = next(found, {})
     if single is None:
         raise ValueError("none of the reports is of `single` or `all`, which measure each head")
     heads = [_head(row, roles) for row in single["heads"]]

@@ -39,6 +39,7 @@ export function HeadFacts({ state, index }) {
 function Finding({ finding }) {
   const roles = Object.entries(finding.roles);
   return html`
+    <p class="soft">With this head alone off:</p>
     <dl class="effects">
       ${METRICS.map(([metric, name]) => {
         const [low, high] = finding.interval[metric];
@@ -47,7 +48,7 @@ function Finding({ finding }) {
       })}
     </dl>
     <p class="soft">
-      ${finding.p_adjusted < 0.05 ? "More than chance." : "Alone off, no more than chance"}${" "}
+      ${finding.p_adjusted < 0.05 ? "More than chance" : "No more than chance"} once all heads are looked at
       (adjusted p ${finding.p_adjusted.toFixed(2)}).${" "}
       ${roles.map(
         ([role, share]) => html`<b>${roleName(role)}</b>: ${percent(share)} of its attention beyond chance. `,
@@ -70,6 +71,6 @@ export function Legend({ state }) {
       <span class="ramp" aria-hidden="true">${range(9).map((shade) => html`<i class=${`shade-${shade}`}></i>`)}</span>
       <span>${scaleOf(study).toFixed(3)}</span>
       ${roles.map((role) => html`<span><b class="letter">${roleLetter(role)}</b> ${roleName(role)}</span>`)}
-      <span class="source">Intervals are 95 %, from ${count(study.pairs)} pairs of ${study.queries} queries.</span>
+      <span class="source">Intervals are 95 %, for one head at a time, from ${count(study.pairs)} pairs of ${study.queries} queries.</span>
     </div>`;
 }
