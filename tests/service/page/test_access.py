@@ -14,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 
-from service.deployment.environment import free_port
+from loadtest.beside import free_port
 from service.http import create_app
 from service.metrics import Metrics
 from service.replica import Replica
