@@ -1,10 +1,8 @@
 """The errors that a request can end with, in one tree, and the function that makes an HTTP answer of each.
 
-The proxy's pages (`service.deployment.haproxy_pages`) and the errors of the OpenAPI document
-(`service.http.openapi`) are generated from here.
-
-The body of an error is `{"error": {"type", "message", "param"}}`; `type` is stable and meant for programs,
-`message` is one sentence for a person, `param` names the field at fault (`titles[3]`) or is null.
+The proxy's pages and the errors of the OpenAPI document are generated from here. The body of an error is
+`{"error": {"type", "message", "param"}}`; `type` is stable and meant for programs, `message` is one sentence
+for a person, `param` names the field at fault (`titles[3]`) or is null.
 """
 
 from __future__ import annotations
@@ -16,18 +14,14 @@ from models.errors import InvalidMask
 
 ShedReason = Literal["queue_full", "deadline", "disconnect", "draining", "rate"]
 
-
 _LONGEST_RETRY_S = 3600.0
 
 
 class ServiceError(Exception):
     """A failure with an HTTP status. `str(error)` is the message that the caller sees.
 
-    Args:
-        message: one sentence; by default the class's `default`.
-        param: the request field at fault, or None.
-        retry_after: seconds after which trying again makes sense; becomes `Retry-After`.
-
+    message: one sentence; by default the class's `default`. param: the request field at fault, or None.
+    retry_after: seconds after which trying again makes sense; becomes `Retry-After`.
     If `shed` is set, the request counts in `headroom_shed_total{reason=shed}`: once, when it is answered.
     """
 
@@ -47,9 +41,6 @@ class ServiceError(Exception):
     def message(self) -> str:
         """Return the sentence that the caller sees."""
         return str(self.args[0])
-
-    def __str__(self) -> str:
-        return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args, vars(self))

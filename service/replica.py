@@ -24,16 +24,14 @@ from service.experiments.online.live import LiveExperiments
 from service.experiments.storage.connection import reason_of
 from service.experiments.storage.store import Store
 from service.metrics import Metrics
-from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
-from service.schemas.responses import (
-    AttentionResponse,
-    CompareResponse,
+from service.schemas.listings import (
     HeadsResponse,
     MasksResponse,
     ModelsResponse,
-    ScoreResponse,
     VariantsResponse,
 )
+from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
+from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from service.scoring import listings
 from service.scoring.catalog import BASE, Catalog, build_catalog
 from service.scoring.scorer import Scorer

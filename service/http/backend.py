@@ -8,16 +8,14 @@ from typing import Protocol
 from service.deadline import Deadline
 from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
-from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
-from service.schemas.responses import (
-    AttentionResponse,
-    CompareResponse,
+from service.schemas.listings import (
     HeadsResponse,
     MasksResponse,
     ModelsResponse,
-    ScoreResponse,
     VariantsResponse,
 )
+from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
+from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 
 
 class Experiments(Protocol):

@@ -15,21 +15,19 @@ from service.http.post import Post, PostRoute, Timed, add_post_route, backend_of
 from service.http.replies import json_response
 from service.metrics import CONTENT_TYPE, Metrics
 from service.schemas.limits import check_attention, check_compare, check_score
+from service.schemas.listings import (
+    HeadsResponse,
+    Health,
+    MasksResponse,
+    ModelsResponse,
+    VariantsResponse,
+)
 from service.schemas.requests import (
     AttentionRequest,
     CompareRequest,
     ScoreRequest,
 )
-from service.schemas.responses import (
-    AttentionResponse,
-    CompareResponse,
-    HeadsResponse,
-    Health,
-    MasksResponse,
-    ModelsResponse,
-    ScoreResponse,
-    VariantsResponse,
-)
+from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 
 
 async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse | Timed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 from pydantic import Field
@@ -192,118 +192,6 @@ class AttentionResponse:
     segments: Annotated[list[int], Field(description="0 for the query's tokens, 1 for the title's.")]
     heads: Annotated[list[HeadAttention], Field(description="The chosen heads, by layer and number.")]
     timing_ms: Timing
-
-
-@dataclass(slots=True)
-class ModelInfo:
-    """A loaded checkpoint."""
-
-    name: Annotated[str, Field(description="As answers name it in `model`.")]
-    repository: Annotated[
-        str | None, Field(description="Its repository on the hub; null for a local directory.")
-    ]
-    commit: Annotated[str | None, Field(description="The repository's commit that was loaded.")]
-    family: Annotated[str, Field(description="The architecture: `model_type` in config.json.")]
-    layers: Annotated[int, Field(description="Layers of the encoder.")]
-    heads: Annotated[int, Field(description="Heads per layer.")]
-    hidden_size: Annotated[int, Field(description="Numbers that describe a token between layers.")]
-    intermediate_size: Annotated[int, Field(description="Width of the feed-forward part.")]
-    vocab_size: Annotated[int, Field(description="Tokens that the vocabulary knows.")]
-    max_tokens: Annotated[int, Field(description="The window: longer pairs are truncated.")]
-    grades: Annotated[list[str] | None, Field(description="From least to most relevant; null: one score.")]
-    score_activation: Annotated[
-        Literal["softmax", "sigmoid", "identity"],
-        Field(
-            description="What makes a score of logits: softmax (grades), sigmoid, or identity (raw logits)."
-        ),
-    ]
-    parameters: Annotated[int, Field(description="Weights, counted.")]
-    bytes: Annotated[int, Field(description="Weights in memory.")]
-    sliced_bytes: Annotated[int, Field(description="Weights with dead heads cut out, cached beside them.")]
-    device: Annotated[str, Field(description="What computes.")]
-    dtype: Annotated[str, Field(description="The number format of the computation.")]
-    deterministic: Annotated[
-        bool, Field(description="Whether a pair scores bitwise the same alone and in any batch.")
-    ]
-    processor: Annotated[list[str], Field(description="Features of the processor that are used.")]
-    kernels: Annotated[
-        str | None,
-        Field(description="The level of our compiled kernels on this processor; null: torch computes."),
-    ]
-    quality: Annotated[dict[str, float] | None, Field(description="Held-out metrics of the checkpoint.")]
-    _labels: SkipJsonSchema[Sequence[str]] = ()
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """As `ScoreResponse.labels`."""
-        return self._labels
-
-
-@dataclass(slots=True)
-class ModelsResponse:
-    """The loaded models."""
-
-    models: Annotated[list[ModelInfo], Field(description="The service's own checkpoint first.")]
-
-
-@dataclass(slots=True)
-class VariantInfo:
-    """A servable: a checkpoint with a mask."""
-
-    name: Annotated[str, Field(description="As requests name it in `variant`.")]
-    model: Model
-    head_mask: HeadMaskInfo
-    sliced: Annotated[bool, Field(description="Whether dead heads' weights are cut out.")]
-    parameters: Annotated[int, Field(description="Weights, counted, without those cut out.")]
-    default: Annotated[bool, Field(description="Whether requests that name no variant get it.")]
-
-
-@dataclass(slots=True)
-class VariantsResponse:
-    """The variants of the live config."""
-
-    config_version: Annotated[str, Field(description="Changes with the live config.")]
-    variants: Annotated[list[VariantInfo], Field(description="In the config's order.")]
-
-
-@dataclass(slots=True)
-class MaskInfo:
-    """A stored mask: `@name` in a spec."""
-
-    name: Annotated[str, Field(description="Without the @.")]
-    source: Annotated[Literal["model", "config"], Field(description="Where it is stored.")]
-    head_mask: HeadMaskInfo
-
-
-@dataclass(slots=True)
-class MasksResponse:
-    """The masks that requests can name."""
-
-    masks: Annotated[list[MaskInfo], Field(description="By name.")]
-
-
-@dataclass(slots=True)
-class HeadsResponse:
-    """What a head study found out about the heads of the service's own checkpoint."""
-
-    model: Model
-    layers: Annotated[int, Field(description="Layers of the encoder.")]
-    heads: Annotated[int, Field(description="Heads per layer.")]
-    study: Annotated[
-        dict[str, Any] | None,
-        Field(
-            description="`head_study.json` beside the weights: of each head in `heads`, the change of QWK, "
-            "NDCG@10 and accuracy with that head alone off (`delta`), its 95 % interval, and the share of "
-            "its attention beyond chance in each of the `roles` that it holds. Null without a study."
-        ),
-    ]
-
-
-@dataclass(slots=True)
-class Health:
-    """The service is live, or ready; the status code says the same."""
-
-    status: Annotated[Literal["live", "ready"], Field(description="The state that was asked for.")]
 
 
 @dataclass(slots=True)

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from models.classifier import Classifier
 from models.device import describe, processor_features
 from models.head_mask import HeadMask
-from service.schemas.responses import (
-    HeadMaskInfo,
+from service.schemas.listings import (
     HeadsResponse,
     MaskInfo,
     MasksResponse,
@@ -17,6 +16,7 @@ from service.schemas.responses import (
     VariantInfo,
     VariantsResponse,
 )
+from service.schemas.responses import HeadMaskInfo
 from service.scoring.catalog import BASE, Catalog
 
 

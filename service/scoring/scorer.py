@@ -18,7 +18,12 @@ from service.errors import InvalidRequest
 from service.experiments.definition.assignment import Assigned
 from service.metrics import Metrics
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
-from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse, ScoreResult
+from service.schemas.responses import (
+    AttentionResponse,
+    CompareResponse,
+    ScoreResponse,
+    ScoreResult,
+)
 from service.scoring.answers import (
     Computed,
     attention_response,

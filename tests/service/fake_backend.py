@@ -12,6 +12,15 @@ from service.deadline import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
+from service.schemas.listings import (
+    HeadsResponse,
+    MaskInfo,
+    MasksResponse,
+    ModelInfo,
+    ModelsResponse,
+    VariantInfo,
+    VariantsResponse,
+)
 from service.schemas.requests import AttentionRequest, CompareRequest, MaskForm, ScoreRequest
 from service.schemas.responses import (
     AttentionResponse,
@@ -19,17 +28,10 @@ from service.schemas.responses import (
     CompareResponse,
     HeadAttention,
     HeadMaskInfo,
-    HeadsResponse,
-    MaskInfo,
-    MasksResponse,
-    ModelInfo,
-    ModelsResponse,
     ScoreResponse,
     ScoreResult,
     Timing,
     Usage,
-    VariantInfo,
-    VariantsResponse,
 )
 
 LAYERS, HEADS = 12, 12

@@ -24,7 +24,7 @@ from service.http.examples import ANSWERS
 from service.http.openapi import errors
 from service.http.post import backend_of, check_ready
 from service.http.replies import json_response
-from service.schemas.responses import ModelInfo
+from service.schemas.listings import ModelInfo
 from service.settings import Settings
 
 TAG = "text-embeddings-inference"
