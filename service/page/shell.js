@@ -98,11 +98,13 @@ function KeyDialog({ wanted }) {
     event.preventDefault();
     const form = /** @type {HTMLFormElement} */ (event.target);
     storeKey(new FormData(form).get("key")?.toString().trim() || null);
-    const { facts } = current();
-    update({ key: { asking: false, wrong: false, admin: false }, facts: facts && { ...facts } }); // scores again
-    if (!facts) loadFacts();
+    update({ key: { ...current().key, wrong: false } });
+    loadFacts(); // closes the dialog if the key is right, and makes everything that waits ask again
   };
-  const closed = () => update({ key: { ...current().key, asking: false } });
+  const closed = () => {
+    // The event comes late: by then another answer may have opened the dialog again.
+    if (!dialog.current?.open) update({ key: { ...current().key, asking: false } });
+  };
   return html`
     <dialog ref=${dialog} class="key" aria-labelledby="key-title" onClose=${closed}>
       <form onSubmit=${submit}>

@@ -21,7 +21,7 @@ export async function loadFacts() {
       masks: masks.masks,
       study: heads.study,
     };
-    update({ facts });
+    update({ facts, key: { asking: false, wrong: false, admin: false } });
   } catch (error) {
     update({ factsProblem: asProblem(error) });
   }
