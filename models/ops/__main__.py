@@ -24,7 +24,7 @@ def main() -> int:
         print(f"kernels for {name}: {f'not compiled: {failure}' if failure else 'compiled'}")
     failed = any(failures.values())
     if failed:
-        print(f"a C++ compiler (g++ 11 or newer) makes a CPU up to 1.8 times as fast; {how_to_compile()}")
+        print(f"the kernels make a CPU up to 1.8 times as fast: {how_to_compile()}")
     kernels = best()
     used = f"those for {kernels.name}" if kernels else "none, torch computes"
     print(f"kernels used on this processor: {used} ({BUILT})")

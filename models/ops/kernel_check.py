@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -43,7 +45,7 @@ def _check_attention(kernels: Kernels, projected: Tensor, offsets: Tensor, weigh
     exists = (offsets.diff() > 0)[:, None]
     for head_weights in (None, weights, weights[:1]):
         for turn, window in ((None, None), (rotation, WINDOW)):
-            how = {"rotation": turn, "window": window}
+            how: dict[str, Any] = {"rotation": turn, "window": window}
             expected = _attention(projected, offsets, head_weights, turn, window)
             whole = kernels.attention(projected, offsets, HEADS, head_weights, **how)
             firsts = kernels.attention(projected, offsets, HEADS, head_weights, first_only=True, **how)
@@ -77,18 +79,16 @@ def _attention(
 def _check_quantization(kernels: Kernels, x: Tensor, weights: Tensor) -> None:
     """Try rows with and without scales; x holds NaN in row 4 and an infinity in row 9."""
     multiplier, shift = weights[0], 100 + weights[1]
-    for factors in ((None, None), (multiplier, shift)):
-        quantized, broken = kernels.quantize(x, *factors, 128.5)
-        y = x.float() + 128.5 if factors[0] is None else x.float() * multiplier + shift
+    for (quantized, broken), y in (
+        (kernels.quantize(x, None, None, 128.5), x.float() + 128.5),
+        (kernels.quantize(x, multiplier, shift, 128.5), x.float() * multiplier + shift),
+    ):
         if broken is None or broken.nonzero().flatten().tolist() != [4, 9]:
             raise RuntimeError(f"rows with NaN in {x.dtype} are not reported")
-        whole = ~broken
-        expected = y[whole].clamp(0, 255)
-        # Rounding may put a number that is next to an integer to its other side.
-        distance = torch.minimum(
-            (quantized[whole] - expected.floor()).abs(), (quantized[whole] - (expected + 1e-3).floor()).abs()
-        ).minimum((quantized[whole] - (expected - 1e-3).clamp(0).floor()).abs())
-        if distance.any():
+        ours, exact = quantized[~broken].float(), y[~broken].clamp(0, 255)
+        # A number next to an integer may be rounded to its other side.
+        low, high = (exact - 1e-3).clamp(0).floor(), (exact + 1e-3).clamp(0, 255).floor()
+        if ((ours < low) | (ours > high)).any():
             raise RuntimeError(f"quantized values in {x.dtype} are not torch's")
     if kernels.quantize(x[10:], None, None, 128.5)[1] is not None:
         raise RuntimeError(f"rows without NaN in {x.dtype} are reported")

@@ -23,10 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 class Choice(NamedTuple):
-    """The kernels that this process uses, None if torch computes, and why it uses no better ones."""
+    """The kernels that this process uses.
+
+    kernels: None if torch computes. skipped: the better levels, and why they are not used.
+    notice: the same for people, with what to do; None if nothing is skipped.
+    """
 
     kernels: Kernels | None
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+    notice: str | None = None
 
 
 def fitting(dtype: torch.dtype, size: int) -> Kernels | None:
@@ -59,16 +64,18 @@ def choice() -> Choice:
             skipped.append(f"{level.name}: {error}")
         except (OSError, RuntimeError) as error:
             skipped.append(f"{level.name}: {error}")
-    if skipped:
-        instead = "torch computes" if kernels is None else f"those for {kernels.name} are used"
-        remedy = "" if compiled else f" ({how_to_compile()})"
-        logger.warning("kernels cannot be had, %s instead: %s%s", instead, "; ".join(skipped), remedy)
-    return Choice(kernels, tuple(skipped))
+    if not skipped:
+        return Choice(kernels)
+    instead = "torch computes" if kernels is None else f"those for {kernels.name} are used"
+    remedy = "" if compiled else f" ({how_to_compile()})"
+    notice = f"kernels cannot be had, {instead} instead: {'; '.join(skipped)}{remedy}"
+    logger.warning(notice)
+    return Choice(kernels, tuple(skipped), notice)
 
 
 def how_to_compile() -> str:
     """Return what a person runs to get the libraries."""
-    return f"to compile them, run: {sys.executable} -m models.ops"
+    return f"with a C++ compiler (apt-get install g++), run: {sys.executable} -m models.ops"
 
 
 def load(level: Level) -> Kernels:

@@ -60,7 +60,7 @@ def attended(projected: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
 def test_the_kernels_work_on_this_machine() -> None:
     """The processor has AVX2 and there is a compiler; else `make test` would try only torch's way."""
     assert HERE, "no AVX2: run the tests on another processor"
-    kernels, skipped = kernel_library.choice()
+    kernels, skipped, _ = kernel_library.choice()
     assert kernels is not None, skipped
     assert kernels.name == HERE[0].name, skipped
 
