@@ -67,7 +67,7 @@ def choice() -> Choice:
     if not skipped:
         return Choice(kernels)
     instead = "torch computes" if kernels is None else f"those for {kernels.name} are used"
-    remedy = "" if compiled else f" ({how_to_compile()})"
+    remedy = "" if compiled else f"; {how_to_compile()}"
     notice = f"kernels cannot be had, {instead} instead: {'; '.join(skipped)}{remedy}"
     logger.warning(notice)
     return Choice(kernels, tuple(skipped), notice)
@@ -75,7 +75,7 @@ def choice() -> Choice:
 
 def how_to_compile() -> str:
     """Return what a person runs to get the libraries."""
-    return f"with a C++ compiler (apt-get install g++), run: {sys.executable} -m models.ops"
+    return f"to compile them, with a C++ compiler (apt-get install g++), run: {sys.executable} -m models.ops"
 
 
 def load(level: Level) -> Kernels:

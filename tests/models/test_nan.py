@@ -45,12 +45,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.parametrize("compiled", [True, False], ids=["kernels", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["bert", "bert-int8", "modernbert", "modernbert-int8"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_token_that_is_not_a_number_spoils_its_pair_and_no_other(
     checkpoints: dict[str, Path],
     name: str,
     dtype: str,
-    value: float,
     compiled: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -63,7 +61,7 @@ def test_a_token_that_is_not_a_number_spoils_its_pair_and_no_other(
     embeddings = clf.network.word_embeddings
     token = set(encoded[0].ids.tolist()).difference(*(pair.ids.tolist() for pair in encoded[1:4]))
     spoilt_ids = [only for only in token if all(only in encoded[row].ids for row in range(0, 24, 4))]
-    embeddings[spoilt_ids[0], 3] = value
+    embeddings[spoilt_ids[0], 3] = torch.nan
 
     spoilt = clf.forward(encoded)
 

@@ -177,7 +177,7 @@ def test_without_a_compiler_the_install_says_what_to_install_and_torch_computes(
     assert main() == 1
     told = capsys.readouterr().out
     assert "kernels for avx2: not compiled: no C++ compiler" in told
-    assert "with a C++ compiler (apt-get install g++), run: " in told
+    assert "to compile them, with a C++ compiler (apt-get install g++), run: " in told
     assert "none, torch computes" in told
 
 
