@@ -19,7 +19,7 @@ class Level(NamedTuple):
     """A set of processor features that a library is compiled for.
 
     machine: as `platform.machine` names it. flags: the compiler's.
-    features: all that the flags allow, as CPUINFO names them; the first one is what the level is for.
+    features: all that the flags allow, as CPUINFO names them.
     """
 
     name: str
@@ -44,12 +44,12 @@ LEVELS = (
         "amx",
         "x86_64",
         ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
-        ("amx_bf16", "amx_tile", *_AVX512_BF16),
+        ("amx_tile", "amx_bf16", *_AVX512_BF16),
     ),
     Level("avx512_bf16", "x86_64", ("-march=x86-64-v4", "-mavx512bf16"), _AVX512_BF16),
     Level("avx512", "x86_64", ("-march=x86-64-v4",), _AVX512),
     Level("avx2", "x86_64", ("-march=x86-64-v3",), _AVX2),
-    Level("neon", "aarch64", ("-march=armv8.2-a",), ("asimdrdm", "asimd", "fp", "crc32", "atomics")),
+    Level("neon", "aarch64", ("-march=armv8.2-a",), ("fp", "asimd", "asimdrdm", "crc32", "atomics")),
 )
 """From the best one down, for each machine."""
 

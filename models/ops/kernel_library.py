@@ -8,6 +8,7 @@ compared with torch once per process. Without one, torch's operators give the sa
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import sys
 from typing import NamedTuple
@@ -48,11 +49,11 @@ def best() -> Kernels | None:
 def choice() -> Choice:
     """Try this processor's levels from the best one down, and log why one is skipped."""
     kernels, skipped, compiled = None, [], True
-    features = features_here()
-    for level in levels_of_machine():
+    features, levels = features_here(), levels_of_machine()
+    for level, below in itertools.zip_longest(levels, levels[1:]):
         lacking = level.lacking(features)
-        if level.features[0] in lacking:
-            continue  # another kind of processor
+        if below is not None and features.isdisjoint({*level.features} - {*below.features}):
+            continue  # an older kind of processor: nothing is hidden
         if lacking:
             skipped.append(f"{level.name}: this processor does not show {', '.join(lacking)}")
             continue

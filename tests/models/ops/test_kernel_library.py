@@ -124,6 +124,17 @@ def test_a_feature_that_a_hypervisor_hides_gives_the_next_level_and_a_reason(
     assert skipped[0] in caplog.text
 
 
+@pytest.mark.usefixtures("copies")
+def test_half_of_amx_is_not_taken_for_an_older_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masked = tmp_path / "cpuinfo"
+    shown = kernel_levels.CPUINFO.read_text().replace(" amx_tile", "")
+    masked.write_text(shown.replace(" avx2 ", " avx2 amx_bf16 "))
+    monkeypatch.setattr(kernel_levels, "CPUINFO", masked)
+    assert kernel_library.choice().skipped[0].startswith("amx: this processor does not show amx_tile")
+
+
 # ---- compiling ------------------------------------------------------------------------------------------
 
 
