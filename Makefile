@@ -10,13 +10,13 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev referees clients page-checks serve test screenshots check bench load soak model clean
+.PHONY: help install dev kernels referees clients page-checks serve test screenshots check bench load soak model clean
 
 help:
 	@sed -n 's/^## //p' Makefile
 
 ## make install   .venv with what `make serve` needs; quick when done before
-install: .venv/installed
+install: .venv/installed .venv/kernels
 
 ## make serve     install, then serve the shipped model (MODEL=) on http://127.0.0.1:8000 (HOST= PORT=)
 serve: install
@@ -29,6 +29,11 @@ test: referees dev clients page-checks
 ## make screenshots  docs/images/playground-*.png again, by the browser tests
 screenshots: referees dev
 	SCREENSHOTS=1 $(BIN)/python -m pytest tests/service/page/test_access.py -k screenshots
+
+## make kernels   compile our CPU kernels again, as after installing a C++ compiler
+kernels: .venv/installed
+	@$(BIN)/python -m models.ops
+	@touch .venv/kernels
 
 ## make clients   other servers' clients, which the tests drive, into .venv-clients; quick when done before
 ## make check     formatting, lint, types (the page's too, where npm is) and the import-layer contract
@@ -57,11 +62,11 @@ model: install
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.demo.fetch --out $(DATA))
 	$(BIN)/python -m models.training.demo.build --data $(DATA)
 
-## make clean     remove .venv, .venv-clients and caches (runs/, where trainings and their data are, stays)
+## make clean     remove .venv, .venv-clients, the kernels and caches (runs/, where trainings and their data are, stays)
 clean:
-	rm -rf .venv .venv-clients .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-clients models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
-dev: .venv/installed-dev
+dev: .venv/installed-dev .venv/kernels
 
 # TypeScript and axe-core, which check the page. Without npm the page is served and tested all the same.
 PAGE := tests/service/page
@@ -91,10 +96,13 @@ clients: $(CLIENTS:%=.venv-clients/%/installed.txt)
 
 .venv/installed: .venv/bin/pip pyproject.toml constraints.txt
 	$(call pip-install,.)
-	$(BIN)/python -m models.ops
 	@touch $@
 
 .venv/installed-%: .venv/bin/pip pyproject.toml constraints.txt
 	$(call pip-install,.[$*])
-	$(BIN)/python -m models.ops
 	@touch $@ .venv/installed
+
+# Without a compiler torch computes, and the output says what to install: no failure, and no retry at each start.
+.venv/kernels: models/ops/kernels.cpp models/ops/kernel_build.py models/ops/kernel_levels.py | .venv/installed
+	@$(BIN)/python -m models.ops || true
+	@touch $@

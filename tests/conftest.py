@@ -7,8 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from models.ops.kernel_build import build_all
+from models.ops.kernel_levels import levels_of_machine
 from tests.checkpoints import write_checkpoint
 from tests.service.running import Server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _kernels() -> None:
+    """Compile the kernels of this source, as `make install` does; nothing to do if it did."""
+    build_all(levels_of_machine())
 
 
 @pytest.fixture(scope="session")

@@ -44,6 +44,10 @@ PROGRAMS = {
     "initdb": Program(("initdb",), "experiments on PostgreSQL", "postgresql", "postgresql"),
     "postgres": Program(("postgres",), "experiments on PostgreSQL", "postgresql", "postgresql"),
     "g++": Program(("g++",), "the compiled kernels", "g++", ""),
+    "aarch64-linux-gnu-g++": Program(
+        ("aarch64-linux-gnu-g++",), "the kernels for ARM", "g++-aarch64-linux-gnu", ""
+    ),
+    "qemu-aarch64": Program(("qemu-aarch64",), "the kernels for ARM", "qemu-user", ""),
     "chromium": Program(
         ("chromium", "chromium-browser", "google-chrome", _CHROME_ON_MACOS),
         "the browser test",

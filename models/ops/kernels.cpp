@@ -1,13 +1,15 @@
 // Kernels for CPUs that torch has no single operator for: attention over sequences packed end to end, with a
 // weight for every head of every sequence; layer normalisation of narrow rows; quantization to 8 bits.
-// models/ops/kernel_library.py compiles them, models/ops/kernels.py calls them.
+// models/ops/kernel_build.py compiles them, models/ops/kernels.py calls them.
 //
 // One thread computes one head of one sequence at a time. Only vectors are padded, and only a head's keys and
 // values are copied. No result depends on the rest of the pack or on the number of threads.
 //
 // Products work on units of 32 bits: one float, or two neighbouring bfloat16, which one instruction multiplies and
 // adds in pairs. The vectors are GCC's, so one source serves every level. AVX-512's bfloat16 products and AMX's
-// tiles are used if the compiler's flags allow them.
+// tiles are used if the compiler's flags allow them. NaN in the input is NaN in the output, whatever its bits.
+
+#include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -29,6 +31,9 @@ namespace {
 #ifdef __AVX512F__
 constexpr long kLanes = 16;  // floats (or units) of a vector
 constexpr int kRows = 8;     // rows of a product whose sums are kept in registers
+#elif defined(__aarch64__)
+constexpr long kLanes = 4;
+constexpr int kRows = 8;
 #else
 constexpr long kLanes = 8;
 constexpr int kRows = 4;
@@ -134,7 +139,7 @@ void multiply_few_rows(int rows, const U* left, long left_stride, const U* right
   case R:       \
     return multiply_rows<R, N>(left, left_stride, right, right_stride, steps, sums, sums_stride);
     ROWS(1) ROWS(2) ROWS(3) ROWS(4)
-#ifdef __AVX512F__
+#if defined(__AVX512F__) || defined(__aarch64__)
     ROWS(5) ROWS(6) ROWS(7) ROWS(8)
 #endif
 #undef ROWS
@@ -225,7 +230,7 @@ Floats power_of_two(Floats x) {
 #ifdef __AVX512F__
   return (Floats)_mm512_scalef_ps((__m512)power, whole);
 #else
-  return (Floats)((Ints)power + (((Ints)shifted - (Ints)magic) << 23));
+  return power * (Floats)(((Ints)shifted - (Ints)magic + 127) << 23);
 #endif
 }
 
@@ -242,6 +247,8 @@ float largest(Floats v) {
 float total(Floats v) {
 #ifdef __AVX512F__
   return _mm512_reduce_add_ps((__m512)v);
+#elif defined(__aarch64__)
+  return (v[0] + v[2]) + (v[1] + v[3]);
 #else
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 #endif
@@ -314,27 +321,28 @@ void transpose_rows(const U* rows, long stride, long count, long steps, U* out, 
 #endif
 }
 
-// Memory of one thread, which its next call uses again.
+// Memory of the calling thread, which its next call uses again.
 class Scratch {
  public:
   ~Scratch() { std::free(memory_); }
 
-  float* at_least(size_t bytes) {
+  // Returns at least so many bytes, or null if there is not so much memory.
+  char* at_least(long bytes) {
     if (bytes > bytes_) {
       std::free(memory_);
       bytes_ = up(bytes, 4096);
       memory_ = std::aligned_alloc(64, bytes_);
-      if (memory_ == nullptr) std::abort();
+      if (memory_ == nullptr) bytes_ = 0;
     }
-    return static_cast<float*>(memory_);
+    return static_cast<char*>(memory_);
   }
 
  private:
   void* memory_ = nullptr;
-  size_t bytes_ = 0;
+  long bytes_ = 0;
 };
 
-thread_local Scratch scratch, turned;
+thread_local Scratch scratch;
 
 // ---- attention ------------------------------------------------------------------------------------------
 
@@ -346,30 +354,47 @@ void hide_beyond(long window, long query, long low, long count, float* scores) {
   std::fill(scores + end, scores + count, kNever);
 }
 
+// What one thread needs for one head of a sequence of so many tokens: numbers of units, and bytes of scratch memory.
+template <class T>
+struct Room {
+  using U = Unit<T>;
+  static constexpr bool paired = std::is_same_v<U, Pair>;
+#ifdef __AMX_BF16__
+  static constexpr bool tiles = paired;
+#else
+  static constexpr bool tiles = false;
+#endif
+  static constexpr long per_unit = sizeof(U) / sizeof(T);
+
+  long columns, steps, value_steps, turned_rows, attended, bytes;
+
+  Room(long tokens, long size, bool rotated)
+      : columns(up(tokens, paired ? 32 : 16)),              // keys, rounded up
+        steps(up(size / per_unit, tiles ? 16 : 1)),         // units of a key
+        value_steps(tiles ? columns / 2 : (tokens + 1) / 2),  // pairs of values
+        turned_rows(rotated ? up(tokens, 16) : 0),          // whole tiles of queries may be read
+        attended(up(4 * (kQueries * (columns + columns / 2 + size + steps) + steps * columns +
+                         (paired ? value_steps * size : 0)),
+                    64)),
+        bytes(attended + (rotated ? 4 * 2 * size + 2 * turned_rows * size * long{sizeof(T)} : 0)) {}
+};
+
 // out (queries x size) = weight · softmax(scale · q·kᵀ) · v of one head, scale in powers of two.
 // query, key, value: the first token's `size` numbers; queries and keys are `stride` apart, values `further_stride`,
 // results `out_stride`.
 // following: how many queries may be read from the first one on; they include those of later sequences.
-// window: a query sees this many keys to each side; negative: all keys.
+// window: a query sees this many keys to each side; negative: all keys. memory: as much as `room` says.
 template <class T>
 void attend_head(const T* query, const T* key, long stride, const T* value, long further_stride, long tokens,
                  [[maybe_unused]] long following, long queries, long size, float scale, float weight, long window,
-                 T* out, long out_stride) {
+                 const Room<T>& room, char* memory, T* out, long out_stride) {
   using U = Unit<T>;
-  constexpr bool paired = std::is_same_v<U, Pair>;
-#ifdef __AMX_BF16__
-  constexpr bool tiles = paired;
-#else
-  constexpr bool tiles = false;
-#endif
-  constexpr long per_unit = sizeof(U) / sizeof(T);
-  const long columns = up(tokens, paired ? 32 : 16);  // keys, rounded up
-  const long steps = up(size / per_unit, tiles ? 16 : 1);  // units of a key
-  const long value_steps = paired ? (tiles ? columns / 2 : (tokens + 1) / 2) : tokens;
+  constexpr bool paired = Room<T>::paired, tiles = Room<T>::tiles;
+  constexpr long per_unit = Room<T>::per_unit;
+  const long columns = room.columns, steps = room.steps, value_steps = room.value_steps;
   const long unit_stride = stride / per_unit;
 
-  float* scores = scratch.at_least(4 * (kQueries * (columns + columns / 2 + size + steps) + steps * columns +
-                                        (paired ? value_steps * size : 0)));
+  float* scores = reinterpret_cast<float*>(memory);
   U* probabilities = reinterpret_cast<U*>(scores + kQueries * columns);  // (queries, columns / 2) of pairs
   float* sums = reinterpret_cast<float*>(probabilities) + kQueries * (columns / 2);
   U* filled_queries = reinterpret_cast<U*>(sums + kQueries * size);
@@ -488,16 +513,23 @@ template <class T>
       for (long at = 0; at < size; at += kLine) __builtin_prefetch(row + at);
 }
 
+// Returns 0, or 1 without having computed anything if there is not enough memory.
 template <class T>
-void attend(const T* projected, long tokens, const int32_t* offsets, long sequences, long heads, long size,
+int attend(const T* projected, long tokens, const int32_t* offsets, long sequences, long heads, long size,
             const float* weights, long weight_stride, bool first_only, const float* rotation, long window, T* out,
             int threads) {
   const long width = heads * size, stride = 3 * width;
   const float scale = 1.44269504f / __builtin_sqrtf(size);
   const long end = sequences ? offsets[sequences] : 0;
   const long problems = sequences * heads;
+  long longest = 0;
+  for (long i = 0; i < sequences; ++i) longest = std::max<long>(longest, offsets[i + 1] - offsets[i]);
+  const long part = up(Room<T>(longest, size, rotation).bytes, 4096);
+  char* memory = scratch.at_least(part * threads);
+  if (memory == nullptr) return 1;
 #pragma omp parallel num_threads(threads)
   {
+    char* own = memory + part * omp_get_thread_num();
 #ifdef __AMX_BF16__
     static const TileConfig config;
     if (std::is_same_v<T, bfloat16>) _tile_loadconfig(&config);
@@ -517,23 +549,24 @@ void attend(const T* projected, long tokens, const int32_t* offsets, long sequen
       const long queries = first_only ? 1 : length;
       const T *query = from, *key = from + width;
       long query_stride = stride, following = tokens - first;
+      const Room<T> room(length, size, rotation);
       if (rotation) {
-        const long rows = up(length, 16);  // whole tiles of queries may be read
-        float* room = turned.at_least(4 * 2 * size + 2 * rows * size * sizeof(T));
-        T* turned_queries = reinterpret_cast<T*>(room + 2 * size);
-        T* turned_keys = turned_queries + rows * size;
-        rotate(query, stride, queries, size, rotation, room, turned_queries);
-        rotate(key, stride, length, size, rotation, room, turned_keys);
-        query = turned_queries, key = turned_keys, query_stride = size, following = rows;
+        float* rows = reinterpret_cast<float*>(own + room.attended);
+        T* turned_queries = reinterpret_cast<T*>(rows + 2 * size);
+        T* turned_keys = turned_queries + room.turned_rows * size;
+        rotate(query, stride, queries, size, rotation, rows, turned_queries);
+        rotate(key, stride, length, size, rotation, rows, turned_keys);
+        query = turned_queries, key = turned_keys, query_stride = size, following = room.turned_rows;
       }
       attend_head(query, key, query_stride, from + 2 * width, stride, length, following, queries, size, scale, weight,
-                  window, to, width);
+                  window, room, own, to, width);
     }
 #ifdef __AMX_BF16__
     if (std::is_same_v<T, bfloat16>) _tile_release();
 #endif
   }
   if (!first_only) std::memset(static_cast<void*>(out + end * width), 0, (tokens - end) * width * sizeof(T));
+  return 0;
 }
 
 // ---- layer normalisation --------------------------------------------------------------------------------
@@ -615,18 +648,18 @@ int headroom_prepare() {
 #endif
 }
 
-void headroom_attend_float32(const float* projected, long tokens, const int32_t* offsets, long sequences, long heads,
+int headroom_attend_float32(const float* projected, long tokens, const int32_t* offsets, long sequences, long heads,
                              long size, const float* weights, long weight_stride, int first_only,
                              const float* rotation, long window, float* out, int threads) {
-  attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, rotation, window, out,
-         threads);
+  return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, rotation,
+                window, out, threads);
 }
 
-void headroom_attend_bfloat16(const bfloat16* projected, long tokens, const int32_t* offsets, long sequences,
+int headroom_attend_bfloat16(const bfloat16* projected, long tokens, const int32_t* offsets, long sequences,
                               long heads, long size, const float* weights, long weight_stride, int first_only,
                               const float* rotation, long window, bfloat16* out, int threads) {
-  attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, rotation, window, out,
-         threads);
+  return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, rotation,
+                window, out, threads);
 }
 
 void headroom_normalise_float32(const float* x, long rows, long width, const float* weight, const float* bias,

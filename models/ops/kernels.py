@@ -1,8 +1,8 @@
-"""Calls our own kernels for x86-64: attention over packs, layer normalisation, quantization (`kernels.cpp`).
+"""Calls our own kernels: attention over packs, layer normalisation, quantization (`kernels.cpp`).
 
 torch's operators do not suit short sequences and narrow rows: attention needs copies into padded batches, and
 a dozen operators to make them. The compiled library is called through ctypes, which releases the
-interpreter's lock. `models.ops.kernel_library` compiles, loads and tries it when a checkpoint is loaded.
+interpreter's lock. `models.ops.kernel_library` loads and tries it when a checkpoint is loaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Kernels:
             attend = getattr(loaded, f"headroom_attend_{suffix}")
             attend.argtypes = [pointer, number, pointer, number, number, number]
             attend.argtypes += [pointer, number, flag, pointer, number, pointer, flag]
-            attend.restype = None
+            attend.restype = flag
             normalise, quantize = (
                 getattr(loaded, f"headroom_{name}_{suffix}") for name in ("normalise", "quantize")
             )
@@ -67,13 +67,14 @@ class Kernels:
             rotation has a row for every position of the longest sequence.
         Returns (T, h·d), or (B, h·d), of projected's dtype; 0 for empty sequences and for
         tokens of no sequence. A sequence's result has the same bits in any pack and for any thread count.
+        Raises MemoryError if there is not enough memory for the longest sequence.
         """
         projected = projected.contiguous()
         tokens, width = projected.shape[0], projected.shape[1] // 3
         sequences = len(offsets) - 1
         out = projected.new_empty(sequences if first_only else tokens, width)
         weights = None if head_weights is None else head_weights.float().contiguous()
-        self._attend[projected.dtype](
+        out_of_memory = self._attend[projected.dtype](
             projected.data_ptr(),
             tokens,
             offsets.data_ptr(),
@@ -88,6 +89,8 @@ class Kernels:
             out.data_ptr(),
             torch.get_num_threads(),
         )
+        if out_of_memory:
+            raise MemoryError("not enough memory for the attention of the longest sequence")
         return out
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

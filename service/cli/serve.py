@@ -132,9 +132,11 @@ def _serve(
                 print(f"headroom is ready at {_url(config)}", file=sys.__stdout__, flush=True)
                 apply = partial(_apply, cluster, directory, stop)
                 edits = LiveEdits(path, seen, overrides, config, apply=apply, say=_say)
-                while not stop.wait(WATCH_S):
+                while True:
                     for line in cluster.notices():
                         _say(line)
+                    if stop.wait(WATCH_S):
+                        break
                     edits.look()
             _say("stopping after the accepted requests are answered (repeat to stop at once)")
         finally:

@@ -5,6 +5,7 @@ The decision records 002, 008 and 009 in docs/decisions give the reason for each
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import resource
@@ -47,6 +48,23 @@ def notices_file(run: Path) -> Path:
 def share_checkpoints(run: Path) -> None:
     """Tell the replicas of a run which directories this process has located checkpoints in."""
     share(run / "located.json")
+
+
+def tell(line: str, *, once: bool = False) -> None:
+    """Write a line to the operator of `headroom serve`, if that started this process.
+
+    once: not if a process of the run told the same.
+    """
+    if NOTICES not in os.environ:
+        return
+    file = Path(os.environ[NOTICES])
+    if once:
+        try:
+            file.with_name(f"told-{hashlib.sha256(line.encode()).hexdigest()[:16]}").touch(exist_ok=False)
+        except FileExistsError:
+            return
+    with file.open("a") as out:
+        out.write(f"{line}\n")
 
 
 def prepare_tasks(run: Path) -> None:

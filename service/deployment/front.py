@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -20,7 +18,7 @@ from ray.serve._private import controller, proxy_state
 from ray.serve._private.constants import SERVE_LOGGER_NAME
 from ray.serve._private.haproxy import HAProxyManager
 
-from service.deployment.environment import NOTICES
+from service.deployment.environment import tell
 
 LOOK_S = 0.2
 RETRY_S = 1.0
@@ -88,10 +86,7 @@ class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
 def _tell(line: str) -> None:
     """Write a line to Serve's log and to the operator of `headroom serve`."""
     logger.warning(line)
-    file = os.environ.get(NOTICES)
-    if file is not None:
-        with Path(file).open("a") as out:
-            out.write(f"{line}\n")
+    tell(line)
 
 
 def _no_fallback(*_: object) -> None:

@@ -21,6 +21,7 @@ from ray.serve._private.http_util import start_asgi_http_server
 
 from models.cores import cores
 from service.deployment.config_file import DEPLOYMENT, first_problem
+from service.deployment.environment import tell
 from service.settings import InvalidConfig, LiveConfig, Settings
 
 if TYPE_CHECKING:
@@ -143,12 +144,15 @@ class Relevance:
     def _import(self) -> Callable[..., Awaitable[Replica]]:
         """Import what a replica is made of, torch included: it takes seconds, so call it on a thread."""
         from models.device import resolve_device
+        from models.ops.kernel_library import choice
         from service.replica import Replica
 
         if resolve_device(self._settings.device).type == "cpu":
             # The tokenizers library would run each text on its own threads, which wait for the cores that
             # the forward threads use.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+            if (notice := choice().notice) is not None:
+                tell(notice, once=True)
         return Replica.start
 
 

@@ -103,6 +103,7 @@ _MODELS = {
             "deterministic": False,
             "processor": ["avx512_bf16"],
             "kernels": "avx512_bf16",
+            "kernels_skipped": [],
             "quality": {"accuracy": 0.542, "qwk": 0.635, "ndcg10": 0.83},
         }
     ]

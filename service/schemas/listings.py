@@ -51,6 +51,9 @@ class ModelInfo:
         str | None,
         Field(description="The level of our compiled kernels on this processor; null: torch computes."),
     ]
+    kernels_skipped: Annotated[
+        list[str], Field(description="Better levels that this processor has, and why they are not used.")
+    ]
     quality: Annotated[dict[str, float] | None, Field(description="Held-out metrics of the checkpoint.")]
     _labels: SkipJsonSchema[Sequence[str]] = ()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from models.classifier import Classifier
 from models.device import describe, processor_features
 from models.head_mask import HeadMask
+from models.ops.kernel_library import choice
 from service.schemas.listings import (
     HeadsResponse,
     MaskInfo,
@@ -89,6 +90,7 @@ def _model(classifier: Classifier) -> ModelInfo:
         deterministic=network.deterministic,
         processor=processor_features(),
         kernels=network.ops.kernels,
+        kernels_skipped=list(choice().skipped) if network.device.type == "cpu" else [],
         quality=classifier.quality,
         _labels=config.labels,
     )

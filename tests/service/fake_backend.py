@@ -156,6 +156,7 @@ class FakeBackend:
                     sliced_bytes=0,
                     processor=["avx512_bf16"],
                     kernels=None,
+                    kernels_skipped=[],
                     quality={"accuracy": 0.9},
                     _labels=LABELS,
                 )

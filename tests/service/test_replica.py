@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from models import Classifier
 from models.compress.quantize import quantize
+from models.ops import kernel_build, kernel_library
 from service.errors import DeviceFailed, OutOfMemory
 from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
@@ -229,6 +230,20 @@ async def test_listings_say_what_is_loaded(service: Service, clf: Classifier) ->
     assert [v["name"] for v in variants] == ["full", "masked", "cut"]
     assert variants[2]["parameters"] == models[0]["parameters"] - 6 * 8 * (4 * 32 + 3)
     assert [(m["name"], m["source"]) for m in masks] == [("some", "config")]
+    assert models[0]["kernels_skipped"] == []
+
+
+async def test_listings_say_why_better_kernels_are_not_used(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_build, "BUILT", tmp_path / "nowhere")
+    kernel_library.choice.cache_clear()
+    try:
+        models = (await service.http.get("/v1/models")).json()["models"]
+    finally:
+        kernel_library.choice.cache_clear()
+    assert models[0]["kernels"] is None
+    assert "avx2: not compiled" in models[0]["kernels_skipped"]
 
 
 async def test_draining_answers_what_was_accepted_and_refuses_what_comes_after(

@@ -1,12 +1,10 @@
-"""The compiled kernels at every level of this processor against torch, and how they are compiled."""
+"""The compiled kernels at every level of this processor against torch."""
 
 from __future__ import annotations
 
-import logging
 import platform
+import resource
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,38 +13,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops import kernel_library, kernels
-from models.ops.kernel_library import Level
+from models.ops.kernel_levels import Level, features_here, levels_of_machine
 from models.ops.kernels import Kernels
 from models.ops.torch import rotated, rotations
 from tests.checkpoints import random_model
 from tests.models.reference import logits_of, network_of, random_pair, random_weights
-from tests.referees import need
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64", reason="the kernels are for Linux on x86-64"
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="the kernels were tried on x86-64 alone"
 )
 
 LENGTHS = [*range(1, 40), 47, 48, 49, 63, 64, 65, 127, 128, 129, 300, 512]
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiler() -> str:
-    return need("g++")
+HERE = [level for level in levels_of_machine() if not level.lacking(features_here())]
 
 
-@pytest.fixture(scope="module", params=kernel_library.levels(), ids=lambda level: level.name)
+@pytest.fixture(scope="module", params=HERE, ids=lambda level: level.name)
 def ours(request: pytest.FixtureRequest) -> Kernels:
     level: Level = request.param
     return kernel_library.load(level)
-
-
-@pytest.fixture
-def forgotten() -> Iterator[None]:
-    """Make `best` look again for the library, now and after the test."""
-    kernel_library.best.cache_clear()
-    yield
-    kernel_library.best.cache_clear()
 
 
 def packed(lengths: list[int], heads: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -72,8 +59,10 @@ def attended(projected: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
 
 def test_the_kernels_work_on_this_machine() -> None:
     """The processor has AVX2 and there is a compiler; else `make test` would try only torch's way."""
-    assert kernel_library.levels(), "no AVX2: run the tests on another processor"
-    assert kernel_library.best() is not None, "the C++ compiler does not compile them"
+    assert HERE, "no AVX2: run the tests on another processor"
+    kernels, skipped, _ = kernel_library.choice()
+    assert kernels is not None, skipped
+    assert kernels.name == HERE[0].name, skipped
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
@@ -157,6 +146,48 @@ def test_what_is_not_finite_stays_in_its_sequence(ours: Kernels, dtype: torch.dt
     assert not found[begin:end].isfinite().any()
     assert torch.equal(found[:begin], clean[:begin])
     assert torch.equal(found[end:], clean[end:])
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["query", "key", "value"])
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, -1])
+def test_nan_of_any_bits_in_one_token_is_nan_in_what_reads_it(
+    ours: Kernels, dtype: torch.dtype, part: int, bits: int
+) -> None:
+    """As by torch: one query spoils its own result, one key or value those of its whole sequence."""
+    nan = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+    for length in (1, 5, 16, 37, 70):
+        projected, offsets = packed([3, length, 4], 2, 16, dtype)
+        clean = ours.attention(projected, offsets, 2)
+        spoilt = projected.clone()
+        token = 3 + length // 2
+        spoilt.view(-1, 3, 2, 16)[token, part, 1, 7] = nan.to(dtype)
+
+        whole = ours.attention(spoilt, offsets, 2)
+        first = ours.attention(spoilt, offsets, 2, first_only=True)
+
+        reached = [token] if part == 0 else list(range(3, 3 + length))
+        rows = whole.view(-1, 2, 16)[:, 1].isnan()
+        assert rows.any(1).nonzero().flatten().tolist() == reached
+        assert rows[reached].all() or part == 2  # one column of values
+        others = [token for token in range(len(projected)) if token not in reached]
+        assert torch.equal(whole[others], clean[others])
+        assert first[1].isnan().any().item() == (3 in reached)
+        assert torch.equal(first[[0, 2]], clean[[0, 3 + length]])
+
+
+def test_too_little_memory_is_an_error_and_the_next_call_works(ours: Kernels) -> None:
+    projected, offsets = packed([40], 1, 16, torch.float32)
+    expected = ours.attention(projected, offsets, 1)
+    beyond = torch.tensor([0, 2_000_000_000]).int()  # read by nobody: their memory comes first
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (100 << 30, limits[1]))  # however much the system promises
+    try:
+        with pytest.raises(MemoryError, match="longest sequence"):
+            ours.attention(projected, beyond, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert torch.equal(ours.attention(projected, offsets, 1), expected)
 
 
 def test_scores_far_apart_and_empty_sequences(ours: Kernels) -> None:
@@ -254,79 +285,3 @@ def test_gradients_are_computed_by_torch() -> None:
     network = network_of(random_model(0, num_attention_heads=4, hidden_size=64))
     assert network.ops.kernels is not None
     assert network.in_plain_torch().ops.kernels is None
-
-
-def test_a_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    level = kernel_library.levels()[-1]
-    library = kernel_library.build(level)
-    monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
-    assert kernel_library.build(level) == library
-    assert [path.name for path in (tmp_path / "headroom").iterdir()] == [library.name]
-    assert (tmp_path / "headroom").stat().st_mode & 0o077 == 0
-
-
-def missing(tmp_path: Path) -> str:
-    return str(tmp_path / "no-compiler")
-
-
-def failing(tmp_path: Path) -> str:
-    compiler = tmp_path / "failing"
-    compiler.write_text("#!/bin/sh\necho this source is not for me >&2; exit 1\n")
-    compiler.chmod(0o755)
-    return str(compiler)
-
-
-@pytest.mark.usefixtures("forgotten")
-@pytest.mark.parametrize(
-    ("compiler", "reason"), [(missing, "No such file or directory"), (failing, "this source is not for me")]
-)
-def test_without_a_compiler_torch_computes_and_the_log_says_why(
-    compiler: Callable[[Path], str],
-    reason: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CXX", compiler(tmp_path))
-    with caplog.at_level(logging.WARNING):
-        assert kernel_library.best() is None
-    assert "kernels cannot be had, torch computes instead" in caplog.text
-    assert reason in caplog.text
-    assert kernel_library.fitting(torch.float32, 16) is None
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_a_compiler_that_is_too_old_for_the_best_level_gives_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    best, *others = kernel_library.levels()
-    if not others:
-        pytest.skip("this processor has the last level alone")
-    following = others[0]
-    compiler = tmp_path / "old"
-    compiler.write_text(f'#!/bin/sh\ncase "$*" in *kernels-{best.name}-*) exit 1;; esac\nexec g++ "$@"\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CXX", str(compiler))
-    with caplog.at_level(logging.WARNING):
-        found = kernel_library.best()
-    assert found is not None
-    assert found.name == following.name
-    assert f"those for {following.name} are used instead: {best.name}" in caplog.text
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_a_library_that_computes_something_else_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    wrong = tmp_path / "kernels.cpp"
-    source = kernel_library.SOURCE.read_text()
-    assert "1.44269504f / " in source
-    wrong.write_text(source.replace("1.44269504f / ", "1.4f / "))
-    monkeypatch.setattr(kernel_library, "SOURCE", wrong)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with caplog.at_level(logging.WARNING):
-        assert kernel_library.best() is None
-    assert "results in torch.float32 are not torch's" in caplog.text

@@ -35,3 +35,15 @@ def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp
     token = Path(variables["RAY_AUTH_TOKEN_PATH"])
     assert token.stat().st_mode & 0o777 == 0o600
     assert len(token.read_text()) == 64
+
+
+def test_the_operator_is_told_once_what_every_replica_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(environment.NOTICES, raising=False)
+    environment.tell("nobody reads this")
+    file = environment.notices_file(tmp_path)
+    monkeypatch.setenv(environment.NOTICES, str(file))
+    for line, once in (("slow", True), ("slow", True), ("slower", True), ("again", False), ("again", False)):
+        environment.tell(line, once=once)
+    assert file.read_text() == "slow\nslower\nagain\nagain\n"

@@ -1,0 +1,101 @@
+"""Compares every entry point of our kernels with torch before it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from models.ops.kernels import SIZE_MULTIPLE, Kernels
+from models.ops.torch import attention_probabilities, rotated, rotations, visibility_bias
+
+LENGTHS = (1, 37, 0, 16, 70)
+"""Tokens of the sequences that are tried: less and more than a vector, a tile, and 32 queries."""
+
+HEADS, SIZE, WINDOW, EPSILON = 3, 2 * SIZE_MULTIPLE, 9, 1e-12
+
+
+def check(kernels: Kernels, dtype: torch.dtype) -> None:
+    """Raise RuntimeError unless attention, layer normalisation and quantization agree with torch's.
+
+    MemoryError passes through.
+    """
+    generator = torch.Generator().manual_seed(0)
+    offsets = F.pad(torch.tensor(LENGTHS).cumsum(0), (1, 0)).int()
+    tokens, width = sum(LENGTHS), HEADS * SIZE
+    projected = torch.randn(tokens + 2, 3 * width, generator=generator).to(dtype)
+    weights = torch.rand(len(LENGTHS), HEADS, generator=generator)
+    _check_attention(kernels, projected, offsets, weights)
+    x, (weight, bias) = projected[:, :width].contiguous(), projected[:2, width : 2 * width].contiguous()
+    normed = F.layer_norm(x, weight.shape, weight, bias, EPSILON)
+    _compare("layer normalisation", kernels.layer_norm(x, weight, bias, EPSILON), normed)
+    x[4, 0], x[9, -1] = torch.nan, torch.inf
+    spoilt = kernels.layer_norm(x, weight, bias, EPSILON).isnan().any(1).nonzero().flatten().tolist()
+    if spoilt != [4, 9]:
+        raise RuntimeError(f"layer normalisation of NaN in {dtype} is not torch's")
+    _check_quantization(kernels, x * 50, weights=torch.rand(2, width, generator=generator))
+
+
+def _check_attention(kernels: Kernels, projected: Tensor, offsets: Tensor, weights: Tensor) -> None:
+    """Try whole sequences and first tokens, each with and without head weights, rotation and window."""
+    rotation = rotations(100.0, max(LENGTHS), SIZE, torch.device("cpu"))
+    first = offsets[:-1].long()
+    exists = (offsets.diff() > 0)[:, None]
+    for head_weights in (None, weights, weights[:1]):
+        for turn, window in ((None, None), (rotation, WINDOW)):
+            how: dict[str, Any] = {"rotation": turn, "window": window}
+            expected = _attention(projected, offsets, head_weights, turn, window)
+            whole = kernels.attention(projected, offsets, HEADS, head_weights, **how)
+            firsts = kernels.attention(projected, offsets, HEADS, head_weights, first_only=True, **how)
+            _compare("attention", whole, expected)
+            _compare("attention of first tokens", firsts, expected[first] * exists)
+    spoilt = projected.clone()
+    spoilt[3, 0] = torch.nan  # a query of the second sequence
+    found = kernels.attention(spoilt, offsets, HEADS).isnan().any(1).nonzero().flatten().tolist()
+    if found != [3]:
+        raise RuntimeError(f"attention with NaN in {projected.dtype} is not torch's")
+
+
+def _attention(
+    projected: Tensor, offsets: Tensor, weights: Tensor | None, rotation: Tensor | None, window: int | None
+) -> Tensor:
+    """Return the attention of each sequence by torch; arguments as those of `Kernels.attention`."""
+    out = torch.zeros(len(projected), HEADS, SIZE)
+    parts = projected.view(-1, 3, HEADS, SIZE)
+    for row, (begin, end) in enumerate(zip(offsets.tolist(), offsets[1:].tolist(), strict=False)):
+        sequence = parts[begin:end]
+        if rotation is not None:
+            sequence = rotated(sequence, rotation[: end - begin])
+        query, key, value = sequence.float().permute(1, 2, 0, 3)  # (h, n, d) each
+        context = attention_probabilities(query, key, visibility_bias(query, window)) @ value
+        if weights is not None:
+            context = context * weights[min(row, len(weights) - 1), :, None, None]
+        out[begin:end] = context.transpose(0, 1)
+    return out.flatten(1)
+
+
+def _check_quantization(kernels: Kernels, x: Tensor, weights: Tensor) -> None:
+    """Try rows with and without scales; x holds NaN in row 4 and an infinity in row 9."""
+    multiplier, shift = weights[0], 100 + weights[1]
+    for (quantized, broken), y in (
+        (kernels.quantize(x, None, None, 128.5), x.float() + 128.5),
+        (kernels.quantize(x, multiplier, shift, 128.5), x.float() * multiplier + shift),
+    ):
+        if broken is None or broken.nonzero().flatten().tolist() != [4, 9]:
+            raise RuntimeError(f"rows with NaN in {x.dtype} are not reported")
+        ours, exact = quantized[~broken].float(), y[~broken].clamp(0, 255)
+        # A number next to an integer may be rounded to its other side.
+        low, high = (exact - 1e-3).clamp(0).floor(), (exact + 1e-3).clamp(0, 255).floor()
+        if ((ours < low) | (ours > high)).any():
+            raise RuntimeError(f"quantized values in {x.dtype} are not torch's")
+    if kernels.quantize(x[10:], None, None, 128.5)[1] is not None:
+        raise RuntimeError(f"rows without NaN in {x.dtype} are reported")
+
+
+def _compare(what: str, ours: Tensor, expected: Tensor) -> None:
+    """Raise RuntimeError unless two results agree to their dtype's rounding."""
+    tolerance = 1e-5 if ours.dtype == torch.float32 else 5e-2
+    if not torch.allclose(ours.float(), expected.float(), rtol=tolerance, atol=tolerance):
+        raise RuntimeError(f"{what}: results in {ours.dtype} are not torch's")

@@ -1,0 +1,291 @@
+"""How the kernels' libraries are compiled, trusted, chosen and tried."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.ops import kernel_build, kernel_levels, kernel_library
+from models.ops.__main__ import main
+from models.ops.kernel_levels import LEVELS, Level, features_here, levels_of_machine
+from tests.referees import need
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64", reason="the kernels were tried on x86-64 alone"
+)
+
+HERE = [level for level in levels_of_machine() if not level.lacking(features_here())]
+AVX2 = next(level for level in LEVELS if level.name == "avx2")
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Another directory for the libraries, empty as yet; `choice` looks again, now and after the test."""
+    directory = tmp_path / "built"
+    monkeypatch.setattr(kernel_build, "BUILT", directory)
+    kernel_library.choice.cache_clear()
+    yield directory
+    kernel_library.choice.cache_clear()
+
+
+@pytest.fixture
+def copies(built: Path) -> Path:
+    """The libraries of this checkout in the other directory."""
+    original = Path(kernel_build.__file__).with_name("built")
+    shutil.copytree(original, built)
+    return built
+
+
+def compiler(tmp_path: Path, script: str) -> str:
+    """A compiler of that shell script; it says its version as g++ does."""
+    path = tmp_path / "compiler"
+    path.write_text(f'#!/bin/sh\ncase "$*" in --version) exec g++ --version;; esac\n{script}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+# ---- levels ---------------------------------------------------------------------------------------------
+
+NAMES = {
+    "bmi": "bmi1",
+    "lzcnt": "abm",
+    "sse3": "pni",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "sse4": "sse4_2",
+    "crc32": "sse4_2",
+    "sahf": "lahf_lm",
+    "avx512bf16": "avx512_bf16",
+    "amx-bf16": "amx_bf16",
+    "amx-tile": "amx_tile",
+}
+"""The compiler's options → the features of CPUINFO, unless they have the same name."""
+
+NEVER_EMITTED = {"mwait", "vzeroupper"}
+"""A privileged instruction; how the compiler uses one of AVX."""
+
+
+def enabled(*flags: str) -> set[str]:
+    command = [need("g++"), *flags, "-Q", "--help=target"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {line.split()[0].removeprefix("-m") for line in lines if line.endswith("[enabled]")}
+
+
+@pytest.mark.parametrize(
+    "level", [level for level in LEVELS if level.machine == "x86_64"], ids=lambda level: level.name
+)
+def test_a_level_names_every_feature_that_its_compiler_may_use(level: Level) -> None:
+    allowed = enabled(*level.flags) - enabled("-march=x86-64") - NEVER_EMITTED
+    assert {NAMES.get(name, name) for name in allowed} == set(level.features)
+
+
+def test_neon_names_every_feature_that_its_compiler_may_use() -> None:
+    level = LEVELS[-1]
+    command = [need("aarch64-linux-gnu-g++"), *level.flags, "-dM", "-E", "-x", "c++", "/dev/null"]
+    macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names = {
+        "CRC32": "crc32",
+        "ATOMICS": "atomics",
+        "QRDMX": "asimdrdm",
+        "FMA": "fp",
+        "NUMERIC_MAXMIN": "asimd",
+    }
+    others = {"IDIV", "CLZ", "UNALIGNED", "LDREX"}  # of every processor of this architecture
+    found = {line.split()[1] for line in macros.splitlines() if "__ARM_FEATURE_" in line}
+    features = {name.removeprefix("__ARM_FEATURE_") for name in found} - others
+    assert {names.get(name, name) for name in features} == set(level.features)
+
+
+@pytest.mark.parametrize("hidden", ["bmi2", "movbe", "abm", "avx512cd"])
+@pytest.mark.usefixtures("copies")
+def test_a_feature_that_a_hypervisor_hides_gives_the_next_level_and_a_reason(
+    hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cpuinfo = kernel_levels.CPUINFO.read_text()
+    if hidden not in cpuinfo:
+        pytest.skip(f"this processor has no {hidden}")
+    masked = tmp_path / "cpuinfo"
+    masked.write_text(cpuinfo.replace(f" {hidden} ", " "))
+    monkeypatch.setattr(kernel_levels, "CPUINFO", masked)
+    able = [level for level in HERE if hidden not in level.features]
+    with caplog.at_level(logging.WARNING):
+        kernels, skipped, _ = kernel_library.choice()
+    assert (kernels and kernels.name) == (able[0].name if able else None)
+    assert skipped[0] == f"{HERE[0].name}: this processor does not show {hidden}"
+    assert skipped[0] in caplog.text
+
+
+@pytest.mark.usefixtures("copies")
+def test_half_of_amx_is_not_taken_for_an_older_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masked = tmp_path / "cpuinfo"
+    shown = kernel_levels.CPUINFO.read_text().replace(" amx_tile", "")
+    masked.write_text(shown.replace(" avx2 ", " avx2 amx_bf16 "))
+    monkeypatch.setattr(kernel_levels, "CPUINFO", masked)
+    assert kernel_library.choice().skipped[0].startswith("amx: this processor does not show amx_tile")
+
+
+# ---- compiling ------------------------------------------------------------------------------------------
+
+
+def test_the_install_compiles_every_level_also_those_of_other_processors() -> None:
+    for level in levels_of_machine():
+        assert kernel_build.library_of(level).stat().st_mode & 0o777 == 0o644
+    assert kernel_build.BUILT.stat().st_mode & 0o022 == 0
+
+
+def test_nothing_is_compiled_when_the_kernels_are_first_needed(
+    built: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert kernel_library.fitting(torch.float32, 16) is None
+    assert not built.exists()
+    assert len(caplog.records) == 1
+    assert f"{HERE[0].name}: not compiled" in caplog.text
+    assert f"(apt-get install g++), run: {sys.executable} -m models.ops" in caplog.text
+
+
+def test_a_library_is_compiled_once_for_a_compiler(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    umask = os.umask(0o002)
+    try:
+        library = kernel_build.build(AVX2)
+    finally:
+        os.umask(umask)
+    assert built.stat().st_mode & 0o777 == 0o755
+    monkeypatch.setenv("CXX", compiler(tmp_path, "exit 1"))
+    assert kernel_build.build(AVX2) == library == kernel_build.library_of(AVX2)
+    assert list(built.iterdir()) == [library]
+
+    other = tmp_path / "newer"
+    other.write_text('#!/bin/sh\ncase "$*" in --version) exec echo 99;; esac\nexec g++ -O0 "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("CXX", str(other))
+    assert kernel_build.build(AVX2) != library
+    assert list(built.iterdir()) == [kernel_build.library_of(AVX2)]
+
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "9.9"))
+    with pytest.raises(FileNotFoundError, match="for another C library"):
+        kernel_build.library_of(AVX2)
+
+
+@pytest.mark.usefixtures("built")
+def test_without_a_compiler_the_install_says_what_to_install_and_torch_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
+    assert main() == 1
+    told = capsys.readouterr().out
+    assert "kernels for avx2: not compiled: no C++ compiler" in told
+    assert "to compile them, with a C++ compiler (apt-get install g++), run: " in told
+    assert "none, torch computes" in told
+
+
+@pytest.mark.usefixtures("built")
+def test_a_failed_compilation_is_remembered_and_the_log_of_a_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    best, *_ = HERE
+    monkeypatch.setenv("CXX", compiler(tmp_path, "echo this source is not for me >&2; exit 1"))
+    with pytest.raises(RuntimeError, match="this source is not for me"):
+        kernel_build.build(best)
+    with caplog.at_level(logging.WARNING):
+        assert kernel_library.best() is None
+    assert f"{best.name}: could not be compiled" in caplog.text
+    assert "this source is not for me" in caplog.text
+
+
+def test_a_level_that_could_not_be_compiled_gives_the_next_one(
+    copies: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    best, *others = HERE
+    if not others:
+        pytest.skip("this processor has the last level alone")
+    for library in copies.glob(f"kernels-{best.name}-*"):
+        library.unlink()
+    with caplog.at_level(logging.WARNING):
+        found = kernel_library.best()
+    assert found is not None
+    assert found.name == others[0].name
+    assert f"those for {others[0].name} are used instead: {best.name}: not compiled" in caplog.text
+
+
+# ---- trust ----------------------------------------------------------------------------------------------
+
+
+def test_a_library_that_others_may_have_written_is_not_loaded(copies: Path) -> None:
+    library = kernel_build.library_of(AVX2)
+    for path, mode in ((library, 0o664), (library, 0o646), (copies, 0o775), (copies.parent, 0o777)):
+        before = path.stat().st_mode
+        path.chmod(mode)
+        with pytest.raises(PermissionError, match=f"may write {path}"):
+            kernel_build.library_of(AVX2)
+        path.chmod(before)
+    assert kernel_build.library_of(AVX2) == library
+
+
+def test_a_link_to_a_library_or_to_its_directory_is_not_followed(
+    copies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = kernel_build.library_of(AVX2)
+    library.rename(copies / "elsewhere")
+    library.symlink_to(copies / "elsewhere")
+    with pytest.raises(PermissionError, match="neither a file nor a directory"):
+        kernel_build.library_of(AVX2)
+    link = copies.with_name("link")
+    link.symlink_to(copies)
+    monkeypatch.setattr(kernel_build, "BUILT", link)
+    with pytest.raises(PermissionError, match="neither a file nor a directory"):
+        kernel_build.library_of(AVX2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_library_of_another_user_is_not_loaded(copies: Path) -> None:
+    library = kernel_build.library_of(AVX2)
+    for path in (library, copies):
+        os.chown(path, 12345, 12345)
+        with pytest.raises(PermissionError, match="belongs to user 12345"):
+            kernel_build.library_of(AVX2)
+        os.chown(path, 0, 0)
+
+
+# ---- trying ---------------------------------------------------------------------------------------------
+
+MISTAKES = {
+    "attention": ("1.44269504f / ", "1.4f / "),
+    "attention of first tokens": ("first_only ? 1 : length", "first_only ? 0 : length"),
+    "attention, weights": ("weights[sequence * weight_stride + head]", "weights[0]"),
+    "attention, rotation": ("room[i + half] * sine[i]", "room[i] * sine[i]"),
+    "attention, window": ("query + window + 1 - low", "query + window + 2 - low"),
+    "layer normalisation": ("total(squares[r]) / width", "total(squares[r]) / (width - 1)"),
+    "quantized values": ("load<Floats>(shift + at);", "load<Floats>(multiplier + at);"),
+    "rows with NaN": ("broken[row] = sum != sum;", "broken[row] = 0;"),
+}
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_library_that_computes_something_else_is_not_used(
+    what: str, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = MISTAKES[what]
+    source = tmp_path / "kernels.cpp"
+    text = kernel_build.SOURCE.read_text()
+    assert text.count(right) == 1
+    source.write_text(text.replace(right, wrong))
+    monkeypatch.setattr(kernel_build, "SOURCE", source)
+    monkeypatch.setattr(kernel_build, "FLAGS", (*kernel_build.FLAGS, "-O1"))
+    kernel_build.build(AVX2)
+    with pytest.raises(RuntimeError, match=what.partition(",")[0]):
+        kernel_library.load(AVX2)
+    assert built.exists()
