@@ -47,7 +47,7 @@ def reference_logits(
                 input_ids=torch.tensor(pair.ids[None].astype(np.int64)),
                 token_type_ids=torch.tensor([segments[: len(pair)]]),
             )
-        rows.append(output.logits[0].numpy())
+        rows.append(output.logits[0].to(torch.promote_types(dtype, torch.float32)).numpy())
     return np.stack(rows)
 
 
