@@ -173,7 +173,7 @@ def to_device(
     sizes = [array.size for array in arrays]
     host = torch.empty(sum(sizes), dtype=dtype, pin_memory=device.type == "cuda")
     np.concatenate([array.ravel() for array in arrays], out=host.numpy(), casting="same_kind")
-    parts = host.to(device, non_blocking=True).split(sizes)
+    parts = torch.split(host.to(device, non_blocking=True), sizes)
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
