@@ -20,9 +20,16 @@ from models.ops import cuda
 from models.ops.cuda import CudaOps, VarlenOps, fits_varlen
 from models.ops.torch import TorchOps, attention_probabilities, visibility_bias
 from tests.checkpoints import random_model
-from tests.models import test_modernbert as modern
 from tests.models.ops.fake_gpu import FakeGpu
-from tests.models.reference import CPU, logits_of, network_of, random_pair, random_weights, reference_logits
+from tests.models.reference import (
+    CPU,
+    family_network_of,
+    logits_of,
+    network_of,
+    random_pair,
+    random_weights,
+    reference_logits,
+)
 from tests.modernberts import random_modernbert
 
 META = torch.device("meta")
@@ -192,7 +199,7 @@ def test_rotated_and_local_attention_is_that_of_the_cpu(
 ) -> None:
     monkeypatch.setattr(cuda, "varlen_attn", varlen)
     model = random_modernbert(11, classifier_pooling=pooling)
-    exact, ours = modern.network_of(model), modern.network_of(model, ops=ops(CPU, torch.float32))
+    exact, ours = family_network_of(model), family_network_of(model, ops=ops(CPU, torch.float32))
     pairs = pairs_of(vocabulary=300)
     np.testing.assert_allclose(logits_of(ours, pairs), logits_of(exact, pairs), atol=2e-5)
 
