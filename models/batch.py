@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -19,15 +19,11 @@ round differently (on CPUs up to 11 rows with MKL, 1 row with oneDNN); a determi
 FILL_STEP = 1 / 32
 """Large packs are filled up in steps of about this share of their tokens, because a product of a new shape is
 expensive: oneDNN compiles code for it (0.4 to 0.8 ms, and one pass of the shipped model needs a dozen) and
-keeps it (half a MiB); a CUDA graph also belongs to one shape."""
+keeps it (half a MiB)."""
 
 GROUP_STEP = 16
 """Sequences whose lengths round up to the same multiple of this many tokens share one attention call, where
 attention is computed on padded groups."""
-
-LONGEST_STEP = 64
-"""The longest length is rounded up to a multiple of this for the variable-length kernel, whose launch
-parameters depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +33,13 @@ class LengthGroup:
     sequences: which sequences of the pack.
     tokens: (count, longest) int64; after a sequence's end its last token is repeated.
     exists: (count, longest) bool, False after a sequence's end; None if all lengths are equal.
+    places: (tokens of the group,) int64, where `exists` is True in the flattened group; None like `exists`.
     """
 
     sequences: slice
     tokens: Tensor
     exists: Tensor | None
+    places: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class PackedBatch:
     ids, positions, segments: (T or more,) int64. row_of_token: the sequence of each token, same shape.
     first_token: (B or more,) int64, the position of each sequence's [CLS].
     offsets: (len(first_token) + 1,) int32, where sequences begin and end; those after B are empty.
-    longest: an upper bound of the sequences' lengths. lengths: (B,) numpy int64.
+    longest: the length of the longest sequence. lengths: (B,) numpy int64.
     order: (B,) numpy int64, the caller's index of each packed sequence.
     exact: padded groups hold sequences of one length only, as a deterministic network needs it.
     """
@@ -75,24 +73,6 @@ class PackedBatch:
     def rows(self) -> int:
         """Return the number of sequences, B."""
         return len(self.lengths)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors that a forward pass with a variable-length kernel reads."""
-        return self.ids, self.positions, self.segments, self.row_of_token, self.first_token, self.offsets
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> PackedBatch:
-        """Return the pack with these tensors, of the same shapes, in place of `tensors`."""
-        ids, positions, segments, row_of_token, first_token, offsets = tensors
-        return replace(
-            self,
-            ids=ids,
-            positions=positions,
-            segments=segments,
-            row_of_token=row_of_token,
-            first_token=first_token,
-            offsets=offsets,
-        )
 
     @property
     def groups(self) -> list[LengthGroup]:
@@ -124,7 +104,7 @@ def pack(
     tokens, rows = len(positions), len(lengths)
     if fill:
         tokens, rows = filled_size(tokens), filled_size(rows)
-    ids, position, segment, row, first_token, ends = _to_device(
+    ids, position, segment, row, first_token, ends = to_device(
         [
             _filled(np.concatenate([pair.ids for pair in ordered]), tokens),
             _filled(positions, tokens),
@@ -135,7 +115,6 @@ def pack(
         ],
         device,
     )
-    longest = int(lengths[-1])
     return PackedBatch(
         ids=ids,
         positions=position,
@@ -143,7 +122,7 @@ def pack(
         row_of_token=row,
         first_token=first_token,
         offsets=ends.int(),
-        longest=_round_up(longest, LONGEST_STEP) if fill else longest,
+        longest=int(lengths[-1]),
         lengths=lengths,
         order=order,
         exact=deterministic,
@@ -172,11 +151,12 @@ def group_by_length(lengths: np.ndarray, step: int, device: torch.device) -> Ite
         place = np.arange(chosen.max())
         tokens = starts[first:end, None] + np.minimum(place, chosen[:, None] - 1)
         exists = place < chosen[:, None]
-        yield LengthGroup(
-            slice(first, end),
-            torch.from_numpy(tokens).to(device),
-            None if exists.all() else torch.from_numpy(exists).to(device),
-        )
+        if exists.all():
+            (index,) = to_device([tokens], device)
+            yield LengthGroup(slice(first, end), index, None, None)
+        else:
+            index, real, places = to_device([tokens, exists, np.flatnonzero(exists)], device)
+            yield LengthGroup(slice(first, end), index, real.bool(), places)
 
 
 def _filled(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
@@ -186,12 +166,15 @@ def _filled(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
     return out
 
 
-def _to_device(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, ...]:
-    """Move int64 arrays to the device in one asynchronous transfer."""
-    sizes = [len(array) for array in arrays]
-    host = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
-    np.concatenate(arrays, out=host.numpy())
-    return torch.split(host.to(device, non_blocking=True), sizes)
+def to_device(
+    arrays: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype = torch.int64
+) -> list[Tensor]:
+    """Move arrays to the device in one transfer that nobody waits for. Returns contiguous tensors."""
+    sizes = [array.size for array in arrays]
+    host = torch.empty(sum(sizes), dtype=dtype, pin_memory=device.type == "cuda")
+    np.concatenate([array.ravel() for array in arrays], out=host.numpy(), casting="same_kind")
+    parts = torch.split(host.to(device, non_blocking=True), sizes)
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
 def _round_up(count: int, step: int) -> int:

@@ -110,8 +110,8 @@ class Classifier:
         """Load a Hugging Face sequence classifier of a family in `models.checkpoint.families`.
 
         path: a directory or a hub id, which may end in @revision; None: the model shipped with the project.
-        device: auto, cpu, cuda, cuda:N. dtype: auto (bfloat16 where native), float32, bfloat16.
-        deterministic: float32 scores that are the same bits alone and in any batch.
+        device: auto, cpu, cuda, cuda:N. dtype: auto, float32, bfloat16, float16 (`resolve_dtype`).
+        deterministic: float32 scores that are the same bits alone and in any batch; on a CPU only.
         label_order: label names from least to most relevant; default: the checkpoint's own order.
         tokenizer_cache: how many texts' tokens are cached.
         Raises UnsupportedCheckpoint if the checkpoint cannot be loaded whole, ModelError for a wrong option.

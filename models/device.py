@@ -12,8 +12,18 @@ if TYPE_CHECKING:  # torch is imported only when a device is asked for; names ar
     import torch
 
 DEVICES = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
-DTYPES = {"float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16"}
+DTYPES = {
+    "float32": "float32",
+    "fp32": "float32",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+    "float16": "float16",
+    "fp16": "float16",
+}
 """The names that a user may give, and torch's."""
+
+FULL_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")
+"""What torch says, in errors of several types, when a GPU's or the machine's memory is full."""
 
 
 def check_device_name(name: str) -> None:
@@ -31,32 +41,49 @@ def check_dtype_name(name: str) -> None:
 def resolve_device(name: str) -> torch.device:
     """Return the device `cpu`, `cuda`, `cuda:N` or `auto` (CUDA if there is one, else the CPU).
 
-    Raises ModelError for another name or if the device is missing.
+    A CUDA device has its number. Raises ModelError for another name or if the device is missing.
     """
     check_device_name(name)
     import torch
 
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if name == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        if name == "auto":
+            return torch.device("cpu")
         raise ModelError(f"device {name!r} is not here: torch sees no CUDA device")
+    number = name.partition(":")[2]
+    device = torch.device("cuda", int(number) if number else torch.cuda.current_device())
+    count = torch.cuda.device_count()
+    if device.index >= count:
+        raise ModelError(f"device {name!r} is not here: torch sees cuda:0 to cuda:{count - 1}")
     return device
 
 
 def resolve_dtype(name: str, device: torch.device, *, deterministic: bool) -> torch.dtype:
     """Return the dtype. `auto` is bfloat16 if the device computes in it natively, else float32.
 
-    deterministic: only float32 is allowed, and `auto` means float32. Raises ModelError.
+    On a GPU with fast float16 and no bfloat16, such as a T4, `auto` is float16.
+    deterministic: only float32 on a CPU is allowed, and `auto` means float32. Raises ModelError.
     """
     check_dtype_name(name)
     import torch
 
+    if deterministic and device.type == "cuda":
+        raise ModelError(
+            "deterministic scores need device cpu: on a GPU, a score depends on the rest of its batch"
+        )
     if name == "auto":
-        return torch.bfloat16 if not deterministic and has_native_bfloat16(device) else torch.float32
+        if deterministic:
+            return torch.float32
+        if has_native_bfloat16(device):
+            return torch.bfloat16
+        return torch.float16 if has_fast_float16(device) else torch.float32
     dtype: torch.dtype = getattr(torch, DTYPES[name])
     if deterministic and dtype != torch.float32:
         raise ModelError(f"deterministic scores need dtype float32, not {name}")
+    if dtype == torch.float16 and device.type == "cpu":
+        raise ModelError("dtype float16 needs a GPU; give auto, float32 or bfloat16 on a CPU")
     return dtype
 
 
@@ -67,6 +94,31 @@ def has_native_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def has_fast_float16(device: torch.device) -> bool:
+    """Return whether this is a GPU with tensor cores for float16 (compute capability 7 or newer)."""
+    import torch
+
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 7
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory is full, so that a smaller batch may fit."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in FULL_MEMORY)
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """Return whether an error says that the device computes nothing any more in this process."""
+    import torch
+
+    if is_out_of_memory(error) or not isinstance(error, RuntimeError):
+        return False
+    return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
 
 
 def autocast(device: torch.device) -> torch.autocast:

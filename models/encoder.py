@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.batch import PackedBatch
+from models.batch import PackedBatch, to_device
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.tensors import expected_shapes
 from models.layer import Layer
@@ -66,7 +66,7 @@ class Encoder(Weights):
         self.parameters = sum(tensors[name].numel() for name in names)
         self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
         attention_of_layers = [layer.attention for layer in self.layers]
-        self.live_heads = LiveHeads(config, attention_of_layers, device, cuts=not deterministic)
+        self.live_heads = LiveHeads(config, attention_of_layers, self.ops, cuts=not deterministic)
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
     @abstractmethod
@@ -114,15 +114,10 @@ class Encoder(Weights):
             head_weights = head_weights[batch.order]
         with torch.inference_mode():
             live = self.live_heads.of(head_weights, sliced=sliced)
-
-            def compute(batch: PackedBatch, weights: Sequence[Tensor | None]) -> Tensor:
-                held = [replace(one, weights=weight) for one, weight in zip(live, weights, strict=True)]
-                return self.logits(batch, held)
-
-            weights = [one.weights for one in live]
-            logits = self.ops.run(compute, batch, weights, tuple(one.cut for one in live))[: batch.rows]
+            logits = self.logits(batch, live)[: batch.rows]
             restored = torch.empty_like(logits)
-            restored[torch.from_numpy(batch.order).to(self.device)] = logits
+            (order,) = to_device([batch.order], self.device)
+            restored[order] = logits
             self.ops.synchronize()  # only then may another stream reuse the memory of `live`
             return restored
 
@@ -211,27 +206,30 @@ class Encoder(Weights):
             live = self.live_heads.of(head_weights)
             stop = max(layer for layer, _ in heads) + 1
             inputs = [x, *self.layer_outputs(x, batch, live, stop=stop - 1, keep=True)]
-            for number in sorted({layer for layer, _ in heads}):
-                probabilities = self._probabilities(self.layers[number], inputs[number][:length])
-                kept = self.config.kept_heads[number]
-                for i, (layer, head) in enumerate(heads):
-                    if layer == number and head in kept:
-                        weight = 1.0 if head_weights is None else head_weights[number, head]
-                        maps[i] = probabilities[kept.index(head)] * weight
+            probabilities = {
+                number: self._probabilities(self.layers[number], inputs[number][:length])
+                for number in {layer for layer, _ in heads}
+            }
+            self.ops.synchronize()  # as in `forward`
+            for i, (layer, head) in enumerate(heads):
+                kept = self.config.kept_heads[layer]
+                if head in kept:
+                    weight = 1.0 if head_weights is None else head_weights[layer, head]
+                    maps[i] = probabilities[layer][kept.index(head)].numpy(force=True) * weight
         return maps
 
     @staticmethod
-    def _probabilities(layer: Layer, x: Tensor) -> np.ndarray:
+    def _probabilities(layer: Layer, x: Tensor) -> Tensor:
         """Return the attention probabilities of a layer's heads for one sequence, (n, D) → (h, n, n)."""
         attention, length = layer.attention, len(x)
         if attention is None:
-            return np.zeros((0, length, length), np.float32)
+            return x.new_zeros(0, length, length)
         projected = attention.query_key_value(layer.attention_input(x)).float()
         parts = projected.view(length, 3, attention.heads, -1)
         if layer.rotation is not None:
             parts = rotated(parts, layer.rotation[:length])
         query, key, _ = parts.permute(1, 2, 0, 3)  # (h, n, d) each
-        return attention_probabilities(query, key, visibility_bias(query, layer.window)).numpy(force=True)
+        return attention_probabilities(query, key, visibility_bias(query, layer.window))
 
     def in_plain_torch(self) -> Self:
         """Return the same network in float32 on `TorchOps`: slower, and differentiable."""

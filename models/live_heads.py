@@ -10,15 +10,16 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from models.batch import to_device
 from models.checkpoint.config import ModelConfig
-from models.ops.torch import Linear
+from models.ops.torch import Linear, TorchOps
 
 SLICED_WIDTHS = 4
 """How many distinct head counts a layer may be sliced to on a CPU for masks that come and go (the full count
@@ -58,12 +59,10 @@ class Live:
 
     attention: the layer's own heads, or a set cut down to the live ones; None if no head is live.
     weights: (B, h) or (1, h) float32 for those heads, on the device; None if all are 1.
-    cut: positions in the layer of the heads that were cut out; None for the layer's own.
     """
 
     attention: AttentionHeads | None
     weights: Tensor | None = None
-    cut: tuple[int, ...] | None = None
 
 
 class LiveHeads:
@@ -77,16 +76,16 @@ class LiveHeads:
         self,
         config: ModelConfig,
         layers: Sequence[AttentionHeads | None],
-        device: torch.device,
+        ops: TorchOps,
         *,
         cuts: bool,
     ) -> None:
         self._layers = layers
         self._kept_heads = config.kept_heads
-        self._device = device
+        self._device = ops.device
         self._cuts = cuts
-        self._step = max(1, config.num_heads // SLICED_WIDTHS) if device.type == "cpu" else 1
-        self.cache = SlicedCache(max_bytes=0)
+        self._step = max(1, config.num_heads // SLICED_WIDTHS) if ops.device.type == "cpu" else 1
+        self.cache = SlicedCache(max_bytes=0, finish=ops.synchronize)
         self.make_room(sliced=1)
 
     def make_room(self, *, sliced: int) -> None:
@@ -105,25 +104,31 @@ class LiveHeads:
             return [Live(layer) for layer in self._layers]
         plans = plan(weights, self._kept_heads, step=1 if sliced else self._step)
         rows = weights if weights.ndim == 3 else weights[None]
-        moved = torch.tensor(rows, dtype=torch.float32, device=self._device)
-        return [
-            self._of_layer(number, heads, moved[:, number], sliced=sliced)
-            for number, heads in enumerate(plans)
-        ]
+        attentions: list[AttentionHeads | None] = []
+        scales: dict[int, np.ndarray] = {}
+        for number, heads in enumerate(plans):
+            attention, places = self._attention(number, heads, sliced=sliced)
+            attentions.append(attention)
+            if not heads.scaled.isdisjoint(places):
+                kept = self._kept_heads[number]
+                scales[number] = rows[:, number, [kept[place] for place in places]]
+        if not scales:
+            return [Live(attention) for attention in attentions]
+        moved = to_device(list(scales.values()), self._device, torch.float32)
+        on_device = dict(zip(scales, moved, strict=True))
+        return [Live(attention, on_device.get(number)) for number, attention in enumerate(attentions)]
 
-    def _of_layer(self, number: int, heads: LayerPlan, weights: Tensor, *, sliced: bool) -> Live:
-        whole, kept = self._layers[number], self._kept_heads[number]
+    def _attention(
+        self, number: int, heads: LayerPlan, *, sliced: bool
+    ) -> tuple[AttentionHeads | None, Sequence[int]]:
+        """Return what layer `number` computes, and the positions in the layer of its heads."""
+        whole = self._layers[number]
         if whole is None or not heads.live:
-            return Live(None, None, ())
+            return None, ()
         cut = None
         if self._cuts and len(heads.live) < whole.heads:
             cut = self.cache.get(number, whole, heads.live, at_once=sliced)
-        attention, places = (whole, range(len(kept))) if cut is None else (cut, heads.live)
-        position = None if cut is None else heads.live
-        if heads.scaled.isdisjoint(places):
-            return Live(attention, None, position)
-        columns = [kept[place] for place in places]
-        return Live(attention, weights if len(columns) == weights.shape[1] else weights[:, columns], position)
+        return (whole, range(whole.heads)) if cut is None else (cut, heads.live)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +173,12 @@ class SlicedCache:
     cache. So a mask that comes once copies nothing, and masks that take turns, more of them than the cache
     holds, do not evict each other. The least recently used set is evicted first.
     max_bytes: how much the cached weights may take up together; may change at any time.
+    finish: waits for the device, so that other threads' streams may use what this thread's stream has cut.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, finish: Callable[[], None] = lambda: None) -> None:
         self.max_bytes = max_bytes
+        self._finish = finish
         self.nbytes = 0
         self._cut: OrderedDict[tuple[int, tuple[int, ...]], AttentionHeads] = OrderedDict()
         self._seen: OrderedDict[tuple[int, tuple[int, ...]], int] = OrderedDict()
@@ -208,8 +215,7 @@ class SlicedCache:
 
     def _add(self, key: tuple[int, tuple[int, ...]], whole: AttentionHeads) -> AttentionHeads:
         cut = whole.cut(key[1])
-        if cut.output.bias.is_cuda:
-            torch.cuda.current_stream().synchronize()  # from here on, other threads' streams may use it
+        self._finish()
         self._cut[key] = cut
         self.nbytes += cut.nbytes
         while self.nbytes > self.max_bytes:

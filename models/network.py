@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -15,6 +17,8 @@ from models.modernbert import ModernBert
 from models.ops.torch import TorchOps
 
 __all__ = ["Network", "build"]
+
+log = logging.getLogger(__name__)
 
 NETWORKS: dict[str, type[Network]] = {"bert": Bert, "modernbert": ModernBert}
 """By `Family.network`."""
@@ -31,7 +35,12 @@ def build(
 ) -> Network:
     """Return the network of a checkpoint's family.
 
+    Only a CPU computes in int8. On a GPU, int8 weights become the floats that they stand for.
     tensors: what `models.checkpoint.tensors.read_tensors` returns. ops: default: the fastest of the device.
     """
     network = NETWORKS[FAMILIES[config.family].network]
+    if config.int8 and device.type != "cpu":
+        log.warning("an int8 checkpoint is computed in %s: only a CPU computes in int8", str(dtype)[6:])
+        whole = network(config, tensors, device=torch.device("cpu"), dtype=torch.float32)
+        config, tensors = replace(config, int8=False), whole.tensors()
     return network(config, tensors, device=device, dtype=dtype, deterministic=deterministic, ops=ops)

@@ -21,6 +21,7 @@ import torch
 
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
+from models.device import is_device_failure, is_out_of_memory
 from models.head_mask import HeadMask
 from service.batching.scheduler import Batch
 from service.errors import DeviceFailed, InferenceFailed, OutOfMemory
@@ -152,16 +153,17 @@ class Engine:
                     if isinstance(row, AttentionRow)
                 ]
             return score_rows(classifier, rows, sliced=lane.sliced)
-        except (torch.OutOfMemoryError, MemoryError):
-            raise OutOfMemory from None
-        except RuntimeError as error:
-            if "can't allocate memory" in str(error):  # what torch's CPU allocator says
-                raise OutOfMemory from None
-            if isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error):
+        except (RuntimeError, MemoryError) as error:
+            if is_device_failure(error):
                 self.failure = DeviceFailed("cuda")
                 self._on_failure("cuda")
                 raise self.failure from error
-            raise
+            if not is_out_of_memory(error):
+                raise
+        # Here the error is gone, and with it its traceback, whose frames hold the batch's tensors.
+        if classifier.network.device.type == "cuda":
+            torch.cuda.empty_cache()  # cuBLAS allocates beside torch's cache
+        raise OutOfMemory
 
 
 def _pool(size: int, torch_threads: int, device: torch.device) -> ThreadPoolExecutor:
@@ -171,6 +173,7 @@ def _pool(size: int, torch_threads: int, device: torch.device) -> ThreadPoolExec
     def prepare() -> None:
         torch.set_num_threads(torch_threads)
         if device.type == "cuda":
+            torch.cuda.set_device(device)
             torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
     pool = ThreadPoolExecutor(size, thread_name_prefix="forward", initializer=prepare)

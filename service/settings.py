@@ -56,12 +56,15 @@ class Settings(BaseSettings):
         description="`cpu`, `cuda`, or `auto`: CUDA if there is any, else the CPU. A replica's one GPU is "
         "`cuda`; `cuda:N` is for replicas with several (`num_gpus`).",
     )
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Number format of the weights. `auto`: bfloat16 if the device has it, else float32.",
+        description="Number format of the weights. `auto`: bfloat16 if the device has it, else float32, or "
+        "float16 on a GPU such as a T4. float16 needs a GPU; a score beyond its range is an error.",
     )
     deterministic: bool = Field(
-        False, description="Give a pair the same float32 score, bit by bit, alone and in any batch; slower."
+        False,
+        description="Give a pair the same float32 score, bit by bit, alone and in any batch; slower, and on "
+        "a CPU only.",
     )
     tokenizer_cache_size: int = Field(
         65_536, ge=0, description="Number of texts whose tokens a replica keeps."
@@ -135,8 +138,12 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_number_format(self) -> Self:
-        if self.deterministic and self.dtype == "bfloat16":
-            raise ValueError("dtype: deterministic scores need float32 (or auto), not bfloat16")
+        if self.deterministic and self.dtype not in ("auto", "float32"):
+            raise ValueError(f"dtype: deterministic scores need float32 (or auto), not {self.dtype}")
+        if self.deterministic and self.device.startswith("cuda"):
+            raise ValueError(f"device: deterministic scores need cpu, not {self.device}")
+        if self.dtype == "float16" and self.device == "cpu":
+            raise ValueError("dtype: float16 needs a GPU; give auto, float32 or bfloat16")
         return self
 
     def batch_tokens(self, device_type: str) -> int:

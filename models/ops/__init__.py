@@ -22,10 +22,10 @@ def choose(
     ops: TorchOps
     if device.type == "cpu":
         ops = CpuOps(dtype, head_size=config.head_size)
-    elif device.type == "cuda" and dtype in (torch.float16, torch.bfloat16) and not deterministic:
-        from models.ops.cuda import CudaOps  # its kernel takes as long to import as torch itself
+    elif device.type == "cuda" and not deterministic:
+        from models.ops import cuda  # its kernel takes as long to import as torch itself
 
-        ops = CudaOps(device, dtype)
+        ops = cuda.choose(config.head_size, device, dtype)
     else:
         ops = TorchOps(device, dtype)
     return Int8Ops(ops, hidden_size=config.hidden_size) if config.int8 else ops

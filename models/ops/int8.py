@@ -203,7 +203,7 @@ class Int8Ops(TorchOps):
         self.linear = base.linear  # type: ignore[method-assign]
         self.norm = base.norm  # type: ignore[method-assign]
         self.attention = base.attention  # type: ignore[method-assign]
-        self.run = base.run  # type: ignore[method-assign]
+        self.synchronize = base.synchronize  # type: ignore[method-assign]
 
     @property
     def kernels(self) -> str | None:

@@ -1,13 +1,12 @@
 """The network's operators in plain torch: on any device, differentiable, and the reference for the others.
 
 An `ops` object is chosen once, when a checkpoint is loaded (`models.ops.choose`). The network calls it for
-what has a faster form on some hardware: affine maps, layer normalisation, attention over a pack, and running
-a whole pass.
+what has a faster form on some hardware: affine maps, layer normalisation and attention over a pack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +16,6 @@ from models.batch import PackedBatch
 
 Tensors = Mapping[str, Tensor]
 """A checkpoint's tensors by name."""
-
-HeadWeights = Sequence[Tensor | None]
-"""One entry per layer: (B, h) or (1, h) float32, or None if every head's weight is 1."""
-
-Pass = Callable[[PackedBatch, HeadWeights], Tensor]
-"""A forward pass, as a function of the tensors that may differ between two packs of the same shape."""
 
 
 class Linear:
@@ -160,10 +153,9 @@ class TorchOps:
         contexts = []
         for group in batch.groups:
             query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
-            exists = group.exists
-            bias = visibility_bias(query, window, exists)
-            context = (attention_probabilities(query, key, bias) @ value).transpose(1, 2)
-            contexts.append(context.flatten(0, 1) if exists is None else context[exists])  # (tokens, h, d)
+            bias = visibility_bias(query, window, group.exists)
+            context = self._attend(query, key, value, bias).transpose(1, 2).flatten(0, 1)
+            contexts.append(context if group.places is None else context[group.places])  # (tokens, h, d)
         context = torch.cat(contexts)
         if head_weights is not None:
             weights = head_weights
@@ -173,17 +165,14 @@ class TorchOps:
         context = F.pad(context.flatten(1), (0, 0, 0, projected.shape[0] - context.shape[0]))
         return context[batch.first_token] if first_only else context
 
-    def run(self, compute: Pass, batch: PackedBatch, weights: HeadWeights, key: Hashable) -> Tensor:  # noqa: ARG002
-        """Return `compute(batch, weights)`, or the same from a CUDA graph of this shape and key.
-
-        key: equal for two calls only if their computations differ in nothing but the tensors' values.
-        """
-        return compute(batch, weights)
-
     def synchronize(self) -> None:
         """Wait for the device, so that another thread's stream may use (or free) what was computed."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the context of padded sequences, (B, h, n, d), like queries, keys and values."""
+        return attention_probabilities(query, key, bias) @ value
 
     def _named(self, tensors: Tensors, name: str, activation: str = "none") -> Linear:
         return self.linear(self.get(tensors, f"{name}.weight"), self.get(tensors, f"{name}.bias"), activation)

@@ -11,5 +11,5 @@ Data = Annotated[Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or par
 NewDirectory = Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")]
 Model = Annotated[str | None, typer.Option(help="Checkpoint directory or hub id (NAME@REVISION).")]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")]
-Dtype = Annotated[str, typer.Option(help="Number format: auto, float32 or bfloat16.")]
+Dtype = Annotated[str, typer.Option(help="Number format: auto, float32, bfloat16 or float16.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]

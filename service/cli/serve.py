@@ -48,7 +48,8 @@ def command(
     replicas: Annotated[int | None, typer.Option(min=1, max=64, help="Number of replicas.")] = None,
     device: Annotated[str | None, typer.Option(callback=_device, help="Device: auto, cpu or cuda.")] = None,
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16"] | None, typer.Option(help="Number format of the weights.")
+        Literal["auto", "float32", "bfloat16", "float16"] | None,
+        typer.Option(help="Number format of the weights."),
     ] = None,
 ) -> None:
     """Start the service. Ctrl-C or SIGTERM stops it after every accepted request is answered.

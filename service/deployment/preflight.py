@@ -79,6 +79,8 @@ def _is_loopback(host: str) -> bool:
 
 def _check_device(config: ConfigFile) -> None:
     device = config.settings.device
+    if device == "auto" and config.settings.deterministic:
+        _resolve("auto", deterministic=True)
     if not device.startswith("cuda"):
         return
     gpus = (config.deployment.get("ray_actor_options") or {}).get("num_gpus", 1)
@@ -87,10 +89,14 @@ def _check_device(config: ConfigFile) -> None:
             f"device: a replica has {gpus:g} GPU, which it sees as cuda, so there is no {device}; "
             "choose the machine's GPU with CUDA_VISIBLE_DEVICES"
         )
-    from models.device import resolve_device  # imports torch, which takes seconds
+    _resolve("cuda")
+
+
+def _resolve(device: str, *, deterministic: bool = False) -> None:
+    from models.device import resolve_device, resolve_dtype  # imports torch, which takes seconds
 
     try:
-        resolve_device("cuda")
+        resolve_dtype("auto", resolve_device(device), deterministic=deterministic)
     except ModelError as error:
         raise ConfigFileError(f"device: {error}") from None
 

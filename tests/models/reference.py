@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import BertForSequenceClassification
+from transformers import BertForSequenceClassification, PreTrainedModel
 
 from models.batch import pack
 from models.bert import Bert
 from models.checkpoint.config import parse_config
+from models.checkpoint.families import FAMILIES
 from models.checkpoint.tokenizer import EncodedPair
+from models.network import Network, build
 
 CPU = torch.device("cpu")
 
@@ -47,7 +50,7 @@ def reference_logits(
                 input_ids=torch.tensor(pair.ids[None].astype(np.int64)),
                 token_type_ids=torch.tensor([segments[: len(pair)]]),
             )
-        rows.append(output.logits[0].numpy())
+        rows.append(output.logits[0].to(torch.promote_types(dtype, torch.float32)).numpy())
     return np.stack(rows)
 
 
@@ -64,7 +67,14 @@ def network_of(
     )
 
 
-def logits_of(network: Bert, pairs: list[EncodedPair], weights: np.ndarray | None = None) -> np.ndarray:
+def family_network_of(model: PreTrainedModel, **options: Any) -> Network:
+    """Return our network with the weights of a transformers model of any family. options: of `build`."""
+    config = parse_config(model.config.to_dict())
+    tensors = FAMILIES[config.family].ours(model.state_dict(), config)
+    return build(config, tensors, **({"device": CPU, "dtype": torch.float32} | options))
+
+
+def logits_of(network: Network, pairs: list[EncodedPair], weights: np.ndarray | None = None) -> np.ndarray:
     """Return our logits (n, labels) of pairs packed into one batch."""
     batch = pack(pairs, device=CPU, deterministic=network.deterministic)
     return network.forward(batch, weights).numpy()

@@ -268,31 +268,6 @@ def test_attention_of_a_switched_off_head_is_zero() -> None:
     np.testing.assert_allclose(maps[2].sum(-1), 1, atol=1e-5)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_cuda_scores_as_the_cpu_does(dtype: torch.dtype) -> None:
-    from models.bert import Bert
-    from models.checkpoint.config import parse_config
-    from models.ops.cuda import CudaOps
-
-    model = random_model(10, hidden_size=64, initializer_range=0.1)
-    rng = np.random.default_rng(10)
-    pairs = [random_pair(rng, int(length), 180) for length in rng.integers(2, 64, 40)]
-    weights = random_weights(rng, len(pairs), 3, 4)
-    cuda = torch.device("cuda")
-    network = Bert(parse_config(model.config.to_dict()), model.state_dict(), device=cuda, dtype=dtype)
-
-    exact = logits_of(network_of(model), pairs, weights)
-    for _ in range(4):  # computed, cut to the live heads, captured, replayed
-        ours = network.forward(pack(pairs, device=cuda), weights).cpu().numpy()
-        assert np.abs(ours - exact).max() <= (1e-3 if dtype == torch.float32 else 0.1) * np.abs(exact).max()
-    if dtype == torch.bfloat16:
-        assert isinstance(network.ops, CudaOps)
-        assert len(network.ops.graphs) > 0
-        assert not network.ops.graphs.off
-
-
 @pytest.mark.parametrize("size", [8, 16])  # without and with our kernels
 def test_fractional_head_weights_are_as_exact_in_bfloat16_as_in_float32(tmp_path: Path, size: int) -> None:
     checkpoint = write_checkpoint(tmp_path, hidden_size=4 * size)

@@ -137,15 +137,24 @@ async def test_a_failed_device_is_503_counted_and_no_longer_ready(
     assert service.metric('headroom_device_failures_total{kind="cuda"}') == 1
 
 
+@pytest.mark.parametrize(
+    "full",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+    ids=["torch", "CUDA", "cuBLAS"],
+)
 async def test_a_batch_that_does_not_fit_the_memory_is_halved_until_it_does(
-    service: Service, clf: Classifier, monkeypatch: pytest.MonkeyPatch
+    service: Service, clf: Classifier, monkeypatch: pytest.MonkeyPatch, full: Exception
 ) -> None:
     classifier = service.replica.engine.classifiers[""]
     forward = classifier.forward
 
     def small(encoded: Any, weights: Any, **how: Any) -> np.ndarray:
         if len(encoded) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise full
         return forward(encoded, weights, **how)
 
     monkeypatch.setattr(classifier, "forward", small)

@@ -1,53 +1,51 @@
-"""Forward passes replayed as CUDA graphs score as computed ones do.
-
-A capture that repeats the computation on the graph's own buffers stands in for the GPU, and a plain attention
-over `offsets` for its kernel: what is tested is that a replay depends on its inputs alone.
-"""
+"""The operators of a GPU, on the CPU: `FakeGpu` stands in for streams and memory, torch's "meta" device for a
+device whose values the host must not read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from models.batch import pack
 from models.bert import Bert
+from models.checkpoint.tokenizer import EncodedPair
 from models.ops import cuda
-from models.ops.cuda import CudaOps, GraphCache
-from models.ops.torch import attention_probabilities, visibility_bias
+from models.ops.cuda import CudaOps, VarlenOps, fits_varlen
+from models.ops.torch import TorchOps, attention_probabilities, visibility_bias
 from tests.checkpoints import random_model
-from tests.models import test_modernbert as modern
-from tests.models.reference import logits_of, network_of, random_pair, random_weights
+from tests.models.ops.fake_gpu import FakeGpu
+from tests.models.reference import (
+    CPU,
+    family_network_of,
+    logits_of,
+    network_of,
+    random_pair,
+    random_weights,
+    reference_logits,
+)
 from tests.modernberts import random_modernbert
 
+META = torch.device("meta")
+LEFT, RIGHT = (np.tile(np.array(mask, np.float32), (3, 1)) for mask in ([1, 1, 0, 0], [0, 0, 1, 0.5]))
+"""Masks of the random model's 3 × 4 heads."""
 
-class Repeating:
-    """A graph that computes again instead of replaying, so results must be copied before the next replay."""
 
-    def __init__(self) -> None:
-        self.captured = self.replayed = 0
-        self.inside = False
+class FakeGpuOps(CudaOps):
+    """A GPU's operators, on streams of a FakeGpu."""
 
-    def capture(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        output = torch.full_like(compute(), torch.nan)
-        self.captured += 1
+    def __init__(self, gpu: FakeGpu) -> None:
+        super().__init__(CPU, torch.float32)
+        self._gpu = gpu
 
-        def repeat() -> None:
-            assert self.inside
-            self.replayed += 1
-            output.copy_(compute())
-
-        return repeat, output
-
-    def begin(self) -> None:
-        assert not self.inside
-        self.inside = True
-
-    def end(self) -> None:
-        assert self.inside
-        self.inside = False
+    def synchronize(self) -> None:
+        self._gpu.wait()
 
 
 def varlen(
@@ -69,117 +67,215 @@ def varlen(
     return out
 
 
-@pytest.fixture
-def capture(monkeypatch: pytest.MonkeyPatch) -> Repeating:
-    capture = Repeating()
-    monkeypatch.setattr(cuda, "varlen_attn", varlen)
-    monkeypatch.setattr(cuda, "GraphCapture", lambda _: capture)
-    return capture
+@functools.cache
+def plain() -> Bert:
+    """The random model on the CPU."""
+    return network_of(random_model(11))
 
 
-def network_on_a_gpu() -> Bert:
-    """A network with a GPU's operators, computed on the CPU."""
-    plain = network_of(random_model(11))
-    ops = CudaOps(plain.device, plain.dtype)
-    return Bert(plain.config, plain.tensors(), device=plain.device, dtype=plain.dtype, ops=ops)
+def network_with(ops: TorchOps) -> Bert:
+    """The random model, laid out for a GPU."""
+    return Bert(plain().config, plain().tensors(), device=ops.device, dtype=ops.dtype, ops=ops)
 
 
-def graphs_of(network: Bert) -> GraphCache:
-    assert isinstance(network.ops, CudaOps)
-    return network.ops.graphs
-
-
-@pytest.mark.parametrize("masked", ["none", "one", "by row", "cut"])
-def test_replays_score_as_the_cpu_does(
-    capture: Repeating, masked: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def pairs_of(count: int = 5, vocabulary: int = 180, longest: int = 40) -> list[EncodedPair]:
     rng = np.random.default_rng(1)
-    ours = network_on_a_gpu()
-    cut = np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1]], np.float32)
-    batches = []
-    for _ in range(5):  # other sequences each time, of as many tokens and rows once filled up
-        pairs = [random_pair(rng, int(length), 180) for length in rng.integers(4, 9, 5)]
-        weights = {
-            "none": None,
-            "one": random_weights(rng, 1, 3, 4)[0],
-            "by row": random_weights(rng, 5, 3, 4),
-            "cut": cut,
-        }[masked]
-        if masked in ("one", "by row"):
-            weights = np.clip(weights, 0.25, None)  # every head live, so that all five are of one kind
-        batches.append((pairs, weights))
-
-    found = [logits_of(ours, pairs, weights) for pairs, weights in batches]
-
-    assert capture.captured >= 1
-    assert capture.replayed > capture.captured
-    monkeypatch.undo()
-    plain = network_of(random_model(11))
-    for scores, (pairs, weights) in zip(found, batches, strict=True):
-        np.testing.assert_allclose(scores, logits_of(plain, pairs, weights), atol=1e-5)
+    return [random_pair(rng, int(length), vocabulary) for length in rng.integers(4, longest, count)]
 
 
-@pytest.mark.usefixtures("capture")
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_rotated_and_local_attention_is_replayed_too(pooling: str) -> None:
-    plain = modern.network_of(random_modernbert(11, classifier_pooling=pooling))
-    ops = CudaOps(plain.device, plain.dtype)
-    ours = modern.network_of(random_modernbert(11, classifier_pooling=pooling), ops=ops)
-    rng = np.random.default_rng(4)
-    for _ in range(4):
-        pairs = [random_pair(rng, int(length), 300) for length in rng.integers(20, 30, 5)]
-        np.testing.assert_allclose(logits_of(ours, pairs), logits_of(plain, pairs), atol=2e-5)
-    assert len(ops.graphs) == 1
+def scores(network: Bert, mask: np.ndarray | None = None) -> np.ndarray:
+    """Logits under a mask whose heads are cut out at once."""
+    batch = pack(pairs_of(), device=CPU)
+    return network.forward(batch, mask, sliced=True).numpy(force=True)
 
 
-@pytest.mark.usefixtures("capture")
-def test_shapes_and_live_heads_have_graphs_of_their_own() -> None:
-    rng = np.random.default_rng(2)
-    ours = network_on_a_gpu()
-    small, large = ([random_pair(rng, 6, 180) for _ in range(count)] for count in (2, 9))
-    mask = np.array([[1, 0, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]], np.float32)
-    for _ in range(4):
-        for pairs in (small, large):
-            for weights in (None, mask):
-                logits_of(ours, pairs, weights)
-    # The mask's heads are cut out when it comes a second time, so each shape has up to three kinds of heads.
-    assert 4 <= len(graphs_of(ours)) <= 6
-    assert not graphs_of(ours).off
+def check(network: Bert, mask: np.ndarray | None, gpu: FakeGpu, stream: str) -> None:
+    """Score on a stream and compare with the CPU."""
+    expected = logits_of(plain(), pairs_of(), mask)
+    with gpu.on(stream):
+        ours = scores(network, mask)
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
-def test_a_pass_of_many_tokens_is_never_captured(capture: Repeating, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "MAX_GRAPH_TOKENS", 32)
-    rng = np.random.default_rng(3)
-    ours = network_on_a_gpu()
-    for _ in range(3):
-        logits_of(ours, [random_pair(rng, 20, 180) for _ in range(4)])
-    assert capture.captured == 0
+def keep_one_set(network: Bert) -> None:
+    """Let the cache hold one set of cut-down weights a layer, so that the next one evicts it."""
+    size = max(layer.attention.cut([0, 1]).nbytes for layer in network.layers if layer.attention)
+    network.live_heads.cache.max_bytes = 3 * size
 
 
-def double(inputs: Sequence[Tensor]) -> Tensor:
-    return inputs[0] * 2
+@pytest.fixture(params=["behind", "ahead"])
+def gpu(request: pytest.FixtureRequest) -> FakeGpu:
+    return FakeGpu(request.param)
 
 
-def test_the_least_recently_used_graph_is_evicted_first() -> None:
-    graphs = GraphCache(Repeating(), size=2)
-    for key in ("a", "a", "b", "b", "a", "c", "c"):
-        assert graphs.run(key, [torch.ones(2)], double).tolist() == [2, 2]
-    assert list(graphs._graphs) == ["a", "c"]
+def test_the_stand_in_shows_freed_memory_and_a_forgotten_wait() -> None:
+    x = torch.ones(2, 3)
+    gpu = FakeGpu("ahead")
+    with gpu.on("one"):
+        weight = x * 2
+        gpu.wait()
+    with gpu.on("other"):
+        kept, lost = weight + x, weight + x
+        weight = x  # freed in stream "one", which is ahead
+        gpu.wait()
+    assert kept.isnan().all()
+    assert lost.isnan().all()
+
+    gpu = FakeGpu("behind")
+    with gpu.on("one"):
+        weight = x * 2
+    with gpu.on("other"):
+        early = weight + x
+        gpu.wait()
+    assert early.isnan().all()
+    with gpu.on("one"):
+        late = (weight + x) * x
+        gpu.wait()
+    assert late.tolist() == [[3.0] * 3] * 2
 
 
-@pytest.mark.parametrize("fault", ["wrong", "raises"])
-def test_a_capture_that_fails_ends_capturing_but_no_pass(
-    fault: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("mask", [RIGHT, np.stack([LEFT, RIGHT, LEFT, RIGHT, LEFT])])
+def test_every_stream_scores_as_the_cpu_does(gpu: FakeGpu, mask: np.ndarray | None) -> None:
+    network = network_with(FakeGpuOps(gpu))
+    for stream in ("one", "other", "one"):
+        check(network, mask, gpu, stream)
+
+
+def test_scores_do_not_read_cut_weights_that_were_evicted_meanwhile(gpu: FakeGpu) -> None:
+    network = network_with(FakeGpuOps(gpu))
+    keep_one_set(network)
+
+    def evict() -> None:
+        with gpu.on("one"):
+            assert np.isfinite(scores(network, RIGHT)).all()
+
+    for _ in range(3):  # the set comes back, and is cut again
+        check(network, LEFT, gpu, "one")
+        gpu.before_wait = evict
+        check(network, LEFT, gpu, "other")
+        assert gpu.before_wait is None
+
+
+def test_a_stream_may_use_what_another_has_just_cut(gpu: FakeGpu) -> None:
+    network = network_with(FakeGpuOps(gpu))
+    with gpu.on("one"):
+        network.live_heads.of(LEFT, sliced=True)
+    assert network.live_heads.cache.nbytes
+    check(network, LEFT, gpu, "other")
+
+
+def test_attention_maps_are_read_when_they_are_there(gpu: FakeGpu) -> None:
+    network, (pair,) = network_with(FakeGpuOps(gpu)), pairs_of(1)
+    with gpu.on("one"):
+        maps = network.attention_maps(pack([pair], device=CPU), [(0, 1), (2, 3)], RIGHT)
+    expected = plain().attention_maps(pack([pair], device=CPU), [(0, 1), (2, 3)], RIGHT)
+    np.testing.assert_allclose(maps, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("ops", [CudaOps, VarlenOps])
+@pytest.mark.parametrize("masked", ["none", "one", "by row", "cut"])
+def test_scores_are_those_of_the_cpu(
+    ops: type[CudaOps], masked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Faulty(Repeating):
-        def capture(self, compute: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-            if fault == "raises":
-                raise RuntimeError("operation not permitted when stream is capturing")
-            return lambda: None, torch.zeros_like(compute())
+    monkeypatch.setattr(cuda, "varlen_attn", varlen)
+    rng = np.random.default_rng(1)
+    ours = network_with(ops(CPU, torch.float32))
+    pairs = pairs_of()
+    weights = {
+        "none": None,
+        "one": np.clip(random_weights(rng, 1, 3, 4)[0], 0.25, None),
+        "by row": random_weights(rng, 5, 3, 4),
+        "cut": np.array([[1, 0, 0, 0.5], [0, 0, 0, 0], [0, 1, 1, 1]], np.float32),
+    }[masked]
+    expected = logits_of(plain(), pairs, weights)
+    for _ in range(2):  # the second time, dead heads are cut out
+        np.testing.assert_allclose(logits_of(ours, pairs, weights), expected, atol=1e-5)
 
-    graphs = GraphCache(Faulty())
-    for value in range(1, 5):
-        assert graphs.run("key", [torch.full((2,), value)], double).tolist() == [2 * value] * 2
-    assert graphs.off
-    assert len(graphs) == 0
-    assert "not recorded" in caplog.text
+
+@pytest.mark.parametrize("ops", [CudaOps, VarlenOps])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_rotated_and_local_attention_is_that_of_the_cpu(
+    ops: type[CudaOps], pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "varlen_attn", varlen)
+    model = random_modernbert(11, classifier_pooling=pooling)
+    exact, ours = family_network_of(model), family_network_of(model, ops=ops(CPU, torch.float32))
+    pairs = pairs_of(vocabulary=300)
+    np.testing.assert_allclose(logits_of(ours, pairs), logits_of(exact, pairs), atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_keeps_the_logits(dtype: torch.dtype) -> None:
+    model = random_model(11, initializer_range=0.1)
+    config, pairs = network_of(model).config, pairs_of()
+    network = Bert(config, model.state_dict(), device=CPU, dtype=dtype, ops=CudaOps(CPU, dtype))
+    expected = reference_logits(model, pairs, torch.float64)
+    theirs = np.abs(reference_logits(model, pairs, dtype) - expected).max()
+    assert np.abs(logits_of(network, pairs) - expected).max() <= 2 * theirs + 1e-2 * np.abs(expected).max()
+
+
+class Copies(TorchDispatchMode):
+    """Records copies from the host to the meta device, which has no values: reading one raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[bool] = []
+        self.indexed_by_lists = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.device == META and args and isinstance(args[0], Tensor):
+            if str(func).startswith(("aten.to.", "aten._to_copy.")) and args[0].device == CPU:
+                self.waited.append(not ((kwargs or {}).get("non_blocking") or True in args[1:]))
+            if func is torch.ops.aten.index.Tensor:
+                self.indexed_by_lists += any(i is not None and i.device == CPU for i in args[1])
+        return result
+
+
+@pytest.mark.parametrize("ops", [CudaOps, VarlenOps])
+@pytest.mark.parametrize("masked", ["none", "by row", "cut"])
+def test_a_pass_reads_no_value_and_waits_for_no_copy(
+    ops: Callable[[torch.device, torch.dtype], CudaOps], masked: str
+) -> None:
+    network = network_with(ops(META, torch.bfloat16))
+    mask = {"none": None, "by row": random_weights(np.random.default_rng(2), 5, 3, 4), "cut": LEFT / 2}[
+        masked
+    ]
+    batch = pack(pairs_of(), device=META)
+    if masked == "cut":
+        network.forward(batch, mask, sliced=True)  # cutting weights out waits; that is done once
+    with Copies() as copies:
+        network.forward(batch, mask, sliced=masked == "cut")
+    assert copies.waited
+    assert not any(copies.waited)
+    assert copies.indexed_by_lists == 0
+
+
+def test_the_masks_of_a_batch_are_one_copy() -> None:
+    network = network_with(CudaOps(META, torch.bfloat16))
+    with Copies() as copies:
+        live = network.live_heads.of(random_weights(np.random.default_rng(2), 5, 3, 4))
+    assert copies.waited == [False]
+    assert [None if one.weights is None else one.weights.shape for one in live] == [(5, 4)] * 3
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "capability", "fits"),
+    [
+        (64, torch.bfloat16, (9, 0), True),
+        (16, torch.float16, (8, 0), True),
+        (256, torch.float16, (8, 6), True),
+        (26, torch.bfloat16, (9, 0), False),
+        (264, torch.bfloat16, (9, 0), False),
+        (64, torch.float16, (7, 5), False),
+        (64, torch.float32, (9, 0), False),
+    ],
+)
+def test_the_variable_length_kernel_is_used_only_where_it_works(
+    size: int, dtype: torch.dtype, capability: tuple[int, int], fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fits_varlen(size, dtype, capability) is fits
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert type(cuda.choose(size, torch.device("cuda", 1), dtype)) is (VarlenOps if fits else CudaOps)

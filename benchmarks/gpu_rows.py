@@ -1,0 +1,281 @@
+"""What `make gpu` measures of the network: accuracy, full batches, one pair, and memory."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+from benchmarks import workload
+from benchmarks.measure import alternate, ratio
+from models.batch import PackedBatch, pack
+from models.checkpoint.config import parse_config
+from models.checkpoint.hub import DEFAULT
+from models.checkpoint.tokenizer import EncodedPair
+from models.classifier import Classifier
+from models.network import Network, build
+from models.ops.cuda import CudaOps
+from models.ops.torch import TorchOps
+from models.quality.labelled import read_pairs
+
+PAIRS = Path(__file__).parents[1] / "data" / "sample" / "calibration.jsonl.gz"
+SQUARE = 8192
+"""Rows and columns of the matrices whose product gives the chip's rate, as its maker would measure it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One result. target: as in the project's list of targets; empty if there is none."""
+
+    name: str
+    value: str
+    target: str = ""
+    ok: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What is measured, and on what."""
+
+    device: torch.device
+    dtype: torch.dtype
+    shape: workload.Shape
+    tokens: int
+    rounds: int
+    dry: bool
+
+    def network(self, dtype: torch.dtype | None = None, ops: type[CudaOps] | None = None) -> Network:
+        """Return the network with random weights. ops: default: the fastest of the device."""
+        model, dtype = workload.network(self.shape), dtype or self.dtype
+        if self.dry:
+            ops = CudaOps
+        config = parse_config(model.config.to_dict())
+        made = None if ops is None else ops(self.device, dtype)
+        return build(config, model.state_dict(), device=self.device, dtype=dtype, ops=made)
+
+    def pairs(self) -> list[EncodedPair]:
+        """Return query–title pairs of about `tokens` tokens together."""
+        return workload.pairs(self.lengths(), self.shape.vocabulary)
+
+    def lengths(self) -> np.ndarray:
+        """Return the pairs' lengths."""
+        lengths = workload.query_title_lengths(self.tokens)
+        return lengths[: max(1, int(np.searchsorted(lengths.cumsum(), self.tokens, side="right")))]
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def median(self, call: Callable[[], object]) -> float:
+        """Return the median seconds of a call, after two to warm up."""
+        seconds = []
+        for turn in range(self.rounds + 2):
+            self.wait()
+            began = time.perf_counter()
+            call()
+            self.wait()
+            if turn > 1:
+                seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds)
+
+    def matrix(self, rows: int, columns: int) -> Tensor:
+        """Return random numbers."""
+        return torch.randn(rows, columns, device=self.device).to(self.dtype)
+
+
+def accuracy(bench: Bench) -> list[Row]:
+    """Compare the shipped model with float64, and with what transformers loses in the same number format."""
+    exact = Classifier.load(None, "cpu", "float32")
+    pairs = exact.tokenizer.encode(read_pairs(PAIRS)[: 16 if bench.dry else 256])
+    reference = transformers.BertForSequenceClassification.from_pretrained(DEFAULT).eval()
+    truth = transformers_logits(reference.double(), pairs)
+    plain = TorchOps(torch.device("cpu"), torch.float64)
+    tensors = {name: tensor.double() for name, tensor in exact.network.tensors().items()}
+    ours = build(exact.config, tensors, device=plain.device, dtype=plain.dtype, ops=plain)
+    shape = (len(pairs), exact.num_layers, exact.num_heads)
+    masks = np.random.default_rng(0).choice(np.array([0, 0.5, 1], np.float32), shape)
+    masked = ours.forward(pack(pairs, device=plain.device), masks).numpy()
+    order = np.asarray(exact.config.label_order)
+    rows = []
+    for dtype in [torch.float32] if bench.dry else [torch.float32, torch.float16, torch.bfloat16]:
+        if dtype == torch.bfloat16 and torch.cuda.get_device_capability(bench.device) < (8, 0):
+            continue
+        classifier = Classifier.load(None, str(bench.device), str(dtype).removeprefix("torch."))
+        theirs = transformers_logits(reference.to(bench.device, dtype), pairs) - truth
+        name, bound = classifier.network.number_format, 2 * float(np.abs(theirs).max()) + 1e-5
+        for what, right, mask in (("", truth, None), (", a mask per row", masked, masks)):
+            worst = float(np.abs(classifier.forward(pairs, mask) - right[:, order]).max())
+            target = f"≤ {bound:.2g} (twice transformers')"
+            rows.append(
+                Row(f"largest error of a logit, {name}{what}", f"{worst:.2g}", target, worst <= bound)
+            )
+    return rows
+
+
+@torch.no_grad()
+def transformers_logits(
+    model: transformers.BertForSequenceClassification, pairs: Sequence[EncodedPair]
+) -> np.ndarray:
+    """Return transformers' logits of each pair on its own, (n, labels) float64."""
+    logits = []
+    for pair in pairs:
+        ids = torch.from_numpy(pair.ids.astype(np.int64))[None].to(model.device)
+        kinds = (torch.arange(len(pair), device=model.device) >= pair.first_segment).long()[None]
+        logits.append(model(input_ids=ids, token_type_ids=kinds).logits[0].double().cpu())
+    return torch.stack(logits).numpy()
+
+
+def gemm_rates(bench: Bench) -> tuple[float, float]:
+    """Return FLOP/s of the network's own products at the token budget, and of one large square product."""
+    hidden, inner = bench.shape.hidden, bench.shape.inner
+    flops = seconds = 0.0
+    for wide, narrow in ((3 * hidden, hidden), (hidden, hidden), (inner, hidden), (hidden, inner)):
+        x, weight = bench.matrix(bench.tokens, narrow), bench.matrix(wide, narrow)
+        flops += 2 * bench.tokens * wide * narrow
+        seconds += bench.median(lambda x=x, weight=weight: x @ weight.T)
+    size = 256 if bench.dry else SQUARE
+    one, other = bench.matrix(size, size), bench.matrix(size, size)
+    return flops / seconds, 2 * size**3 / bench.median(lambda: one @ other)
+
+
+def encoder(bench: Bench) -> list[Row]:
+    """Measure full batches: the share of the products' rate, masks, and variants with fewer heads."""
+    network, pairs, lengths = bench.network(), bench.pairs(), bench.lengths()
+    batch = pack(pairs, device=bench.device)
+    own, square = gemm_rates(bench)
+    flops, whole = (
+        workload.useful_flops(bench.shape, lengths),
+        bench.median(lambda: network.forward(batch)),
+    )
+    share = flops / whole / own
+    shape = (len(pairs), bench.shape.layers, bench.shape.heads)
+    masks = np.random.default_rng(0).integers(0, 2, shape).astype(np.float32)
+    turns = alternate(
+        {"none": lambda: network.forward(batch), "masks": lambda: network.forward(batch, masks)},
+        max(20, bench.rounds),
+    )
+    cost = ratio(turns, "none", "masks")
+    rows = [
+        Row("rate of the model's products", f"{own / 1e12:.0f} TFLOP/s"),
+        Row(f"rate of a square product ({SQUARE})", f"{square / 1e12:.0f} TFLOP/s"),
+        Row("a full batch", f"{whole * 1e3:.2f} ms: {len(pairs)} pairs, {lengths.sum()} tokens"),
+        Row("share of the products' rate", f"{share:.1%}", "≥ 55 %", share >= 0.55),
+        Row("share of the square product's rate", f"{flops / whole / square:.1%}"),
+        Row("cost of a mask per row", f"{cost} ×", "≤ 1.02 ×", cost.median <= 1.02),
+    ]
+    for name, mask in variants(bench.shape).items():
+        seconds = bench.median(lambda mask=mask: network.forward(batch, mask, sliced=True))
+        removed = 1 - workload.useful_flops(bench.shape, lengths, mask.mean(1).tolist()) / flops
+        saved = (1 - seconds / whole) / removed
+        rows.append(Row(f"FLOPs saved as time, {name}", f"{saved:.0%}", "≥ 90 %", saved >= 0.9))
+    return rows
+
+
+def variants(shape: workload.Shape) -> dict[str, np.ndarray]:
+    """Return masks of sliced variants by name, (layers, heads) float32."""
+    numbers = np.arange(shape.layers * shape.heads).reshape(shape.layers, shape.heads)
+    return {
+        "half of the heads off": (numbers % 2 == 0).astype(np.float32),
+        "three quarters of the heads off": (numbers % 4 == 0).astype(np.float32),
+        "half of the layers' heads off": np.repeat(
+            (np.arange(shape.layers) % 2 == 0).astype(np.float32)[:, None], shape.heads, 1
+        ),
+    }
+
+
+def service_like(bench: Bench) -> list[Row]:
+    """Measure packing, computing and reading scores as a replica does: one pair, and two streams."""
+    network, pairs = bench.network(), bench.pairs()
+
+    def scores(some: Sequence[EncodedPair]) -> np.ndarray:
+        return network.forward(pack(some, device=bench.device)).numpy(force=True)
+
+    one = [min(pairs, key=lambda pair: abs(len(pair) - 25))]
+    median = bench.median(lambda: scores(one))
+    rows = [
+        Row("one pair, p50", f"{median * 1e3:.2f} ms", "≤ 1.5 ms", median <= 1.5e-3),
+        Row("one pair's pass as a CUDA graph", graph(network, pack(one, device=bench.device), bench)),
+    ]
+
+    def work(_: int) -> None:
+        if bench.device.type == "cuda":
+            torch.cuda.set_stream(torch.cuda.Stream(bench.device))
+        for _ in range(bench.rounds):
+            scores(pairs)
+
+    for threads in (1, 2):
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, range(threads)))  # to warm up
+            began = time.perf_counter()
+            list(pool.map(work, range(threads)))
+            rate = threads * bench.rounds * len(pairs) / (time.perf_counter() - began)
+        rows.append(Row(f"pairs/s with {threads} stream(s)", f"{rate:,.0f}"))
+    for name, dtype, ops in (
+        ("float16", torch.float16, None),
+        ("float32", torch.float32, None),
+        ("padded groups, as on a T4", bench.dtype, CudaOps),
+    ):
+        other, batch = bench.network(dtype, ops), pack(pairs, device=bench.device)
+        seconds = bench.median(lambda other=other, batch=batch: other.forward(batch))
+        rows.append(Row(f"pairs/s of the network alone, {name}", f"{len(pairs) / seconds:,.0f}"))
+    return rows
+
+
+def graph(network: Network, batch: PackedBatch, bench: Bench) -> str:
+    """Return the time of one pass captured as a CUDA graph, beside the same pass without one."""
+    if bench.device.type != "cuda":
+        return "left out: no GPU"
+    live = network.live_heads.of(None)
+    with torch.inference_mode(), torch.cuda.device(bench.device):
+        eager = bench.median(lambda: network.logits(batch, live))
+        captured = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(captured):
+                network.logits(batch, live)
+        except RuntimeError as error:
+            return f"failed: {error}"
+        return f"{bench.median(captured.replay) * 1e3:.2f} ms, without {eager * 1e3:.2f} ms"
+
+
+def memory(bench: Bench) -> list[Row]:
+    """Measure the GPU's memory: weights, a full batch, a second variant, and growth over mixed batches."""
+    if bench.device.type != "cuda":
+        return [Row("memory", "left out: no GPU")]
+    before = torch.cuda.memory_allocated(bench.device)
+    network, pairs = bench.network(), bench.pairs()
+    weights = torch.cuda.memory_allocated(bench.device) - before
+    batch = pack(pairs, device=bench.device)
+    torch.cuda.reset_peak_memory_stats(bench.device)
+    network.forward(batch)
+    peak = torch.cuda.max_memory_allocated(bench.device) - before
+    held = torch.cuda.memory_allocated(bench.device)
+    network.forward(batch, np.full((bench.shape.layers, bench.shape.heads), 0.5, np.float32))
+    second = torch.cuda.memory_allocated(bench.device) - held
+    rng, reserved = np.random.default_rng(0), []
+    for turn in range(300):
+        some = pairs[: int(rng.integers(1, len(pairs)))]
+        shape = (len(some), bench.shape.layers, bench.shape.heads)
+        network.forward(pack(some, device=bench.device), rng.integers(0, 2, shape).astype(np.float32))
+        if turn in (99, 299):
+            reserved.append(torch.cuda.memory_reserved(bench.device))
+    growth = reserved[1] / reserved[0] - 1
+    return [
+        Row("weights", f"{weights / 2**20:.0f} MiB, reported as {network.nbytes / 2**20:.0f} MiB"),
+        Row("peak of a full batch, weights included", f"{peak / 2**20:.0f} MiB"),
+        Row(
+            "a second mask variant",
+            f"{second / weights:.1%} of the weights",
+            "≤ 2 %",
+            second <= 0.02 * weights,
+        ),
+        Row("growth from 100 to 300 mixed batches", f"{growth:.1%}", "none", growth <= 0.02),
+    ]

@@ -1,0 +1,139 @@
+"""Which device and number format computes, and what an error of the device means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models import Classifier
+from models.checkpoint.config import read_config
+from models.checkpoint.tensors import read_tensors
+from models.compress.quantize import quantize
+from models.device import is_device_failure, is_out_of_memory, resolve_device, resolve_dtype
+from models.errors import ModelError
+from models.network import build
+from models.ops.torch import TorchOps
+from service import engine
+from tests.models.reference import CPU
+
+H200, T4, PASCAL = (9, 0), (7, 5), (6, 1)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine on which torch sees two GPUs, the second one current; nothing can be computed on them."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: H200)
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("name", "device"), [("auto", "cuda:1"), ("cuda", "cuda:1"), ("cuda:0", "cuda:0"), ("cpu", "cpu")]
+)
+def test_a_gpu_has_its_number(name: str, device: str) -> None:
+    assert str(resolve_device(name)) == device
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_that_is_not_there_is_named() -> None:
+    with pytest.raises(ModelError, match=r"cuda:2.*torch sees cuda:0 to cuda:1"):
+        resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype"), [(H200, torch.bfloat16), (T4, torch.float16), (PASCAL, torch.float32)]
+)
+def test_each_gpu_gets_its_fastest_number_format(
+    two_gpus: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype
+) -> None:
+    two_gpus.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert resolve_dtype("auto", torch.device("cuda", 0), deterministic=False) == dtype
+    assert resolve_dtype("fp16", torch.device("cuda", 0), deterministic=False) == torch.float16
+
+
+def test_float16_on_a_cpu_is_refused() -> None:
+    with pytest.raises(ModelError, match="float16 needs a GPU"):
+        resolve_dtype("float16", CPU, deterministic=False)
+
+
+@pytest.mark.parametrize("name", ["auto", "float32"])
+def test_deterministic_scores_on_a_gpu_are_refused(name: str) -> None:
+    with pytest.raises(ModelError, match="deterministic scores need device cpu"):
+        resolve_dtype(name, torch.device("cuda", 0), deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full", "is_dead"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True, False),
+        (torch.AcceleratorError("CUDA error: out of memory"), True, False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), True, False),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), True, False),
+        (MemoryError(), True, False),
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), False, True),
+        (torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"), False, True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False, True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), False, True),
+        (RuntimeError("shapes cannot be multiplied"), False, False),
+        (ValueError("out of memory"), False, False),
+    ],
+)
+def test_a_full_memory_is_no_dead_device(error: Exception, is_full: bool, is_dead: bool) -> None:
+    assert (is_out_of_memory(error), is_device_failure(error)) == (is_full, is_dead)
+
+
+def test_an_int8_checkpoint_on_a_gpu_is_half_precision_and_says_so(
+    tiny_checkpoint: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    pairs = clf.tokenizer.encode([("angle bracket", "steel angle"), ("usb cable", "a red lamp")])
+    quantize(tiny_checkpoint, tmp_path / "int8", pairs)
+    config, whole = read_config(tmp_path / "int8"), read_config(tiny_checkpoint)
+    tensors = read_tensors(tmp_path / "int8", config)
+    meta = torch.device("meta")  # a device that is no CPU
+
+    network = build(config, tensors, device=meta, dtype=torch.bfloat16, ops=TorchOps(meta, torch.bfloat16))
+    same = build(
+        whole,
+        read_tensors(tiny_checkpoint, whole),
+        device=meta,
+        dtype=torch.bfloat16,
+        ops=TorchOps(meta, torch.bfloat16),
+    )
+    assert network.number_format == "bfloat16"
+    assert network.nbytes == same.nbytes
+    assert network.parameters == same.parameters
+    assert "only a CPU computes in int8" in caplog.text
+
+
+def test_threads_and_waits_are_on_the_networks_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    second, calls = torch.device("cuda", 1), []
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None:
+            calls.append(("stream", device))
+
+        def synchronize(self) -> None:
+            calls.append(("wait", second))
+
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("device", device)))
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    engine._pool(1, torch.get_num_threads(), second).shutdown()
+    TorchOps(second, torch.float32).synchronize()
+    assert calls == [(name, second) for name in ("device", "stream", "stream", "wait")]
+
+
+def test_scores_beyond_float16_are_not_finite_instead_of_wrong() -> None:
+    from models.ops.cuda import CudaOps
+
+    huge = torch.full((16, 3 * 8), 6e4, dtype=torch.float16)
+    linear = CudaOps(CPU, torch.float16).linear(torch.ones(8, 24, dtype=torch.float16), torch.zeros(8).half())
+    assert not np.isfinite(linear(huge).numpy()).any()
