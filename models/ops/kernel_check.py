@@ -14,7 +14,9 @@ from models.ops.torch import attention_probabilities, rotated, rotations, visibi
 LENGTHS = (1, 37, 0, 16, 70)
 """Tokens of the sequences that are tried: less and more than a vector, a tile, and 32 queries."""
 
-HEADS, SIZE, WINDOW, EPSILON = 3, 2 * SIZE_MULTIPLE, 9, 1e-12
+HEADS, WINDOW, EPSILON = 3, 9, 1e-12
+SIZE, ODD_SIZE = 2 * SIZE_MULTIPLE, 3 * SIZE_MULTIPLE
+"""Rotation pairs the halves of a head, and of an odd multiple they are no whole vectors."""
 
 
 def check(kernels: Kernels, dtype: torch.dtype) -> None:
@@ -28,6 +30,8 @@ def check(kernels: Kernels, dtype: torch.dtype) -> None:
     projected = torch.randn(tokens + 2, 3 * width, generator=generator).to(dtype)
     weights = torch.rand(len(LENGTHS), HEADS, generator=generator)
     _check_attention(kernels, projected, offsets, weights)
+    odd = torch.randn(tokens + 2, 3 * HEADS * ODD_SIZE, generator=generator).to(dtype)
+    _check_attention(kernels, odd, offsets, weights)
     x, (weight, bias) = projected[:, :width].contiguous(), projected[:2, width : 2 * width].contiguous()
     normed = F.layer_norm(x, weight.shape, weight, bias, EPSILON)
     _compare("layer normalisation", kernels.layer_norm(x, weight, bias, EPSILON), normed)
@@ -40,7 +44,7 @@ def check(kernels: Kernels, dtype: torch.dtype) -> None:
 
 def _check_attention(kernels: Kernels, projected: Tensor, offsets: Tensor, weights: Tensor) -> None:
     """Try whole sequences and first tokens, each with and without head weights, rotation and window."""
-    rotation = rotations(100.0, max(LENGTHS), SIZE, torch.device("cpu"))
+    rotation = rotations(100.0, max(LENGTHS), projected.shape[1] // 3 // HEADS, torch.device("cpu"))
     first = offsets[:-1].long()
     exists = (offsets.diff() > 0)[:, None]
     for head_weights in (None, weights, weights[:1]):
@@ -62,8 +66,8 @@ def _attention(
     projected: Tensor, offsets: Tensor, weights: Tensor | None, rotation: Tensor | None, window: int | None
 ) -> Tensor:
     """Return the attention of each sequence by torch; arguments as those of `Kernels.attention`."""
-    out = torch.zeros(len(projected), HEADS, SIZE)
-    parts = projected.view(-1, 3, HEADS, SIZE)
+    parts = projected.view(len(projected), 3, HEADS, -1)
+    out = torch.zeros(len(projected), HEADS, parts.shape[-1])
     for row, (begin, end) in enumerate(zip(offsets.tolist(), offsets[1:].tolist(), strict=False)):
         sequence = parts[begin:end]
         if rotation is not None:
