@@ -88,14 +88,19 @@ async def versions(server: Server) -> set[str]:
     return {answer.headers["x-config-version"] for answer in await everywhere(server, score(1))}
 
 
-async def test_an_edit_that_one_of_them_refuses_reaches_neither(two: Server, tiny_checkpoint: Path) -> None:
+async def test_an_edit_that_one_of_them_refuses_reaches_neither(
+    two: Server, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     before = await versions(two)
-    # A path that is there for one process and for no other.
-    elsewhere = f"/proc/self/task/{two.replicas()[0].pid}/root{tiny_checkpoint}"
-    two.write_config({**LIVE, "variants": [*LIVE["variants"], {"name": "new", "checkpoint": elsewhere}]})
+    for file in tiny_checkpoint.iterdir():
+        # The weights are there for one process and for no other.
+        only = f"/proc/self/task/{two.replicas()[0].pid}/root" if file.suffix == ".safetensors" else ""
+        (tmp_path / file.name).symlink_to(f"{only}{file}")
+    new = {"name": "new", "checkpoint": str(tmp_path)}
+    two.write_config({**LIVE, "variants": [*LIVE["variants"], new]})
     line = two.wait_for_line("1 of 2 replicas refused it", timeout_s=60)
     assert "config refused, the last good one stays" in line
-    assert "does not exist" in line
+    assert "holds neither model.safetensors nor pytorch_model.bin" in line
     assert await versions(two) == before
 
 

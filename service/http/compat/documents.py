@@ -15,7 +15,7 @@ DEFAULT_FIELDS = ("text",)
 WARNED_DOCUMENTS = 10
 """Truncated documents that a warning lists."""
 
-Count = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Count = Annotated[int, Field(ge=1, le=2**53 - 1)]
 """How many of something a caller wants; more than there are is fine."""
 DocumentForm = str | dict[str, Any]
 

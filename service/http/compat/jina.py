@@ -66,7 +66,7 @@ class RerankRequest(CohereV1Request):
     max_tokens_per_doc: Count | None = Field(
         None, description="As in Cohere's version 2: how many tokens of each document to read, in chunks."
     )
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = Field(
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**53 - 1)] | None = Field(
         None,
         description="How many tokens of each document to read at most; no more than the window holds. "
         "-1: what the window holds, as by default.",

@@ -93,7 +93,11 @@ class TeiRequest(CompatRequest):
         None,
         description="false: refuse texts that do not fit into the window, with 422; default: truncate them.",
     )
-    truncation_direction: Literal["Right", "right", "Left", "left"] = Field(
+    # Clients send the lower case too, but code generators make the same name of both.
+    truncation_direction: Annotated[
+        Literal["Right", "right", "Left", "left"],
+        WithJsonSchema({"type": "string", "enum": ["Right", "Left"]}),
+    ] = Field(
         "Right",
         description="Where texts that do not fit are cut: `Right` keeps the beginning, `Left` the end.",
     )
