@@ -15,7 +15,7 @@ from transformers import BertForSequenceClassification
 
 from benchmarks import environments
 from benchmarks.peers.ours import INT8
-from benchmarks.workload import SHAPES, network, query_title_lengths
+from benchmarks.workload import SHAPES, Shape, network, query_title_lengths
 from models.checkpoint.config import read_config
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import PairTokenizer
@@ -54,31 +54,35 @@ def checkpoint(shape: str) -> Path:
                 parameter.data.mul_(2)
         model.save_pretrained(directory)
         if SHAPES[shape].family in _SPECIAL_TOKENS:
-            write_byte_level_tokenizer(directory, SHAPES[shape].family)
+            write_byte_level_tokenizer(directory, SHAPES[shape])
         else:
             for file in _TOKENIZER:
                 shutil.copy(DEFAULT / file, directory)
     return directory
 
 
-def write_byte_level_tokenizer(directory: Path, family: str) -> None:
-    """Write a tokenizer of the family's kind that has a token for every word of the shipped vocabulary."""
+def write_byte_level_tokenizer(directory: Path, shape: Shape) -> None:
+    """Write a tokenizer of the shape's family and size, with a token for every word of `words`."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
-    special = _SPECIAL_TOKENS[family]
+    special = _SPECIAL_TOKENS[shape.family]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=50_000, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(words(), trainer)
-    if family == "roberta":
+    if shape.family == "roberta":
         tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
         options = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}
     else:
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
         options = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    tokenizer.save(str(directory / "tokenizer.json"))
+    raw = json.loads(tokenizer.to_str())
+    vocabulary = raw["model"]["vocab"]
+    # CTranslate2 wants as many tokens as the model has rows. No merge leads to these, so no text has them.
+    vocabulary |= {f"unused {number}": number for number in range(len(vocabulary), shape.vocabulary)}
+    (directory / "tokenizer.json").write_text(json.dumps(raw), encoding="utf-8")
     (directory / "tokenizer_config.json").write_text(json.dumps(options), encoding="utf-8")
 
 
