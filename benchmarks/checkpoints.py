@@ -1,4 +1,4 @@
-"""Makes the inputs of every engine and server: two checkpoints, and texts of known lengths."""
+"""Makes the inputs of every engine and server: checkpoints, and texts of known lengths."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, decoders, pre_tokenizers, processors, trainers
+from tokenizers.models import BPE
 from transformers import BertForSequenceClassification
 
 from benchmarks import environments
 from benchmarks.peers.ours import INT8
-from benchmarks.workload import SHAPES, network, query_title_lengths
+from benchmarks.workload import SHAPES, Shape, network, query_title_lengths
 from models.checkpoint.config import read_config
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tokenizer import PairTokenizer
@@ -27,8 +29,12 @@ WORKLOADS = {
     "titles": "query–title pairs, 25 tokens in the mean",
     "documents": "documents of 128 tokens",
 }
-_SPECIAL_TOKENS = 3
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+_TOKENIZER = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+_SPECIAL_TOKENS = {
+    "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+    "modernbert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+}
+"""Special tokens of the families with a byte-level BPE tokenizer, in the order of their ids."""
 
 
 def checkpoint(shape: str) -> Path:
@@ -40,16 +46,50 @@ def checkpoint(shape: str) -> Path:
     if shape == "shipped":
         return DEFAULT
     directory = MODELS / shape / "checkpoint"
-    if not (directory / "vocab.txt").exists():
+    if not (directory / _TOKENIZER[-1]).exists():
         directory.mkdir(parents=True, exist_ok=True)
         model = network(SHAPES[shape])
         for name, parameter in model.named_parameters():
             if parameter.dim() == 2 and "LayerNorm" not in name:
                 parameter.data.mul_(2)
         model.save_pretrained(directory)
-        for file in _TOKENIZER:
-            shutil.copy(DEFAULT / file, directory)
+        if SHAPES[shape].family in _SPECIAL_TOKENS:
+            write_byte_level_tokenizer(directory, SHAPES[shape])
+        else:
+            for file in _TOKENIZER:
+                shutil.copy(DEFAULT / file, directory)
     return directory
+
+
+def write_byte_level_tokenizer(directory: Path, shape: Shape) -> None:
+    """Write a tokenizer of the shape's family and size, with a token for every word of `words`."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = _SPECIAL_TOKENS[shape.family]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=50_000, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(words(), trainer)
+    if shape.family == "roberta":
+        tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+        options = {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}
+    else:
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+        options = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    raw = json.loads(tokenizer.to_str())
+    vocabulary = raw["model"]["vocab"]
+    # CTranslate2 wants as many tokens as the model has rows. No merge leads to these, so no text has them.
+    vocabulary |= {f"unused {number}": number for number in range(len(vocabulary), shape.vocabulary)}
+    (directory / "tokenizer.json").write_text(json.dumps(raw), encoding="utf-8")
+    (directory / "tokenizer_config.json").write_text(json.dumps(options), encoding="utf-8")
+
+
+def words() -> list[str]:
+    """Return the whole words of the shipped vocabulary."""
+    known = (DEFAULT / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    return [word for word in known if re.fullmatch("[a-z]{3,}", word)]
 
 
 def exported(shape: str) -> Path:
@@ -70,7 +110,7 @@ def quantized(shape: str) -> Path:
     if not _is_of(out / "model.safetensors", source):
         shutil.rmtree(out, ignore_errors=True)
         config = read_config(source)
-        tokenizer = PairTokenizer.load(source, max_tokens=config.max_positions, vocab_size=config.vocab_size)
+        tokenizer = _tokenizer(source, config.max_positions)
         pairs = read_pairs(SAMPLE / "calibration.jsonl.gz")
         order = np.random.default_rng(0).permutation(len(pairs))
         few = order if shape == "shipped" else order[:8]
@@ -94,30 +134,27 @@ def one_label(shape: str) -> Path:
     return out
 
 
-def texts(lengths: np.ndarray, seed: int = 0) -> list[tuple[str, str]]:
-    """Return queries and titles of whole words from the shipped vocabulary, with these lengths in tokens."""
-    tokenizer = PairTokenizer.load(DEFAULT, max_tokens=128, vocab_size=16_000)
-    known = (DEFAULT / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    candidates = [word for word in known if re.fullmatch("[a-z]{3,}", word)]
-    one_token = [
-        word
-        for word, pair in zip(candidates, tokenizer.encode([(word, "") for word in candidates]), strict=True)
-        if pair.query_tokens == 1
-    ]
+def texts(lengths: np.ndarray, seed: int = 0, model: Path = DEFAULT) -> list[tuple[str, str]]:
+    """Return queries and titles of words that are one token each in the model, of these lengths."""
+    candidates = words()
+    pairs = _tokenizer(model).encode([(word, "") for word in candidates])
+    one_token = [word for word, pair in zip(candidates, pairs, strict=True) if pair.query_tokens == 1]
+    special_tokens = len(pairs[0].special)
     rng = np.random.default_rng(seed)
     result = []
     for length in lengths:
-        words = rng.choice(one_token, int(length) - _SPECIAL_TOKENS).tolist()
-        query = min(1 + int(rng.poisson(2.5)), len(words) - 1)
-        result.append((" ".join(words[:query]), " ".join(words[query:])))
+        chosen = rng.choice(one_token, int(length) - special_tokens).tolist()
+        query = min(1 + int(rng.poisson(2.5)), len(chosen) - 1)
+        result.append((" ".join(chosen[:query]), " ".join(chosen[query:])))
     return result
 
 
-def workload(kind: str, rows: int = 4 * BATCH) -> Path:
-    """Return the file with batches of WORKLOADS[kind] for `benchmarks.peers.pipe`; both shapes use it."""
+def workload(kind: str, shape: str, rows: int = 4 * BATCH) -> Path:
+    """Return the file with batches of WORKLOADS[kind] for `benchmarks.peers.pipe`, in the shape's tokens."""
+    model = checkpoint(shape)
     lengths = np.sort(query_title_lengths(rows)) if kind == "titles" else np.full(BATCH, 128)
-    pairs = texts(lengths)
-    encoded = PairTokenizer.load(DEFAULT, max_tokens=128, vocab_size=16_000).encode(pairs)
+    pairs = texts(lengths, model=model)
+    encoded = _tokenizer(model).encode(pairs)
     assert [len(pair) for pair in encoded] == lengths.tolist()
     batches = [
         {
@@ -127,10 +164,14 @@ def workload(kind: str, rows: int = 4 * BATCH) -> Path:
         }
         for start in range(0, len(pairs), BATCH)
     ]
-    file = MODELS / f"{kind}.json"
+    file = MODELS / f"{shape}-{kind}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(batches), encoding="utf-8")
     return file
+
+
+def _tokenizer(model: Path, max_tokens: int = 128) -> PairTokenizer:
+    return PairTokenizer.load(model, max_tokens=max_tokens, vocab_size=read_config(model).vocab_size)
 
 
 def _is_of(made: Path, source: Path) -> bool:

@@ -17,7 +17,7 @@ import torch
 from benchmarks import agreement, cores, parts
 from benchmarks.measure import Ratio, alternate, machine, ratio
 from benchmarks.workload import (
-    MODERN,
+    BERT_SHAPES,
     PAIRS,
     Shape,
     document_lengths,
@@ -27,11 +27,11 @@ from benchmarks.workload import (
     query_title_lengths,
     useful_flops,
 )
-from benchmarks.workload import SHAPES as BERT_SHAPES
+from benchmarks.workload import SHAPES as ALL_SHAPES
 from models.batch import pack
 from models.ops.cpu import PrepackedLinear
 
-SHAPES = BERT_SHAPES | {"modernbert": MODERN}
+SHAPES = {name: ALL_SHAPES[name] for name in (*BERT_SHAPES, "modernbert")}
 LIMIT_TOKENS = 1600
 OURS, TRANSFORMERS = "ours bf16", "transformers bf16"
 MASKED = "ours bf16, another random mask for every pair (20 % off)"
@@ -59,7 +59,7 @@ class Row:
 def gemm_calls(shape: Shape, dtype: torch.dtype) -> tuple[dict[str, Callable[[], object]], float]:
     """Return one layer's products of LIMIT_TOKENS rows, one per torch function, and their FLOPs."""
     sizes = [(3 * shape.hidden, shape.hidden), (shape.hidden, shape.hidden)]
-    sizes += [(shape.inner, shape.hidden)] * (2 if shape.modern else 1) + [(shape.hidden, shape.inner)]
+    sizes += [(shape.inner, shape.hidden)] * shape.up_maps + [(shape.hidden, shape.inner)]
     parts = []
     for out, width in sizes:
         weight, bias = torch.randn(out, width).to(dtype), torch.zeros(out, dtype=dtype)

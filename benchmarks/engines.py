@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from benchmarks import checkpoints, workers
 from benchmarks.measure import machine, ratio
 from benchmarks.peers.pipe import read_workload
 from benchmarks.workers import Worker
-from benchmarks.workload import SHAPES, useful_flops
+from benchmarks.workload import BERT_SHAPES, SHAPES, useful_flops
 
 ROUNDS = 6
 ADAPTERS = {
@@ -64,14 +64,18 @@ class Row:
     int8_over_it: list[float] | None
 
 
-def measure(rounds: int) -> dict[str, Any]:
-    """Measure every shape with every workload."""
+def measure(
+    rounds: int,
+    shapes: Mapping[str, dict[str, str]] = dict.fromkeys(BERT_SHAPES, ADAPTERS),
+    workloads: Sequence[str] = tuple(checkpoints.WORKLOADS),
+) -> dict[str, Any]:
+    """Measure every shape with every workload. shapes: adapters, with their environments, by shape."""
     rows: list[Row] = []
     missing: dict[str, str] = {}
     versions: dict[str, str] = {}
-    for shape in SHAPES:
-        for workload in checkpoints.WORKLOADS:
-            new_rows, new_missing, new_versions = measure_one(shape, workload, rounds)
+    for shape, adapters in shapes.items():
+        for workload in workloads:
+            new_rows, new_missing, new_versions = measure_one(shape, workload, rounds, adapters)
             rows += new_rows
             missing |= new_missing
             versions |= new_versions
@@ -85,12 +89,12 @@ def measure(rounds: int) -> dict[str, Any]:
 
 
 def measure_one(
-    shape: str, workload: str, rounds: int, adapters: dict[str, str] | None = None
+    shape: str, workload: str, rounds: int, adapters: dict[str, str]
 ) -> tuple[list[Row], dict[str, str], dict[str, str]]:
     """Return the rows, the reason for each adapter that cannot run, and the packages' versions."""
-    model, file = checkpoints.exported(shape), checkpoints.workload(workload)
+    model, file = checkpoints.exported(shape), checkpoints.workload(workload, shape)
     checkpoints.quantized(shape)
-    with workers.started(ADAPTERS if adapters is None else adapters, model, file) as (running, missing):
+    with workers.started(adapters, model, file) as (running, missing):
         batches = read_workload(file)
         sides = {name: worker for worker in running.values() for name in worker.engines}
         versions = {k: v for worker in running.values() for k, v in worker.versions.items()}

@@ -18,7 +18,16 @@ import torch
 
 from benchmarks.encoder import LIMIT_TOKENS
 from benchmarks.measure import alternate, machine, ratio
-from benchmarks.workload import PAIRS, SHAPES, Shape, network, pairs, query_title_lengths, useful_flops
+from benchmarks.workload import (
+    BERT_SHAPES,
+    PAIRS,
+    SHAPES,
+    Shape,
+    network,
+    pairs,
+    query_title_lengths,
+    useful_flops,
+)
 from models import Classifier, HeadMask
 from models.batch import pack
 from models.bert import Bert
@@ -40,7 +49,7 @@ SPEEDUP = 1.75
 LARGEST_LOSS = 0.005
 
 
-def measure(rounds: int, shapes: Sequence[str] = tuple(SHAPES), limit: int | None = None) -> dict[str, Any]:
+def measure(rounds: int, shapes: Sequence[str] = BERT_SHAPES, limit: int | None = None) -> dict[str, Any]:
     """Measure speed by shape and the shipped model's accuracy. limit: number of labelled pairs; None: all."""
     with TemporaryDirectory() as directory:
         shipped = Path(directory) / "int8"

@@ -15,7 +15,7 @@ from benchmarks.environments import Unavailable
 from benchmarks.measure import machine
 from benchmarks.servers_table import as_markdown, missed
 from benchmarks.started_server import TITLES, Server, ask, sample, started
-from benchmarks.workload import SHAPES
+from benchmarks.workload import BERT_SHAPES, SHAPES
 from loadtest import running
 from loadtest.plan import Plan
 
@@ -71,7 +71,7 @@ def measure(rounds: int) -> dict[str, Any]:
     """Measure every server on both shapes; each round goes over all servers."""
     missing: dict[str, str] = {}
     turns: list[dict[str, Any]] = []
-    for shape in SHAPES:
+    for shape in BERT_SHAPES:
         capacity: dict[str, float] = {}
         for number in range(rounds):
             for server in SERVERS:

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers import (
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-    BertConfig,
-    ModernBertConfig,
-    PreTrainedModel,
-)
+from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, PreTrainedModel
 
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
@@ -25,7 +20,7 @@ PAIRS = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The dimensions of a network. modern: ModernBERT's, with a gated feed-forward network; else BERT's."""
+    """The dimensions of a network. family: its model_type in transformers."""
 
     name: str
     hidden: int
@@ -33,17 +28,30 @@ class Shape:
     vocabulary: int
     layers: int = 12
     heads: int = 12
-    modern: bool = False
+    family: str = "bert"
+
+    @property
+    def up_maps(self) -> int:
+        """Return the number of maps from hidden to inner; a gated feed-forward network has two."""
+        return 2 if self.family == "modernbert" else 1
 
 
 SHAPES = {
     "base": Shape("BERT-base, 12 × 12 × 768", 768, 3072, 30_522),
     "shipped": Shape("shipped, 12 × 12 × 192", 192, 768, 16_384),
+    "roberta": Shape("RoBERTa-base, 12 × 12 × 768", 768, 3072, 50_265, family="roberta"),
+    "modernbert": Shape("ModernBERT-base, 22 × 12 × 768", 768, 1152, 50_368, layers=22, family="modernbert"),
 }
+"""ModernBERT-base's shape is also that of cross-encoder/ettin-reranker-150m-v1."""
 
+BERT_SHAPES = ("base", "shipped")
 
-MODERN = Shape("ModernBERT-base, 22 × 12 × 768", 768, 1152, 50_368, layers=22, modern=True)
-"""Also the shape of cross-encoder/ettin-reranker-150m-v1."""
+_OPTIONS: dict[str, dict[str, int | float]] = {
+    "bert": {},
+    "roberta": {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    "modernbert": {"pad_token_id": 0},
+}
+"""What a family's published checkpoints set beside the dimensions."""
 
 
 def query_title_lengths(count: int, seed: int = 0) -> np.ndarray:
@@ -69,15 +77,14 @@ def pairs(lengths: np.ndarray, vocabulary: int, seed: int = 0) -> list[EncodedPa
 def network(shape: Shape) -> PreTrainedModel:
     """Return a transformers classifier of this shape with random weights; they do not affect speed."""
     torch.manual_seed(0)
-    config_class = ModernBertConfig if shape.modern else BertConfig
-    config = config_class(
+    config = CONFIG_MAPPING[shape.family](
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         intermediate_size=shape.inner,
         num_labels=5,
-        **{"pad_token_id": 0} if shape.modern else {},
+        **_OPTIONS[shape.family],
     )
     return MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)](config).eval()
 
@@ -104,7 +111,7 @@ def useful_flops(shape: Shape, lengths: np.ndarray, heads_on: float | Sequence[f
     tokens, rows, hidden = int(lengths.sum()), len(lengths), shape.hidden
     on = [heads_on] * shape.layers if isinstance(heads_on, float) else list(heads_on)
     squares = float((lengths.astype(float) ** 2).sum())
-    maps = 3 if shape.modern else 2  # of the feed-forward network
+    maps = shape.up_maps + 1  # of the feed-forward network
     total = 0.0
     for layer, share in enumerate(on):
         last = layer == shape.layers - 1

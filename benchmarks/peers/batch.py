@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,17 @@ class Batch:
     def lengths(self) -> np.ndarray:
         """Return the tokens of each row, (rows,) int64."""
         return self.mask.sum(axis=1)
+
+    @property
+    def inputs(self) -> dict[str, np.ndarray]:
+        """Return the arrays by the names that transformers gives them."""
+        return {"input_ids": self.ids, "attention_mask": self.mask, "token_type_ids": self.segments}
+
+
+def inputs_of(model: Any) -> list[str]:
+    """Return the names of the inputs that a transformers model takes; not all know token types."""
+    types = ["token_type_ids"] if hasattr(model.config, "type_vocab_size") else []
+    return ["input_ids", "attention_mask", *types]
 
 
 Engine = Callable[[Batch], np.ndarray]

@@ -1,6 +1,8 @@
 """`python -m benchmarks.peers.export MODEL OUT` converts a transformers checkpoint for other engines.
 
 OUT gets the checkpoint's own files, model.onnx and fused.onnx, openvino.xml, ctranslate2/ and classifier.npz.
+For ModernBERT there is no fused.onnx, because onnxruntime's optimizer has no pattern for it, and nothing for
+CTranslate2, which cannot convert it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import openvino
 import torch
 from onnxruntime.transformers import optimizer
 from onnxruntime.transformers.fusion_options import FusionOptions
-from transformers import BertForSequenceClassification
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+
+from benchmarks.peers.batch import inputs_of
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 
@@ -23,37 +27,45 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 class Logits(torch.nn.Module):
     """The model with positional inputs, and the logits as its only output."""
 
-    def __init__(self, model: BertForSequenceClassification) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
 
     def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return logits (rows, labels) float32 of inputs (rows, length) int64."""
-        return self.model(
-            input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
-        ).logits
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, **types).logits
 
 
 def main(source: Path, out: Path) -> None:
     """Write all formats, and last the file `exported`."""
     out.mkdir(parents=True, exist_ok=True)
-    model = BertForSequenceClassification.from_pretrained(source, dtype=torch.float32).eval()
+    model = AutoModelForSequenceClassification.from_pretrained(source, dtype=torch.float32).eval()
     # Without our calibration temperature, which no other engine applies, so that scores can be compared.
     vars(model.config).pop("headroom", None)
     model.save_pretrained(out)
-    for file in TOKENIZER:
-        shutil.copy(source / file, out)
+    copy_tokenizer(source, out)
     export_onnx(source, out)
-    example = tuple(torch.ones(2, 16, dtype=torch.int64) for _ in range(3))
+    inputs = inputs_of(model)
     # From torch instead of ONNX, so that attention stays one node, for which OpenVINO has a kernel.
     graph = openvino.convert_model(
-        Logits(model), example_input=example, input=[openvino.PartialShape([-1, -1])] * 3
+        Logits(model), example_input=example(inputs), input=[openvino.PartialShape([-1, -1])] * len(inputs)
     )
     openvino.save_model(graph, out / "openvino.xml", compress_to_fp16=False)
-    export_ctranslate2(model, source, out)
+    if model.config.model_type != "modernbert":
+        export_ctranslate2(model, source, out)
     (out / "exported").touch()
+
+
+def example(names: list[str]) -> tuple[torch.Tensor, ...]:
+    """Return inputs to trace a model with; every vocabulary has a word 5, and every model a token type 0."""
+    values = {"input_ids": 5, "attention_mask": 1, "token_type_ids": 0}
+    return tuple(torch.full((2, 16), values[name]) for name in names)
 
 
 def export_onnx(source: Path, out: Path) -> None:
@@ -62,13 +74,13 @@ def export_onnx(source: Path, out: Path) -> None:
     The optimizer knows the patterns of the tracing exporter and of eager attention. It must make one
     Attention node of every layer.
     """
-    model = BertForSequenceClassification.from_pretrained(
+    model = AutoModelForSequenceClassification.from_pretrained(
         source, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    names = ["input_ids", "attention_mask", "token_type_ids"]
+    names = inputs_of(model)
     torch.onnx.export(
         Logits(model),
-        tuple(torch.ones(2, 16, dtype=torch.int64) for _ in range(3)),
+        example(names),
         out / "model.onnx",
         input_names=names,
         output_names=["logits"],
@@ -77,6 +89,8 @@ def export_onnx(source: Path, out: Path) -> None:
         dynamic_axes={name: {0: "rows", 1: "length"} for name in names},
     )
     config = model.config
+    if config.model_type == "modernbert":
+        return
     fused = optimizer.optimize_model(
         str(out / "model.onnx"),
         "bert",
@@ -90,22 +104,29 @@ def export_onnx(source: Path, out: Path) -> None:
     fused.save_model_to_file(str(out / "fused.onnx"))
 
 
-def export_ctranslate2(model: BertForSequenceClassification, source: Path, out: Path) -> None:
+def export_ctranslate2(model: PreTrainedModel, source: Path, out: Path) -> None:
     """Write the encoder with its pooler for CTranslate2, and the classifier for its caller."""
-    encoder = out / "bert"
-    model.bert.config.position_embedding_type = (
-        "absolute"  # transformers 5 leaves this out, and the converter needs it
-    )
-    model.bert.save_pretrained(encoder)
+    encoder, last = model.base_model, model.classifier
+    if model.config.model_type == "roberta":
+        # The classifier's dense layer and tanh are what the converter knows as RobertaModel's pooler.
+        encoder = AutoModel.from_config(model.config)
+        encoder.load_state_dict(model.base_model.state_dict(), strict=False)
+        encoder.pooler.dense, last = model.classifier.dense, model.classifier.out_proj
+    # transformers 5 leaves this out, and the converter needs it.
+    encoder.config.position_embedding_type = "absolute"
+    directory = out / "encoder"
+    encoder.save_pretrained(directory)
+    copy_tokenizer(source, directory)
+    ctranslate2.converters.TransformersConverter(str(directory)).convert(str(out / "ctranslate2"), force=True)
+    shutil.rmtree(directory)
+    np.savez(out / "classifier.npz", weight=last.weight.detach().numpy(), bias=last.bias.detach().numpy())
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the tokenizer's files that the checkpoint has."""
     for file in TOKENIZER:
-        shutil.copy(source / file, encoder)
-    ctranslate2.converters.TransformersConverter(str(encoder)).convert(str(out / "ctranslate2"), force=True)
-    shutil.rmtree(encoder)
-    np.savez(
-        out / "classifier.npz",
-        weight=model.classifier.weight.detach().numpy(),
-        bias=model.classifier.bias.detach().numpy(),
-    )
+        if (source / file).exists():
+            shutil.copy(source / file, target)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ PACKAGES = ("onnxruntime",)
 
 
 def engines(directory: Path) -> Engines:
-    """Return engines as exported, and with attention and LayerNorm fused by onnxruntime.transformers."""
+    """Return engines as exported, and with attention and LayerNorm fused if the export could do that."""
+    settings = {"as exported": "model.onnx", "fused": "fused.onnx"}
     return {
-        "onnxruntime fp32 [as exported]": engine(directory / "model.onnx"),
-        "onnxruntime fp32 [fused]": engine(directory / "fused.onnx"),
+        f"onnxruntime fp32 [{setting}]": engine(directory / file)
+        for setting, file in settings.items()
+        if (directory / file).exists()
     }
 
 
@@ -29,8 +31,9 @@ def engine(file: Path, threads: int = 2) -> Engine:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
+    names = [each.name for each in session.get_inputs()]
+
     def call(batch: Batch) -> np.ndarray:
-        inputs = {"input_ids": batch.ids, "attention_mask": batch.mask, "token_type_ids": batch.segments}
-        return np.asarray(session.run(None, inputs)[0])
+        return np.asarray(session.run(None, {name: batch.inputs[name] for name in names})[0])
 
     return call

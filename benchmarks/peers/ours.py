@@ -73,7 +73,7 @@ def encoded(batch: Batch) -> list[EncodedPair]:
 def gemms(classifier: Classifier) -> dict[str, Engine]:
     """Return one layer's bfloat16 products of 1,600 rows, one per torch function; logits are their FLOPs."""
     config = classifier.config
-    shape = Shape("", config.hidden_size, config.intermediate_size, config.vocab_size)
+    shape = Shape("", config.hidden_size, config.intermediate_size, config.vocab_size, family=config.family)
     calls, flops = gemm_calls(shape, torch.bfloat16)
 
     def engine_of(way: str) -> Engine:

@@ -1,4 +1,4 @@
-"""transformers' own BertForSequenceClassification in PyTorch."""
+"""transformers' own classifier in PyTorch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import BertForSequenceClassification
+from transformers import AutoModelForSequenceClassification
 
-from benchmarks.peers.batch import Batch, Engine, Engines
+from benchmarks.peers.batch import Batch, Engine, Engines, inputs_of
 
 PACKAGES = ("transformers", "torch")
 
@@ -29,20 +29,15 @@ def serving(directory: Path, name: str) -> Engine:
 
 def engine(directory: Path, dtype: torch.dtype, attention: str) -> Engine:
     """Return an engine of the model in this number format."""
-    model = BertForSequenceClassification.from_pretrained(
+    model = AutoModelForSequenceClassification.from_pretrained(
         directory, dtype=dtype, attn_implementation=attention
     ).eval()
 
+    names = inputs_of(model)
+
     def call(batch: Batch) -> np.ndarray:
         with torch.inference_mode():
-            return (
-                model(
-                    input_ids=torch.from_numpy(batch.ids),
-                    attention_mask=torch.from_numpy(batch.mask),
-                    token_type_ids=torch.from_numpy(batch.segments),
-                )
-                .logits.float()
-                .numpy()
-            )
+            inputs = {name: torch.from_numpy(batch.inputs[name]) for name in names}
+            return model(**inputs).logits.float().numpy()
 
     return call
