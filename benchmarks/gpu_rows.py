@@ -1,4 +1,4 @@
-"""What `make gpu` measures of the network: accuracy, full batches, one pair, and memory."""
+"""Measures the network for `make gpu`: accuracy, full batches, one pair, and memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What is measured, and on what."""
+    """A network to measure, and its device."""
 
     device: torch.device
     dtype: torch.dtype

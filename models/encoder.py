@@ -1,4 +1,4 @@
-"""What the networks share: the loop over the layers, attention under head weights, and the pass of a batch.
+"""The shared part of the networks: the loop over the layers, heads under weights, and the pass of a batch.
 
 A network says how tokens enter it (`embed`), what its layers are, and what its classifier reads (`pool`,
 `classify`). A head's weight multiplies its output before W^O, which equals multiplying its attention

@@ -1,4 +1,4 @@
-"""What every network's layers have: attention heads, and the order of norms and halves around them."""
+"""The layer that every network has: attention heads, and the order of norms and halves around them."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class LongTitles:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Where the best chunk of a title is: the characters [start, end), in code points.
+    """The place of a title's best chunk: the characters [start, end), in code points.
 
     index: its number among the `chunks` of the title, from 0.
     """

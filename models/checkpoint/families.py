@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # errors are reported before torch is imported
 
 
 class Family(Protocol):
-    """What the rest of the program asks of a family.
+    """A model family, as the rest of the program sees it.
 
     network: names its network class, in `models.network`.
     """

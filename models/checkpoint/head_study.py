@@ -1,4 +1,4 @@
-"""What a study found out about each head of a checkpoint: `head_study.json` beside the weights.
+"""Reads `head_study.json` beside the weights: a study's findings about each head of a checkpoint.
 
 `python -m models.study.head_study` makes the file of the reports of `headroom study`.
 """

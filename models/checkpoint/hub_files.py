@@ -1,14 +1,14 @@
-"""Chooses the files of a hub repository that a checkpoint is loaded from."""
+"""Names the files that a checkpoint is loaded from, and chooses them among those of a hub repository."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-DESCRIPTION = [
-    "config.json",
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -18,6 +18,12 @@ DESCRIPTION = [
     "merges.txt",
     "sentencepiece.bpe.model",
     "spiece.model",
+)
+"""The files of a checkpoint's tokenizer, as far as it has them."""
+
+DESCRIPTION = [
+    "config.json",
+    *TOKENIZER_FILES,
     "model.safetensors.index.json",
     "modules.json",
     "config_sentence_transformers.json",
@@ -69,3 +75,10 @@ def _read(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         return {}
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy the files of a checkpoint's tokenizer to another directory."""
+    for name in TOKENIZER_FILES:
+        if (source / name).exists():
+            shutil.copyfile(source / name, target / name)

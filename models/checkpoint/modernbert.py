@@ -82,7 +82,7 @@ class ModernBertConfig(ModelConfig):
 
 
 class ModernBertFamily:
-    """What the rest of the program asks of the family."""
+    """The family ModernBERT, as the rest of the program sees it."""
 
     network = "modernbert"
 

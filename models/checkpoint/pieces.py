@@ -1,4 +1,4 @@
-"""Where words begin among a tokenizer's pieces, and how they are spelled."""
+"""Finds where words begin among a tokenizer's pieces, and how they are spelled."""
 
 from __future__ import annotations
 

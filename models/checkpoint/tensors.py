@@ -19,19 +19,6 @@ from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.modules import head_tensors, read_head
 from models.errors import UnsupportedCheckpoint
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-)
-"""What a new checkpoint takes over from its source, as far as it is there."""
-
 
 def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     """Return all of the network's tensors under our names (`models.checkpoint.families`), shapes checked.

@@ -13,7 +13,7 @@ _CACHED_CHARACTERS = 512  # longer texts are rare, and 65,536 of them would take
 
 
 class TextCache(Generic[T]):
-    """What the texts that were encoded last became. Threads may share it."""
+    """A cache of the texts that were encoded last. Threads may share it."""
 
     def __init__(self, size: int) -> None:
         self._size = size

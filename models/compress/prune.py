@@ -7,7 +7,6 @@ and narrower projections, and keeps the head numbering of the unpruned model.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +65,8 @@ def prune(
         )
     masks, dropped = _mapped(read_stored_masks(source, config), kept)
 
-    from models.checkpoint.tensors import TOKENIZER_FILES, read_tensors, write_tensors
+    from models.checkpoint.hub_files import copy_tokenizer
+    from models.checkpoint.tensors import read_tensors, write_tensors
 
     tensors = read_tensors(source, config)
     for layer in range(config.num_layers):
@@ -76,9 +76,7 @@ def prune(
     target.mkdir(parents=True, exist_ok=True)
     write_tensors(target / "model.safetensors", tensors, config)
     (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    for name in TOKENIZER_FILES:
-        if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
+    copy_tokenizer(source, target)
     for name, mask in masks.items():
         _write_mask(source / "masks" / f"{name}.json", target / "masks" / f"{name}.json", mask)
     assert parse_config(raw).kept_heads == kept

@@ -40,8 +40,9 @@ from models.checkpoint.config import (
     read_config,
     read_raw,
 )
+from models.checkpoint.hub_files import copy_tokenizer
 from models.checkpoint.like_bert import layer_prefix
-from models.checkpoint.tensors import TOKENIZER_FILES, read_tensors, write_tensors
+from models.checkpoint.tensors import read_tensors, write_tensors
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.scales import channel_scales, quantized_map, tensor_scale
 from models.errors import ModelError
@@ -87,9 +88,7 @@ def quantize(
     config = parse_config(raw)
     write_tensors(target / "model.safetensors", quantized, config)
     (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    for name in TOKENIZER_FILES:
-        if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
+    copy_tokenizer(source, target)
     if (source / "masks").is_dir():
         shutil.copytree(source / "masks", target / "masks")
     return config

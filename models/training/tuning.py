@@ -16,7 +16,7 @@ import orjson
 import torch
 from torch import Tensor, nn
 
-from models.checkpoint.tensors import TOKENIZER_FILES
+from models.checkpoint.hub_files import copy_tokenizer
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.classifier import Classifier
 from models.device import resolve_device
@@ -143,9 +143,7 @@ def finish(
     temperature = fitted_temperature(truth, logits_of(model, tokenizer, validation), np.ones(len(truth)))
     model.config.headroom = {"temperature": temperature}
     model.cpu().save_pretrained(options.out)
-    for name in TOKENIZER_FILES:
-        if (tokenizer_files / name).exists():
-            shutil.copyfile(tokenizer_files / name, options.out / name)
+    copy_tokenizer(tokenizer_files, options.out)
     scores = Classifier.load(options.out, options.device).score(
         [(pair.query, pair.title) for pair in validation]
     )

@@ -10,7 +10,6 @@ import torch
 from transformers import BertForSequenceClassification, PreTrainedModel
 
 from models.batch import pack
-from models.bert import Bert
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.tokenizer import EncodedPair
@@ -54,24 +53,11 @@ def reference_logits(
     return np.stack(rows)
 
 
-def network_of(
-    model: BertForSequenceClassification, dtype: torch.dtype = torch.float32, *, deterministic: bool = False
-) -> Bert:
-    """Return our network with the weights of a transformers model."""
-    return Bert(
-        parse_config(model.config.to_dict()),
-        model.state_dict(),
-        device=CPU,
-        dtype=dtype,
-        deterministic=deterministic,
-    )
-
-
-def family_network_of(model: PreTrainedModel, **options: Any) -> Network:
+def network_of(model: PreTrainedModel, dtype: torch.dtype = torch.float32, **options: Any) -> Network:
     """Return our network with the weights of a transformers model of any family. options: of `build`."""
     config = parse_config(model.config.to_dict())
     tensors = FAMILIES[config.family].ours(model.state_dict(), config)
-    return build(config, tensors, **({"device": CPU, "dtype": torch.float32} | options))
+    return build(config, tensors, **({"device": CPU, "dtype": dtype} | options))
 
 
 def logits_of(network: Network, pairs: list[EncodedPair], weights: np.ndarray | None = None) -> np.ndarray:

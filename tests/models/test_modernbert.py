@@ -17,15 +17,12 @@ from transformers import ModernBertForSequenceClassification
 
 from models import Classifier
 from models.batch import pack
-from models.checkpoint.config import parse_config
-from models.checkpoint.families import FAMILIES
 from models.checkpoint.tokenizer import EncodedPair
-from models.network import Network, build
 from models.ops import kernel_library
 from models.study.gradients import DifferentiableNetwork
 from models.study.prefixes import logits_under
 from tests.checkpoints import WORDS
-from tests.models.reference import CPU, logits_of, random_pair, random_weights
+from tests.models.reference import CPU, logits_of, network_of, random_pair, random_weights
 from tests.modernberts import random_modernbert, write_modernbert
 
 LAYERS, HEADS = 4, 4
@@ -57,14 +54,6 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
 LENGTHS = st.lists(st.integers(2, 60), max_size=3).flatmap(
     lambda short: st.integers(2, 200).map(lambda long: [*short, long])
 )
-
-
-def network_of(
-    model: ModernBertForSequenceClassification, dtype: torch.dtype = torch.float32, **options: Any
-) -> Network:
-    config = parse_config(model.config.to_dict())
-    tensors = FAMILIES[config.family].ours(model.state_dict(), config)
-    return build(config, tensors, device=CPU, dtype=dtype, **options)
 
 
 def reference(

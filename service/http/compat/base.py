@@ -1,4 +1,4 @@
-"""What all routes for other people's clients share: a request shape, its translation, and its route.
+"""The shared part of all routes for other people's clients: a request shape, its translation, and its route.
 
 A shape is a pydantic model of the request (`CompatRequest`) with two translations: `score_request` makes our
 scoring request of it, `answer` makes their answer of ours. Limits, deadlines and experiments are those of
@@ -229,7 +229,7 @@ def raw_score(result: ScoreResult) -> float:
 
 
 class Scored(TypedDict):
-    """What judged the documents: ours, in each answer."""
+    """The model, variant and mask that judged the documents: ours, in each answer."""
 
     model: Annotated[str, Field(description="What scored, as `model` takes it: `NAME@VARIANT`.")]
     head_mask: Annotated[

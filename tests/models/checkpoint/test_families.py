@@ -25,9 +25,9 @@ from models.checkpoint.pair_template import PairTemplate
 from models.checkpoint.tensors import expected_shapes
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.prune import prune
-from models.network import Network, build
 from tests import families
 from tests.families import ROBERTAS, model_of
+from tests.models.reference import network_of
 
 CPU = torch.device("cpu")
 PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck screws"), ("tool", "")]
@@ -39,12 +39,6 @@ every_family = pytest.mark.parametrize("family", families.FAMILIES)
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def network_of(model: PreTrainedModel) -> Network:
-    config = parse_config(model.config.to_dict())
-    tensors = FAMILIES[config.family].ours(model.state_dict(), config)
-    return build(config, tensors, device=CPU, dtype=torch.float32)
 
 
 def random_pairs(rng: np.random.Generator, family: str, lengths: list[int], vocab: int) -> list[EncodedPair]:

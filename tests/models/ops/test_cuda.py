@@ -23,7 +23,6 @@ from tests.checkpoints import random_model
 from tests.models.ops.fake_gpu import FakeGpu
 from tests.models.reference import (
     CPU,
-    family_network_of,
     logits_of,
     network_of,
     random_pair,
@@ -199,7 +198,7 @@ def test_rotated_and_local_attention_is_that_of_the_cpu(
 ) -> None:
     monkeypatch.setattr(cuda, "varlen_attn", varlen)
     model = random_modernbert(11, classifier_pooling=pooling)
-    exact, ours = family_network_of(model), family_network_of(model, ops=ops(CPU, torch.float32))
+    exact, ours = network_of(model), network_of(model, ops=ops(CPU, torch.float32))
     pairs = pairs_of(vocabulary=300)
     np.testing.assert_allclose(logits_of(ours, pairs), logits_of(exact, pairs), atol=2e-5)
 

@@ -14,7 +14,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.network import Network, build
 from models.ops.cuda import CudaOps, VarlenOps
 from tests.checkpoints import random_model
-from tests.models.reference import family_network_of, logits_of, network_of, random_pair, random_weights
+from tests.models.reference import logits_of, network_of, random_pair, random_weights
 from tests.modernberts import random_modernbert
 
 pytestmark = [
@@ -69,8 +69,8 @@ def test_scores_are_those_of_the_cpu(dtype: torch.dtype, hidden: int) -> None:
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_modernbert_scores_as_on_the_cpu(dtype: torch.dtype, pooling: str) -> None:
     model = random_modernbert(11, classifier_pooling=pooling, initializer_range=0.1)
-    plain, pairs = family_network_of(model), pairs_of(vocabulary=300)
-    network = family_network_of(model, device=torch.device("cuda", 0), dtype=dtype)
+    plain, pairs = network_of(model), pairs_of(vocabulary=300)
+    network = network_of(model, device=torch.device("cuda", 0), dtype=dtype)
     check(on_gpu(network, pairs, None, False), logits_of(plain, pairs), dtype)
 
 
