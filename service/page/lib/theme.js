@@ -3,6 +3,7 @@
 import { subscribe, update } from "./store.js";
 
 const THEME = "headroom-theme";
+const WHEN_DARK = { system: "(prefers-color-scheme: dark)", light: "not all", dark: "all" };
 const CHOICES = /** @type {const} */ (["system", "light", "dark"]);
 
 /** Applies the kept choice, and every later one. */
@@ -22,8 +23,8 @@ export function nextTheme(theme) {
 /** @param {typeof CHOICES[number]} theme */
 function apply(theme) {
   localStorage.setItem(THEME, theme);
-  if (theme === "system") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = theme;
+  const dark = /** @type {HTMLLinkElement} */ (document.getElementById("dark"));
+  dark.media = WHEN_DARK[theme];
 }
 
 /** @returns {boolean} whether the person asked for less movement */
