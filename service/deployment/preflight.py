@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from models.errors import ModelError
 from service.deployment.config_file import ConfigFile, ConfigFileError, first_problem
+from service.settings import Settings
 
 
 def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
@@ -79,8 +80,8 @@ def _is_loopback(host: str) -> bool:
 
 def _check_device(config: ConfigFile) -> None:
     device = config.settings.device
-    if device == "auto" and config.settings.deterministic:
-        _resolve("auto", deterministic=True)
+    if device == "auto":
+        _resolve_auto(config.settings)
     if not device.startswith("cuda"):
         return
     gpus = (config.deployment.get("ray_actor_options") or {}).get("num_gpus", 1)
@@ -89,16 +90,25 @@ def _check_device(config: ConfigFile) -> None:
             f"device: a replica has {gpus:g} GPU, which it sees as cuda, so there is no {device}; "
             "choose the machine's GPU with CUDA_VISIBLE_DEVICES"
         )
-    _resolve("cuda")
-
-
-def _resolve(device: str, *, deterministic: bool = False) -> None:
-    from models.device import resolve_device, resolve_dtype  # imports torch, which takes seconds
+    from models.device import resolve_device
 
     try:
-        resolve_dtype("auto", resolve_device(device), deterministic=deterministic)
+        resolve_device("cuda")
     except ModelError as error:
         raise ConfigFileError(f"device: {error}") from None
+
+
+def _resolve_auto(settings: Settings) -> None:
+    """Refuse what the device that is here cannot do."""
+    if not settings.deterministic and settings.dtype != "float16":
+        return  # every device can; finding out which it is imports torch, which takes seconds
+    from models.device import resolve_device, resolve_dtype
+
+    try:
+        resolve_dtype(settings.dtype, resolve_device("auto"), deterministic=settings.deterministic)
+    except ModelError as error:
+        field = "device" if settings.deterministic else "dtype"
+        raise ConfigFileError(f"{field}: {error}") from None
 
 
 def _check_database(config: ConfigFile) -> None:

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from service import error_shapes
 from service.errors import EmptyRequest
 from service.http.compat.base import CompatRequest, by_relevance, raw_score, relevance
+from service.http.compat.documents import Count
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import Number, ScoreResponse
 from service.schemas.texts import Keep, TextsRequest
@@ -136,8 +137,8 @@ class TeiRerankRequest(TeiRequest):
     query: str = Field(description="What was searched for; not blank.")
     texts: list[str] = Field(description="The texts to rank; at least one.")
     return_text: bool = Field(False, description="Whether the answer holds the texts.")
-    top_n: int | None = Field(
-        None, ge=1, description="How many results to return; default: all. Not in TEI, but LiteLLM sends it."
+    top_n: Count | None = Field(
+        None, description="How many results to return; default: all. Not in TEI, but LiteLLM sends it."
     )
 
     model_config = ConfigDict(

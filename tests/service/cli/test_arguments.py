@@ -40,7 +40,7 @@ def test_wrong_arguments_are_told_before_torch_is_imported(tiny_checkpoint: Path
         (["train", "--help"], "Usage"),
         (["score", "a", "b", *model, "--mask", "9.9"], "layer 9 does not exist"),
         (["score", "a", "b", "--variant", "nope"], "no variant 'nope'"),
-        (["score", "a", "b", *model, "--dtype", "float16"], "dtype 'float16'"),
+        (["score", "a", "b", *model, "--dtype", "float8"], "dtype 'float8'"),
         (["score", "a", "b", "--model", "/no/such"], "/no/such does not exist"),
         (["evaluate", "--data", "gone.csv", *model], "gone.csv does not exist"),
         (["evaluate", "--data", str(wrong), *model], "no column title; found 'query', 'text', 'grade'"),

@@ -216,8 +216,8 @@ def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path) -> None:
         ("args: {}", "args: [1]", ": args must be a mapping (name: value), not a list"),
         (
             "args: {}",
-            "args: {dtype: float16}",
-            ": args.dtype: Input should be 'auto', 'float32' or 'bfloat16'",
+            "args: {dtype: float8}",
+            ": args.dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16'",
         ),
         ("http_options:", "http_options: [1]\nthese:", ": http_options must be a mapping"),
     ],
@@ -249,7 +249,7 @@ def test_what_serve_itself_would_refuse_is_named_before_ray_starts(tmp_path: Pat
 def test_wrong_usage_exits_with_2() -> None:
     assert headroom("serve", "--port", "many").returncode == 2
     assert headroom("serve", "--nonsense").returncode == 2
-    for flag, value in (("--dtype", "float16"), ("--device", "mps")):
+    for flag, value in (("--dtype", "float8"), ("--device", "mps")):
         refused = headroom("serve", flag, value)
         assert refused.returncode == 2
         assert f"'{value}' is not one of" in refused.stderr
@@ -260,6 +260,11 @@ def test_a_gpu_that_is_not_there_fails_before_ray_starts() -> None:
     failed = headroom("serve", "--device", "cuda", "--port", str(free_port()))
     assert failed.returncode == 1
     assert failed.stderr == "headroom: device: device 'cuda' is not here: torch sees no CUDA device\n"
+    half = headroom("serve", "--dtype", "float16", "--port", str(free_port()))
+    assert half.returncode == 1
+    assert half.stderr == (
+        "headroom: dtype: dtype float16 needs a GPU; give auto, float32 or bfloat16 on a CPU\n"
+    )
     second = headroom("serve", "--device", "cuda:1", "--port", str(free_port()))
     assert "choose the machine's GPU with CUDA_VISIBLE_DEVICES" in second.stderr
 
@@ -303,7 +308,7 @@ def test_a_killed_run_leaves_its_directory_to_the_next_start(tmp_path: Path, tin
 def test_help_shows_an_example_and_debug_a_traceback(tmp_path: Path) -> None:
     shown = headroom("serve", "--help").stdout
     assert "headroom serve --port 8080" in shown
-    assert not {"mps", "float16"} & set(re.split(r"\W+", shown))
+    assert not {"mps", "float8"} & set(re.split(r"\W+", shown))
     failed = headroom("serve", "--config", tmp_path / "none", "--debug")
     assert failed.returncode == 1
     assert "Traceback" in failed.stderr
