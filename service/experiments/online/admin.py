@@ -33,6 +33,9 @@ REPORT_SECONDS = 5.0
 COURSE_SECONDS = 5.0
 """How long one request computes past looks; the next one goes on."""
 
+MOST_RECORDING = 32
+"""Calls with outcomes that may wait for the database at once; further ones are told to come again."""
+
 T = TypeVar("T")
 
 
@@ -46,6 +49,7 @@ class ExperimentAdmin:
         self._reports: dict[str, tuple[float, Report]] = {}
         self._looks: dict[tuple[str, str], dict[float, Look]] = {}
         self._analysing = asyncio.Lock()
+        self._recording = 0
 
     def close(self) -> None:
         """End the threads once they have finished their current calls."""
@@ -53,11 +57,19 @@ class ExperimentAdmin:
 
     async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
         """Store outcomes. One whose id is stored already is counted as a duplicate."""
+        if self._recording >= MOST_RECORDING:
+            raise DatabaseUnavailable(
+                message=f"{MOST_RECORDING} calls with outcomes wait for the database; send these again later."
+            )
         configs = self._ledger.configs
         known = {config.name for config in configs}
         metrics = {config.name: config.outcome_metrics for config in configs if config.metrics}
         store = self._ledger.store
-        return await self._in_thread(lambda: store.record_outcomes(outcomes, known, metrics))
+        self._recording += 1
+        try:
+            return await self._in_thread(lambda: store.record_outcomes(outcomes, known, metrics))
+        finally:
+            self._recording -= 1
 
     def listing(self) -> ExperimentsView:
         """Return the experiments of the live config as this replica knows them, without the database."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
+from service.experiments.online.admin import MOST_RECORDING
 from service.experiments.online.guardrails import Breach
+from service.experiments.storage.connection import connect, parse_url
 from service.experiments.storage.store import Store
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
 from tests.service.experiments.postgres import Cluster
@@ -18,7 +22,7 @@ OUTCOME = {"experiment": "prune20", "unit": "user-0", "metric": "click", "value"
 
 @pytest.fixture
 def database(postgres: Cluster) -> str:
-    return postgres.create("outage")
+    return postgres.create(f"outage_{uuid.uuid4().hex[:8]}")
 
 
 async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrives(
@@ -64,6 +68,25 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
         store = Store(database)
         await eventually(lambda: "rollback" in [action.kind for _, action in store.actions(["prune20"])])
         store.close()
+        assert (await service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]})).status_code == 200
+
+
+async def test_a_slow_database_makes_no_endless_queue_of_outcomes(
+    tiny_checkpoint: Path, database: str
+) -> None:
+    async with serve(tiny_checkpoint, config(), database_url=database) as service:
+        blocker = connect(parse_url(database))
+        with blocker.begin() as locked:
+            locked.execute(text("LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE"))
+            calls = [
+                asyncio.create_task(service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]}))
+                for _ in range(MOST_RECORDING + 5)
+            ]
+            await eventually(lambda: sum(call.done() for call in calls) >= 5)
+        blocker.dispose()
+        answers = [await call for call in calls]
+        refused = [answer for answer in answers if f"{MOST_RECORDING} calls" in answer.text]
+        assert [answer.status_code for answer in refused] == [503] * 5
         assert (await service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]})).status_code == 200
 
 
