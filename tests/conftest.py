@@ -10,7 +10,7 @@ import pytest
 from models.ops.kernel_build import build_all
 from models.ops.kernel_levels import levels_of_machine
 from tests.checkpoints import write_checkpoint
-from tests.service.running import Server
+from tests.service.running import Server, running
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,11 +28,5 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A running `headroom serve` with a tiny random model. Tests leave it able to serve."""
-    server = Server(tmp_path_factory.mktemp("server"), tiny_checkpoint)
-    try:
-        line = server.wait_until_ready()
-        assert line == f"headroom is ready at {server.url}", server.stderr
+    with running(tmp_path_factory.mktemp("server"), tiny_checkpoint) as server:
         yield server
-        assert server.stop() == 0
-    finally:
-        server.kill()

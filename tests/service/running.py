@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ LIVE: dict[str, Any] = {
 class Server:
     """`headroom serve` on a free port with a config file of its own.
 
-    replicas: None leaves their number to the machine. start_s: how long it took to get ready.
+    replicas: None leaves their number to the machine. environment: added to this process's. start_s: how long
+    it took to get ready.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Server:
         live: Mapping[str, Any] = LIVE,
         replicas: int | None = 1,
         host: str | None = None,
+        environment: Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> None:
         self.port = free_port()
@@ -66,7 +68,7 @@ class Server:
                 stderr=errors,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, "XDG_STATE_HOME": str(directory / "state")},
+                env={**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(environment or {})},
             )
 
     def write_config(self, live: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> None:
@@ -139,6 +141,22 @@ class Server:
             self.process.wait(10)
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def running(directory: Path, model: Path, **options: Any) -> Iterator[Server]:
+    """Run `headroom serve` until the block ends; it is ready, and at the end it must stop in order.
+
+    options: of `Server`.
+    """
+    server = Server(directory, model, **options)
+    try:
+        line = server.wait_until_ready()
+        assert line == f"headroom is ready at {server.url}", server.stderr
+        yield server
+        assert server.stop() == 0, server.stderr
+    finally:
+        server.kill()
 
 
 def still_there(processes: list[psutil.Process], timeout_s: float = 30.0) -> list[str]:

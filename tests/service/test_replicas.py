@@ -16,22 +16,16 @@ from ray._private.services import JEMALLOC_SO
 from service.experiments.storage.store import Store
 from tests.service.client import Answer, request, score, send_raw
 from tests.service.experimenting import config
-from tests.service.running import LIVE, Server
+from tests.service.running import LIVE, Server, running
 
 MOST_TOKENS = 200_000  # of one request
 
 
 @pytest.fixture(scope="module")
 def two(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(
-        tmp_path_factory.mktemp("two"), tiny_checkpoint, replicas=2, max_request_tokens=MOST_TOKENS
-    )
-    try:
-        assert server.wait_until_ready(), server.stderr
+    options = {"replicas": 2, "max_request_tokens": MOST_TOKENS}
+    with running(tmp_path_factory.mktemp("two"), tiny_checkpoint, **options) as server:
         yield server
-        assert server.stop() == 0
-    finally:
-        server.kill()
 
 
 async def everywhere(server: Server, data: bytes, times: int = 40) -> list[Answer]:
