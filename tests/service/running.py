@@ -18,6 +18,8 @@ import yaml
 
 from loadtest.beside import free_port
 
+PATIENCE_S = 100.0
+"""How long a test waits for what must happen sooner or later, however slow the machine."""
 DEPLOY = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 
 LIVE: dict[str, Any] = {
@@ -93,7 +95,7 @@ class Server:
     def stderr(self) -> str:
         return self._errors.read_text()
 
-    def wait_for_line(self, text: str, timeout_s: float = 20.0) -> str:
+    def wait_for_line(self, text: str, timeout_s: float = PATIENCE_S) -> str:
         """Wait for the first line on stderr that contains `text`, and return it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -127,7 +129,7 @@ class Server:
         (replica,) = self.replicas()
         return replica
 
-    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 60.0) -> int:
+    def stop(self, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
         """Ask the program to stop and return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(timeout_s)
@@ -159,7 +161,7 @@ def running(directory: Path, model: Path, **options: Any) -> Iterator[Server]:
         server.kill()
 
 
-def still_there(processes: list[psutil.Process], timeout_s: float = 30.0) -> list[str]:
+def still_there(processes: list[psutil.Process], timeout_s: float = PATIENCE_S) -> list[str]:
     """Return the command lines of the processes that have not ended within the timeout."""
     _, alive = psutil.wait_procs(processes, timeout=timeout_s)
     return [" ".join(process.cmdline())[:80] for process in alive if process.status() != psutil.STATUS_ZOMBIE]
