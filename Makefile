@@ -23,8 +23,11 @@ serve: install
 	@exec $(BIN)/headroom serve --host $(HOST) --port $(PORT) $(if $(MODEL),--model $(MODEL))
 
 ## make test      install what the tests need and run all of them
+# Two processes, since most tests wait for a server or a browser; then what measures times. Both say what failed.
 test: referees dev clients page-checks
-	$(BIN)/python -m pytest
+	@status=0; \
+	$(BIN)/python -m pytest -m "not alone" -n 2 --dist loadgroup --no-loadscope-reorder || status=$$?; \
+	$(BIN)/python -m pytest -m alone || status=$$?; exit $$status
 
 ## make screenshots  docs/images/playground-*.png again, by the browser tests
 screenshots: referees dev

@@ -1,4 +1,4 @@
-"""Writes small random BERT checkpoints in the Hugging Face layout, with a real WordPiece vocabulary."""
+"""Writes small random checkpoints in the Hugging Face layout; BERT's with a real WordPiece vocabulary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, PreTrainedModel
 
 GRADES = ("irrelevant", "related", "partial", "substitute", "exact")
 WORDS = """
@@ -22,6 +22,17 @@ VOCABULARY = (
     + ["##s", "##ing", "##er"]
 )
 VOCABULARY = list(dict.fromkeys(VOCABULARY))
+SHAPE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "num_labels": len(GRADES),
+    "initializer_range": 0.2,  # large enough for heads to matter
+}
+"""The shape of the small checkpoints, in BERT's names."""
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def write_vocabulary(directory: Path) -> None:
@@ -31,27 +42,24 @@ def write_vocabulary(directory: Path) -> None:
     )
 
 
-def random_model(seed: int = 0, **overrides: Any) -> BertForSequenceClassification:
-    """A transformers classifier whose weights are large enough for heads to matter."""
-    options: dict[str, Any] = {
-        "vocab_size": len(VOCABULARY),
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
-        "num_labels": len(GRADES),
-        "initializer_range": 0.2,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    }
-    options.update(overrides)
+def random_classifier(family: str, seed: int, **options: Any) -> PreTrainedModel:
+    """Return a transformers classifier with random weights; five labels are the grades.
+
+    options: of the family's config.
+    """
     torch.manual_seed(seed)
-    config = BertConfig(**options)
+    config = CONFIG_MAPPING[family](**options)
     if options["num_labels"] == len(GRADES):
         config.id2label = dict(enumerate(GRADES))
         config.label2id = {name: i for i, name in enumerate(GRADES)}
-    return BertForSequenceClassification(config).eval()
+    model: PreTrainedModel = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)](config)
+    return model.eval()
+
+
+def random_model(seed: int = 0, **overrides: Any) -> PreTrainedModel:
+    """Return a BERT of transformers with random weights. overrides: of `SHAPE` and the rest of its config."""
+    options = {"vocab_size": len(VOCABULARY), **SHAPE, **WITHOUT_DROPOUT, **overrides}
+    return random_classifier("bert", seed, **options)
 
 
 def write_checkpoint(directory: Path, seed: int = 0, **overrides: Any) -> Path:

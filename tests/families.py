@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import CONFIG_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, PreTrainedModel
+from transformers import PreTrainedModel
 
 from tests import modernberts
-from tests.checkpoints import GRADES, WORDS, write_vocabulary
+from tests.checkpoints import SHAPE, WITHOUT_DROPOUT, WORDS, random_classifier, write_vocabulary
 
 FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert")
 BPE, UNIGRAM = ("roberta",), ("xlm-roberta", "camembert")
@@ -27,22 +27,11 @@ TEXT = [
 
 
 def model_of(family: str, seed: int = 0, **shape: Any) -> PreTrainedModel:
-    """A transformers classifier whose weights are large enough for heads to matter.
+    """Return a transformers classifier whose weights are large enough for heads to matter.
 
     shape: of BERT's config, in BERT's names; max_position_embeddings is the window.
     """
-    options = {
-        "vocab_size": 400,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
-        "num_labels": len(GRADES),
-        "initializer_range": 0.2,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    } | shape
+    options = {"vocab_size": 400, **SHAPE, **WITHOUT_DROPOUT, **shape}
     if family in ROBERTAS:
         options = {"type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5} | options
         options["max_position_embeddings"] += options["pad_token_id"] + 1
@@ -51,12 +40,7 @@ def model_of(family: str, seed: int = 0, **shape: Any) -> PreTrainedModel:
     if family == "distilbert":
         names = {"intermediate_size": "hidden_dim", "hidden_act": "activation"}
         options = {names.get(name, name): value for name, value in options.items()}
-    torch.manual_seed(seed)
-    config = CONFIG_MAPPING[family](**options)
-    if options["num_labels"] == len(GRADES):
-        config.id2label = dict(enumerate(GRADES))
-        config.label2id = {name: i for i, name in enumerate(GRADES)}
-    model: PreTrainedModel = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)](config).eval()
+    model = random_classifier(family, seed, **options)
     with torch.no_grad():
         for name, part in model.named_parameters():  # some classes start biases at 0
             if name.endswith("bias"):

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE
 from torch import Tensor
-from transformers import ModernBertConfig, ModernBertForSequenceClassification
+from transformers import PreTrainedModel
 
-from tests.checkpoints import GRADES, WORDS
+from tests.checkpoints import SHAPE, WORDS, random_classifier
 
 SPECIAL = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
 VOCABULARY_SIZE = 320
@@ -21,30 +21,22 @@ LIKE_OTHERS = {"num_hidden_layers": 3, "max_position_embeddings": 64, "initializ
 """The shape of the other families' small checkpoints."""
 
 
-def random_modernbert(seed: int = 0, **overrides: Any) -> ModernBertForSequenceClassification:
-    """A transformers classifier whose weights are large enough for heads to matter."""
+def random_modernbert(seed: int = 0, **overrides: Any) -> PreTrainedModel:
+    """Return a transformers classifier whose weights are large enough for heads to matter."""
     options: dict[str, Any] = {
         "vocab_size": VOCABULARY_SIZE,
-        "hidden_size": 32,
+        **SHAPE,
         "num_hidden_layers": 4,
-        "num_attention_heads": 4,
         "intermediate_size": 24,
         "max_position_embeddings": 128,
         "local_attention": 16,
-        "num_labels": len(GRADES),
         "initializer_range": 0.3,
         "attn_implementation": "eager",
         **{f"{name}_token_id": SPECIAL.index(f"[{name.upper()}]") for name in ("pad", "cls", "sep")},
         "bos_token_id": SPECIAL.index("[CLS]"),
         "eos_token_id": SPECIAL.index("[SEP]"),
     }
-    options.update(overrides)
-    torch.manual_seed(seed)
-    config = ModernBertConfig(**options)
-    if options["num_labels"] == len(GRADES):
-        config.id2label = dict(enumerate(GRADES))
-        config.label2id = {name: i for i, name in enumerate(GRADES)}
-    model = ModernBertForSequenceClassification(config).eval()
+    model = random_classifier("modernbert", seed, **options | overrides)
     for name, parameter in model.named_parameters():  # norms of ones and zeros would hide a swapped one
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.2)
@@ -90,7 +82,7 @@ def write_ettin(
     dense: str = "torch.nn.modules.activation.GELU",
     pooling: dict[str, Any] | None = None,
     **overrides: Any,
-) -> tuple[Path, ModernBertForSequenceClassification, Tensor]:
+) -> tuple[Path, PreTrainedModel, Tensor]:
     """A directory as cross-encoder/ettin-reranker-* are: the encoder alone in the root, the classifier in
     modules. Returns it, a model that has the same weights, and the bias of LayerNorm, which that has not."""
     model = random_modernbert(seed, num_labels=1, **overrides)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.clients import environments
-from tests.service.running import Server
+from tests.service.running import Server, running
 
 QUERY = "steel angle bracket"
 DOCUMENTS = [
@@ -33,13 +33,8 @@ Outcomes = dict[str, dict[str, Any]]
 def locked(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A service that takes one API key, and no request while another one waits."""
     limits = {"api_keys": [KEY], "max_queue_tokens": 1, "max_batch_tokens": 64}
-    server = Server(tmp_path_factory.mktemp("locked"), tiny_checkpoint, **limits)
-    try:
-        assert server.wait_until_ready(), server.stderr
+    with running(tmp_path_factory.mktemp("locked"), tiny_checkpoint, **limits) as server:
         yield server
-        assert server.stop() == 0
-    finally:
-        server.kill()
 
 
 @contextmanager

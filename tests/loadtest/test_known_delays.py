@@ -1,4 +1,7 @@
-"""Against servers whose delays are known, the reported latencies are the true ones."""
+"""Against servers whose delays are known, the reported latencies are the true ones.
+
+The delays are long, so that a busy machine's milliseconds are less than the tolerance, which is relative.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,17 @@ from tests.loadtest.measuring import measure, percentiles, soon
 from tests.loadtest.servers import Reference, reference
 from tests.referees import need
 
+pytestmark = pytest.mark.alone
+
 
 def test_percentiles_of_a_fixed_delay_are_that_delay():
-    with reference("400ms") as server:
+    with reference("2s") as server:
 
         def claim():
             outcome = measure(server.url, rate=60, duration=3)
             assert outcome.recorder.ok == outcome.recorder.scheduled == 180
             return {
-                f"p{p}": (ms, 400)
+                f"p{p}": (ms, 2000)
                 for p, ms in zip((50, 90, 99), percentiles(outcome, 50, 90, 99), strict=True)
             }
 
@@ -31,18 +36,18 @@ def test_percentiles_of_a_fixed_delay_are_that_delay():
 
 
 def test_percentiles_of_two_delays_are_each_of_them_at_its_share():
-    with reference("300ms", "300ms", "300ms", "600ms") as server:
+    with reference("1s", "1s", "1s", "2s") as server:
 
         def claim():
             outcome = measure(server.url, rate=60, duration=3, warmup=0)
             p50, p70, p80, p99 = percentiles(outcome, 50, 70, 80, 99)
             mean = outcome.recorder.latency().mean_ms()
             return {
-                "p50": (p50, 300),
-                "p70": (p70, 300),
-                "p80": (p80, 600),
-                "p99": (p99, 600),
-                "mean": (mean, 375),
+                "p50": (p50, 1000),
+                "p70": (p70, 1000),
+                "p80": (p80, 2000),
+                "p99": (p99, 2000),
+                "mean": (mean, 1250),
             }
 
         soon(claim)
@@ -50,8 +55,8 @@ def test_percentiles_of_two_delays_are_each_of_them_at_its_share():
 
 @pytest.mark.slow
 def test_a_frozen_server_shows_the_whole_wait_that_a_closed_loop_hides():
-    with reference("300ms") as server:
-        soon(lambda: _freeze_under_open_loop(server, delay=0.3))
+    with reference("1s") as server:
+        soon(lambda: _freeze_under_open_loop(server, delay=1.0))
     with reference("50ms") as server:
         freeze = threading.Timer(1.0, _freeze, [server])
         freeze.start()
@@ -61,7 +66,7 @@ def test_a_frozen_server_shows_the_whole_wait_that_a_closed_loop_hides():
 
 
 def _freeze_under_open_loop(server: Reference, delay: float) -> dict[str, tuple[float, float]]:
-    rate, seconds = 50, 5
+    rate, seconds = 50, 7
     frozen: list[tuple[float, float]] = []
     origins: list[float] = []
 
@@ -96,14 +101,14 @@ def _freeze(server: Reference) -> tuple[float, float]:
 
 @pytest.mark.slow
 def test_hey_at_the_same_rate_reports_the_same_rate_and_percentiles():
-    delay = 0.3
-    with reference("300ms") as server:
+    delay = 0.9
+    with reference("900ms") as server:
 
         def claim():
-            outcome = measure(server.url, rate=40, duration=6)
-            said = _said("hey", "-n", "240", "-c", "20", "-q", "2", server.url)
+            outcome = measure(server.url, rate=20, duration=6)
+            said = _said("hey", "-n", "120", "-c", "20", "-q", "1", server.url)
             # Its total runs on to the last answer, one delay after the last send.
-            rate = 240 / (float(re.search(r"Total:\s+([\d.]+)", said)[1]) - delay)
+            rate = 120 / (float(re.search(r"Total:\s+([\d.]+)", said)[1]) - delay)
             theirs = {int(p): 1000 * float(s) for p, s in re.findall(r"(\d+)%+ in ([\d.]+) secs", said)}
             ours = dict(zip((50, 90, 99), percentiles(outcome, 50, 90, 99), strict=True))
             achieved = outcome.recorder.ok / outcome.seconds
@@ -113,11 +118,11 @@ def test_hey_at_the_same_rate_reports_the_same_rate_and_percentiles():
 
 
 def test_wrk_reports_the_same_percentiles():
-    with reference("300ms") as server:
+    with reference("900ms") as server:
 
-        def claim():
+        def claim():  # from a second on, wrk rounds to hundredths
             outcome = measure(server.url, rate=60, duration=3)
-            said = _said("wrk", "-t1", "-c10", "-d3s", "--latency", server.url)
+            said = _said("wrk", "-t1", "-c10", "-d5s", "--latency", server.url)
             theirs = {int(p): float(ms) for p, ms in re.findall(r"(\d+)%\s+([\d.]+)ms", said)}
             ours = dict(zip((50, 90), percentiles(outcome, 50, 90), strict=True))
             return {f"p{p}": (ours[p], theirs[p]) for p in ours}

@@ -14,6 +14,7 @@ from sqlalchemy import select
 from service.experiments.storage.schema import exposures
 from service.experiments.storage.store import Store
 from tests.checkpoints import random_model, write_vocabulary
+from tests.service.running import PATIENCE_S
 
 KEYS = "plain,boss;role=admin"
 BOSS = {"authorization": "Bearer boss"}
@@ -43,7 +44,7 @@ def write_broken_checkpoint(directory: Path) -> Path:
     return directory
 
 
-async def eventually(holds: Callable[[], Any], timeout_s: float = 10.0) -> None:
+async def eventually(holds: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
     """Wait until a condition holds, and fail if it does not in time. Blocking calls run in a thread."""
     deadline = time.monotonic() + timeout_s
     while not await asyncio.to_thread(holds):

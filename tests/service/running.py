@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ import yaml
 
 from loadtest.beside import free_port
 
+PATIENCE_S = 100.0
+"""How long a test waits for what must happen sooner or later, however slow the machine."""
 DEPLOY = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 
 LIVE: dict[str, Any] = {
@@ -33,7 +35,8 @@ LIVE: dict[str, Any] = {
 class Server:
     """`headroom serve` on a free port with a config file of its own.
 
-    replicas: None leaves their number to the machine. start_s: how long it took to get ready.
+    replicas: None leaves their number to the machine. environment: added to this process's. start_s: how long
+    it took to get ready.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Server:
         live: Mapping[str, Any] = LIVE,
         replicas: int | None = 1,
         host: str | None = None,
+        environment: Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> None:
         self.port = free_port()
@@ -66,7 +70,7 @@ class Server:
                 stderr=errors,
                 text=True,
                 start_new_session=True,
-                env={**os.environ, "XDG_STATE_HOME": str(directory / "state")},
+                env={**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(environment or {})},
             )
 
     def write_config(self, live: Mapping[str, Any], arguments: Mapping[str, Any] | None = None) -> None:
@@ -91,7 +95,7 @@ class Server:
     def stderr(self) -> str:
         return self._errors.read_text()
 
-    def wait_for_line(self, text: str, timeout_s: float = 20.0) -> str:
+    def wait_for_line(self, text: str, timeout_s: float = PATIENCE_S) -> str:
         """Wait for the first line on stderr that contains `text`, and return it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -125,7 +129,7 @@ class Server:
         (replica,) = self.replicas()
         return replica
 
-    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 60.0) -> int:
+    def stop(self, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> int:
         """Ask the program to stop and return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(timeout_s)
@@ -141,7 +145,23 @@ class Server:
         self.process.stdout.close()
 
 
-def still_there(processes: list[psutil.Process], timeout_s: float = 30.0) -> list[str]:
+@contextlib.contextmanager
+def running(directory: Path, model: Path, **options: Any) -> Iterator[Server]:
+    """Run `headroom serve` until the block ends; it is ready, and at the end it must stop in order.
+
+    options: of `Server`.
+    """
+    server = Server(directory, model, **options)
+    try:
+        line = server.wait_until_ready()
+        assert line == f"headroom is ready at {server.url}", server.stderr
+        yield server
+        assert server.stop() == 0, server.stderr
+    finally:
+        server.kill()
+
+
+def still_there(processes: list[psutil.Process], timeout_s: float = PATIENCE_S) -> list[str]:
     """Return the command lines of the processes that have not ended within the timeout."""
     _, alive = psutil.wait_procs(processes, timeout=timeout_s)
     return [" ".join(process.cmdline())[:80] for process in alive if process.status() != psutil.STATUS_ZOMBIE]

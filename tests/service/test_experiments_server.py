@@ -15,7 +15,7 @@ from service.experiments.definition.events import Action
 from service.experiments.storage.store import Store
 from tests.service.client import request, score, send_raw
 from tests.service.experimenting import config, exposed
-from tests.service.running import Server
+from tests.service.running import PATIENCE_S, Server
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def own_server(tiny_checkpoint: Path, directory: Path) -> Iterator[Server]:
 def wait_for_experiments(server: Server) -> None:
     """Until the replica has the config that Serve has accepted, and has begun its experiment."""
     url = f"http://127.0.0.1:{server.port}/v1/experiments"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not any(found["started"] for found in httpx.get(url).json()["experiments"]):
         assert time.monotonic() < deadline
 
@@ -53,7 +53,7 @@ async def metric(server: Server, name: str) -> float:
 
 async def ask(server: Server, unit: str) -> dict[str, Any]:
     """The answer to a unit's request, asked again while there is no replica."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         answer = await send_raw(server.port, score(2, unit=unit))
         if answer.status == 200:
@@ -101,7 +101,7 @@ async def test_a_killed_replica_loses_no_more_than_was_buffered_and_its_successo
     async def is_back() -> bool:
         return (await ask(server, "user-1"))["assignment"] is None
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while not await is_back():
         assert time.monotonic() < deadline
     server.replica().kill()

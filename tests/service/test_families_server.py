@@ -14,7 +14,7 @@ import pytest
 from models import Classifier, HeadMask
 from tests.families import edit_config, write_family
 from tests.modernberts import write_ettin
-from tests.service.running import Server
+from tests.service.running import Server, running
 
 TITLES = ["steel angle, 12-gauge", "wood deck screws", "</s> usb lamp <pad>", "Résumé 中文", ""]
 
@@ -34,7 +34,7 @@ def ettin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running(reranker: Path, ettin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def served(reranker: Path, ettin: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     graded = write_family(tmp_path_factory.mktemp("electra") / "graded", "electra")
     arms = [{"name": name, "variant": name, "weight": 50} for name in ("full", "pruned")]
     live = {
@@ -55,13 +55,9 @@ def running(reranker: Path, ettin: Path, tmp_path_factory: pytest.TempPathFactor
             }
         ],
     }
-    server = Server(tmp_path_factory.mktemp("server"), reranker, live=live, dtype="float32")
-    try:
-        assert server.wait_until_ready(), server.stderr
+    directory = tmp_path_factory.mktemp("server")
+    with running(directory, reranker, live=live, dtype="float32") as server:
         yield server
-        assert server.stop() == 0
-    finally:
-        server.kill()
 
 
 def ask(server: Server, path: str, body: dict[str, Any] | None = None) -> Any:
@@ -71,12 +67,12 @@ def ask(server: Server, path: str, body: dict[str, Any] | None = None) -> Any:
         return json.load(answer)
 
 
-def test_a_reranker_of_another_family_is_served_whole(running: Server, reranker: Path) -> None:
+def test_a_reranker_of_another_family_is_served_whole(served: Server, reranker: Path) -> None:
     clf = Classifier.load(reranker, "cpu", "float32")
     pairs = [("angle bracket", title) for title in TITLES]
     body = {"query": "angle bracket", "titles": TITLES}
 
-    own, graded, _ = ask(running, "/v1/models")["models"]
+    own, graded, _ = ask(served, "/v1/models")["models"]
     assert (own["family"], own["score_activation"], own["grades"]) == ("xlm-roberta", "identity", None)
     assert (graded["family"], graded["score_activation"]) == ("electra", "softmax")
 
@@ -85,42 +81,40 @@ def test_a_reranker_of_another_family_is_served_whole(running: Server, reranker:
         ({"variant": "pruned"}, "1.*,2.0"),
         ({"head_mask": "0.1,2.*"}, "0.1,2.*"),
     ):
-        results = ask(running, "/v1/score", body | fields)["results"]
+        results = ask(served, "/v1/score", body | fields)["results"]
         expected = clf.score(pairs, HeadMask.parse(mask, layers=3, heads=4)).logits[:, 0]
         np.testing.assert_allclose([result["score"] for result in results], expected, atol=2e-5)
     assert any(not 0 <= score <= 1 for score in expected)  # so it is no probability
 
-    attention = ask(running, "/v1/attention", {"query": "angle", "title": TITLES[2], "heads": "0.1"})
+    attention = ask(served, "/v1/attention", {"query": "angle", "title": TITLES[2], "heads": "0.1"})
     tokens, segments = attention["tokens"], attention["segments"]
     assert (tokens[0], tokens[-1], tokens.count("</s>")) == ("<s>", "</s>", 3)
     start = segments.index(1)
     assert tokens[start - 2 : start] == ["</s>", "</s>"]
 
-    scores = [
-        result["score"] for result in ask(running, "/v1/score", body | {"variant": "graded"})["results"]
-    ]
+    scores = [result["score"] for result in ask(served, "/v1/score", body | {"variant": "graded"})["results"]]
     assert all(0 <= score <= 1 for score in scores)
 
 
-def test_an_ettin_reranker_is_served_with_heads_cut_out_and_masked(running: Server, ettin: Path) -> None:
+def test_an_ettin_reranker_is_served_with_heads_cut_out_and_masked(served: Server, ettin: Path) -> None:
     clf = Classifier.load(ettin, "cpu", "float32")
     pairs = [("angle bracket", title) for title in TITLES]
     body = {"query": "angle bracket", "titles": TITLES, "variant": "ettin"}
 
-    model = ask(running, "/v1/models")["models"][2]
+    model = ask(served, "/v1/models")["models"][2]
     assert (model["family"], model["score_activation"]) == ("modernbert", "identity")
     for fields, mask in (({}, "0.1,2.*"), ({"head_mask": "3.0-1"}, "0.1,2.*,3.0-1")):
-        results = ask(running, "/v1/score", body | fields)["results"]
+        results = ask(served, "/v1/score", body | fields)["results"]
         expected = clf.score(pairs, HeadMask.parse(mask, layers=4, heads=4)).logits[:, 0]
         np.testing.assert_allclose([result["score"] for result in results], expected, atol=2e-5)
 
 
-def test_raw_scores_are_counted_and_compared_by_experiments(running: Server) -> None:
+def test_raw_scores_are_counted_and_compared_by_experiments(served: Server) -> None:
     """The guardrails' and the shadow's scale is 0 to 1; a raw score is any number."""
     arms = set()
     for unit in range(30):
-        answer = ask(running, "/v1/score", {"query": "usb lamp", "titles": TITLES, "unit": str(unit)})
+        answer = ask(served, "/v1/score", {"query": "usb lamp", "titles": TITLES, "unit": str(unit)})
         arms.add((answer["assignment"]["arm"], answer["assignment"]["fallback"]))
 
     assert arms == {("full", False), ("pruned", False)}
-    assert ask(running, "/v1/experiments/raw")["name"] == "raw"
+    assert ask(served, "/v1/experiments/raw")["name"] == "raw"

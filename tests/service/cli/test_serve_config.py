@@ -13,7 +13,7 @@ import yaml
 
 from service.deployment import config_file, last_good, preflight
 from tests.service.client import Answer, request, score, send_raw
-from tests.service.running import DEPLOY, Server
+from tests.service.running import DEPLOY, Server, running
 
 USER, BOSS = "us3r-s3cr3t", "b0ss-s3cr3t"
 
@@ -32,13 +32,8 @@ def proven(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 def guarded(proven: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     live = yaml.safe_load(DEPLOY.read_text())["applications"][0]["deployments"][0]["user_config"]
     keys = [USER, f"{BOSS};role=admin"]
-    server = Server(tmp_path_factory.mktemp("guarded"), proven, live=live, api_keys=keys)
-    try:
-        assert server.wait_until_ready(), server.stderr
+    with running(tmp_path_factory.mktemp("guarded"), proven, live=live, api_keys=keys) as server:
         yield server
-        assert server.stop() == 0
-    finally:
-        server.kill()
 
 
 def with_the_sample() -> str:

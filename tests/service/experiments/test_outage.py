@@ -62,7 +62,7 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
             assert live.ledger.standings["prune20"].status == "rolled_back"
         finally:
             await asyncio.to_thread(postgres.start)
-        await eventually(lambda: len(exposed(database)) == 30, 20)
+        await eventually(lambda: len(exposed(database)) == 30)
         # They are counted after they are stored, so a reader of the database may be ahead of the counter.
         await eventually(lambda: service.metric("headroom_exposures_written_total") == 30)
         store = Store(database)

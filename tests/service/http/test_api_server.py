@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -36,6 +37,7 @@ async def served(app: FastAPI) -> AsyncIterator[tuple[str, int]]:
 
 
 async def exchange(address: tuple[str, int], *, head: bytes, parts: list[bytes]) -> bytes:
+    """Send a request that does not end, and return the whole answer; nothing comes after it."""
     reader, writer = await asyncio.open_connection(*address)
     try:
         writer.write(head)
@@ -44,7 +46,11 @@ async def exchange(address: tuple[str, int], *, head: bytes, parts: list[bytes])
             with contextlib.suppress(ConnectionError):
                 await writer.drain()
         async with asyncio.timeout(20):
-            return await reader.read()  # to the end: the server closes
+            answer = await reader.readuntil(b"\r\n\r\n")
+            answer += await reader.readexactly(int(re.search(rb"content-length: (\d+)", answer, re.I)[1]))
+            writer.write_eof()  # else the server waits for the rest of the body before it closes
+            assert await reader.read() == b""
+        return answer
     finally:
         writer.close()
         with contextlib.suppress(ConnectionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from selenium import webdriver
 
 from tests.service.page.browsing import Page, start_browser
 from tests.service.page.seeding import LIVE, seed
-from tests.service.running import Server
+from tests.service.running import Server, running
 
 SHIPPED = Path(__file__).parents[3] / "models" / "default"
 KEYS = "plain,boss;role=admin"
@@ -22,20 +21,8 @@ def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """`headroom serve` with keys, two masks as variants, and an experiment that has run for three days."""
     directory = tmp_path_factory.mktemp("page")
     seed(directory / "state" / "headroom" / "experiments.db")
-    before = os.environ.get("HEADROOM_API_KEYS")
-    os.environ["HEADROOM_API_KEYS"] = KEYS
-    try:
-        server = Server(directory, SHIPPED, live=LIVE)
-    finally:
-        os.environ.pop("HEADROOM_API_KEYS")
-        if before is not None:
-            os.environ["HEADROOM_API_KEYS"] = before
-    try:
-        assert server.wait_until_ready() == f"headroom is ready at {server.url}", server.stderr
+    with running(directory, SHIPPED, live=LIVE, environment={"HEADROOM_API_KEYS": KEYS}) as server:
         yield server
-        assert server.stop() == 0
-    finally:
-        server.kill()
 
 
 @pytest.fixture(scope="session")
