@@ -94,6 +94,12 @@ class Metrics:
         self._batch_fill = histogram("batch_fill_ratio", "A batch's tokens over the token budget.", _RATIOS)
         shed = counter("shed_total", "Requests not answered with a result, by reason.", ["reason"])
         self._shed = {reason: shed.labels(reason) for reason in _SHED}
+        self._cascade_pairs = counter(
+            "cascade_pairs_total", "Pairs scored by a stage of a cascade.", ["variant", "stage"]
+        )
+        self._degraded = counter(
+            "degraded_total", "Requests whose cascade left out stages that would have been too late."
+        )
         self._truncated = counter("truncated_total", "Pairs cut to the model's window.")
         self._grades = counter("grade_total", "Pairs by the grade they got.", ["variant", "grade"])
         self._device_failures = counter("device_failures_total", "Failures of the device.", ["kind"])
@@ -167,6 +173,13 @@ class Metrics:
                 self._grades.labels(variant, str(grade)).inc(int(count))
         if truncated:
             self._truncated.inc(truncated)
+
+    def cascade(self, variant: str, pairs_by_stage: Mapping[str, int], *, degraded: bool) -> None:
+        """Record what a cascade's stages scored of one request, and whether some stages were left out."""
+        for stage, pairs in pairs_by_stage.items():
+            self._cascade_pairs.labels(variant, stage).inc(pairs)
+        if degraded:
+            self._degraded.inc()
 
     def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
         """Record one batch of `tokens` tokens; `budget` is the limit."""

@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.api_keys import ApiKey, parse_api_keys
+from service.cascade_config import MAX_STAGES, StageConfig, check_cascades, check_stages
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.config import ExperimentConfig, HoldoutConfig, check_together
 from service.experiments.definition.fields import STORABLE, ConfigName
@@ -168,24 +169,37 @@ class _Config(BaseModel):
 
 
 class VariantConfig(_Config):
-    """A servable: a checkpoint with a mask."""
+    """A servable: a checkpoint with a mask, or a cascade of such variants."""
 
     name: ConfigName = Field(description="Name in requests, experiments and metrics; not `custom`.")
     head_mask: MaskForm | None = Field(None, description="Head mask. Unset: all heads on.")
     sliced: bool = Field(False, description="Cut heads that are off out of the weights, which saves time.")
     optional: bool = Field(
         False,
-        description="Leave the variant out, with a warning, if the model has no mask of that name. It is an "
-        "error if `default` or an experiment needs the variant.",
+        description="Leave the variant out, with a warning, if the model has no mask of that name, or a "
+        "cascade one of its stages. It is an error if `default`, an experiment or a cascade needs it.",
     )
     checkpoint: Annotated[str, StringConstraints(min_length=1), STORABLE] | None = Field(
         None, description="Checkpoint directory or hub id (`name@revision`). Unset: the service's own model."
+    )
+    cascade: tuple[StageConfig, ...] | None = Field(
+        None,
+        min_length=2,
+        max_length=MAX_STAGES,
+        strict=False,
+        description="Stages, cheapest first: each scores the best titles of the one before it.",
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.name == CUSTOM:
             raise ValueError(f"the name {CUSTOM!r} is taken: it stands for masks that callers bring along")
+        if self.cascade is not None:
+            for field in ("head_mask", "sliced", "checkpoint"):
+                if getattr(self, field):
+                    raise ValueError(f"{field}: a cascade has none of its own; its stages' variants have")
+            check_stages(self.cascade)
+            return self
         if self.sliced and self.head_mask is None:
             raise ValueError("sliced needs a head_mask that says which heads to cut out")
         if self.optional and not (isinstance(self.head_mask, str) and self.head_mask.startswith("@")):
@@ -236,6 +250,11 @@ class LiveConfig(_Config):
         return variants
 
     @model_validator(mode="after")
+    def _cascades_fit(self) -> Self:
+        check_cascades({variant.name: variant.cascade for variant in self.variants})
+        return self
+
+    @model_validator(mode="after")
     def _default_exists(self) -> Self:
         if self.default is not None and self.default not in {variant.name for variant in self.variants}:
             raise ValueError(f"default: there is no variant {self.default!r}")
@@ -258,6 +277,10 @@ class LiveConfig(_Config):
             for index, arm in enumerate(experiment.arms):
                 if arm.variant == variant:
                     return f"experiments[{number}].arms[{index}].variant"
+        for number, entry in enumerate(self.variants):
+            for index, stage in enumerate(entry.cascade or ()):
+                if stage.variant == variant and not entry.optional:
+                    return f"variants[{number}].cascade[{index}].variant"
         return None
 
     @cached_property

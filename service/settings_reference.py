@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from service.cascade_config import StageConfig
 from service.experiments.definition.config import ArmConfig, ExperimentConfig, Guardrails, HoldoutConfig
 from service.experiments.definition.metric import Metric
 from service.settings import ENVIRONMENT_PREFIX, LiveConfig, Settings, VariantConfig
@@ -70,6 +71,7 @@ def page() -> str:
     live: list[tuple[str, type[BaseModel]]] = [
         ("user_config", LiveConfig),
         ("user_config.variants", VariantConfig),
+        ("user_config.variants.cascade", StageConfig),
         ("user_config.experiments", ExperimentConfig),
         ("user_config.experiments.arms", ArmConfig),
         ("user_config.experiments.guardrails", Guardrails),

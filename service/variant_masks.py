@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from models.errors import InvalidMask
 from models.head_mask import HeadMask
-from service.settings import InvalidConfig, LiveConfig, MaskForm
+from service.settings import InvalidConfig, LiveConfig, MaskForm, VariantConfig
 
 
 def resolve_masks(
@@ -46,13 +46,35 @@ def resolve_variant(
     """
     for number, variant in enumerate(config.variants):
         if variant.name == name:
-            if variant.optional and str(variant.head_mask).removeprefix("@") not in masks:
+            if (
+                variant.cascade is None
+                and variant.optional
+                and str(variant.head_mask).removeprefix("@") not in masks
+            ):
                 if (user := config.user_of(name)) is not None:
                     raise InvalidConfig(f"{user} is {name}, but the model has no mask {variant.head_mask}")
                 return None
             form = "none" if variant.head_mask is None else variant.head_mask
             return _parse(form, f"variants[{number}].head_mask", layers, heads, masks)
     raise KeyError(name)
+
+
+def check_cascade(config: LiveConfig, cascade: VariantConfig, present: Container[str]) -> bool:
+    """Return whether a cascade is there: if one of its stages is not among `present`, it is left out.
+
+    Raises InvalidConfig if it is left out but needed.
+    """
+    missing = [stage.variant for stage in cascade.cascade or () if stage.variant not in present]
+    if missing and (user := config.user_of(cascade.name)) is not None:
+        raise InvalidConfig(f"{user} is {cascade.name}, whose stage {missing[0]} is left out")
+    return not missing
+
+
+def left_out_because(variant: VariantConfig) -> str:
+    """Return why an optional variant is left out."""
+    if variant.cascade is not None:
+        return "a stage of it is left out"
+    return f"the model has no mask {variant.head_mask}"
 
 
 def _parse(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from service.batching.fair_queue import FairQueue
+from service.batching.queued import QueuedRequest
 from service.batching.rate import TokenRate
 from service.errors import QueueFull
 
@@ -34,15 +36,27 @@ class Admission:
         self._max_waiting_tokens = 2 * max_queue_tokens + max_request_tokens
         self._max_wait_s = max_wait_s
 
-    def check(self, tokens: int, *, in_flight_tokens: int, now: float, deadline: float | None) -> None:
+    def check(
+        self,
+        tokens: int,
+        *,
+        later_tokens: int = 0,
+        in_flight_tokens: int,
+        now: float,
+        deadline: float | None,
+    ) -> None:
         """Raise QueueFull if a request of so many tokens finds no room, or cannot be done in time.
 
         An empty queue takes any one request.
+
+        later_tokens: the tokens of its later rounds, at most. They count for what is served before it. They
+            need no room now, because they come when the first round has left the queue; and the request can
+            be answered without them (`can_meet`), so they are no reason why it would be late.
         """
         waiting = self._queue.tokens
         if not waiting:
             return
-        queued_ahead = self._queue.ahead_of(tokens)
+        queued_ahead = self._queue.ahead_of(tokens + later_tokens)
         ahead = in_flight_tokens + queued_ahead
         excesses: list[tuple[float, str | None]] = [  # tokens over each limit, and the message
             (queued_ahead - self._max_queue_tokens, None),
@@ -55,3 +69,18 @@ class Admission:
         for excess, message in excesses:
             if excess > 0:
                 raise QueueFull(self._rate.retry_after(min(excess, waiting)), message=message)
+
+    def can_meet(
+        self,
+        request: QueuedRequest[Any, Any],
+        tokens: int,
+        *,
+        in_flight_tokens: int,
+        now: float,
+    ) -> bool:
+        """Return whether another round of so many tokens would be done by the request's deadline."""
+        rate = self._rate.per_second
+        if rate is None or request.deadline == inf:
+            return request.deadline > now
+        room = (request.deadline - now) * rate - in_flight_tokens - tokens
+        return room >= self._queue.tokens or room >= self._queue.ahead_of_request(request)

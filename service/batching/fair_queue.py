@@ -18,7 +18,14 @@ from math import inf
 from operator import itemgetter
 from typing import Generic, TypeVar
 
-from service.batching.queued import Item, LanePart, LateRequest, QueuedRequest, TakenItem
+from service.batching.queued import (
+    Item,
+    LanePart,
+    LateRequest,
+    QueuedRequest,
+    TakenItem,
+    positions_by_lane,
+)
 from service.batching.sharing import ProcessorSharing
 
 P = TypeVar("P")
@@ -48,7 +55,8 @@ class _Lane(Generic[P, T]):
 class FairQueue(Generic[P, T]):
     """Items of many requests in several lanes. `items` of them wait, with `tokens` in all.
 
-    A request enters and leaves in O(log requests).
+    A request enters and leaves in O(log requests). It may come in rounds: it has its place in the fair order
+    as if all its work had come at once, and at most `later_tokens` of all requests are still to come.
 
     Args:
         max_age_s: once something has waited longer, a quarter of each batch of its lane goes to what has,
@@ -60,6 +68,7 @@ class FairQueue(Generic[P, T]):
     def __init__(self, *, max_age_s: float) -> None:
         self.tokens = 0
         self.items = 0
+        self.later_tokens = 0
         self.sharing = ProcessorSharing()
         self._max_age_s = max_age_s
         self._arrivals = 0
@@ -68,41 +77,70 @@ class FairQueue(Generic[P, T]):
         self._lanes: dict[Hashable, _Lane[P, T]] = {}
 
     def push(
-        self, owner: T, items: Sequence[Item[P]], *, now: float, deadline: float | None = None
+        self,
+        owner: T,
+        items: Sequence[Item[P]],
+        *,
+        now: float,
+        deadline: float | None = None,
+        later_tokens: int = 0,
     ) -> QueuedRequest[P, T]:
-        """Add a new request of at least one item. `now` must not go backwards."""
+        """Add a new request of at least one item. `now` must not go backwards.
+
+        later_tokens: the tokens, at most, that `extend` will add to it.
+        """
         tokens = sum(item.tokens for item in items)
-        share = self.sharing.enter(tokens)
+        share = self.sharing.enter(tokens + later_tokens)
         request: QueuedRequest[P, T] = QueuedRequest(
-            owner, now, inf if deadline is None else deadline, len(items), tokens, share
+            owner, now, inf if deadline is None else deadline, share, later_tokens=later_tokens
         )
-        for lane_name, positions in _positions_by_lane(items).items():
-            self._arrivals += 1
-            part = LanePart(request, lane_name, self._arrivals, items, positions)
-            request.parts.append(part)
-            lane = self._lanes.setdefault(lane_name, _Lane())
-            lane.by_arrival[part.arrival] = part
-            heappush(lane.heap, (share.finish, part.arrival, part))
-        self.items += request.items
-        self.tokens += tokens
+        self.later_tokens += later_tokens
+        self._add(request, items, tokens)
         return request
+
+    def extend(self, request: QueuedRequest[P, T], items: Sequence[Item[P]], later_tokens: int) -> None:
+        """Add the next round of a request of which nothing waits; it keeps its place in the fair order.
+
+        later_tokens: the tokens, at most, of the rounds after this one.
+        """
+        tokens = sum(item.tokens for item in items)
+        self.later_tokens += later_tokens - request.later_tokens
+        request.later_tokens = later_tokens
+        share = request.share
+        if share.done and share.finish > self.sharing.time:  # the queue was empty, so all shares were dropped
+            request.share = self.sharing.enter(tokens + later_tokens)
+            request.size = 0
+        else:  # it announced its largest size
+            self.sharing.shorten(share, request.size + tokens + later_tokens)
+        self._add(request, items, tokens)
 
     def ahead_of(self, tokens: int) -> float:
         """Return how many waiting tokens, at most, would be served before a new request of `tokens`.
 
         Under sharing, no other request gets more than `tokens` before the new one is done.
         """
-        return min(self.tokens, self.sharing.active * tokens)
+        return min(self.tokens + self.later_tokens, self.sharing.active * tokens)
+
+    def ahead_of_request(self, request: QueuedRequest[P, T]) -> int:
+        """Return how many waiting tokens would be served before another round of a request."""
+        finish = request.share.finish
+        return sum(
+            part.tokens
+            for lane in self._lanes.values()
+            for part in lane.by_arrival.values()
+            if part.request.share.finish < finish
+        )
 
     def remove(self, request: QueuedRequest[P, T]) -> int:
         """Remove the part of a request that still waits, and return its number of items."""
         removed_items = request.items
-        if not removed_items:
+        if not removed_items and not request.later_tokens:
             return 0
         self.sharing.shorten(request.share, request.size - request.tokens)
         self.items -= request.items
         self.tokens -= request.tokens
-        request.items = request.tokens = 0
+        self.later_tokens -= request.later_tokens
+        request.items = request.tokens = request.later_tokens = 0
         for part in request.parts:
             if part.items:
                 self._leave(part)
@@ -152,6 +190,20 @@ class FairQueue(Generic[P, T]):
     def oldest_age_s(self, now: float) -> float:
         """Return how long the oldest request with work not begun has waited; 0 if nothing waits."""
         return max((now - lane.oldest().request.since for lane in self._lanes.values()), default=0.0)
+
+    def _add(self, request: QueuedRequest[P, T], items: Sequence[Item[P]], tokens: int) -> None:
+        for lane_name, positions in positions_by_lane(items).items():
+            self._arrivals += 1
+            part = LanePart(request, lane_name, self._arrivals, items, positions)
+            request.parts.append(part)
+            lane = self._lanes.setdefault(lane_name, _Lane())
+            lane.by_arrival[part.arrival] = part
+            heappush(lane.heap, (request.share.finish, part.arrival, part))
+        request.items += len(items)
+        request.tokens += tokens
+        request.size += tokens
+        self.items += len(items)
+        self.tokens += tokens
 
     def _choose_lane(self, now: float, is_aged: bool, late: list[LateRequest[T]]) -> _Lane[P, T] | None:
         """Return the lane of the first request in the fair order, or, every fourth time, of the oldest."""
@@ -243,16 +295,3 @@ class FairQueue(Generic[P, T]):
         """If nothing waits, the imagined sharing owes nothing either."""
         if not self.items:
             self.sharing.clear()
-
-
-def _positions_by_lane(items: Sequence[Item[P]]) -> dict[Hashable, list[int]]:
-    """Return the positions of the items of each lane."""
-    by_lane: dict[Hashable, list[int]] = {}
-    lane: Hashable = None
-    positions: list[int] = []
-    for position, item in enumerate(items):
-        if item.lane is not lane or not by_lane:  # most requests have one lane: hash it once
-            lane = item.lane
-            positions = by_lane.setdefault(lane, [])
-        positions.append(position)
-    return by_lane

@@ -39,20 +39,21 @@ class LateRequest(NamedTuple, Generic[T]):
 class QueuedRequest(Generic[P, T]):
     """One request in the queue.
 
-    since: when it came. deadline: when it is removed if it still waits. size: its tokens when it came.
+    since: when it came. deadline: when it is removed if it still waits. size: its tokens that came so far.
     items, tokens: the part of it that still waits. parts: its items, one part per lane.
+    later_tokens: at most so many tokens of it are still to come, in later rounds.
     """
 
-    __slots__ = ("deadline", "items", "owner", "parts", "share", "since", "size", "tokens")
+    __slots__ = ("deadline", "items", "later_tokens", "owner", "parts", "share", "since", "size", "tokens")
 
     def __init__(
-        self, owner: T, since: float, deadline: float, items: int, tokens: int, share: Share
+        self, owner: T, since: float, deadline: float, share: Share, *, later_tokens: int = 0
     ) -> None:
         self.owner = owner
         self.since = since
         self.deadline = deadline
-        self.items = items
-        self.tokens = self.size = tokens
+        self.items = self.tokens = self.size = 0
+        self.later_tokens = later_tokens
         self.share = share
         self.parts: list[LanePart[P, T]] = []
 
@@ -105,3 +106,16 @@ class LanePart(Generic[P, T]):
         taken = [TakenItem(owner, positions[index], items[index]) for index in range(first, stop)]
         self.next = stop
         return taken, ends[stop] - ends[first]
+
+
+def positions_by_lane(items: Sequence[Item[P]]) -> dict[Hashable, list[int]]:
+    """Return the positions of the items of each lane."""
+    by_lane: dict[Hashable, list[int]] = {}
+    lane: Hashable = None
+    positions: list[int] = []
+    for position, item in enumerate(items):
+        if item.lane is not lane or not by_lane:  # most requests have one lane: hash it once
+            lane = item.lane
+            positions = by_lane.setdefault(lane, [])
+        positions.append(position)
+    return by_lane

@@ -29,10 +29,10 @@ from service.batching.queued import Item, TakenItem
 from service.batching.rate import TokenRate
 from service.batching.runner import Batch, BatchRunner, Observer
 from service.batching.sizing import Sizing, TokenBudget
-from service.batching.ticket import Ticket, Timer
+from service.batching.ticket import NextRound, Round, Ticket, Timer
 from service.errors import DeadlineExceeded, Draining
 
-__all__ = ["Batch", "Item", "Observer", "Scheduler", "Ticket"]
+__all__ = ["Batch", "Item", "Observer", "Round", "Scheduler", "Ticket"]
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -131,8 +131,21 @@ class Scheduler(Generic[P, R]):
         """The device's rate, measured over its last well-filled batches; None while it is not known."""
         return self._rate.per_second
 
-    def submit(self, items: Sequence[Item[P]], *, deadline: float | None = None) -> Ticket[R]:
+    def submit(
+        self,
+        items: Sequence[Item[P]],
+        *,
+        deadline: float | None = None,
+        next_round: NextRound | None = None,
+        later_tokens: int = 0,
+    ) -> Ticket[R]:
         """Admit a request. Work that has not begun by `deadline` (on the clock) is dropped.
+
+        next_round: asked for more items once all so far have their results, again and again until there are
+            none. The request is admitted once, for all rounds, and has its place in the fair order as if they
+            came together. A round that would not be done by the deadline is left out: the ticket is then
+            `is_cut_short`.
+        later_tokens: the tokens, at most, of those later rounds.
 
         Raises QueueFull or Draining, both with the seconds after which to try again.
         """
@@ -145,10 +158,15 @@ class Scheduler(Generic[P, R]):
             return ticket
         tokens = sum(item.tokens for item in items)
         self._admission.check(
-            tokens, in_flight_tokens=self._runner.in_flight_tokens, now=now, deadline=deadline
+            tokens,
+            later_tokens=later_tokens,
+            in_flight_tokens=self._runner.in_flight_tokens,
+            now=now,
+            deadline=deadline,
         )
         self._sizing.admit(ticket, tokens, now)
-        ticket.queued = self._queue.push(ticket, items, now=now, deadline=deadline)
+        ticket.next_round = next_round
+        ticket.queued = self._queue.push(ticket, items, now=now, deadline=deadline, later_tokens=later_tokens)
         if deadline is not None:
             call_later = self._call_later or asyncio.get_running_loop().call_later
             ticket.timer = call_later(max(0.0, deadline - now), partial(self._expire, ticket))
@@ -206,11 +224,34 @@ class Scheduler(Generic[P, R]):
         """Hand each result to its ticket, and close the tickets that have all of theirs."""
         now = self._clock()
         for (ticket, position, _), result in zip(batch, results, strict=True):
-            ticket.results[position] = result
+            ticket.results[ticket.answered + position] = result
             ticket.unanswered -= 1
             if not ticket.unanswered and ticket.started is not None:
-                ticket.inference_s = now - ticket.started
-                self._close(ticket)
+                ticket.end_round(now)
+                self._finish_round(ticket, now)
+
+    def _finish_round(self, ticket: Ticket[R], now: float) -> None:
+        """Queue the next round of a ticket whose results are all there, or close it if there is none."""
+        if ticket.next_round is None or ticket.queued is None or not ticket.is_open:
+            self._close(ticket)
+            return
+        try:
+            items, later_tokens = ticket.next_round(ticket.results)
+        except Exception as error:  # a defect of the caller fails its own request, and no slot
+            self._close(ticket, error)
+            return
+        tokens = sum(item.tokens for item in items)
+        if items and not self._admission.can_meet(
+            ticket.queued, tokens, in_flight_tokens=self._runner.in_flight_tokens, now=now
+        ):
+            ticket.is_cut_short = True
+            items = ()
+        if not items:
+            self._close(ticket)
+            return
+        ticket.begin_round(len(items), now)
+        self._queue.extend(ticket.queued, items, later_tokens)
+        self._work.set()
 
     def _expire(self, ticket: Ticket[R]) -> None:
         """Drop a request whose deadline has passed, unless all of its work has begun."""

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from service.batching.queued import QueuedRequest
+from service.batching.queued import Item, QueuedRequest
 
+P = TypeVar("P")
 R = TypeVar("R")
+
+
+class Round(NamedTuple, Generic[P]):
+    """Items of a request that come when its earlier ones have their results; none: it is done.
+
+    later_tokens: the tokens, at most, of the rounds after this one.
+    """
+
+    items: Sequence[Item[P]]
+    later_tokens: int = 0
+
+
+NextRound = Callable[[Sequence[Any]], Round[Any]]
+"""Makes the next round of all results so far, exceptions included. It runs on the event loop."""
 
 
 class Timer(Protocol):
@@ -22,12 +37,14 @@ class Ticket(Generic[R]):
 
     The waiter uses `result`, `cancel` and the two times; the scheduler uses the rest.
 
-    queue_s: seconds from admission to the start of the first batch; 0 until it starts.
-    inference_s: seconds from there to the last result; 0 until it is known.
+    queue_s: seconds from admission to the start of the first batch, of all rounds together.
+    inference_s: seconds from there to the last result of the round, of all rounds that are done.
     is_open: whether results are still owed.
+    is_cut_short: whether the last round was left out because it would have been too late.
     results: one per item, in the order of the items; None for an item without a result yet.
-    unanswered: how many items have no result yet.
-    started: when the first batch began; None before.
+    unanswered: how many items have no result yet. answered: how many results are of earlier rounds.
+    started: when the round's first batch began; None before.
+    next_round: makes the round after this one; None if there is none.
     queued: the request in the queue; None if it never entered.
     timer: goes off at the deadline; None if there is no deadline.
     """
@@ -36,10 +53,13 @@ class Ticket(Generic[R]):
         self.queue_s = 0.0
         self.inference_s = 0.0
         self.is_open = True
+        self.is_cut_short = False
         self.results: list[Any] = [None] * items
         self.unanswered = items
+        self.answered = 0
         self.submitted = submitted
         self.started: float | None = None
+        self.next_round: NextRound | None = None
         self.queued: QueuedRequest[Any, Ticket[R]] | None = None
         self.timer: Timer | None = None
         self._on_cancel = on_cancel
@@ -64,9 +84,22 @@ class Ticket(Generic[R]):
         self._on_cancel(self)
 
     def start(self, now: float) -> None:
-        """Note that the first batch begins."""
+        """Note that the round's first batch begins."""
         self.started = now
-        self.queue_s = now - self.submitted
+        self.queue_s += now - self.submitted
+
+    def end_round(self, now: float) -> None:
+        """Note that the round's results are all there."""
+        if self.started is not None:
+            self.inference_s += now - self.started
+
+    def begin_round(self, items: int, now: float) -> None:
+        """Make room for the results of another round, which enters the queue now."""
+        self.answered = len(self.results)
+        self.results += [None] * items
+        self.unanswered = items
+        self.submitted = now
+        self.started = None
 
     def close(self, error: BaseException | None = None) -> None:
         """Wake the waiter, with the results or with an error. Closing a second time has no effect."""

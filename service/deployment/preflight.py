@@ -126,7 +126,7 @@ def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> 
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
     from service.settings import InvalidConfig
-    from service.variant_masks import resolve_masks, resolve_variant
+    from service.variant_masks import check_cascade, left_out_because, resolve_masks, resolve_variant
 
     directory = locate(config.settings.model)
     model_config = read_config(directory)
@@ -134,11 +134,21 @@ def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> 
     try:
         stored = read_stored_masks(directory, model_config)
         masks = resolve_masks(config.live, **shape, units=model_config.intermediate_size, stored=stored)
-        for variant in config.live.variants:
-            if variant.checkpoint is None:
-                mask = resolve_variant(config.live, variant.name, **shape, masks=masks)
-                if mask is None:
-                    say(f"variant {variant.name} is left out: the model has no mask {variant.head_mask}")
+        variants = config.live.variants
+        present = {
+            variant.name
+            for variant in variants
+            if variant.cascade is None
+            and (
+                variant.checkpoint is not None
+                or resolve_variant(config.live, variant.name, **shape, masks=masks) is not None
+            )
+        }
+        for variant in variants:
+            if variant.cascade is not None and check_cascade(config.live, variant, present):
+                continue
+            if variant.name not in present:
+                say(f"variant {variant.name} is left out: {left_out_because(variant)}")
     except InvalidConfig as error:
         raise ConfigFileError(f"{path}: user_config.{error}") from None
     try:

@@ -21,6 +21,7 @@ def _result(index: int, probabilities: list[float], expected_grade: float, token
         "unknown_tokens": 0,
         "truncated": False,
         "chunk": None,
+        "stage": None,
     }
 
 
@@ -36,6 +37,7 @@ _SCORE = {
     ],
     "usage": {"pairs": 2, "tokens": 21},
     "timing_ms": _TIMING,
+    "stages": None,
 }
 
 _COMPARE = {
@@ -45,11 +47,15 @@ _COMPARE = {
             "head_mask": _FULL,
             "variant": "full",
             "results": [_result(0, [0.0551, 0.2728, 0.2949, 0.1732, 0.2039], 2.1979, 13)],
+            "stages": None,
+            "degraded": False,
         },
         {
             "head_mask": _UPPER_OFF,
             "variant": "full",
             "results": [_result(0, [0.0565, 0.2696, 0.2816, 0.1703, 0.2219], 2.2315, 13)],
+            "stages": None,
+            "degraded": False,
         },
     ],
     "usage": {"pairs": 2, "tokens": 26},
@@ -119,6 +125,7 @@ _VARIANTS = {
             "sliced": False,
             "parameters": 8_473_733,
             "default": True,
+            "cascade": None,
         }
     ],
 }

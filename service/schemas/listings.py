@@ -71,8 +71,22 @@ class ModelsResponse:
 
 
 @dataclass(slots=True)
+class CascadeStage:
+    """A stage of a cascade."""
+
+    variant: Annotated[str, Field(description="The variant that scores.")]
+    keep: Annotated[
+        float | None,
+        Field(
+            description="What the next stage scores: so many of a query's titles, or, below 1, that share of "
+            "them; null: this is the last stage."
+        ),
+    ]
+
+
+@dataclass(slots=True)
 class VariantInfo:
-    """A servable: a checkpoint with a mask."""
+    """A servable: a checkpoint with a mask, or a cascade of them, whose fields are then the last stage's."""
 
     name: Annotated[str, Field(description="As requests name it in `variant`.")]
     model: Model
@@ -80,6 +94,9 @@ class VariantInfo:
     sliced: Annotated[bool, Field(description="Whether dead heads' weights are cut out.")]
     parameters: Annotated[int, Field(description="Weights, counted, without those cut out.")]
     default: Annotated[bool, Field(description="Whether requests that name no variant get it.")]
+    cascade: Annotated[
+        list[CascadeStage] | None, Field(description="Of a cascade, its stages in order; else null.")
+    ] = None
 
 
 @dataclass(slots=True)

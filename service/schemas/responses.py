@@ -71,6 +71,19 @@ class Chunk:
 
 
 @dataclass(slots=True)
+class StageInfo:
+    """A stage of a cascade, and how much it scored in this request."""
+
+    variant: VariantName
+    model: Model
+    head_mask: Annotated[HeadMaskInfo, Field(description="The mask that was applied in this stage.")]
+    pairs: Annotated[int, Field(description="Pairs that this stage scored; 0 if it was not needed.")]
+
+
+Stages = Annotated[list[StageInfo] | None, Field(description="Of a cascade, its stages in order; else null.")]
+
+
+@dataclass(slots=True)
 class ScoreResult:
     """One pair's relevance. The grade fields are null for models that give one score and no grades."""
 
@@ -82,7 +95,8 @@ class ScoreResult:
         Number,
         Field(
             description="expected_grade / (grades − 1), in [0, 1]; of a model that gives one score, its "
-            "sigmoid, or its raw logit, any number, if the model's `score_activation` is identity."
+            "sigmoid, or its raw logit, any number, if the model's `score_activation` is identity. A cascade "
+            "lowers it for titles that a stage left behind, as far as needed to stay below those it kept."
         ),
     ]
     probabilities: Annotated[Row | None, Field(description="One per grade.")]
@@ -92,6 +106,13 @@ class ScoreResult:
     chunk: Annotated[
         Chunk | None,
         Field(description="With `overflow: chunks`, the best chunk of a title that did not fit; else null."),
+    ] = None
+    stage: Annotated[
+        str | None,
+        Field(
+            description="Of a cascade, the variant whose stage scored the title last; grades and "
+            "probabilities are that variant's. Else null."
+        ),
     ] = None
     _logits: SkipJsonSchema[Row] = ()  # orjson leaves out names that begin with an underscore
 
@@ -103,7 +124,7 @@ class ScoreResult:
 
 @dataclass(slots=True)
 class Usage:
-    """How much was scored; under several masks, each pair counts once for each of them."""
+    """How much was scored; a pair counts once for each mask, and once for each stage, that scored it."""
 
     pairs: Annotated[int, Field(description="Pairs scored.")]
     tokens: Annotated[int, Field(description="Tokens scored.")]
@@ -136,15 +157,22 @@ class ScoreResponse:
     model: Model
     variant: VariantName
     head_mask: Annotated[
-        HeadMaskInfo, Field(description="The mask that was applied, the variant's included.")
+        HeadMaskInfo,
+        Field(
+            description="The mask that was applied, the variant's included; of a cascade, the last stage's."
+        ),
     ]
     assignment: Annotated[Assignment | None, Field(description="Null if no experiment decided the variant.")]
     degraded: Annotated[
-        bool, Field(description="Whether load made the service fall back to another variant.")
+        bool,
+        Field(
+            description="Whether a cascade left out its later stages, as they would have missed the deadline."
+        ),
     ]
     results: Annotated[list[ScoreResult], Field(description="In the request's order.")]
     usage: Usage
     timing_ms: Timing
+    stages: Stages = None
     _labels: SkipJsonSchema[Sequence[str]] = ()
 
     @property
@@ -160,6 +188,10 @@ class Column:
     head_mask: HeadMaskInfo
     variant: VariantName
     results: Annotated[list[ScoreResult], Field(description="In the request's order.")]
+    stages: Stages = None
+    degraded: Annotated[
+        bool, Field(description="Whether a cascade left out its later stages; see `degraded` of /v1/score.")
+    ] = False
 
 
 @dataclass(slots=True)

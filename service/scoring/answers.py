@@ -22,6 +22,7 @@ from service.schemas.responses import (
     HeadAttention,
     ScoreResponse,
     ScoreResult,
+    StageInfo,
     Timing,
     Usage,
 )
@@ -31,24 +32,30 @@ from service.scoring.listings import mask_info
 
 
 class Computed(NamedTuple):
-    """The engine's outcomes for the items of one request, in their order, and the seconds of each stage."""
+    """The engine's outcomes for the items of one request, in their order, and the seconds of each stage.
+
+    is_cut_short: whether later stages of a cascade were left out because of the deadline.
+    """
 
     outcomes: list[Outcome]
     tokenize_s: float
     queue_s: float
     inference_s: float
+    is_cut_short: bool = False
 
 
 def score_response(
     choice: Choice,
     assigned: Assigned | None,
-    encoded: Encoded,
+    scored: Sequence[Encoded],
     results: list[ScoreResult],
     computed: Computed,
     deadline: Deadline,
+    stages: list[StageInfo] | None = None,
 ) -> ScoreResponse:
     """Build the answer of POST /v1/score.
 
+    scored: the pairs, once for each time they were scored. stages: of a cascade.
     assigned: the experiment's arm that the request's unit is in. If `choice` is another variant than the
         arm's, the answer says that it is a fallback.
     """
@@ -57,30 +64,23 @@ def score_response(
         variant=choice.variant.name,
         head_mask=mask_info(choice.mask),
         assignment=None if assigned is None else _assignment(assigned, choice),
-        degraded=False,
+        degraded=computed.is_cut_short,
         results=results,
-        usage=_usage([encoded]),
+        usage=_usage(scored),
         timing_ms=_timing(computed, deadline),
+        stages=stages,
         _labels=choice.variant.classifier.config.labels,
     )
 
 
 def compare_response(
-    model: str,
-    choices: Sequence[Choice],
-    columns: Sequence[Encoded],
-    results: Sequence[list[ScoreResult]],
-    computed: Computed,
-    deadline: Deadline,
+    model: str, columns: list[Column], scored: Sequence[Encoded], computed: Computed, deadline: Deadline
 ) -> CompareResponse:
-    """Build the answer of POST /v1/compare: one column per choice, with its pairs and their results."""
+    """Build the answer of POST /v1/compare. scored: the pairs, once for each time they were scored."""
     return CompareResponse(
         model=model,
-        columns=[
-            Column(mask_info(choice.mask), choice.variant.name, column)
-            for choice, column in zip(choices, results, strict=True)
-        ],
-        usage=_usage(columns),
+        columns=columns,
+        usage=_usage(scored),
         timing_ms=_timing(computed, deadline),
     )
 

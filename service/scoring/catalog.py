@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from models.classifier import Classifier
 from models.errors import ModelError
@@ -12,8 +13,9 @@ from models.head_mask import HeadMask
 from service.engine import Lane
 from service.errors import InvalidRequest
 from service.experiments.definition.assignment import Assigner
+from service.scoring.cascade import Keep
 from service.settings import CUSTOM, InvalidConfig, LiveConfig, MaskForm
-from service.variant_masks import resolve_masks, resolve_variant
+from service.variant_masks import check_cascade, left_out_because, resolve_masks, resolve_variant
 
 logger = logging.getLogger("headroom.variants")
 
@@ -27,13 +29,17 @@ BASE = ""
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A servable: a loaded checkpoint under a mask. `sliced`: the heads that are off are cut out."""
+    """A servable: a loaded checkpoint under a mask. `sliced`: the heads that are off are cut out.
+
+    stages: of a cascade, its stages; checkpoint, classifier, mask and `sliced` are then its last stage's.
+    """
 
     name: str
     checkpoint: str
     classifier: Classifier
     mask: HeadMask
     sliced: bool
+    stages: tuple[Stage, ...] = ()
 
     @property
     def lane(self) -> Lane:
@@ -51,17 +57,31 @@ class Variant:
         return total - off * config.head_parameters
 
 
+class Stage(NamedTuple):
+    """A stage of a cascade, and what it hands on; None: it is the last."""
+
+    variant: Variant
+    keep: Keep | None
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The variant and mask that one request, or one column of a compare, is scored with.
 
     label: the variant's name for metrics; ad hoc masks count as `custom`.
+    stages: of a cascade, the choice of each stage; mask and lane are then the last one's.
     """
 
     variant: Variant
     mask: HeadMask
     lane: Lane
     label: str
+    stages: tuple[Choice, ...] = ()
+
+    @property
+    def keeps(self) -> list[Keep]:
+        """What each stage of a cascade but the last hands on."""
+        return [stage.keep for stage in self.variant.stages if stage.keep is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +126,7 @@ class Catalog:
             )
         variant = self.default if name is None else self.variants[name]
         if form is None:
-            return Choice(variant, variant.mask, variant.lane, variant.name)
+            return _unmasked(variant)
         if not isinstance(form, str) or len(form) > CACHED_SPEC_CHARS:
             return self._masked(variant, form)
         choice = self._chosen.get((variant.name, form))
@@ -118,6 +138,9 @@ class Catalog:
         return choice
 
     def _masked(self, variant: Variant, form: MaskForm) -> Choice:
+        if variant.stages:
+            stages = tuple(self._masked(stage.variant, form) for stage in variant.stages)
+            return Choice(variant, stages[-1].mask, stages[-1].lane, CUSTOM, stages)
         mask = variant.mask * HeadMask.parse(
             form,
             layers=variant.classifier.num_layers,
@@ -125,6 +148,11 @@ class Catalog:
             stored=self.masks[variant.checkpoint],
         )
         return Choice(variant, mask, Lane(variant.checkpoint), CUSTOM)
+
+
+def _unmasked(variant: Variant) -> Choice:
+    stages = tuple(_unmasked(stage.variant) for stage in variant.stages)
+    return Choice(variant, variant.mask, variant.lane, variant.name, stages)
 
 
 def build_catalog(
@@ -137,8 +165,10 @@ def build_catalog(
     """
     classifiers = dict(loaded)
     masks = {BASE: _stored_masks(config, classifiers[BASE])}
-    variants = {}
+    variants: dict[str, Variant] = {}
     for entry in config.variants:
+        if entry.cascade is not None:
+            continue
         key = entry.checkpoint or BASE
         if key not in classifiers:
             try:
@@ -155,11 +185,40 @@ def build_catalog(
             heads=classifier.num_heads,
             masks=masks[key],
         )
-        if mask is None:
-            logger.warning("variant %s is left out: the model has no mask %s", entry.name, entry.head_mask)
+        if mask is not None:
+            variants[entry.name] = Variant(entry.name, key, classifier, mask, entry.sliced)
+    _add_cascades(config, variants)
+    for entry in config.variants:
+        if entry.name not in variants:
+            logger.warning("variant %s is left out: %s", entry.name, left_out_because(entry))
+    in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
+    return Catalog(config, classifiers[BASE], in_order, masks)
+
+
+def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:
+    """Add the cascades whose stages are all there. Raises InvalidConfig."""
+    for number, entry in enumerate(config.variants):
+        if entry.cascade is None or not check_cascade(config, entry, variants):
             continue
-        variants[entry.name] = Variant(entry.name, key, classifier, mask, entry.sliced)
-    return Catalog(config, classifiers[BASE], variants, masks)
+        stages = tuple(Stage(variants[stage.variant], stage.keep) for stage in entry.cascade)
+        last = stages[-1].variant
+        for index, (variant, _) in enumerate(stages):
+            if _kind_of_score(variant) != _kind_of_score(last):
+                raise InvalidConfig(
+                    f"variants[{number}].cascade[{index}].variant: {variant.name} gives "
+                    f"{_kind_of_score(variant)}, but {last.name} gives {_kind_of_score(last)}; "
+                    "the stages of a cascade must give the same"
+                )
+        variants[entry.name] = Variant(
+            entry.name, last.checkpoint, last.classifier, last.mask, last.sliced, stages
+        )
+
+
+def _kind_of_score(variant: Variant) -> str:
+    config = variant.classifier.config
+    if config.is_graded:
+        return f"the grades {', '.join(config.labels)}"
+    return f"one score by {config.score_activation}"
 
 
 def _stored_masks(config: LiveConfig, classifier: Classifier) -> dict[str, HeadMask]:

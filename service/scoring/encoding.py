@@ -37,6 +37,17 @@ class Encoded(NamedTuple):
         """Return pairs whose long titles are in chunks."""
         return cls(pairs, [row for pair in pairs for row in pair.rows], [len(pair.rows) for pair in pairs])
 
+    def of_pairs(self, places: Sequence[int]) -> Encoded:
+        """Return the pairs at these places, with their rows."""
+        pairs = [self.pairs[place] for place in places]
+        if self.counts is None:
+            return Encoded(pairs, [self.rows[place] for place in places])
+        return Encoded.of_chunks([pair for pair in pairs if isinstance(pair, ChunkedPair)])
+
+    def tokens_of_pairs(self, places: Sequence[int]) -> list[int]:
+        """Return the tokens of the rows of each of these pairs."""
+        return [len(self.pairs[place]) for place in places]
+
 
 class Encoder:
     """Tokenises the texts of requests; long ones on a thread of its own."""

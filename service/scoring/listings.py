@@ -9,6 +9,7 @@ from models.device import describe, processor_features
 from models.head_mask import HeadMask
 from models.ops.kernel_library import choice
 from service.schemas.listings import (
+    CascadeStage,
     HeadsResponse,
     MaskInfo,
     MasksResponse,
@@ -43,6 +44,7 @@ def variants(catalog: Catalog) -> VariantsResponse:
                 sliced=variant.sliced,
                 parameters=variant.parameters,
                 default=variant is catalog.default,
+                cascade=[CascadeStage(stage.name, keep) for stage, keep in variant.stages] or None,
             )
             for variant in catalog.variants.values()
         ],

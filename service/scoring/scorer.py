@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from models.checkpoint.chunks import LongTitles
@@ -20,9 +20,11 @@ from service.metrics import Metrics
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import (
     AttentionResponse,
+    Column,
     CompareResponse,
     ScoreResponse,
     ScoreResult,
+    StageInfo,
 )
 from service.scoring.answers import (
     Computed,
@@ -33,7 +35,9 @@ from service.scoring.answers import (
 )
 from service.scoring.catalog import Catalog, Choice
 from service.scoring.encoding import Encoded, Encoder
+from service.scoring.listings import mask_info
 from service.scoring.reading import check_whole, tokenizer_for
+from service.scoring.stages import Rounds, Staged
 from service.settings import MaskForm, Settings
 
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
@@ -59,6 +63,8 @@ class Scorer:
 
         assigned: the experiment's arm that the request's unit is in, which the answer and the metrics name.
         """
+        if choice.stages:
+            return await self._score_in_stages(request, choice, deadline, assigned)
         encoded, tokenize_s = await self._encode(
             choice.variant.classifier, request.texts(), request, request.long_titles
         )
@@ -67,39 +73,64 @@ class Scorer:
         computed = await self._compute(items, request, deadline, tokenize_s)
         results = score_results(choice, encoded, computed.outcomes)
         self._count(choice, results, computed, arm="" if assigned is None else assigned.arm)
-        return score_response(choice, assigned, encoded, results, computed, deadline)
+        return score_response(choice, assigned, [encoded], results, computed, deadline)
+
+    async def _score_in_stages(
+        self, request: ScoreRequest, choice: Choice, deadline: Deadline, assigned: Assigned | None
+    ) -> ScoreResponse:
+        """Score the pairs by a cascade."""
+        encoded, tokenize_s = await self._encode_for(choice.stages, request)
+        self._check_rows([encoded[choice.stages[0].variant.checkpoint]], request)
+        cascade = Staged(choice, _queries(request), encoded, lambda stage: stage.lane)
+        computed = await self._compute(
+            cascade.items(), request, deadline, tokenize_s, rounds=Rounds([cascade])
+        )
+        results, stages = cascade.results(), cascade.stages()
+        self._count(choice, results, computed, arm="" if assigned is None else assigned.arm, stages=stages)
+        return score_response(choice, assigned, cascade.scored, results, computed, deadline, stages)
 
     async def compare(self, request: CompareRequest, catalog: Catalog, deadline: Deadline) -> CompareResponse:
         """Score the pairs under every mask and variant, pair by pair in the same batches."""
         choices = [_column(f"masks[{i}]", catalog, None, mask) for i, mask in enumerate(request.masks)]
         choices += [_column(f"variants[{i}]", catalog, name, None) for i, name in enumerate(request.variants)]
-        encoded: dict[str, Encoded] = {}
-        tokenize_s = 0.0
-        for variant in {choice.variant.checkpoint: choice.variant for choice in choices}.values():
-            encoded[variant.checkpoint], seconds = await self._encode(
-                variant.classifier, request.texts(), request, request.long_titles
-            )
-            tokenize_s += seconds
+        encoded, tokenize_s = await self._encode_for(
+            [stage for choice in choices for stage in choice.stages or (choice,)], request
+        )
         columns = [encoded[choice.variant.checkpoint] for choice in choices]
         self._check_rows(columns, request)
         # The masks of sliced variants are multiplied here, so that their rows share the others' batches.
+        cascades = {
+            number: Staged(choice, _queries(request), encoded, _shared_lane)
+            for number, choice in enumerate(choices)
+            if choice.stages
+        }
         # Another checkpoint's tokenizer may cut a title into another number of chunks.
         items: list[Item[Work]] = []
         columns_of_items: list[int] = []
         for rows in zip_longest(*(column.rows for column in columns)):
             for number, (choice, row) in enumerate(zip(choices, rows, strict=True)):
-                if row is not None:
-                    items.append(Item(len(row), Lane(choice.variant.checkpoint), Row(row, choice.mask)))
+                if row is not None and number not in cascades:
+                    items.append(Item(len(row), _shared_lane(choice), Row(row, choice.mask)))
                     columns_of_items.append(number)
-        computed = await self._compute(items, request, deadline, tokenize_s)
+        rounds = Rounds(list(cascades.values()), plain=len(items)) if cascades else None
+        staged = [item for cascade in cascades.values() for item in cascade.items()]
+        computed = await self._compute(items + staged, request, deadline, tokenize_s, rounds=rounds)
         outcomes: list[list[Outcome]] = [[] for _ in choices]
-        for number, outcome in zip(columns_of_items, computed.outcomes, strict=True):
+        for number, outcome in zip(columns_of_items, computed.outcomes, strict=False):
             outcomes[number].append(outcome)
-        results = []
-        for choice, column, of_column in zip(choices, columns, outcomes, strict=True):
-            results.append(score_results(choice, column, of_column))
-            self._count(choice, results[-1], computed)
-        return compare_response(catalog.base.name, choices, columns, results, computed, deadline)
+        answer = []
+        scored: list[Encoded] = []
+        for number, (choice, column) in enumerate(zip(choices, columns, strict=True)):
+            cascade = cascades.get(number)
+            results = (
+                score_results(choice, column, outcomes[number]) if cascade is None else cascade.results()
+            )
+            stages = None if cascade is None else cascade.stages()
+            self._count(choice, results, computed, stages=stages)
+            scored += [column] if cascade is None else cascade.scored
+            is_cut_short = cascade is not None and computed.is_cut_short
+            answer.append(Column(mask_info(choice.mask), choice.variant.name, results, stages, is_cut_short))
+        return compare_response(catalog.base.name, answer, scored, computed, deadline)
 
     async def attention(
         self, request: AttentionRequest, catalog: Catalog, deadline: Deadline
@@ -141,6 +172,19 @@ class Scorer:
                 raise InvalidRequest("holds no character that the model can read", param=param)
         return encoded, time.monotonic() - started
 
+    async def _encode_for(
+        self, choices: Iterable[Choice], request: ScoreRequest | CompareRequest
+    ) -> tuple[dict[str, Encoded], float]:
+        """Return the tokens of the pairs by checkpoint, and the seconds it took to read them."""
+        encoded: dict[str, Encoded] = {}
+        tokenize_s = 0.0
+        for variant in {choice.variant.checkpoint: choice.variant for choice in choices}.values():
+            encoded[variant.checkpoint], seconds = await self._encode(
+                variant.classifier, request.texts(), request, request.long_titles
+            )
+            tokenize_s += seconds
+        return encoded, tokenize_s
+
     def _check_rows(self, columns: Sequence[Encoded], request: ScoreRequest | CompareRequest) -> None:
         """Raise InvalidRequest if chunks make more rows of a request than one may have."""
         rows, limit = sum(len(column.rows) for column in columns), self._settings.max_compare_rows
@@ -151,28 +195,41 @@ class Scorer:
             )
 
     async def _compute(
-        self, items: list[Item[Work]], request: AnyRequest, deadline: Deadline, tokenize_s: float
+        self,
+        items: list[Item[Work]],
+        request: AnyRequest,
+        deadline: Deadline,
+        tokenize_s: float,
+        rounds: Rounds | None = None,
     ) -> Computed:
-        """Queue the items of one request and wait for all of them.
+        """Queue the items of one request and wait for all of them. rounds: those after them, of cascades.
 
         Raises the first error among their outcomes, or InvalidRequest if they hold more tokens than one
         request may.
         """
-        tokens, limit = sum(item.tokens for item in items), self._settings.max_request_tokens
+        later_tokens = 0 if rounds is None else rounds.later_tokens
+        tokens, limit = sum(item.tokens for item in items) + later_tokens, self._settings.max_request_tokens
         if limit is not None and tokens > limit:
             raise InvalidRequest(
                 f"{tokens} tokens are more than the {limit} of one request", param=_texts_field(request)
             )
-        ticket: Ticket[Outcome] = self._scheduler.submit(items, deadline=deadline.expires)
+        ticket: Ticket[Outcome] = self._scheduler.submit(
+            items, deadline=deadline.expires, next_round=rounds, later_tokens=later_tokens
+        )
         outcomes = []
         for outcome in await ticket.result():
             if isinstance(outcome, Exception):
                 raise outcome
             outcomes.append(outcome)
-        return Computed(outcomes, tokenize_s, ticket.queue_s, ticket.inference_s)
+        return Computed(outcomes, tokenize_s, ticket.queue_s, ticket.inference_s, ticket.is_cut_short)
 
     def _count(
-        self, choice: Choice, results: Sequence[ScoreResult], computed: Computed, arm: str = ""
+        self,
+        choice: Choice,
+        results: Sequence[ScoreResult],
+        computed: Computed,
+        arm: str = "",
+        stages: Sequence[StageInfo] | None = None,
     ) -> None:
         """Add one request, or one column of a compare, to the metrics."""
         pairs_by_grade = Counter(result.grade for result in results)
@@ -184,6 +241,9 @@ class Scorer:
             grades=[pairs_by_grade[grade] for grade in range(len(choice.variant.classifier.grades))],
             truncated=sum(result.truncated for result in results),
         )
+        if stages is not None:
+            pairs_by_stage = {stage.variant: stage.pairs for stage in stages}
+            self._metrics.cascade(choice.label, pairs_by_stage, degraded=computed.is_cut_short)
 
     def _wanted_heads(self, spec: str, classifier: Classifier, tokens: int) -> tuple[tuple[int, int], ...]:
         """Return the heads of a list such as `2.3,4.*`: those that a mask of this spec switches off."""
@@ -208,6 +268,15 @@ def _column(place: str, catalog: Catalog, name: str | None, form: MaskForm | Non
         return catalog.choose(name, form)
     except (InvalidRequest, InvalidMask) as error:
         raise InvalidRequest(str(error), param=place) from None
+
+
+def _shared_lane(choice: Choice) -> Lane:
+    """Return the lane in which rows of different masks share batches."""
+    return Lane(choice.variant.checkpoint)
+
+
+def _queries(request: ScoreRequest | CompareRequest) -> list[str]:
+    return [query for query, _ in request.texts()]
 
 
 def _texts_field(request: AnyRequest) -> str:

@@ -15,24 +15,21 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoint.chunks import LongTitles, encode_chunks
-from models.checkpoint.tokenizer import EncodedPair
 from service.batching.scheduler import Batch, Item
-from service.engine import Lane, Outcome, Row, RowScore, Work
+from service.engine import Lane, Outcome, RowScore, Work
 from service.experiments.analysis.paired import paired
-from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import ShadowResult
 from service.experiments.definition.fields import Attribute
 from service.experiments.definition.state import IDLE
 from service.experiments.online.live import LiveExperiments
 from service.schemas.requests import ScoreRequest
 from service.scoring.catalog import Catalog, Variant
+from service.scoring.shadow_arms import Arm, Job, Step, steps
 
 logger = logging.getLogger("headroom.shadow")
 
@@ -54,43 +51,6 @@ class Queue(Protocol):
 
     @property
     def in_flight_items(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A request to score once more, under the config that it was answered under."""
-
-    experiment: ExperimentConfig
-    catalog: Catalog
-    texts: Sequence[tuple[str, str]]
-    long_titles: LongTitles | None
-    grades: Sequence[int] | None
-
-    @property
-    def chars(self) -> int:
-        return sum(len(query) + len(title) for query, title in self.texts)
-
-
-@dataclass(slots=True)
-class _Arm:
-    """The best score that one arm's variant gave a row of each of a job's pairs so far."""
-
-    scores: list[np.float32] = field(default_factory=list)
-    seconds: float = 0.0
-
-    def add(self, pair: int, score: np.float32) -> None:
-        """Note the score of a row of a pair; pairs come in their order."""
-        if pair == len(self.scores):
-            self.scores.append(score)
-        else:
-            self.scores[pair] = max(self.scores[pair], score)
-
-
-class _Step(NamedTuple):
-    """The rows that are scored at the same moment, by arm: a pair, or one chunk of its title."""
-
-    pair: int
-    rows: Mapping[str, Row]
 
 
 class Shadow:
@@ -171,54 +131,58 @@ class Shadow:
     async def _score(self, job: Job) -> None:
         standing = self._experiments.ledger.standings.get(job.experiment.name, IDLE)
         arms = {
-            arm.name: job.catalog.variants[arm.variant]
+            arm.name: Arm(job.catalog.variants[arm.variant], job.texts)
             for arm in job.experiment.arms
             if arm.name not in standing.rolled_back
         }
         if not standing.is_running or len(arms) < 2:
             return
-        scored = {name: _Arm() for name in arms}
-        portion: list[_Step] = []
+        while due := {name: pairs for name, arm in arms.items() if (pairs := arm.due())}:
+            await self._score_round(job, arms, due)
+            for name in due:
+                arms[name].end_round()
+        relevance = {name: arm.relevance() for name, arm in arms.items()}
+        for name in arms:
+            if name != job.experiment.control:
+                self._report(job, name, relevance, arms)
+
+    async def _score_round(
+        self, job: Job, arms: Mapping[str, Arm], due: Mapping[str, Mapping[int, Variant]]
+    ) -> None:
+        """Score the pairs that are due in each arm: all of them, or what a stage of a cascade kept."""
+        portion: list[Step] = []
         tokens = 0
         for pair in range(len(job.texts)):
-            for step in await _steps(job, arms, pair):
+            variants = {name: pairs[pair] for name, pairs in due.items() if pair in pairs}
+            for step in await steps(job, pair, variants):
                 portion.append(step)
-                tokens += sum(len(row.pair) for row in step.rows.values())
+                tokens += sum(item.tokens for item in step.items.values())
                 if tokens >= self._batch_tokens:
-                    await self._score_portion(arms, portion, scored)
+                    await self._score_portion(arms, portion)
                     portion, tokens = [], 0
-        await self._score_portion(arms, portion, scored)
-        relevance = {
-            name: arms[name].classifier.relevance(np.array(arm.scores, dtype=np.float32))
-            for name, arm in scored.items()
-        }
-        for name in scored:
-            if name != job.experiment.control:
-                self._report(job, name, relevance, scored)
+        await self._score_portion(arms, portion)
 
-    async def _score_portion(
-        self, arms: Mapping[str, Variant], portion: Sequence[_Step], scored: Mapping[str, _Arm]
-    ) -> None:
+    async def _score_portion(self, arms: Mapping[str, Arm], portion: Sequence[Step]) -> None:
         """Score about a batch of rows under every arm."""
-        lanes: dict[Lane, list[str]] = {}
-        for name, variant in arms.items():
-            lanes.setdefault(variant.lane, []).append(name)
-        for lane, names in lanes.items():
-            rows = [(name, step) for name in names for step in portion if name in step.rows]
-            if not rows:
-                continue
-            scores, seconds = await self._pass(lane, [step.rows[name] for name, step in rows])
-            for (name, step), score in zip(rows, scores, strict=True):
-                scored[name].add(step.pair, score)
-                scored[name].seconds += seconds / len(rows)
+        lanes: dict[Lane, list[tuple[Arm, int, Item[Work]]]] = {}
+        for name, arm in arms.items():
+            for step in portion:
+                if name in step.items:
+                    item = step.items[name]
+                    assert isinstance(item.lane, Lane)
+                    lanes.setdefault(item.lane, []).append((arm, step.pair, item))
+        for lane, rows in lanes.items():
+            scores, seconds = await self._pass(lane, [item for _, _, item in rows])
+            for (arm, pair, _), score in zip(rows, scores, strict=True):
+                arm.add(pair, score)
+                arm.seconds += seconds / len(rows)
 
-    async def _pass(self, lane: Lane, rows: Sequence[Row]) -> tuple[list[np.float32], float]:
+    async def _pass(self, lane: Lane, items: Sequence[Item[Work]]) -> tuple[list[np.float32], float]:
         """Run one batch once nobody else wants the device; return its scores and the seconds it took."""
         await self._idle()
-        items: tuple[Item[Work], ...] = tuple(Item(len(row.pair), lane, row) for row in rows)
         tokens = sum(item.tokens for item in items)
         started = time.monotonic()
-        outcomes = await self._run(Batch(lane, items, tokens))
+        outcomes = await self._run(Batch(lane, tuple(items), tokens))
         seconds = time.monotonic() - started
         fitting = tokens * PASS_SECONDS / max(seconds, 1e-6)
         self._batch_tokens = max(1, min(self._budget_tokens, int((self._batch_tokens + fitting) / 2)))
@@ -235,7 +199,7 @@ class Shadow:
         job: Job,
         name: str,
         relevance: Mapping[str, NDArray[np.float32]],
-        scored: Mapping[str, _Arm],
+        arms: Mapping[str, Arm],
     ) -> None:
         control = job.experiment.control
         difference = paired(relevance[control], relevance[name], job.grades)
@@ -250,32 +214,7 @@ class Shadow:
                 top10_overlap=difference.top10_overlap,
                 ndcg_control=difference.ndcg_control,
                 ndcg_arm=difference.ndcg_arm,
-                control_seconds=scored[control].seconds,
-                arm_seconds=scored[name].seconds,
+                control_seconds=arms[control].seconds,
+                arm_seconds=arms[name].seconds,
             )
         )
-
-
-async def _steps(job: Job, arms: Mapping[str, Variant], pair: int) -> list[_Step]:
-    """Encode a job's pair. Checkpoints may cut its title into different numbers of chunks."""
-    rows: dict[str, Sequence[EncodedPair]] = {}
-    for variant in arms.values():
-        if variant.checkpoint in rows:
-            continue
-        tokenizer, texts = variant.classifier.tokenizer, [job.texts[pair]]
-        if job.long_titles is None:
-            rows[variant.checkpoint] = tokenizer.encode(texts)
-        else:  # a title may be megabytes long, and is read whole
-            (chunked,) = await asyncio.to_thread(encode_chunks, tokenizer, texts, job.long_titles)
-            rows[variant.checkpoint] = chunked.rows
-    return [
-        _Step(
-            pair,
-            {
-                name: Row(rows[variant.checkpoint][chunk], variant.mask)
-                for name, variant in arms.items()
-                if chunk < len(rows[variant.checkpoint])
-            },
-        )
-        for chunk in range(max(map(len, rows.values())))
-    ]

@@ -221,10 +221,18 @@ def raw_score(result: ScoreResult) -> float:
     """
     if result.probabilities is None:
         return float(result.logits[0])
+    if (
+        result.stage is not None
+    ):  # a cascade's scores may be lower than the probabilities say, to keep its order
+        score = float(result.score)
+        return _log_odds(score, 1 - score)
     probabilities = np.asarray(result.probabilities, dtype=np.float64)
     grades = np.arange(len(probabilities))
+    return _log_odds(float(probabilities @ grades), float(probabilities @ grades[::-1]))
+
+
+def _log_odds(relevant: float, irrelevant: float) -> float:
     tiny = float(np.finfo(np.float64).tiny)
-    relevant, irrelevant = float(probabilities @ grades), float(probabilities @ grades[::-1])
     return math.log(max(relevant, tiny)) - math.log(max(irrelevant, tiny))
 
 

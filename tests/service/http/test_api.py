@@ -62,6 +62,7 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
     body = response.json()
     assert list(body) == [
         *("model", "variant", "head_mask", "assignment", "degraded", "results", "usage", "timing_ms"),
+        "stages",
     ]
     assert body["head_mask"] == {
         "id": body["head_mask"]["id"],
@@ -82,6 +83,7 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
         "unknown_tokens": 0,
         "truncated": False,
         "chunk": None,
+        "stage": None,
     }
     assert list(body["results"][0]) == list(body["results"][1])
     assert body["usage"] == {"pairs": 2, "tokens": 34}

@@ -1,0 +1,103 @@
+"""What a shadow comparison keeps of each arm: the way of a request's pairs through the arm's variant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from models.checkpoint.chunks import LongTitles, encode_chunks
+from models.checkpoint.tokenizer import EncodedPair
+from service.batching.scheduler import Item
+from service.engine import Row, Work
+from service.experiments.definition.config import ExperimentConfig
+from service.scoring.cascade import Course, Scores, floor_of
+from service.scoring.catalog import Catalog, Stage, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request to score once more, under the config that it was answered under."""
+
+    experiment: ExperimentConfig
+    catalog: Catalog
+    texts: Sequence[tuple[str, str]]
+    long_titles: LongTitles | None
+    grades: Sequence[int] | None
+
+    @property
+    def chars(self) -> int:
+        return sum(len(query) + len(title) for query, title in self.texts)
+
+
+class Arm:
+    """One arm's variant, which may be a cascade, and what it has made of a job's pairs so far.
+
+    seconds: what its forward passes took.
+    """
+
+    def __init__(self, variant: Variant, texts: Sequence[tuple[str, str]]) -> None:
+        self._variant = variant
+        stages = variant.stages or (Stage(variant, None),)
+        self._stages = [stage.variant for stage in stages]
+        keeps = [stage.keep for stage in stages if stage.keep is not None]
+        self._course = Course([query for query, _ in texts], keeps)
+        self._best: dict[int, np.float32] = {}
+        self.seconds = 0.0
+
+    def due(self) -> dict[int, Variant]:
+        """Return the pairs of this round, and the variant that is to score each."""
+        return {pair: self._stages[due.stage] for due in self._course.due for pair in due.pairs}
+
+    def add(self, pair: int, score: np.float32) -> None:
+        """Note the score of a row of a pair; of several rows, the best counts."""
+        self._best[pair] = max(self._best.get(pair, score), score)
+
+    def end_round(self) -> None:
+        """Choose the pairs of the next round, once all of this one are scored."""
+        best = [np.array([self._best[pair] for pair in due.pairs], np.float32) for due in self._course.due]
+        self._course.advance(best)
+        self._best = {}
+
+    def relevance(self) -> Scores:
+        """Return the pairs' scores on the scale from 0 to 1."""
+        classifier = self._variant.classifier
+        scores = self._course.scores(floor_of(classifier.config.score_activation))
+        relevance: Scores = classifier.relevance(scores)
+        return relevance
+
+
+class Step(NamedTuple):
+    """The rows that are scored at the same moment, by arm: a pair, or one chunk of its title."""
+
+    pair: int
+    items: Mapping[str, Item[Work]]
+
+
+async def steps(job: Job, pair: int, variants: Mapping[str, Variant]) -> list[Step]:
+    """Encode a job's pair for the variants of some arms, by arm.
+
+    Checkpoints may cut its title into different numbers of chunks.
+    """
+    rows: dict[str, Sequence[EncodedPair]] = {}
+    for variant in variants.values():
+        if variant.checkpoint in rows:
+            continue
+        tokenizer, texts = variant.classifier.tokenizer, [job.texts[pair]]
+        if job.long_titles is None:
+            rows[variant.checkpoint] = tokenizer.encode(texts)
+        else:  # a title may be megabytes long, and is read whole
+            (chunked,) = await asyncio.to_thread(encode_chunks, tokenizer, texts, job.long_titles)
+            rows[variant.checkpoint] = chunked.rows
+    found = []
+    for chunk in range(max(map(len, rows.values()), default=0)):
+        items: dict[str, Item[Work]] = {}
+        for name, variant in variants.items():
+            if chunk < len(rows[variant.checkpoint]):
+                row = rows[variant.checkpoint][chunk]
+                items[name] = Item(len(row), variant.lane, Row(row, variant.mask))
+        found.append(Step(pair, items))
+    return found

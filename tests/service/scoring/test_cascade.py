@@ -1,0 +1,133 @@
+"""The rules of a cascade: who goes on, and what the scores become so that sorting by them is its order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from service.scoring.cascade import (
+    Course,
+    Due,
+    Keep,
+    comparable_scores,
+    count_kept,
+    floor_of,
+    logit_of,
+)
+
+GRADED = floor_of("softmax")
+
+
+def run(queries: list[str], keeps: list[Keep], by_stage: list[list[float]]) -> tuple[Course, list[list[Due]]]:
+    """Send pairs through a cascade whose stage s gives pair p the score by_stage[s][p]."""
+    course = Course(queries, keeps)
+    rounds = []
+    while course.due:
+        rounds.append(course.due)
+        course.advance([np.array(by_stage[stage], np.float32)[pairs] for stage, pairs in course.due])
+    return course, rounds
+
+
+def test_the_best_of_each_stage_go_on_in_the_requests_order() -> None:
+    course, rounds = run(["q"] * 5, [2], [[0.1, 0.5, 0.3, 0.9, 0.2], [0, 0.4, 0, 0.3, 0]])
+    assert rounds == [[Due(0, [0, 1, 2, 3, 4])], [Due(1, [1, 3])]]
+    assert course.stages.tolist() == [0, 1, 0, 1, 0]
+
+
+def test_of_equal_scores_the_first_in_the_request_go_on() -> None:
+    _, rounds = run(["q"] * 4, [2], [[0.5] * 4, [0.5] * 4])
+    assert rounds[1] == [Due(1, [0, 1])]
+
+
+def test_a_stage_that_would_keep_all_titles_is_not_run() -> None:
+    _, rounds = run(["q"], [10, 5], [[0.1]] * 3)
+    assert rounds == [[Due(2, [0])]]
+    _, rounds = run(["q"] * 6, [10, 5], [list(range(6))] * 3)
+    assert rounds == [[Due(1, [0, 1, 2, 3, 4, 5])], [Due(2, [1, 2, 3, 4, 5])]]
+
+
+def test_each_query_keeps_its_own_titles() -> None:
+    queries = ["a", "b", "a", "b", "a", "c"]
+    course, rounds = run(queries, [1], [[0.1, 0.2, 0.3, 0.9, 0.2, 0.5], [0.5] * 6])
+    assert rounds == [[Due(0, [0, 1, 2, 3, 4]), Due(1, [5])], [Due(1, [2, 3])]]
+    assert course.stages.tolist() == [0, 0, 1, 1, 0, 1]
+
+
+def test_a_share_is_of_the_stages_titles_and_rounded_up() -> None:
+    assert count_kept(0.2, 10) == 2
+    assert count_kept(0.2, 11) == 3
+    assert count_kept(0.07, 100) == 7  # 0.07 * 100 is 7.000000000000001
+    assert count_kept(0.001, 1) == count_kept(1, 1) == 1
+    assert count_kept(10, 3) == 3
+    _, rounds = run(["q"] * 100, [0.2, 0.5], [list(range(100))] * 3)
+    assert [len(due.pairs) for (due,) in rounds] == [100, 20, 10]
+
+
+def test_what_is_announced_for_later_is_what_comes() -> None:
+    queries = ["a"] * 7 + ["b"] * 2 + ["c"] * 30
+    course, rounds = run(queries, [0.5, 3], [np.random.default_rng(1).random(39).tolist()] * 3)
+    first = Course(queries, [0.5, 3])
+    announced = [0, 0, 0]
+    for later in first.later():
+        announced[later.stage] += later.titles
+    scored = [0, 0, 0]
+    for due in (due for rest in rounds[1:] for due in rest):
+        scored[due.stage] += len(due.pairs)
+    assert announced == scored
+    assert course.later() == []
+
+
+def test_scores_that_are_in_order_stay_as_they_are() -> None:
+    scores = np.array([0.9, 0.1, 0.5, 0.3], np.float32)
+    np.testing.assert_array_equal(comparable_scores(scores, np.array([1, 0, 1, 0]), GRADED), scores)
+
+
+def test_a_score_is_lowered_to_just_below_the_one_before_it() -> None:
+    scores = np.array([0.25, 0.75, 0.875, 0.125], np.float32)
+    found = comparable_scores(scores, np.array([1, 0, 0, 0]), GRADED)
+    below = np.nextafter(np.float32(0.25), np.float32(0))
+    assert found.tolist() == [0.25, np.nextafter(below, np.float32(0)), below, 0.125]
+
+
+def test_negative_scores_of_raw_logits_are_lowered_too() -> None:
+    scores = np.array([-3.0, 5.0, -2.0, -4.0], np.float32)
+    found = comparable_scores(scores, np.array([1, 0, 1, 0]), floor_of("identity"))
+    assert found.tolist() == [-3.0, np.nextafter(np.float32(-3), np.float32(-9)), -2.0, -4.0]
+
+
+def test_no_score_of_a_graded_model_falls_below_0() -> None:
+    scores = np.array([0.0, 0.5, 0.25], np.float32)
+    assert comparable_scores(scores, np.array([1, 0, 0]), GRADED).tolist() == [0, 0, 0]
+
+
+@given(
+    st.integers(1, 60).flatmap(
+        lambda n: st.tuples(
+            npst.arrays(np.float32, n, elements=st.floats(-100, 100, width=32)),
+            npst.arrays(np.int64, n, elements=st.integers(0, 3)),
+        )
+    )
+)
+def test_sorting_by_score_is_the_cascades_order(case: tuple[np.ndarray, np.ndarray]) -> None:
+    scores, stages = case
+    found = comparable_scores(scores, stages, None)
+    assert (found <= scores).all(), "a score rose"
+    last = stages == stages.max()
+    np.testing.assert_array_equal(found[last], scores[last])
+    for one in range(len(scores)):
+        for other in range(len(scores)):
+            ours, theirs = (stages[one], scores[one]), (stages[other], scores[other])
+            if ours > theirs:
+                assert found[one] > found[other]
+            elif ours == theirs:
+                assert found[one] == found[other]
+
+
+@pytest.mark.parametrize("score", [1e-6, 0.25, 0.5, 0.999])
+def test_a_lowered_score_has_a_logit_that_gives_it(score: float) -> None:
+    (logit,) = logit_of(np.float32(score), "sigmoid")
+    assert 1 / (1 + np.exp(-float(logit))) == pytest.approx(score, rel=1e-5)
+    assert logit_of(np.float32(-3.5), "identity").tolist() == [-3.5]
