@@ -21,6 +21,7 @@ import torch
 
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
+from models.condense.attention import attention_to_query
 from models.device import is_device_failure, is_out_of_memory
 from models.head_mask import HeadMask
 from models.row_masks import RowMasks
@@ -33,7 +34,7 @@ class Lane:
     """The network that a batch runs through, and for a sliced variant its one set of heads.
 
     heads: the id of the mask whose heads are cut out, or None for masks that are multiplied.
-    kind: "score" or "attention".
+    kind: "score", "attention", or "attention_to_query".
     """
 
     checkpoint: str
@@ -150,6 +151,12 @@ class Engine:
             if lane.kind == "attention":
                 return [
                     classifier.attention(row.pair, row.heads, row.mask)
+                    for row in rows
+                    if isinstance(row, AttentionRow)
+                ]
+            if lane.kind == "attention_to_query":
+                return [
+                    attention_to_query(classifier, row.pair, row.heads, row.mask)
                     for row in rows
                     if isinstance(row, AttentionRow)
                 ]

@@ -24,16 +24,13 @@ from service.experiments.online.live import LiveExperiments
 from service.experiments.storage.connection import reason_of
 from service.experiments.storage.store import Store
 from service.metrics import Metrics
-from service.schemas.listings import (
-    HeadsResponse,
-    MasksResponse,
-    ModelsResponse,
-    VariantsResponse,
-)
+from service.schemas.condense import CondenseRequest, CondenseResponse
+from service.schemas.listings import HeadsResponse, MasksResponse, ModelsResponse, VariantsResponse
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from service.scoring import listings
 from service.scoring.catalog import BASE, Catalog, build_catalog
+from service.scoring.condense import Condenser
 from service.scoring.scorer import Scorer
 from service.scoring.shadow import Shadow
 from service.scoring.treatment import Treatment
@@ -64,6 +61,7 @@ class Replica:
         self.scheduler: Scheduler[Work, Outcome] = _scheduler(settings, metrics, engine)
         shadow = Shadow(live, self.scheduler, engine.run, _batch_tokens(settings, engine))
         self._scorer = Scorer(self.scheduler, settings, metrics)
+        self._condenser = Condenser(self.scheduler, settings, metrics)
         self._treatment = Treatment(self._scorer, live.router, shadow)
         live.start()
         self._tasks = [
@@ -131,6 +129,7 @@ class Replica:
         self.experiments.close()
         await self.live.close(EXPOSURES_SECONDS)
         self._scorer.close()
+        self._condenser.close()
         await asyncio.to_thread(self.engine.close)
 
     @property
@@ -157,6 +156,10 @@ class Replica:
     async def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionResponse:
         """Answer POST /v1/attention."""
         return await self._scorer.attention(request, self._catalog, deadline)
+
+    async def condense(self, request: CondenseRequest, deadline: Deadline) -> CondenseResponse:
+        """Answer POST /v1/condense."""
+        return await self._condenser.condense(request, self._catalog, deadline)
 
     def models(self) -> ModelsResponse:
         """Answer GET /v1/models."""

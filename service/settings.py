@@ -79,6 +79,11 @@ class Settings(BaseSettings):
         description="Maximum rows that one request may have scored: the pairs times the columns of a "
         "`/v1/compare`, and the chunks of long titles (`overflow: chunks`).",
     )
+    max_condense_pairs: int = Field(
+        20_000,
+        ge=1,
+        description="Maximum pairs that one `/v1/condense` may have scored, with all its shorter queries.",
+    )
     max_request_tokens: int | None = Field(
         None,
         ge=1,

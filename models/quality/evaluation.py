@@ -118,9 +118,8 @@ class Evaluation:
         """Return NDCG@10 of each query, and 1 if it has one; titles of equal score share their gain."""
         values, present = np.zeros(self.queries), np.zeros(self.queries)
         for places in self._ranked_queries:
-            gains = _gain(self.truth[places])
             query = self.query_of[places[0]]
-            values[query] = _dcg(_tied(gains, self.expected[places])) / _dcg(np.sort(gains)[::-1])
+            values[query] = ndcg10(self.truth[places], self.expected[places])
             present[query] = 1
         return values, present
 
@@ -194,6 +193,15 @@ def differences(
     counts = with_data(resample(first.queries, resamples, seed))
     before, after = first.draws(counts), second.draws(counts)
     return {name: symmetric_t(after[name] - before[name], counts) for name in before}
+
+
+def ndcg10(truth: Ints, relevance: Floats) -> float:
+    """Return the NDCG@10 of a query's titles ranked by relevance; those of equal relevance share their gain.
+
+    truth: grades from 0, not all of them 0.
+    """
+    gains = _gain(truth)
+    return float(_dcg(_tied(gains, relevance)) / _dcg(np.sort(gains)[::-1]))
 
 
 def _gain(grades: Ints) -> Floats:

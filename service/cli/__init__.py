@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from loadtest.cli import app as load
-from service.cli import evaluate, experiment, prune, quantize, score, serve, study, train
+from service.cli import condense, evaluate, experiment, prune, quantize, score, serve, study, train
 
 app = typer.Typer(
     name="headroom",
@@ -40,6 +40,7 @@ def program(
 app.command("serve")(serve.command)
 app.command("score")(score.command)
 app.command("train")(train.command)
+app.command("condense")(condense.command)
 app.command("evaluate")(evaluate.command)
 app.command("study")(study.command)
 app.command("prune")(prune.command)

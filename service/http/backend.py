@@ -8,6 +8,7 @@ from typing import Protocol
 from service.deadline import Deadline
 from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
+from service.schemas.condense import CondenseRequest, CondenseResponse
 from service.schemas.listings import (
     HeadsResponse,
     MasksResponse,
@@ -61,6 +62,8 @@ class Backend(Protocol):
     async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse: ...
 
     async def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionResponse: ...
+
+    async def condense(self, request: CondenseRequest, deadline: Deadline) -> CondenseResponse: ...
 
     def models(self) -> ModelsResponse: ...
 

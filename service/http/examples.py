@@ -86,6 +86,29 @@ _ATTENTION = {
     "timing_ms": _TIMING,
 }
 
+_CONDENSE = {
+    "model": "headroom-default",
+    "variant": "full",
+    "head_mask": _FULL,
+    "method": "greedy",
+    "measure": "jensen_shannon",
+    "condensed": "steel angle bracket",
+    "loss": 0.0874,
+    "words": [
+        {"word": "a", "form": "a", "kept": False, "importance": 0.0102},
+        {"word": "steel", "form": "steel", "kept": True, "importance": 0.0621},
+        {"word": "angle", "form": "angle", "kept": True, "importance": 0.0955},
+        {"word": "bracket", "form": "bracket", "kept": True, "importance": 0.1433},
+    ],
+    "path": [
+        {"words": 4, "query": "a steel angle bracket", "left_out": None, "loss": 0.0, "measured": True},
+        {"words": 3, "query": "steel angle bracket", "left_out": 0, "loss": 0.0102, "measured": True},
+    ],
+    "note": None,
+    "usage": {"pairs": 20, "tokens": 262},
+    "timing_ms": _TIMING,
+}
+
 _MODELS = {
     "models": [
         {
@@ -231,6 +254,7 @@ ANSWERS: dict[str, Any] = {
     "score": _SCORE,
     "compare": _COMPARE,
     "attention": _ATTENTION,
+    "condense": _CONDENSE,
     "models": _MODELS,
     "variants": _VARIANTS,
     "masks": _MASKS,

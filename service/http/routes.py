@@ -14,7 +14,8 @@ from service.http.openapi import GET_ERRORS, errors
 from service.http.post import Post, PostRoute, Timed, add_post_route, backend_of, check_ready
 from service.http.replies import json_response
 from service.metrics import CONTENT_TYPE, Metrics
-from service.schemas.limits import check_attention, check_compare, check_score
+from service.schemas.condense import CondenseRequest, CondenseResponse
+from service.schemas.limits import check_attention, check_compare, check_condense, check_score
 from service.schemas.listings import (
     HeadsResponse,
     Health,
@@ -48,6 +49,12 @@ async def attention(request: Post, body: Annotated[AttentionRequest, Body()]) ->
     """Show where the tokens of one pair look, head by head."""
     check_attention(body, request.settings)
     return await request.backend.attention(body, request.deadline)
+
+
+async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> CondenseResponse:
+    """Shorten a verbose query to the words that still find the same titles."""
+    check_condense(body, request.settings)
+    return await request.backend.condense(body, request.deadline)
 
 
 async def models(request: Request) -> Response:
@@ -97,6 +104,7 @@ def add_routes(app: FastAPI) -> None:
         ("/v1/score", score, ScoreResponse, ScoreRoute),
         ("/v1/compare", compare, CompareResponse, PostRoute),
         ("/v1/attention", attention, AttentionResponse, PostRoute),
+        ("/v1/condense", condense, CondenseResponse, PostRoute),
     ):
         add_post_route(app, path, endpoint, response_model, ["scoring"], route_class=route_class)
     for path, listing, shape in (

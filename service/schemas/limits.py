@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from models.condense.methods import largest_cost
+from models.condense.words import read_words
 from service.errors import InvalidRequest
+from service.schemas.condense import CondenseRequest
 from service.schemas.requests import AttentionRequest, CompareRequest, PairsRequest, ScoreRequest
 from service.settings import Settings
 
@@ -38,6 +41,34 @@ def check_compare(request: CompareRequest, settings: Settings) -> None:
 def check_attention(request: AttentionRequest, settings: Settings) -> None:
     """Check an attention request. Raises InvalidRequest as `check_score` does."""
     _check_query(request.query, "query")
+    _check_deadline(request.deadline_ms, settings)
+
+
+def check_condense(request: CondenseRequest, settings: Settings) -> None:
+    """Check a condense request. Raises InvalidRequest as `check_score` does."""
+    _check_query(request.query, "query")
+    _check_count(len(request.titles), "titles", settings)
+    if request.grades is not None:
+        if len(request.grades) != len(request.titles):
+            raise InvalidRequest(
+                f"{len(request.grades)} grades for {len(request.titles)} titles", param="grades"
+            )
+        if len(set(request.grades)) < 2:
+            raise InvalidRequest(
+                "every title has the same grade, so NDCG@10 is not defined; leave them out", param="grades"
+            )
+    if request.heads is not None and request.method != "attention":
+        raise InvalidRequest(f"the method {request.method} reads no attention", param="heads")
+    words, titles = len(read_words(request.query)), len(set(request.titles))
+    queries = largest_cost(words, request.method)
+    if queries * titles > settings.max_condense_pairs:
+        most = settings.max_condense_pairs // queries
+        raise InvalidRequest(
+            f"{words} words and {titles} titles are up to {queries * titles} pairs to score with the method "
+            f"{request.method}; the limit is {settings.max_condense_pairs}: "
+            + (f"send at most {most} titles" if most else "send fewer words"),
+            param="titles" if most else "query",
+        )
     _check_deadline(request.deadline_ms, settings)
 
 

@@ -10,7 +10,6 @@ from itertools import zip_longest
 from models.checkpoint.chunks import LongTitles
 from models.classifier import Classifier
 from models.errors import InvalidMask
-from models.head_mask import HeadMask
 from service.batching.scheduler import Item, Scheduler, Ticket
 from service.deadline import Deadline
 from service.engine import AttentionRow, Lane, Outcome, Row, Work
@@ -35,6 +34,7 @@ from service.scoring.answers import (
 )
 from service.scoring.catalog import Catalog, Choice
 from service.scoring.encoding import Encoded, Encoder
+from service.scoring.heads import heads_of
 from service.scoring.listings import mask_info
 from service.scoring.reading import check_whole, tokenizer_for
 from service.scoring.stages import Rounds, Staged
@@ -246,13 +246,8 @@ class Scorer:
             self._metrics.cascade(choice.label, pairs_by_stage, degraded=computed.is_cut_short)
 
     def _wanted_heads(self, spec: str, classifier: Classifier, tokens: int) -> tuple[tuple[int, int], ...]:
-        """Return the heads of a list such as `2.3,4.*`: those that a mask of this spec switches off."""
-        try:
-            heads = HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads).off
-        except InvalidMask as error:
-            raise InvalidRequest(str(error), param="heads") from None
-        if not heads:
-            raise InvalidRequest("names no head; list some, such as 2.3,4.*", param="heads")
+        """Return the heads of a list such as `2.3,4.*`, if their values fit into one answer."""
+        heads = heads_of(spec, classifier)
         values, limit = len(heads) * tokens**2, self._settings.max_attention_values
         if values > limit:
             raise InvalidRequest(

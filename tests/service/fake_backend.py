@@ -12,6 +12,7 @@ from service.deadline import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
+from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.listings import (
     HeadsResponse,
     MaskInfo,
@@ -131,6 +132,23 @@ class FakeBackend:
             tokens=["[CLS]", "a", "[SEP]"],
             segments=[0, 0, 0],
             heads=[HeadAttention(layer, head, uniform) for layer, head in chosen],
+            timing_ms=TIMING,
+        )
+
+    async def condense(self, request: CondenseRequest, _deadline: Deadline) -> CondenseResponse:
+        await self._work(request)
+        return CondenseResponse(
+            model="fake",
+            variant=self._variant(request.variant),
+            head_mask=mask_info(self._mask(request.head_mask, "head_mask")),
+            method=request.method,
+            measure="jensen_shannon",
+            condensed=request.query,
+            loss=0.0,
+            words=[WordOfQuery(request.query, request.query, True, 1.0)],
+            path=[QueryOfLength(1, request.query, None, 0.0, True)],
+            note=None,
+            usage=Usage(len(request.titles), 17 * len(request.titles)),
             timing_ms=TIMING,
         )
 

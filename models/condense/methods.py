@@ -1,0 +1,20 @@
+"""The methods of condensing by name, and what each costs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Method = Literal["greedy", "leave_one_out", "attention", "idf"]
+METHODS: tuple[Method, ...] = ("greedy", "leave_one_out", "attention", "idf")
+
+
+def largest_cost(words: int, method: Method) -> int:
+    """Return how many queries a method judges at most, each with all titles, for a query of so many words."""
+    if method == "greedy":
+        return 2 + words + sum(tried(count) for count in range(2, words))
+    return 1 + 2 * words if method == "leave_one_out" else 1 + words
+
+
+def tried(words: int) -> int:
+    """Return how many deletions of a query of so many words greedy judges: two thirds, rounded up."""
+    return -(-2 * words // 3)

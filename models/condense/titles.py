@@ -1,0 +1,42 @@
+"""The candidates of a query: tokenized once, and each distinct one scored once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
+from models.classifier import Classifier
+from models.condense.loss import Floats
+from models.head_mask import HeadMask
+
+
+class Titles:
+    """The titles of one request, at least one."""
+
+    def __init__(self, tokenizer: PairTokenizer, titles: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._distinct = list(dict.fromkeys(titles))
+        numbers = {title: number for number, title in enumerate(self._distinct)}
+        self._number_of = np.array([numbers[title] for title in titles])
+        self._encoded: dict[str, EncodedText] = {}
+
+    def encode(self, queries: Sequence[str]) -> list[EncodedPair]:
+        """Return each query with each distinct title, query by query."""
+        if not self._encoded:
+            self._encoded = self._tokenizer.encode_texts(self._distinct)
+        pairs = [(query, title) for query in queries for title in self._distinct]
+        return self._tokenizer.join(pairs, self._encoded | self._tokenizer.encode_texts(queries))
+
+    def spread(self, judged: Floats, queries: int) -> Floats:
+        """Return the judgments of `encode`'s pairs as (queries, titles, grades), repeated titles included."""
+        return judged.reshape(queries, len(self._distinct), -1)[:, self._number_of]
+
+
+def kept_heads(classifier: Classifier, head_mask: HeadMask | None) -> tuple[tuple[int, int], ...]:
+    """Return the heads that the checkpoint holds and the mask keeps, as (layer, head); all that it holds if
+    the mask keeps none."""
+    held = [(layer, head) for layer, kept in enumerate(classifier.config.kept_heads) for head in kept]
+    off = set() if head_mask is None else set(head_mask.off)
+    return tuple(head for head in held if head not in off) or tuple(held)

@@ -1,0 +1,176 @@
+"""`headroom condense` shortens a verbose query to the words that still find the same titles."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from models.condense.methods import Method
+from service.cli.options import AsJson, Device, Dtype, Model
+
+if TYPE_CHECKING:
+    from models import Classifier, HeadMask
+    from models.condense.search import Condensed, Task
+
+LABELLED = (".csv", ".tsv", ".jsonl", ".parquet")
+"""Endings (before .gz) of files with columns; any other file holds one title per line."""
+
+HIGHEST_GRADE = 30
+
+
+def command(
+    query: Annotated[str, typer.Argument(help="The verbose query; its words stand between spaces.")],
+    titles: Annotated[
+        str,
+        typer.Option(
+            help="File of the query's candidates: one title per line (- reads standard input), or query,title"
+            " in csv, tsv, jsonl or parquet, of which the rows of this query are read."
+        ),
+    ],
+    words: Annotated[int | None, typer.Option(min=1, help="Number of words to keep.")] = None,
+    max_loss: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Largest loss; the shortest query within it is chosen.", show_default="0.1"
+        ),
+    ] = None,
+    method: Annotated[
+        Method,
+        typer.Option(
+            help="How the words are chosen: greedy deletion, the loss of each word left out alone, the "
+            "attention that titles pay to each word, or inverse document frequency."
+        ),
+    ] = "greedy",
+    grades: Annotated[
+        bool, typer.Option("--grades", help="Keep NDCG@10 by the column grade of the file of titles.")
+    ] = False,
+    language: Annotated[
+        Literal["ko"] | None, typer.Option(help="Strip the particles of this language: ko (Korean).")
+    ] = None,
+    heads: Annotated[
+        str | None, typer.Option(help="Heads whose attention counts, such as 2.3,4.* (with attention).")
+    ] = None,
+    mask: Annotated[str | None, typer.Option(help="Head mask, such as 6-11.* or @pruned60.")] = None,
+    variant: Annotated[str | None, typer.Option(help="Name of a variant in the config file.")] = None,
+    model: Model = None,
+    config: Annotated[Path | None, typer.Option(help="Config file that declares variants and masks.")] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Shorten a query to the words that still find the same titles.
+
+    Prints the short query, then the loss at every length.
+
+    Example: headroom condense "where can i buy a good wireless mouse" --titles candidates.txt --words 2
+    """
+    from service.cli.score import resolve
+
+    if not query.strip():
+        raise typer.BadParameter("must not be blank", param_hint="QUERY")
+    if heads is not None and method != "attention":
+        raise typer.BadParameter(f"the method {method} reads no attention", param_hint="--heads")
+    candidates, known = read_candidates(titles, query, grades)
+    clf, head_mask = resolve(model, config, variant, mask, device, dtype)
+
+    from models.condense.search import Task
+    from models.condense.words import read_words
+
+    task = Task(query, read_words(query, language), method, known, words, max_loss)
+    condensed = _run(clf, task, candidates, head_mask, heads)
+    if as_json:
+        print(_as_json(task, condensed))
+    else:
+        print("\n".join(_as_text(condensed)))
+    if condensed.note:
+        print(f"headroom: {condensed.note}", file=sys.stderr)
+
+
+def read_candidates(source: str, query: str, grades: bool) -> tuple[list[str], tuple[int, ...] | None]:
+    """Return the titles of a file, and their grades if they are wanted. Raises ModelError."""
+    from models.errors import ModelError
+    from models.quality.labelled import read_labelled, read_pairs
+
+    path = Path(source)
+    known: list[int] = []
+    if (path.with_suffix("") if path.suffix == ".gz" else path).suffix in LABELLED:
+        if grades:
+            rows = [row for row in read_labelled(path, grades=HIGHEST_GRADE + 1) if row.query == query]
+            titles, known = [row.title for row in rows], [row.grade for row in rows]
+        else:
+            titles = [title for of_query, title in read_pairs(path) if of_query == query]
+        if not titles:
+            raise ModelError(f"--titles: {source} holds no row of the query {query[:40]!r}")
+    else:
+        if grades:
+            raise ModelError("--grades needs --titles to be a csv, tsv, jsonl or parquet file with grades")
+        titles = [line.strip() for line in _lines(source) if line.strip()]
+        if not titles:
+            raise ModelError(f"--titles: {source} holds no titles")
+    return titles, tuple(known) if grades else None
+
+
+def _lines(source: str) -> list[str]:
+    from models.errors import ModelError
+
+    try:
+        data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        return data.decode("utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise ModelError(f"--titles: {source} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"--titles: {source} cannot be read: {error}") from None
+
+
+def _run(clf: Classifier, task: Task, titles: Sequence[str], mask: HeadMask, heads: str | None) -> Condensed:
+    from models import HeadMask
+    from models.condense.local import condense
+    from models.condense.methods import largest_cost
+    from service.cli.terminal import Stages
+
+    wanted = None
+    if heads is not None:
+        wanted = HeadMask.parse(heads, layers=clf.num_layers, heads=clf.num_heads).off
+        if not wanted:
+            raise ValueError("--heads: names no head; list some, such as 2.3,4.*")
+    with contextlib.closing(Stages()) as stages:
+        stages.start("shorter queries", largest_cost(len(task.words), task.method))
+        return condense(clf, task, titles, mask, wanted, stages.advance)
+
+
+def _as_text(condensed: Condensed) -> list[str]:
+    """Return the lines to print; an estimated loss has a ~."""
+    from service.cli.terminal import table
+
+    rows = [
+        (str(length.words), f"{'' if length.measured else '~'}{length.loss:.3f}", length.query)
+        for length in condensed.path
+    ]
+    return [condensed.query, "", table([("words", "loss", "query"), *rows])]
+
+
+def _as_json(task: Task, condensed: Condensed) -> str:
+    import json
+
+    columns = zip(task.words, condensed.kept, condensed.importance, strict=True)
+    return json.dumps(
+        {
+            "condensed": condensed.query,
+            "loss": condensed.loss,
+            "method": task.method,
+            "measure": task.measure,
+            "words": [
+                {"word": word.text, "form": word.form, "kept": kept, "importance": importance}
+                for word, kept, importance in columns
+            ],
+            "path": [asdict(length) for length in condensed.path],
+            "note": condensed.note,
+        },
+        ensure_ascii=False,
+    )

@@ -1,0 +1,136 @@
+"""The request and the answer of POST /v1/condense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from models.condense.methods import Method
+from service.schemas.requests import (
+    MAX_GRADE,
+    MAX_SPEC_CHARS,
+    DeadlineMs,
+    MaskForm,
+    Query,
+    Request,
+    Text,
+)
+from service.schemas.requests import VariantName as NameOfVariant
+from service.schemas.responses import HeadMaskInfo, Model, Timing, Usage, VariantName
+
+
+class CondenseRequest(Request):
+    """Shorten a query to the words that still find the same titles."""
+
+    query: Query = Field(description="The verbose query; not blank. Its words stand between spaces.")
+    titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] = Field(
+        description="The query's candidates, whose relevance is to stay as it is."
+    )
+    grades: Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None = Field(
+        None,
+        description="How relevant each title is known to be, from 0. With grades the loss is the loss of "
+        "NDCG@10; without, the mean Jensen–Shannon distance from the whole query's judgments.",
+    )
+    max_words: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="How many words the shorter query has at most; alone, it has just so many."
+    )
+    max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="The largest loss: the shortest query within it is chosen. If neither this nor "
+        "`max_words` is given: 0.1, with grades 0.01.",
+    )
+    method: Method = Field(
+        "greedy",
+        description="`greedy`: leave out one word after the other, each time the one whose loss is least. "
+        "`leave_one_out`: in the order of the loss of each word alone, which is cheaper. `attention`: in the "
+        "order of the attention that the titles pay to each word. `idf`: in the order of their rarity.",
+    )
+    heads: Annotated[str, Field(min_length=1, max_length=MAX_SPEC_CHARS)] | None = Field(
+        None,
+        description="For `attention`: whose attention counts, as the list form of a mask (`2.3,4.*`). "
+        "Unset: all heads that are on.",
+    )
+    language: Literal["ko"] | None = Field(
+        None, description="A language whose particles are stripped from the words: `ko` (Korean)."
+    )
+    variant: NameOfVariant | None = Field(None, description="A variant of `GET /v1/variants`.")
+    head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
+    deadline_ms: DeadlineMs = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "query": "where can i find a steel angle bracket for my deck",
+                    "titles": ["Simpson Strong-Tie 12-Gauge Angle", "Wood deck screws"],
+                    "max_words": 3,
+                }
+            ]
+        }
+    )
+
+
+@dataclass(slots=True)
+class WordOfQuery:
+    """A word of the query, and whether the condensed query has it."""
+
+    word: Annotated[str, Field(description="As it was typed.")]
+    form: Annotated[
+        str, Field(description="As a shorter query has it: without punctuation around it and particle.")
+    ]
+    kept: bool
+    importance: Annotated[
+        float,
+        Field(
+            description="By method: the loss of the query without this word alone (`greedy`, "
+            "`leave_one_out`), the attention it gets (`attention`), its inverse document frequency (`idf`). "
+            "1 for the only word."
+        ),
+    ]
+
+
+@dataclass(slots=True)
+class QueryOfLength:
+    """The query of one length on the way from all words to one."""
+
+    words: int
+    query: str
+    left_out: Annotated[
+        int | None,
+        Field(description="The place in `words`, from 0, of the word that this length leaves out."),
+    ]
+    loss: float
+    measured: Annotated[
+        bool,
+        Field(
+            description="False: the loss is estimated from the deletions of single words, which "
+            "`leave_one_out` does for the lengths that are not chosen."
+        ),
+    ]
+
+
+@dataclass(slots=True)
+class CondenseResponse:
+    """The shorter query, what each word is worth, and the loss at every length."""
+
+    model: Model
+    variant: VariantName
+    head_mask: HeadMaskInfo
+    method: Method
+    measure: Annotated[
+        Literal["jensen_shannon", "ndcg10"],
+        Field(
+            description="What `loss` is: the mean Jensen–Shannon distance (base 2) between the titles' grade "
+            "distributions under the whole and the shorter query, from 0 to 1; or the NDCG@10 that the "
+            "shorter query loses, from -1 to 1."
+        ),
+    ]
+    condensed: str
+    loss: Annotated[float, Field(description="Of the condensed query.")]
+    words: Annotated[list[WordOfQuery], Field(description="In the query's order.")]
+    path: Annotated[list[QueryOfLength], Field(description="From all words to one.")]
+    note: Annotated[str | None, Field(description="Why the query is not shorter, if there is a reason.")]
+    usage: Usage
+    timing_ms: Timing

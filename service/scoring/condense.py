@@ -1,0 +1,219 @@
+"""Condenses queries: each step of the search is queued as a request of its own, so others take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from models.checkpoint.tokenizer import EncodedPair
+from models.classifier import Classifier
+from models.condense import frequencies
+from models.condense.attention import importance_of_words
+from models.condense.loss import Floats, distributions
+from models.condense.search import Condensed, Steps, Task, search
+from models.condense.titles import Titles, kept_heads
+from models.condense.words import read_words
+from service.batching.scheduler import Item, Scheduler
+from service.deadline import Deadline
+from service.engine import AttentionRow, Lane, Outcome, Row, RowScore, Work
+from service.errors import InvalidRequest
+from service.metrics import Metrics
+from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
+from service.schemas.responses import Timing, Usage
+from service.scoring.catalog import Catalog, Choice
+from service.scoring.heads import heads_of
+from service.scoring.listings import mask_info
+from service.settings import Settings
+
+T = TypeVar("T")
+
+
+class Condenser:
+    """Answers POST /v1/condense. It raises what `Scorer` does, and is cancelled in the same way."""
+
+    def __init__(self, scheduler: Scheduler[Work, Outcome], settings: Settings, metrics: Metrics) -> None:
+        self._scheduler = scheduler
+        self._settings = settings
+        self._metrics = metrics
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="condense")
+
+    async def condense(
+        self, request: CondenseRequest, catalog: Catalog, deadline: Deadline
+    ) -> CondenseResponse:
+        """Choose the words under one variant and mask."""
+        choice = catalog.choose(request.variant, request.head_mask)
+        wanted = None if request.heads is None else heads_of(request.heads, choice.variant.classifier)
+        task = Task(
+            request.query,
+            read_words(request.query, request.language),
+            request.method,
+            None if request.grades is None else tuple(request.grades),
+            request.max_words,
+            request.max_loss,
+        )
+        run = _Run(self, request, choice, deadline)
+        condensed = await run.search(task, wanted)
+        return run.answer(task, condensed)
+
+    def close(self) -> None:
+        """End the thread after the step in hand."""
+        self._thread.shutdown(wait=False)
+
+    async def off_loop(self, call: Callable[..., T], *arguments: object) -> T:
+        """Run a call on the thread, so that a large request does not hold up the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+    def portions(self, items: Sequence[Item[Work]]) -> Iterator[Sequence[Item[Work]]]:
+        """Cut a step into requests that the queue takes: as many rows and tokens as others may have.
+
+        Raises InvalidRequest if one pair alone has more tokens than a request may.
+        """
+        rows, tokens = self._settings.max_compare_rows, self._settings.max_request_tokens
+        start = held = 0
+        for end, item in enumerate(items):
+            if tokens is not None and item.tokens > tokens:
+                raise InvalidRequest(
+                    f"{item.tokens} tokens are more than the {tokens} of one request", param="titles"
+                )
+            if end - start == rows or (tokens is not None and held + item.tokens > tokens):
+                yield items[start:end]
+                start, held = end, 0
+            held += item.tokens
+        yield items[start:]
+
+    async def outcomes(
+        self, items: Sequence[Item[Work]], label: str, deadline: Deadline
+    ) -> tuple[list[Outcome], float, float]:
+        """Queue the items of a step; return their outcomes and the seconds of waiting and of computing.
+
+        Raises the first error among the outcomes.
+        """
+        outcomes: list[Outcome] = []
+        queue_s = inference_s = 0.0
+        for portion in self.portions(items):
+            ticket = self._scheduler.submit(portion, deadline=deadline.expires)
+            for outcome in await ticket.result():
+                if isinstance(outcome, Exception):
+                    raise outcome
+                outcomes.append(outcome)
+            queue_s += ticket.queue_s
+            inference_s += ticket.inference_s
+            self._metrics.scored(label, pairs=len(portion), seconds=ticket.queue_s + ticket.inference_s)
+        return outcomes, queue_s, inference_s
+
+
+class _Run:
+    """One request on its way through the steps of the search."""
+
+    def __init__(
+        self, condenser: Condenser, request: CondenseRequest, choice: Choice, deadline: Deadline
+    ) -> None:
+        self._condenser = condenser
+        self._request = request
+        self._choice = choice
+        self._deadline = deadline
+        self._titles = Titles(choice.variant.classifier.tokenizer, request.titles)
+        self._seconds = {"tokenize": 0.0, "queue": 0.0, "inference": 0.0}
+        self._pairs = self._tokens = 0
+
+    @property
+    def _classifier(self) -> Classifier:
+        return self._choice.variant.classifier
+
+    async def search(self, task: Task, heads: tuple[tuple[int, int], ...] | None) -> Condensed:
+        """Drive the search to its end."""
+        importance = await self._importance(task, heads)
+        steps = search(task, importance)
+        queries = next(steps)
+        while True:
+            judged = await self._judge(queries)
+            step = await self._condenser.off_loop(_advance, steps, judged)
+            if isinstance(step, Condensed):
+                return step
+            queries = step
+
+    def answer(self, task: Task, condensed: Condensed) -> CondenseResponse:
+        """Build the answer."""
+        choice = self._choice
+        columns = zip(task.words, condensed.kept, condensed.importance, strict=True)
+        return CondenseResponse(
+            model=self._classifier.name,
+            variant=choice.variant.name,
+            head_mask=mask_info(choice.mask),
+            method=task.method,
+            measure=task.measure,
+            condensed=condensed.query,
+            loss=condensed.loss,
+            words=[WordOfQuery(word.text, word.form, kept, value) for word, kept, value in columns],
+            path=[
+                QueryOfLength(length.words, length.query, length.left_out, length.loss, length.measured)
+                for length in condensed.path
+            ],
+            note=condensed.note,
+            usage=Usage(self._pairs, self._tokens),
+            timing_ms=Timing(
+                **{stage: seconds * 1000 for stage, seconds in self._seconds.items()},
+                total=self._deadline.elapsed() * 1000,
+            ),
+        )
+
+    async def _importance(
+        self, task: Task, heads: tuple[tuple[int, int], ...] | None
+    ) -> Sequence[float] | None:
+        """Return the importance of each word, for the methods that do not judge deletions."""
+        if task.method == "idf":
+            return await self._condenser.off_loop(
+                frequencies.importance_of_words, task.words, self._request.titles
+            )
+        if task.method != "attention":
+            return None
+        rows = await self._rows([task.query])
+        mask = self._choice.mask
+        lane = Lane(self._choice.variant.checkpoint, kind="attention_to_query")
+        wanted = kept_heads(self._classifier, mask) if heads is None else heads
+        outcomes = await self._outcomes(
+            [Item(len(row), lane, AttentionRow(row, mask, wanted)) for row in rows]
+        )
+        received = [outcome for outcome in outcomes if isinstance(outcome, np.ndarray)]
+        return importance_of_words(self._classifier.tokenizer, task.query, task.words, received)
+
+    async def _judge(self, queries: Sequence[str]) -> Floats:
+        """Return the distributions over the grades, (queries, titles, grades)."""
+        rows = await self._rows(queries)
+        lane, mask = self._choice.lane, self._choice.mask
+        outcomes = await self._outcomes([Item(len(row), lane, Row(row, mask)) for row in rows])
+        logits = np.array([outcome.logits for outcome in outcomes if isinstance(outcome, RowScore)])
+        return self._titles.spread(distributions(self._classifier.scores(logits)), len(queries))
+
+    async def _outcomes(self, items: Sequence[Item[Work]]) -> list[Outcome]:
+        outcomes, queue_s, inference_s = await self._condenser.outcomes(
+            items, self._choice.label, self._deadline
+        )
+        self._seconds["queue"] += queue_s
+        self._seconds["inference"] += inference_s
+        self._pairs += len(items)
+        self._tokens += sum(item.tokens for item in items)
+        return outcomes
+
+    async def _rows(self, queries: Sequence[str]) -> list[EncodedPair]:
+        """Return each query with each distinct title. Raises InvalidRequest if the query has no token."""
+        started = time.monotonic()
+        rows = await self._condenser.off_loop(self._titles.encode, queries)
+        self._seconds["tokenize"] += time.monotonic() - started
+        if queries[0] == self._request.query and not rows[0].query_tokens:
+            raise InvalidRequest("holds no character that the model can read", param="query")
+        return rows
+
+
+def _advance(steps: Steps, judged: Floats) -> list[str] | Condensed:
+    """Send judgments into a search; return the queries that it wants next, or its result."""
+    try:
+        return steps.send(judged)
+    except StopIteration as end:
+        result: Condensed = end.value
+        return result
