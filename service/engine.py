@@ -103,11 +103,11 @@ class Engine:
         self.split_tokens: int | None = None
         if device.type == "cuda":
             self.slots = 2
-            self._wide = self._narrow = _pool(self.slots, threads, device)
+            self._wide = self._narrow = forward_pool(self.slots, threads, device)
         else:
             self.slots, self.split_tokens = threads, SPLIT_TOKENS
-            self._wide = _pool(1, threads, device)
-            self._narrow = _pool(self.slots, 1, device) if self.slots > 1 else self._wide
+            self._wide = forward_pool(1, threads, device)
+            self._narrow = forward_pool(self.slots, 1, device) if self.slots > 1 else self._wide
 
     async def run(self, batch: Batch[Work]) -> Sequence[Outcome | Exception]:
         """Score a batch of one lane, in its order.
@@ -174,7 +174,7 @@ class Engine:
         raise OutOfMemory
 
 
-def _pool(size: int, torch_threads: int, device: torch.device) -> ThreadPoolExecutor:
+def forward_pool(size: int, torch_threads: int, device: torch.device) -> ThreadPoolExecutor:
     """Start `size` threads, for passes that use `torch_threads` torch threads each."""
     started = threading.Barrier(size + 1)
 

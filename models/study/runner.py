@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.batch import batches_by_length, pack
+from models.checkpoint.digest import digest_of
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.quality.evaluation import Evaluation
@@ -220,12 +221,5 @@ def _write(file: Path | None, array: NDArray[np.floating]) -> None:
 def identity_of(directory: Path, classifier: Classifier) -> str:
     """Return a name for the numbers that a checkpoint gives here: a hash of its files, the kind of device and
     the number format."""
-    digest = hashlib.sha256()
-    for file in sorted(directory.iterdir()):
-        if file.suffix in (".safetensors", ".bin", ".json", ".txt") and file.name != "metrics.json":
-            digest.update(file.name.encode())
-            with file.open("rb") as stream:
-                while block := stream.read(1 << 22):
-                    digest.update(block)
     network = classifier.network
-    return f"1 {digest.hexdigest()} {network.device.type} {network.dtype} {network.deterministic}"
+    return f"1 {digest_of(directory)} {network.device.type} {network.dtype} {network.deterministic}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from service.cli import score_files
 from service.cli.options import Device, Dtype, Model
 
 if TYPE_CHECKING:
@@ -24,11 +25,20 @@ PORTION = 1024
 
 def command(
     query: Annotated[
-        str, typer.Argument(help="The query, or - to read lines of query, tab, title from standard input.")
-    ],
+        str | None,
+        typer.Argument(help="The query, or - to read lines of query, tab, title from standard input."),
+    ] = None,
     titles: Annotated[list[str] | None, typer.Argument(help="The titles to score.")] = None,
-    mask: Annotated[str | None, typer.Option(help="Head mask, such as 6-11.* or @pruned60.")] = None,
-    variant: Annotated[str | None, typer.Option(help="Name of a variant in the config file.")] = None,
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Head mask, such as 6-11.* or @pruned60; with --input, repeat it for more columns."
+        ),
+    ] = None,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a variant in the config file; with --input, repeat it for more columns."),
+    ] = None,
     model: Model = None,
     config: Annotated[Path | None, typer.Option(help="Config file that declares variants and masks.")] = None,
     device: Device = "auto",
@@ -40,12 +50,47 @@ def command(
             "it in overlapping chunks, of which the best one counts."
         ),
     ] = "truncate",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per pair.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per pair; with --input, one in all.")
+    ] = False,
+    source: score_files.Input = None,
+    output: score_files.Output = None,
+    query_column: score_files.QueryColumn = "query",
+    title_column: score_files.TitleColumn = "title",
+    mask_column: score_files.MaskColumn = None,
+    variant_column: score_files.VariantColumn = None,
+    prefix: score_files.Prefix = "",
+    overwrite: score_files.Overwrite = False,
+    use_ray: score_files.Ray = False,
 ) -> None:
     """Score how relevant each title is to the query. Prints one line per title, in the order given.
 
+    With --input and --output, scores the rows of a file of any size (docs/bulk.md). If it is stopped, the
+    same command goes on from what is done.
+
     Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned60
+
+    Example: headroom score --input pairs.csv.gz --output scored.parquet --mask none --mask @pruned60
     """
+    if source is not None or output is not None:
+        if query is not None or source is None or output is None:
+            raise typer.BadParameter(
+                "--input and --output go together, without a query", param_hint="--input"
+            )
+        score_files.run(
+            score_files.Arguments(
+                source,
+                output,
+                (query_column, title_column, mask_column, variant_column),
+                tuple(mask or ()),
+                tuple(variant or ()),
+                *(model, config, device, dtype, overflow, prefix, overwrite, use_ray, as_json),
+            )
+        )
+        return
+    if query is None:
+        raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
+    one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
     from_stdin = query == "-"
     if from_stdin and titles:
         raise typer.BadParameter("reads pairs from standard input and takes no titles", param_hint="-")
@@ -56,11 +101,18 @@ def command(
     if from_stdin and sys.stdin.isatty():
         print(f"headroom: type lines of {EXPECTED}; end with Ctrl-D", file=sys.stderr)
     pairs = read_pairs(sys.stdin.buffer) if from_stdin else iter([(query, title) for title in titles or ()])
-    clf, head_mask = resolve(model, config, variant, mask, device, dtype)
+    clf, head_mask = resolve(model, config, one_variant, one_mask, device, dtype)
     while portion := list(islice(pairs, PORTION)):
         scores = clf.score(portion, head_mask, overflow=overflow)
         for line in lines(clf, portion, scores, as_json=as_json, with_query=from_stdin):
             print(line)
+
+
+def only_one(option: str, values: list[str] | None) -> str | None:
+    """Return the value of an option that was given at most once."""
+    if values and len(values) > 1:
+        raise typer.BadParameter("give it once; more than one column needs --input", param_hint=option)
+    return values[0] if values else None
 
 
 def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:

@@ -94,11 +94,47 @@ class Stages:
             self._bar.stop()
 
 
-def _bar(line: str) -> Progress:
+class Share:
+    """Shows how much of a long job is done, its pace and the time left, on standard error.
+
+    A terminal shows a bar; anything else gets a line every LINE_S.
+    """
+
+    def __init__(self) -> None:
+        self._bar = _bar("{task.fields[words]}", forecast=False)
+        self._task = self._bar.add_task("", total=1.0, words="")
+        self._began = self._said = time.monotonic()
+        self._first: float | None = None
+
+    def __call__(self, share: float, rows: int, before: int) -> None:
+        """Show that a share of the job is done: `rows` rows, of which an earlier run did `before`."""
+        now = time.monotonic()
+        if self._first is None:  # what an earlier run did tells nothing about this one's pace
+            self._first = share * before / rows if rows else 0.0
+        seconds = max(now - self._began, 1e-9)
+        progress = share - self._first
+        left = f", {_clock(seconds * (1 - share) / progress)} left" if progress > 0 and share < 1 else ""
+        words = f"{share:.0%}, {rows:,} rows, {(rows - before) / seconds:,.0f}/s{left}"
+        self._bar.update(self._task, completed=share, words=words)
+        if now - self._began < DELAY_S:
+            return
+        if self._bar.console.is_terminal:
+            self._bar.start()
+        elif now - self._said >= LINE_S:
+            self._said = now
+            print(words, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """End the bar."""
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+
+def _bar(line: str, *, forecast: bool = True) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(line, markup=False), BarColumn(), TimeRemainingColumn())
+    columns = (TextColumn(line, markup=False), BarColumn(), *((TimeRemainingColumn(),) if forecast else ()))
     return Progress(*columns, console=Console(stderr=True))
 
 

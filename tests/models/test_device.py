@@ -126,7 +126,7 @@ def test_threads_and_waits_are_on_the_networks_own_gpu(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda _: None)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
-    engine._pool(1, torch.get_num_threads(), second).shutdown()
+    engine.forward_pool(1, torch.get_num_threads(), second).shutdown()
     TorchOps(second, torch.float32).synchronize()
     assert calls == [(name, second) for name in ("device", "stream", "stream", "wait")]
 

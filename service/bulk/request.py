@@ -1,0 +1,36 @@
+"""What a job scores its pairs with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from service.bulk.reading import Fields
+from service.settings import LiveConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a set of output columns is scored with. suffix: ends their names, "" if there is one set only.
+
+    variant, mask: None if not given, or if a column of the input chooses them.
+    """
+
+    suffix: str = ""
+    variant: str | None = None
+    mask: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to score pairs with: a value that can be sent to another machine.
+
+    model: a checkpoint's directory or hub id, or None for the shipped one. live: variants and masks.
+    """
+
+    model: str | None
+    live: LiveConfig
+    columns: tuple[Column, ...]
+    fields: Fields
+    overflow: str = "truncate"
+    device: str = "auto"
+    dtype: str = "auto"

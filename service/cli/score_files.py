@@ -1,0 +1,204 @@
+"""`headroom score --input F --output G` scores files of any size, on this machine or on a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.interrupt import ends_at_once
+from service.cli.terminal import Share
+
+if TYPE_CHECKING:
+    from service.bulk.job import Job, Summary
+    from service.bulk.request import Column, Request
+    from service.settings import LiveConfig
+
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        help="File to score: csv, tsv or jsonl (also .gz, .zst) or parquet; a directory of such files; or an "
+        "object store's URI.",
+    ),
+]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output", help="File (or directory) to write; its name appears when it is complete. Format by name."
+    ),
+]
+QueryColumn = Annotated[str, typer.Option(help="With --input: the column of the queries.")]
+TitleColumn = Annotated[str, typer.Option(help="With --input: the column of the titles.")]
+MaskColumn = Annotated[
+    str | None, typer.Option(help="With --input: the column of each row's head mask; empty for none.")
+]
+VariantColumn = Annotated[
+    str | None, typer.Option(help="With --input: the column of each row's variant; empty for the default.")
+]
+Prefix = Annotated[str, typer.Option(help="With --input: begins the names of the new columns.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the output, and the parts of a run with other options.")
+]
+Ray = Annotated[
+    bool,
+    typer.Option("--ray", help="Score on the Ray cluster that RAY_ADDRESS names, or on one started here."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The command line. columns: of query, title, mask and variant."""
+
+    source: str
+    output: str
+    columns: tuple[str, str, str | None, str | None]
+    masks: tuple[str, ...]
+    variants: tuple[str, ...]
+    model: str | None
+    config: Path | None
+    device: str
+    dtype: str
+    overflow: str
+    prefix: str
+    overwrite: bool
+    use_ray: bool
+    as_json: bool
+
+
+@ends_at_once("headroom: stopped; the same command goes on from what is done")
+def run(arguments: Arguments) -> None:
+    """Score the input and print what became of it."""
+    import orjson
+
+    from service.bulk.job import run as run_job
+
+    began = time.monotonic()
+    job = _job(arguments)
+    with contextlib.closing(Share()) as share, _executor(job, arguments) as (job, score):
+        summary = run_job(job, score, share, overwrite=arguments.overwrite)
+    seconds = time.monotonic() - began
+    if arguments.as_json:
+        print(orjson.dumps(_as_json(job, summary, seconds)).decode())
+        return
+    print(f"{job.output}: {summary.rows:,} pairs scored in {seconds:,.0f} s")
+    if summary.rejects:
+        print(f"headroom: {summary.rejects:,} rows were set aside: {summary.rejects_file}", file=sys.stderr)
+
+
+def _as_json(job: Job, summary: Summary, seconds: float) -> dict[str, Any]:
+    return {
+        "output": job.output,
+        "rows": summary.rows,
+        "rejects": summary.rejects,
+        "rejects_file": summary.rejects_file if summary.rejects else None,
+        "seconds": round(seconds, 3),
+    }
+
+
+@contextlib.contextmanager
+def _executor(job: Job, arguments: Arguments) -> Any:
+    """Yield the job, as the machines that score it need it, and the function that scores it."""
+    from dataclasses import replace
+
+    if arguments.use_ray:
+        from service.deployment import bulk
+
+        with bulk.cluster(job) as (prepared, score):
+            yield prepared, score
+        return
+    from models.device import resolve_device, resolve_dtype
+    from service.bulk import local
+
+    device = resolve_device(job.request.device)
+    dtype = str(resolve_dtype(job.request.dtype, device, deterministic=False)).removeprefix("torch.")
+    yield replace(job, request=replace(job.request, device=str(device), dtype=dtype)), local.score
+
+
+def _job(arguments: Arguments) -> Job:
+    """Check all arguments before torch is imported, which takes seconds."""
+    from models.checkpoint.config import read_config
+    from models.checkpoint.hub import locate
+    from models.device import check_device_name, check_dtype_name
+    from service.bulk.job import make_job
+    from service.bulk.writing import Layout
+
+    check_device_name(arguments.device)
+    check_dtype_name(arguments.dtype)
+    request = _request(arguments)
+    paths = {variant.checkpoint or arguments.model for variant in request.live.variants}
+    graded = any(read_config(locate(path)).is_graded for path in paths)
+    suffixes = tuple(column.suffix for column in request.columns)
+    layout = Layout(suffixes, graded, arguments.overflow == "chunks", arguments.prefix)
+    return make_job(arguments.source, arguments.output, request, layout)
+
+
+def _request(arguments: Arguments) -> Request:
+    from service.bulk.reading import Fields
+    from service.bulk.request import Request
+    from service.cli.score import check_masks
+
+    fields = Fields(*arguments.columns)
+    if len(set(fields.needed)) < len(fields.needed):
+        raise typer.BadParameter("two of the columns have one name", param_hint="--query-column")
+    for option, given, column in (
+        ("--mask", arguments.masks, fields.mask),
+        ("--variant", arguments.variants, fields.variant),
+    ):
+        if given and column is not None:
+            raise typer.BadParameter(f"{option}-column says it for each row", param_hint=option)
+    columns = _columns(arguments)
+    live = _live(arguments, fields.variant is not None)
+    for variant in live.variants:
+        only = live.model_copy(update={"variants": (variant,), "default": None})
+        for mask in arguments.masks or (None,):
+            check_masks(only, variant.checkpoint or arguments.model, mask)
+    return Request(
+        arguments.model, live, columns, fields, arguments.overflow, arguments.device, arguments.dtype
+    )
+
+
+def _columns(arguments: Arguments) -> tuple[Column, ...]:
+    """Return one column for each variant and mask; a name tells what there are several of."""
+    from service.bulk.request import Column
+
+    columns = []
+    for variant in arguments.variants or (None,):
+        for mask in arguments.masks or (None,):
+            words = (
+                variant if len(arguments.variants) > 1 else None,
+                mask if len(arguments.masks) > 1 else None,
+            )
+            columns.append(Column(" ".join(word for word in words if word), variant, mask))
+    if len(set(columns)) < len(columns):
+        raise typer.BadParameter("one mask or variant is given twice", param_hint="--mask")
+    return tuple(columns)
+
+
+def _live(arguments: Arguments, all_variants: bool) -> LiveConfig:
+    """Return the config's masks, and those of its variants that may be asked for."""
+    from service.cli.serve import DEFAULT_CONFIG
+    from service.deployment import config_file
+    from service.settings import LiveConfig
+
+    no_file = arguments.config is None and arguments.model is not None
+    path = None if no_file else arguments.config or DEFAULT_CONFIG
+    live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
+    if all_variants:
+        return LiveConfig(masks=live.masks, variants=live.variants, default=live.default)
+    if not arguments.variants:
+        return LiveConfig(masks=live.masks)
+    by_name = {variant.name: variant for variant in live.variants}
+    for name in arguments.variants:
+        if name not in by_name:
+            raise ValueError(f"--variant: there is no variant {name!r} in {path or 'the default config'}")
+    # The user asked for these variants, so it is an error if the model has no such mask.
+    named = [
+        by_name[name].model_copy(update={"optional": False}) for name in dict.fromkeys(arguments.variants)
+    ]
+    return LiveConfig(masks=live.masks).model_copy(update={"variants": tuple(named)})

@@ -1,0 +1,91 @@
+"""Runs jobs in processes that a test may kill; they start quickly, because torch is imported once for all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import signal
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from service.bulk import reading
+from service.cli import score_files
+
+START = -1
+"""What a job sends before its first window."""
+
+
+def arguments(source: Path, output: Path, model: Path, **options: Any) -> score_files.Arguments:
+    plain: dict[str, Any] = {
+        "columns": ("query", "title", None, None),
+        "masks": (),
+        "variants": (),
+        "model": str(model),
+        "config": None,
+        "device": "cpu",
+        "dtype": "float32",
+        "overflow": "truncate",
+        "prefix": "",
+        "overwrite": False,
+        "use_ray": False,
+        "as_json": False,
+    }
+    return score_files.Arguments(str(source), str(output), **(plain | options))
+
+
+@dataclass
+class Child:
+    """A process with a job. `events`: how many rows are done, after each window."""
+
+    process: Any
+    events: Connection
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    @property
+    def was_killed(self) -> bool:
+        return bool(self.process.exitcode == -signal.SIGKILL)
+
+
+def start(job: score_files.Arguments, *, window_rows: int, file_bytes: int | None = None) -> Child:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.service.bulk.killed", "service.bulk.local"])
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(job, theirs, window_rows, file_bytes))
+    process.start()
+    theirs.close()
+    return Child(process, ours)
+
+
+def peak_bytes(job: score_files.Arguments) -> int:
+    """Run a job to its end and return the peak of its resident memory."""
+    child = start(job, window_rows=reading.WINDOW_ROWS)
+    last: Any = None
+    try:
+        while True:
+            last = child.events.recv()
+    except EOFError:
+        child.process.join()
+    assert isinstance(last, tuple), last
+    return int(last[1])
+
+
+def _run(job: score_files.Arguments, events: Connection, window_rows: int, file_bytes: int | None) -> None:
+    from service.bulk.job import run
+
+    reading.WINDOW_ROWS = window_rows
+    if file_bytes is not None:  # what a full disk does: the next byte is an OSError
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    events.send(START)
+    try:
+        with score_files._executor(score_files._job(job), job) as (prepared, score):
+            run(prepared, score, lambda _share, rows, _before: events.send(rows), overwrite=job.overwrite)
+    except Exception as error:
+        events.send(str(error))
+    else:
+        events.send(("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))

@@ -1,0 +1,276 @@
+"""`headroom score --input F --output G`, as typed at a prompt."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from models import Classifier, HeadMask
+from tests.service.cli.prompt import Run
+
+PAIRS = [
+    ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
+    ("wood screws", "deck screws\nfor wood, 5 lb"),
+    ("usb cable", 'a "fast" charger cable'),
+]
+
+
+@pytest.fixture
+def options(tiny_checkpoint: Path) -> list[str]:
+    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
+
+
+def write(path: Path) -> Path:
+    """Write PAIRS with an id in the format of the file's name."""
+    name = path.name
+    if name.endswith(".parquet"):
+        columns = {"id": [0, 1, 2], "query": [q for q, _ in PAIRS], "title": [t for _, t in PAIRS]}
+        parquet.write_table(pyarrow.table(columns), path)
+        return path
+    if ".jsonl" in name:
+        text = b"".join(
+            orjson.dumps({"id": i, "query": q, "title": t}) + b"\n" for i, (q, t) in enumerate(PAIRS)
+        )
+    else:
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, delimiter="\t" if ".tsv" in name else ",")
+        writer.writerows([("id", "query", "title"), *((i, *pair) for i, pair in enumerate(PAIRS))])
+        text = buffer.getvalue().encode()
+    if name.endswith(".gz"):
+        text = gzip.compress(text)
+    elif name.endswith(".zst"):
+        text = pyarrow.Codec("zstd").compress(text, asbytes=True)
+    path.write_bytes(text)
+    return path
+
+
+def read(path: Path) -> list[dict[str, object]]:
+    """Read a scored file back, by libraries and not by our own code."""
+    if path.suffix == ".parquet":
+        return parquet.read_table(path).to_pylist()
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    elif path.suffix == ".zst":
+        data = pyarrow.input_stream(pyarrow.py_buffer(data), compression="zstd").read()
+    if ".jsonl" in path.name:
+        return [orjson.loads(line) for line in data.splitlines()]
+    rows = csv.DictReader(
+        io.StringIO(data.decode(), newline=""), delimiter="\t" if ".tsv" in path.name else ","
+    )
+    return [{**row, "probabilities": orjson.loads(row["probabilities"])} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("a.csv", "b.csv"),
+        ("a.tsv.gz", "b.jsonl"),
+        ("a.jsonl", "b.tsv"),
+        ("a.csv.zst", "b.parquet"),
+        ("a.jsonl", "b.parquet"),
+        ("a.parquet", "b.jsonl.gz"),
+        ("a.parquet", "b.csv.zst"),
+    ],
+)
+def test_every_format_keeps_its_columns_and_gets_the_scores(
+    run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path, source: str, target: str
+) -> None:
+    file, output = write(tmp_path / source), tmp_path / target
+    result = run("score", "--input", str(file), "--output", str(output), *options)
+    assert result.status == 0, result.err
+    assert "3 pairs scored" in result.out
+
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    expected = clf.score(PAIRS)
+    rows = read(output)
+    assert [(row["query"], row["title"]) for row in rows] == PAIRS
+    assert [str(row["id"]) for row in rows] == ["0", "1", "2"]
+    for name in ("score", "expected_grade", "grade", "probabilities"):
+        found = [np.float64(row[name]) for row in rows]  # type: ignore[arg-type]
+        np.testing.assert_allclose(found, getattr(expected, name), atol=1e-5)
+    assert [row["label"] for row in rows] == [clf.grades[grade] for grade in expected.grade]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source, target])
+
+
+def test_masks_as_columns_and_a_mask_for_each_row_agree(run: Run, options: list[str], tmp_path: Path) -> None:
+    specs = ["none", "0-1.*", "random:0.5@3"]
+    file = tmp_path / "rows.jsonl"
+    rows = [
+        {"query": query, "title": f"{title} {i}", "mask": spec}
+        for i in range(40)
+        for query, title in PAIRS
+        for spec in specs
+    ]
+    file.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in (*rows, {**rows[0], "mask": "9.9"})))
+    masks = [part for spec in specs for part in ("--mask", spec)]
+    by_option, by_column = tmp_path / "options.jsonl", tmp_path / "column.jsonl"
+    assert run("score", "--input", str(file), "--output", str(by_option), *options, *masks).status == 0
+    column = run("score", "--input", str(file), "--output", str(by_column), *options, "--mask-column", "mask")
+    assert column.status == 0, column.err
+    assert "1 rows were set aside" in column.err
+    assert "layer 9 does not exist" in (tmp_path / "column.jsonl.rejects.jsonl").read_text()
+
+    wide, narrow = read(by_option)[:-1], read(by_column)
+    assert len(narrow) == len(rows)
+    for all_masks, one in zip(wide, narrow, strict=True):
+        assert one["score"] == pytest.approx(all_masks[f"score[{one['mask']}]"], abs=1e-5)
+    twice = run("score", "--input", str(file), "--output", "x.csv", *options, *masks, "--mask-column", "mask")
+    assert twice.status == 2
+
+
+def test_a_column_of_rare_masks(run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    specs = [f"random:0.5@{seed}" for seed in range(12)]
+    file, output = tmp_path / "rows.csv", tmp_path / "scored.jsonl"
+    file.write_text("query,title,m\n" + "".join(f"angle bracket,wood lamp {spec},{spec}\n" for spec in specs))
+    assert (
+        run("score", "--input", str(file), "--output", str(output), *options, "--mask-column", "m").status
+        == 0
+    )
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    pairs = [("angle bracket", f"wood lamp {spec}") for spec in specs]
+    expected = clf.score(pairs, [HeadMask.parse(spec, layers=3, heads=4) for spec in specs])
+    np.testing.assert_allclose([row["score"] for row in read(output)], expected.score, atol=1e-5)
+
+
+def test_bad_rows_are_set_aside_with_line_and_reason(run: Run, options: list[str], tmp_path: Path) -> None:
+    cell = "steel lamp " * 1_000_000  # 11 MB
+    file, output = tmp_path / "rows.csv", tmp_path / "scored.csv"
+    lines = [
+        b"query,title\n",
+        b"usb cable,red cable\n",
+        b"too,many,cells\n",
+        b"latin,caf\xe9\n",
+        b" ,blank query\n",
+        b'an open "quote,is fine\n',
+        b'never closed,"red lamp\n',
+        b'two,"lines\nof title"\n',
+        b'wrong,"quote" here\n',
+        f"long,{cell}\n".encode(),
+        b"last,one\n",
+    ]
+    file.write_bytes(b"\xef\xbb\xbf" + b"".join(lines))
+    result = run("score", "--input", str(file), "--output", str(output), *options, "--json")
+    assert result.status == 0, result.err
+    summary = orjson.loads(result.out)
+    assert (summary["rows"], summary["rejects"]) == (5, 5)
+
+    csv.field_size_limit(1 << 26)
+    with output.open(newline="") as stream:
+        kept = [row["query"] for row in csv.DictReader(stream)]
+    assert kept == ["usb cable", 'an open "quote', "two", "long", "last"]
+    rejects = [orjson.loads(line) for line in Path(summary["rejects_file"]).read_text().splitlines()]
+    assert [reject["line"] for reject in rejects] == [3, 4, 5, 7, 10]
+    for reject, reason in zip(
+        rejects, ("3 cells", "not UTF-8", "blank", "expected after", "expected after"), strict=True
+    ):
+        assert reason in reject["reason"]
+    assert rejects[1]["text"] == "latin,caf\\xe9"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("empty.csv", b"", "is empty"),
+        ("empty.jsonl", b"", "there are no pairs"),
+        ("header.csv", b"query,title\n", "there are no pairs"),
+        ("twice.csv", b"query,title,query\na,b,c\n", "two columns are named 'query'"),
+        ("other.tsv", b"q\ttitle\na\tb\n", "there is no column query; found 'q', 'title'"),
+        ("wide.csv", "query,title\na,b\n".encode("utf-16"), "is UTF-16 text"),
+        ("bad.jsonl", b"[]\n{}\n", "no row can be scored; the first that cannot: "),
+        ("cut.csv.gz", gzip.compress(b"query,title\na,b\n" * 99)[:-20], "cannot be read"),
+        ("no.csv.gz", b"query,title\na,b\n", "cannot be read"),
+        ("no.parquet", b"query,title\na,b\n", "cannot be read"),
+        ("taken.csv", b"query,title,score\na,b,1\n", "already has a column 'score'"),
+        ("what.xlsx", b"", "use csv, tsv and jsonl"),
+    ],
+)
+def test_a_file_that_cannot_be_scored_is_one_line_and_leaves_nothing(
+    run: Run, options: list[str], tmp_path: Path, name: str, data: bytes, reason: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    result = run("score", "--input", str(tmp_path / name), "--output", str(tmp_path / "out.csv"), *options)
+    assert result.status == 1
+    assert reason in result.err
+    assert result.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_an_output_that_cannot_be_written_or_exists(run: Run, options: list[str], tmp_path: Path) -> None:
+    source = write(tmp_path / "a.csv")
+    for place in ("/proc/nowhere/out.csv", str(source / "out.csv")):
+        result = run("score", "--input", str(source), "--output", place, *options)
+        assert result.status == 1
+        assert "cannot be written: " in result.err
+        assert result.err.count("\n") == 1
+    arguments = ("score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *options)
+    assert run(*arguments).status == 0
+    before = (tmp_path / "out.csv").read_bytes()
+    again = run(*arguments)
+    assert again.status == 1
+    assert "exists; choose another --output, or replace it with --overwrite" in again.err
+    assert run(*arguments, "--overwrite", "--mask", "0.*").status == 0
+    assert (tmp_path / "out.csv").read_bytes() != before
+    for wrong in (
+        ["--input", "a.csv"],
+        ["--output", "b.csv"],
+        ["q", "--input", "a.csv", "--output", "b.csv"],
+    ):
+        assert run("score", *wrong, *options).status == 2
+    assert run("score", "a", "b", "--mask", "0.*", "--mask", "1.*", *options).status == 2
+
+
+def test_a_directory_becomes_a_directory(run: Run, options: list[str], tmp_path: Path) -> None:
+    inputs = tmp_path / "in"
+    (inputs / "more").mkdir(parents=True)
+    write(inputs / "a.csv")
+    write(inputs / "more" / "b.parquet")
+    (inputs / "README").write_text("no data")
+    result = run("score", "--input", inputs.as_uri(), "--output", (tmp_path / "store").as_uri(), *options)
+    assert result.status == 0, result.err
+    assert run("score", "--input", str(inputs), "--output", str(tmp_path / "out") + "/", *options).status == 0
+    for place in ("out", "store"):
+        found = tmp_path / place
+        assert [row["title"] for row in read(found / "a.csv")] == [title for _, title in PAIRS]
+        assert [row["title"] for row in read(found / "more" / "b.parquet")] == [title for _, title in PAIRS]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "store"]
+
+
+def test_another_run_s_parts_are_not_taken_for_ones_own(run: Run, options: list[str], tmp_path: Path) -> None:
+    source, output = write(tmp_path / "a.csv"), tmp_path / "out.csv"
+    parts = tmp_path / "out.csv.parts"
+    parts.mkdir()
+    (parts / "plan.json").write_text('{"mask or variant": [[null, "0.*"]]}')
+    arguments = ("score", "--input", str(source), "--output", str(output), *options)
+    other = run(*arguments)
+    assert other.status == 1
+    assert "holds the parts of a run with another mask or variant" in other.err
+    assert parts.exists()
+    assert run(*arguments, "--overwrite").status == 0
+    assert not parts.exists()
+
+
+def test_long_titles_in_chunks(run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    title = "steel wood lamp " * 40
+    file, output = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    pairs = [("lamp", title), ("lamp", "red lamp")]
+    file.write_bytes(b"".join(orjson.dumps({"query": q, "title": t}) + b"\n" for q, t in pairs))
+    arguments = ("score", "--input", str(file), "--output", str(output), *options, "--overflow", "chunks")
+    assert run(*arguments).status == 0
+    expected = Classifier.load(tiny_checkpoint, "cpu", "float32").score(pairs, overflow="chunks")
+    rows = read(output)
+    np.testing.assert_allclose([row["score"] for row in rows], expected.score, atol=1e-5)
+    assert expected.chunks is not None
+    assert expected.chunks[0] is not None
+    chunk = rows[0]["chunk"]
+    assert isinstance(chunk, dict)
+    assert chunk["start"] == expected.chunks[0].start
+    assert rows[1]["chunk"] is None
