@@ -78,6 +78,9 @@ class RowScore(NamedTuple):
 SPLIT_TOKENS = 128
 """Least tokens of a batch if the waiting work is split over slots: a smaller one would be mostly overhead."""
 
+GPU_SLOTS = 2
+"""Batches under way at once on a GPU: while one runs, the next is packed and sent over."""
+
 Work = Row | AttentionRow
 Outcome = RowScore | np.ndarray
 
@@ -102,7 +105,7 @@ class Engine:
         device = next((c.network.device for c in classifiers.values()), torch.device("cpu"))
         self.split_tokens: int | None = None
         if device.type == "cuda":
-            self.slots = 2
+            self.slots = GPU_SLOTS
             self._wide = self._narrow = forward_pool(self.slots, threads, device)
         else:
             self.slots, self.split_tokens = threads, SPLIT_TOKENS

@@ -24,6 +24,7 @@ from models.checkpoint.tokenizer_files import (
     read_tokenizer,
     unknown_id,
 )
+from models.checkpoint.word_cache import WordCache
 from models.errors import ModelError, UnsupportedCheckpoint
 
 Ids = npt.NDArray[np.int32]
@@ -130,6 +131,8 @@ class PairTokenizer:
         self._forbidden = special.union(*parts) - {self._unknown}
         self._cut = cut_pattern(tokenizer) if special == added.keys() else None
         self._segment_characters = max(_SEGMENT_CHARACTERS, max_tokens * _SEGMENT_CHARACTERS_PER_TOKEN)
+        self._unknown_bytes = _as_bytes([self._unknown])
+        self._words = WordCache(self._encode_batch) if self._cut is BERT_CUT else None
         self._piece_of = piece_reader(tokenizer)
         self._cache: TextCache[EncodedText] = TextCache(cache_size)
 
@@ -215,17 +218,27 @@ class PairTokenizer:
         if not missing:
             return encoded
         for text in missing:
-            if lone := _SURROGATE.search(text):
+            if not text.isascii() and (lone := _SURROGATE.search(text)):
                 raise ModelError(
                     f"character {lone.start()} of a text is the lone surrogate U+{ord(lone[0]):04X}; "
                     "text must be valid Unicode"
                 )
         short = [text for text in missing if len(text) <= self._segment_characters or self._cut is None]
-        encodings = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
-        new = {text: self._text(encoding.ids) for text, encoding in zip(short, encodings, strict=True)}
-        new |= {text: self._text(self._long_ids(text)) for text in missing if text not in new}
+        new = dict(zip(short, self._short_texts(short), strict=True))
+        new |= {text: self._text(_as_bytes(self._long_ids(text))) for text in missing if text not in new}
         self._cache.put(new)
         return encoded | new
+
+    def _short_texts(self, texts: list[str]) -> list[EncodedText]:
+        """Encode texts whole: word by word if a word's ids do not depend on its neighbours."""
+        if self._words is not None:
+            return [self._text(self._words.ids(text)) for text in texts]
+        return [self._text(ids) for ids in self._encode_batch(texts)]
+
+    def _encode_batch(self, texts: list[str]) -> list[bytes]:
+        """Return the ids of each text, int32 values without special tokens."""
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [_as_bytes(self._allowed(encoding.ids)) for encoding in encodings]
 
     def _long_ids(self, text: str) -> list[int]:
         """Return the ids of a long text, as far as the window may need them.
@@ -238,14 +251,21 @@ class PairTokenizer:
             ids += self._tokenizer.encode_batch_fast([segment], add_special_tokens=False)[0].ids
             if len(ids) > self._budget:
                 break
-        return ids
+        return self._allowed(ids)
 
-    def _text(self, ids: list[int]) -> EncodedText:
-        if not self._forbidden.isdisjoint(ids):
-            replaced = (self._unknown if id_ in self._forbidden else id_ for id_ in ids)
-            ids = [id_ for id_ in replaced if id_ >= 0]
-        kept = ids[: self._budget]
-        return EncodedText(_as_bytes(kept), tokens=len(ids), unknown=kept.count(self._unknown))
+    def _allowed(self, ids: list[int]) -> list[int]:
+        """Return the ids with special tokens replaced by the unknown one, or left out if there is none."""
+        if self._forbidden.isdisjoint(ids):
+            return ids
+        replaced = (self._unknown if id_ in self._forbidden else id_ for id_ in ids)
+        return [id_ for id_ in replaced if id_ >= 0]
+
+    def _text(self, ids: bytes) -> EncodedText:
+        """Return the text of all these ids."""
+        whole = EncodedText(ids, len(ids) // _ID_BYTES, 0)
+        if self._unknown_bytes not in ids and whole.tokens <= self._budget:  # nearly always
+            return whole
+        return self.part(whole, 0, min(whole.tokens, self._budget))._replace(tokens=whole.tokens)
 
 
 def kept_tokens(query: int, title: int, budget: int) -> tuple[int, int]:

@@ -41,8 +41,12 @@ Verdict = Literal["applied", "refused", "pending"]
 
 
 def application(arguments: Mapping[str, Any]) -> Any:
-    """The Serve application. arguments: fields of Settings; they win over the HEADROOM_* environment."""
-    deployment: Any = Relevance
+    """Return the Serve application. arguments: fields of Settings."""
+    return bind(Relevance, arguments)
+
+
+def bind(deployment: Any, arguments: Mapping[str, Any]) -> Any:
+    """Return a deployment with the settings of `arguments`, which win over the HEADROOM_* environment."""
     settings = Settings.model_validate(dict(arguments))
     bound = settings.model_dump(exclude_unset=True)
     if "api_keys" in settings.model_fields_set:  # a dump leaves them out

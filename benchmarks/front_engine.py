@@ -1,0 +1,67 @@
+"""The service with a network that answers at once: what remains is the front (`benchmarks.front`).
+
+A config file names it as `import_path: benchmarks.front_engine:build`. The request's whole way is the service's
+own: HTTP, checks, tokenizer, queue, batches, packing, grades and answer, with a GPU's batches and slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from ray import serve
+
+from models.batch import PackedBatch
+from models.classifier import Classifier
+from service import replica
+from service.deployment.config_file import DEPLOYMENT
+from service.deployment.replica import Relevance, bind
+from service.engine import GPU_SLOTS, Engine
+
+_Replica: Any = Relevance.func_or_class
+
+
+class InstantNetwork:
+    """A network whose logits are there at once; everything else is the real network's."""
+
+    max_pack_tokens = None
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        labels = len(network.config.label_order)
+        self._logits = torch.randn(65_536, labels, generator=torch.Generator().manual_seed(0))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def forward(self, batch: PackedBatch, *_: Any, **__: Any) -> torch.Tensor:
+        """Return random logits, (B, labels)."""
+        return self._logits[: len(batch.lengths)]
+
+
+class InstantEngine(Engine):
+    """The engine of a GPU whose networks answer at once."""
+
+    def __init__(
+        self, classifiers: dict[str, Classifier], *, threads: int, on_failure: Callable[[str], None]
+    ) -> None:
+        super().__init__(classifiers, threads=GPU_SLOTS, on_failure=on_failure)
+        self.split_tokens = None
+        for classifier in classifiers.values():
+            network: Any = InstantNetwork(classifier.network)
+            classifier.network = network
+
+
+class Front(_Replica):  # type: ignore[misc]
+    """The replica with this engine."""
+
+    def _import(self) -> Callable[..., Any]:
+        start: Callable[..., Any] = super()._import()
+        replica.Engine = InstantEngine  # type: ignore[misc]
+        return start
+
+
+def build(arguments: dict[str, Any]) -> Any:
+    """Return the Serve application, as `service.deployment.build` does."""
+    return bind(serve.deployment(name=DEPLOYMENT, user_config={})(Front), arguments)
