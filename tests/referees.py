@@ -44,6 +44,7 @@ PROGRAMS = {
     "initdb": Program(("initdb",), "experiments on PostgreSQL", "postgresql", "postgresql"),
     "postgres": Program(("postgres",), "experiments on PostgreSQL", "postgresql", "postgresql"),
     "promtool": Program(("promtool",), "the alerts' tests", "prometheus", "prometheus"),
+    "prometheus": Program(("prometheus",), "the dashboard's test", "prometheus", "prometheus"),
     "g++": Program(("g++",), "the compiled kernels", "g++", ""),
     "aarch64-linux-gnu-g++": Program(
         ("aarch64-linux-gnu-g++",), "the kernels for ARM", "g++-aarch64-linux-gnu", ""
