@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
@@ -48,6 +49,12 @@ def _group(item: pytest.Item) -> str:
 def _kernels() -> None:
     """Compile the kernels of this source, as `make install` does; nothing to do if it did."""
     build_all(levels_of_machine())
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Give torch the same random numbers, whichever tests ran before."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

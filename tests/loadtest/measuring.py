@@ -19,7 +19,7 @@ def measure(url: str, *, began: Callable[[float], None] | None = None, **plan: A
     return run(make_plan(values), began=began)
 
 
-def soon(claim: Callable[[], Mapping[str, tuple[float, float]]], tolerance: float = 0.02) -> None:
+def assert_soon(claim: Callable[[], Mapping[str, tuple[float, float]]], tolerance: float = 0.02) -> None:
     """Assert that measured and true values agree in one of a few attempts.
 
     claim: measures, and returns (measured, true) by name. What it claims is about the tool on a quiet

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from loadtest.alarm import clock
-from tests.loadtest.measuring import measure, percentiles, soon
+from tests.loadtest.measuring import assert_soon, measure, percentiles
 from tests.loadtest.servers import Reference, reference
 from tests.referees import need
 
@@ -32,7 +32,7 @@ def test_percentiles_of_a_fixed_delay_are_that_delay():
                 for p, ms in zip((50, 90, 99), percentiles(outcome, 50, 90, 99), strict=True)
             }
 
-        soon(claim)
+        assert_soon(claim)
 
 
 def test_percentiles_of_two_delays_are_each_of_them_at_its_share():
@@ -50,13 +50,13 @@ def test_percentiles_of_two_delays_are_each_of_them_at_its_share():
                 "mean": (mean, 1250),
             }
 
-        soon(claim)
+        assert_soon(claim)
 
 
 @pytest.mark.slow
 def test_a_frozen_server_shows_the_whole_wait_that_a_closed_loop_hides():
     with reference("1s") as server:
-        soon(lambda: _freeze_under_open_loop(server, delay=1.0))
+        assert_soon(lambda: _freeze_under_open_loop(server, delay=1.0))
     with reference("50ms") as server:
         freeze = threading.Timer(1.0, _freeze, [server])
         freeze.start()
@@ -114,7 +114,7 @@ def test_hey_at_the_same_rate_reports_the_same_rate_and_percentiles():
             achieved = outcome.recorder.ok / outcome.seconds
             return {"rate": (achieved, rate), **{f"p{p}": (ours[p], theirs[p]) for p in ours}}
 
-        soon(claim)
+        assert_soon(claim)
 
 
 def test_wrk_reports_the_same_percentiles():
@@ -127,7 +127,7 @@ def test_wrk_reports_the_same_percentiles():
             ours = dict(zip((50, 90), percentiles(outcome, 50, 90), strict=True))
             return {f"p{p}": (ours[p], theirs[p]) for p in ours}
 
-        soon(claim)
+        assert_soon(claim)
 
 
 def _said(program: str, *arguments: str) -> str:

@@ -32,7 +32,8 @@ def test_client_and_server_agree_on_every_request(tiny_checkpoint: Path, tmp_pat
     config.write_text(
         DEPLOY.read_text().replace('"@pruned20", sliced: true, optional: true', '"0.1", sliced: true')
     )
-    serve = f"{headroom} serve --port {{port}} --model {tiny_checkpoint} --device cpu --config {config}"
+    serve = f"{headroom} serve --port {{port}} --replicas 1 --device cpu"
+    serve += f" --model {tiny_checkpoint} --config {config}"
     command = [sys.executable, "-m", "loadtest", "run", "--start", serve, "--scenario", str(scenario)]
     run = subprocess.run(
         [*command, "--out", str(tmp_path / "out")], capture_output=True, text=True, timeout=240, check=False

@@ -88,7 +88,7 @@ def scores(network: Bert, mask: np.ndarray | None = None) -> np.ndarray:
     return network.forward(batch, mask, sliced=True).numpy(force=True)
 
 
-def check(network: Bert, mask: np.ndarray | None, gpu: FakeGpu, stream: str) -> None:
+def assert_close(network: Bert, mask: np.ndarray | None, gpu: FakeGpu, stream: str) -> None:
     """Score on a stream and compare with the CPU."""
     expected = logits_of(plain(), pairs_of(), mask)
     with gpu.on(stream):
@@ -137,7 +137,7 @@ def test_the_stand_in_shows_freed_memory_and_a_forgotten_wait() -> None:
 def test_every_stream_scores_as_the_cpu_does(gpu: FakeGpu, mask: np.ndarray | None) -> None:
     network = network_with(FakeGpuOps(gpu))
     for stream in ("one", "other", "one"):
-        check(network, mask, gpu, stream)
+        assert_close(network, mask, gpu, stream)
 
 
 def test_scores_do_not_read_cut_weights_that_were_evicted_meanwhile(gpu: FakeGpu) -> None:
@@ -149,9 +149,9 @@ def test_scores_do_not_read_cut_weights_that_were_evicted_meanwhile(gpu: FakeGpu
             assert np.isfinite(scores(network, RIGHT)).all()
 
     for _ in range(3):  # the set comes back, and is cut again
-        check(network, LEFT, gpu, "one")
+        assert_close(network, LEFT, gpu, "one")
         gpu.before_wait = evict
-        check(network, LEFT, gpu, "other")
+        assert_close(network, LEFT, gpu, "other")
         assert gpu.before_wait is None
 
 
@@ -160,7 +160,7 @@ def test_a_stream_may_use_what_another_has_just_cut(gpu: FakeGpu) -> None:
     with gpu.on("one"):
         network.live_heads.of(LEFT, sliced=True)
     assert network.live_heads.cache.nbytes
-    check(network, LEFT, gpu, "other")
+    assert_close(network, LEFT, gpu, "other")
 
 
 def test_attention_maps_are_read_when_they_are_there(gpu: FakeGpu) -> None:

@@ -45,7 +45,7 @@ def on_gpu(network: Network, pairs: list[EncodedPair], mask: np.ndarray | None, 
     return network.forward(batch, mask, sliced=sliced).numpy(force=True)
 
 
-def check(ours: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> None:
+def assert_close(ours: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> None:
     assert np.abs(ours - exact).max() <= BOUNDS[dtype] * np.abs(exact).max()
 
 
@@ -62,7 +62,7 @@ def test_scores_are_those_of_the_cpu(dtype: torch.dtype, hidden: int) -> None:
     for mask in (None, rows, rows[0], HALVES):
         exact = logits_of(plain, pairs, mask)
         for sliced in (False, False, mask is HALVES):  # computed, cut to the live heads, cut at once
-            check(on_gpu(network, pairs, mask, sliced), exact, dtype)
+            assert_close(on_gpu(network, pairs, mask, sliced), exact, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -71,7 +71,7 @@ def test_modernbert_scores_as_on_the_cpu(dtype: torch.dtype, pooling: str) -> No
     model = random_modernbert(11, classifier_pooling=pooling, initializer_range=0.1)
     plain, pairs = network_of(model), pairs_of(vocabulary=300)
     network = network_of(model, device=torch.device("cuda", 0), dtype=dtype)
-    check(on_gpu(network, pairs, None, False), logits_of(plain, pairs), dtype)
+    assert_close(on_gpu(network, pairs, None, False), logits_of(plain, pairs), dtype)
 
 
 def test_threads_with_streams_of_their_own_may_evict_each_others_weights() -> None:
@@ -85,7 +85,7 @@ def test_threads_with_streams_of_their_own_may_evict_each_others_weights() -> No
         with torch.cuda.stream(torch.cuda.Stream(network.device)):
             for turn in range(first, first + 200):
                 mask = (HALVES, OTHERS)[turn % 2]
-                check(on_gpu(network, pairs, mask, True), exact[turn % 2], torch.float16)
+                assert_close(on_gpu(network, pairs, mask, True), exact[turn % 2], torch.float16)
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(work, (0, 1)))

@@ -153,7 +153,10 @@ async def test_draining_finishes_what_was_accepted_and_refuses_the_rest() -> Non
 
 
 async def test_draining_an_idle_scheduler_returns_at_once() -> None:
-    await Stage().scheduler.drain()
+    scheduler = Stage().scheduler
+    await scheduler.drain()
+    with pytest.raises(Draining):
+        scheduler.submit(items("too late"))
 
 
 async def test_nobody_is_left_waiting_when_the_scheduler_is_stopped() -> None:

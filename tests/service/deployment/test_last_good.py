@@ -55,3 +55,5 @@ def test_a_home_that_cannot_be_written_is_no_reason_to_fail(
     blocked.write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
     last_good.keep(tmp_path / "serve.yaml", "anything")
+    assert not last_good.copy_of(tmp_path / "serve.yaml").exists()
+    assert blocked.read_text() == ""

@@ -14,7 +14,7 @@ from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.asgi import Exchange, client
 from tests.service.fake_backend import FakeBackend
-from tests.service.test_metrics import samples
+from tests.service.metering import samples
 
 SCORE = {"query": "angle bracket", "titles": ["Simpson Strong-Tie 12-Gauge Angle", ""]}
 GETS = ("/v1/models", "/v1/variants", "/v1/masks")

@@ -159,13 +159,13 @@ async def test_a_stranger_is_refused_before_his_body_is_read() -> None:
 
 
 async def test_a_key_over_its_rate_is_told_when_to_come_back() -> None:
-    app = app_with(api_keys="slow;rate=1,fast")
+    app = app_with(api_keys="slow;rate=0.01,fast")  # so slow that no machine takes as long for this test
     async with client(app) as session:
         slow, fast = {"authorization": "Bearer slow"}, {"authorization": "Bearer fast"}
         assert (await session.post("/v1/score", content=BODY, headers=slow)).status_code == 200
         response = await session.post("/v1/score", content=BODY, headers=slow)
         assert_error(response, 429, "rate_limited")
-        assert response.headers["retry-after"] == "1"
+        assert 50 < int(response.headers["retry-after"]) <= 100
         assert (await session.post("/v1/score", content=BODY, headers=fast)).status_code == 200
         assert (await session.get("/health/ready", headers=slow)).status_code == 200
     assert metrics_of(app)['headroom_shed_total{reason="rate"}'] == 1

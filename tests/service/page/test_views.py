@@ -183,4 +183,4 @@ def test_live_load_is_read_from_the_metrics(page: Page, page_server: Server) -> 
     page.until(lambda: row()[1] == "58" and row()[2] not in ("–", "0") and row()[5].endswith(" ms"))
     page.button("pruned60", ".live").click()
     page.until(lambda: "Pair time, pruned60" in page.one(".charts").text)
-    page.until(lambda: page.all(".charts .line"))
+    assert page.until(lambda: page.all(".charts .line"))

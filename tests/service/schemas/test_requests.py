@@ -28,7 +28,9 @@ def test_both_forms_give_the_same_pairs() -> None:
 
 @pytest.mark.parametrize("query", ["a", " a ", "é", "日本", "😀", "\x00a", "-"])
 def test_a_query_with_anything_to_read_is_accepted(query: str) -> None:
-    check_score(ScoreRequest(query=query, titles=[""]), SETTINGS)
+    request = ScoreRequest(query=query, titles=[""])
+    check_score(request, SETTINGS)
+    assert request.texts() == [(query, "")]
 
 
 @pytest.mark.parametrize("query", ["", " ", "\n\t", "\u2003\u00a0", "\x00", "\u200b\ufeff", "\x1f \x7f"])
@@ -40,7 +42,9 @@ def test_a_query_with_nothing_to_read_is_refused(query: str) -> None:
 
 
 def test_text_of_a_megabyte_is_not_a_matter_of_validation() -> None:
-    check_score(ScoreRequest(query="q" * 1_000_000, titles=["t" * 1_000_000]), SETTINGS)
+    request = ScoreRequest(query="q" * 1_000_000, titles=["t" * 1_000_000])
+    check_score(request, SETTINGS)
+    assert [tuple(map(len, pair)) for pair in request.texts()] == [(1_000_000, 1_000_000)]
 
 
 def test_counts_are_allowed_up_to_the_limit_itself() -> None:

@@ -1,0 +1,192 @@
+"""Metrics of a node: any of its processes answers for all of them, also for those that ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
+
+from service.node_metrics import NodeMetrics
+from tests.service.metering import check, samples
+
+CHILD = """
+import sys, time
+from service.metrics import Metrics
+from tests.service.metering import feed
+metrics = Metrics()
+feed(metrics)
+print("fed", flush=True)
+if sys.argv[1] == "scrape":
+    sys.stdout.buffer.write(metrics.render())
+else:
+    sys.stdin.read()
+"""
+
+
+def spawn(directory: Path, what: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(directory)}
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(CHILD), what],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def test_any_replica_answers_for_all_of_its_node_even_after_a_kill(tmp_path: Path) -> None:
+    idle = [spawn(tmp_path, "wait") for _ in range(2)]
+    try:
+        for child in idle:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"fed\n"
+        out, _ = spawn(tmp_path, "scrape").communicate(timeout=60)
+        first = samples(out.removeprefix(b"fed\n"))
+        check(first, processes=3)
+        versions = [value for name, value in first.items() if name.startswith("headroom_config_version{")]
+        assert versions == [0x0123456789AB] * 3
+
+        idle[0].send_signal(signal.SIGKILL)
+        idle[0].wait(timeout=60)
+        out, _ = spawn(tmp_path, "scrape").communicate(timeout=60)
+        second = samples(out.removeprefix(b"fed\n"))
+        # Four processes have counted; of two, one killed and one that ended, nothing waits in any queue.
+        assert second["headroom_truncated_total"] == 3 * 4
+        assert second['headroom_pair_seconds_count{arm="",variant="full"}'] == 1000 * 4
+        assert second["headroom_queue_tokens"] == 512 * 2
+        assert second["headroom_ready"] == 2
+    finally:
+        for child in idle:
+            child.kill()
+            child.communicate(timeout=60)
+
+
+COUNT = """
+import sys
+from service.metrics import Metrics
+metrics = Metrics()
+for line in sys.stdin:
+    if line == "scrape\\n":
+        text = metrics.render()
+        print(len(text), flush=True)
+        sys.stdout.buffer.write(text)
+        sys.stdout.flush()
+    else:
+        metrics.scored("full", pairs=5, seconds=0.01)
+        metrics.ready(True)
+        print("counted", flush=True)
+"""
+
+
+class Replica:
+    """A process that counts five pairs each time it is asked to, and scrapes when asked for that."""
+
+    def __init__(self, directory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", COUNT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(directory)},
+            cwd=Path(__file__).parents[2],
+        )
+
+    def ask(self, word: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word}\n".encode())
+        self.process.stdin.flush()
+
+    def counted(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"counted\n"
+
+    def scraped(self) -> dict[str, float]:
+        assert self.process.stdout is not None
+        return samples(self.process.stdout.read(int(self.process.stdout.readline())))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=60)
+
+
+def test_replicas_that_are_killed_again_and_again_lose_no_count_and_leave_no_files(tmp_path: Path) -> None:
+    stay = [Replica(tmp_path) for _ in range(2)]
+    replicas = list(stay)
+    pairs = 0
+    try:
+        for _ in range(4):
+            victims = [Replica(tmp_path) for _ in range(3)]
+            replicas += victims
+            for replica in [*victims, *stay]:
+                replica.ask("count")
+                replica.counted()
+                pairs += 5
+            for victim in victims:
+                victim.kill()
+            for replica in stay * 3:  # both find the same dead ones, at the same moment
+                replica.ask("scrape")
+            for found in [replica.scraped() for replica in stay * 3]:
+                assert found['headroom_pairs_total{arm="",variant="full"}'] == pairs
+                assert found['headroom_pair_seconds_count{arm="",variant="full"}'] == pairs
+                assert found['headroom_pair_seconds_bucket{arm="",le="0.01",variant="full"}'] == pairs
+                assert found["headroom_ready"] == len(stay)
+        living = {str(replica.process.pid) for replica in stay}
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        left = [path.name for path in files if path.stem.rpartition("_")[2] not in living]
+        assert sorted(left) == ["counter_dead.db", "histogram_dead.db", "lock"]
+    finally:
+        for replica in replicas:
+            replica.kill()
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_kill_at_any_moment_of_the_adding_up_loses_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call that changes the directory is in turn the last one of its process."""
+    for last in range(1, 30):
+        directory = tmp_path / str(last)
+        directory.mkdir()
+        for pid, kept in ((1, "dead-3"), (2, "dead-3"), (99999998, ""), (99999999, "")):
+            (directory / kept).mkdir(exist_ok=True)
+            file = MmapedDict(str(directory / kept / f"counter_{pid}.db"))
+            file.write_value(mmap_key("c", "c_total", ["l"], ["x"], "A counter."), 10.0, 0.0)
+            file.close()
+        calls = 0
+
+        def dies(call: Callable[..., Any], turn: int = last) -> Callable[..., Any]:
+            def instead(*args: Any, **options: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls == turn:
+                    raise KilledError
+                return call(*args, **options)
+
+            return instead
+
+        with monkeypatch.context() as patch:
+            for owner, name in ((os, "rename"), (os, "mkdir"), (os, "unlink"), (os, "rmdir")):
+                patch.setattr(owner, name, dies(getattr(owner, name)))
+            patch.setattr(MmapedDict, "write_value", dies(MmapedDict.write_value))
+            try:
+                NodeMetrics(directory)
+                survived = True
+            except KilledError:
+                survived = False
+        for _ in range(2):
+            (metric,) = NodeMetrics(directory).collect()
+            assert [sample.value for sample in metric.samples] == [40.0], f"after {last} calls"
+        if survived:
+            break
+    assert survived
+    assert last > 5
