@@ -16,6 +16,7 @@ from models.condense.search import Condensed, Task, search
 from models.condense.titles import Titles, kept_heads
 from models.errors import ModelError
 from models.head_mask import HeadMask
+from models.row_masks import RowMasks
 
 BATCH_TOKENS = 4096
 
@@ -62,7 +63,7 @@ def condense(
 def judge(classifier: Classifier, rows: Sequence[EncodedPair], head_mask: HeadMask | None = None) -> Floats:
     """Return the distribution over the grades of each row, (n, grades)."""
     logits = np.empty((len(rows), len(classifier.config.labels)), np.float32)
-    weights = None if head_mask is None else head_mask.matrix
+    weights = None if head_mask is None else RowMasks.of(head_mask)
     for batch in batches_by_length([len(row) for row in rows], BATCH_TOKENS):
         logits[batch] = classifier.forward([rows[place] for place in batch], weights)
     return distributions(classifier.scores(logits))

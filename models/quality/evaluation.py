@@ -34,10 +34,15 @@ class Evaluation:
     """Graded predictions beside the truth.
 
     queries: of each of n pairs; truth: (n,) grades from 0; probabilities: (n, grades), rows sum to 1.
+    expected: (n,) what ranks the pairs; default: the mean grade under the probabilities.
     """
 
     def __init__(
-        self, queries: Sequence[str], truth: Sequence[int], probabilities: NDArray[np.floating]
+        self,
+        queries: Sequence[str],
+        truth: Sequence[int],
+        probabilities: NDArray[np.floating],
+        expected: NDArray[np.floating] | None = None,
     ) -> None:
         if not len(queries) == len(truth) == len(probabilities) > 0:
             raise ValueError("queries, truth and probabilities must be of one length, at least 1")
@@ -48,6 +53,8 @@ class Evaluation:
         self.query_of: Ints = np.array([numbers.setdefault(query, len(numbers)) for query in queries])
         self.queries = len(numbers)
         self.expected: Floats = self.probabilities @ np.arange(self.grades)
+        if expected is not None:
+            self.expected = np.asarray(expected, np.float64)
         self.predicted: Ints = self.probabilities.argmax(1)
 
     def metrics(self) -> dict[str, float]:

@@ -77,7 +77,8 @@ def command(
     if heads is not None and method != "attention":
         raise typer.BadParameter(f"the method {method} reads no attention", param_hint="--heads")
     candidates, known = read_candidates(titles, query, grades)
-    clf, head_mask = resolve(model, config, variant, mask, device, dtype)
+    choice = resolve(model, config, variant, mask, device, dtype)
+    clf, head_mask = choice.variant.classifier, choice.mask
 
     from models.condense.search import Task
     from models.condense.words import read_words

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.cli import evaluate_variant
 from service.cli.options import AsJson, Data, Device, Dtype, Model
 from service.cli.terminal import progress, table
 
@@ -24,6 +25,8 @@ def command(
     data: Data,
     model: Model = None,
     mask: Annotated[str | None, typer.Option(help="Head mask to compare with the unmasked model.")] = None,
+    variant: evaluate_variant.Variant = None,
+    config: evaluate_variant.Config = None,
     resamples: Annotated[int, typer.Option(min=100, max=100_000, help="Bootstrap resamples.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     device: Device = "auto",
@@ -38,6 +41,21 @@ def command(
 
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60
     """
+    if variant is not None:
+        if mask is not None:
+            raise typer.BadParameter("a variant has its own mask; leave one of them out", param_hint="--mask")
+        evaluate_variant.run(
+            data,
+            model,
+            config,
+            variant,
+            device=device,
+            dtype=dtype,
+            resamples=resamples,
+            seed=seed,
+            as_json=as_json,
+        )
+        return
     pairs, head_mask = check(data, model, mask, device, dtype)
 
     import orjson

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +14,9 @@ from service.cli import score_files
 from service.cli.options import Device, Dtype, Model
 
 if TYPE_CHECKING:
-    from models import Classifier, HeadMask, Scores
+    from models import Classifier
+    from service.scoring.catalog import Choice
+    from service.scoring.offline import Scored
     from service.settings import LiveConfig
 
 EXPECTED = "a query, a tab and a title"
@@ -101,11 +103,26 @@ def command(
     if from_stdin and sys.stdin.isatty():
         print(f"headroom: type lines of {EXPECTED}; end with Ctrl-D", file=sys.stderr)
     pairs = read_pairs(sys.stdin.buffer) if from_stdin else iter([(query, title) for title in titles or ()])
-    clf, head_mask = resolve(model, config, one_variant, one_mask, device, dtype)
-    while portion := list(islice(pairs, PORTION)):
-        scores = clf.score(portion, head_mask, overflow=overflow)
-        for line in lines(clf, portion, scores, as_json=as_json, with_query=from_stdin):
+    choice = resolve(model, config, one_variant, one_mask, device, dtype)
+    from service.scoring.offline import score
+
+    for portion in portions(pairs, whole_queries=bool(choice.stages)):
+        scored = score(choice, portion, overflow=overflow)
+        for line in lines(choice.variant.classifier, portion, scored, as_json=as_json, with_query=from_stdin):
             print(line)
+
+
+def portions(pairs: Iterator[tuple[str, str]], *, whole_queries: bool) -> Iterator[list[tuple[str, str]]]:
+    """Yield the pairs in lists of PORTION, or, if titles of a query must stay together, query by query.
+
+    Then lines of one query that stand together are one list of titles.
+    """
+    if whole_queries:
+        for _, group in groupby(pairs, key=lambda pair: pair[0]):
+            yield list(group)
+        return
+    while portion := list(islice(pairs, PORTION)):
+        yield portion
 
 
 def only_one(option: str, values: list[str] | None) -> str | None:
@@ -152,8 +169,8 @@ def resolve(
     mask: str | None,
     device: str,
     dtype: str,
-) -> tuple[Classifier, HeadMask]:
-    """Return the classifier and mask that the options name, resolved as the service would."""
+) -> Choice:
+    """Return the variant and mask that the options name, resolved as the service would."""
     from models.device import check_device_name, check_dtype_name
     from service.cli.serve import DEFAULT_CONFIG
     from service.deployment import config_file
@@ -164,14 +181,13 @@ def resolve(
     path = DEFAULT_CONFIG if config is None and model is None else config
     live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
     if variant is not None:
-        # The user asked for this variant, so it is an error if the model has no such mask.
-        named = [v.model_copy(update={"optional": False}) for v in live.variants if v.name == variant]
-        live = live.model_copy(update={"variants": tuple(named)})
+        live = only(live, variant)
         if not live.variants:
             raise ValueError(f"--variant: there is no variant {variant!r} in {path or 'the default config'}")
     else:
         live = LiveConfig(masks=live.masks)
-    check_masks(live, live.variants[0].checkpoint or model, mask)
+    for entry in live.variants:
+        check_masks(live.model_copy(update={"variants": (entry,)}), entry.checkpoint or model, mask)
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from service.scoring.catalog import BASE, build_catalog
@@ -179,8 +195,18 @@ def resolve(
     def load(path: str | None) -> Classifier:
         return Classifier.load(path, device, dtype)
 
-    choice = build_catalog(live, {BASE: load(model)}, load).choose(None, mask)
-    return choice.variant.classifier, choice.mask
+    return build_catalog(live, {BASE: load(model)}, load).choose(variant, mask)
+
+
+def only(live: LiveConfig, variant: str) -> LiveConfig:
+    """Return a config with this variant and, if it is a cascade, its stages; without variants if it has none.
+
+    The user asked for this variant, so it is an error if the model has no such mask.
+    """
+    wanted = {variant}
+    wanted |= {stage.variant for v in live.variants if v.name == variant for stage in v.cascade or ()}
+    named = [v.model_copy(update={"optional": False}) for v in live.variants if v.name in wanted]
+    return live.model_copy(update={"variants": tuple(named), "default": variant, "experiments": ()})
 
 
 def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> None:
@@ -204,11 +230,12 @@ def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> N
 
 
 def lines(
-    clf: Classifier, pairs: Iterable[tuple[str, str]], scores: Scores, *, as_json: bool, with_query: bool
+    clf: Classifier, pairs: Iterable[tuple[str, str]], scored: Scored, *, as_json: bool, with_query: bool
 ) -> Iterator[str]:
     """Yield one line per pair: score, label and title separated by tabs, or one JSON object."""
     import orjson
 
+    scores = scored.scores
     for i, (query, title) in enumerate(pairs):
         label = clf.grades[scores.grade[i]] if clf.grades else None
         if as_json:
@@ -222,6 +249,8 @@ def lines(
                 }
             if scores.chunks is not None:
                 row["chunk"] = scores.chunks[i]
+            if scored.stages is not None:
+                row["stage"] = scored.stages[i]
             yield orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY).decode()
         else:
             columns = [f"{scores.score[i]:.4f}", label or "", *([query] if with_query else []), title]

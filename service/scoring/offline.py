@@ -1,0 +1,74 @@
+"""Scores pairs by a variant without a server: in one process, a cascade stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.checkpoint.chunks import Chunk, Overflow
+from models.classifier import Scores
+from service.scoring.cascade import Course, floor_of
+from service.scoring.catalog import Choice
+
+PORTION = 1024
+"""Number of pairs scored between two calls of `advance`."""
+
+_FIELDS = ("logits", "probabilities", "expected_grade", "grade", "score")
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The scores of pairs, in their order.
+
+    stages: of a cascade, the variant that scored each pair last: `scores.score` can be compared over all
+        stages, and the other fields are that variant's own. Else None.
+    """
+
+    scores: Scores
+    stages: list[str] | None = None
+
+
+def score(
+    choice: Choice,
+    pairs: Sequence[tuple[str, str]],
+    *,
+    overflow: Overflow = "truncate",
+    advance: Callable[[int], None] | None = None,
+) -> Scored:
+    """Score at least one (query, title) pair. A cascade takes all titles of a query as one request.
+
+    advance: told again and again how many more pairs have been scored; each counts once per stage.
+    """
+    stages = choice.stages or (choice,)
+    course = Course([query for query, _ in pairs], choice.keeps)
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    chunks: list[Chunk | None] = [None] * len(pairs)
+    while course.due:
+        scores = [np.empty(len(due.pairs), np.float32) for due in course.due]
+        for due, of_due in zip(course.due, scores, strict=True):
+            for start in range(0, len(due.pairs), PORTION):
+                places = due.pairs[start : start + PORTION]
+                found = _score(stages[due.stage], [pairs[place] for place in places], overflow)
+                of_due[start : start + PORTION] = found.score
+                for name in _FIELDS:
+                    values = getattr(found, name)
+                    shape = (len(pairs), *values.shape[1:])
+                    arrays.setdefault(name, np.zeros(shape, values.dtype))[places] = values
+                for place, chunk in zip(places, found.chunks or (), strict=False):
+                    chunks[place] = chunk
+                if advance is not None:
+                    advance(len(places))
+        course.advance(scores)
+    arrays["score"] = course.scores(floor_of(choice.variant.classifier.config.score_activation))
+    return Scored(
+        Scores(**arrays, chunks=tuple(chunks) if overflow == "chunks" else None),
+        [stages[stage].variant.name for stage in course.stages] if choice.stages else None,
+    )
+
+
+def _score(choice: Choice, pairs: Sequence[tuple[str, str]], overflow: Overflow) -> Scores:
+    mask = None if choice.mask.is_none else choice.mask
+    return choice.variant.classifier.score(pairs, mask, overflow=overflow)
