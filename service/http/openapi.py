@@ -93,6 +93,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
         )
         for field in ("titles", "pairs"):
             _of_type(schemas[name]["properties"][field], "array")["maxItems"] = settings.max_pairs
+    schemas["CondenseRequest"]["properties"]["titles"]["maxItems"] = settings.max_pairs
     for field in ("masks", "variants"):
         schemas["CompareRequest"]["properties"][field]["maxItems"] = settings.max_columns
     schemas["CompareRequest"]["description"] = (

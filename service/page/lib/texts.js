@@ -51,6 +51,19 @@ export const EXAMPLES = [
     ],
   },
   {
+    name: "A long question",
+    query: "where can i find a quiet wireless mouse that works with my laptop?",
+    titles: [
+      "Rechargeable Bluetooth mouse for laptop and tablet, silent click",
+      "Logitech M185 Wireless Mouse, 2.4 GHz with USB Receiver, Black",
+      "Wired optical mouse with 1.8 m USB cable",
+      "Laptop sleeve, 14 inch, grey felt",
+      "Mouse pad, 300 × 250 mm, non-slip rubber base",
+      "Quiet desk fan, USB powered",
+      "Toy mouse for cats, 12 pack",
+    ],
+  },
+  {
     name: "무선 마우스 (Korean)",
     query: "무선 마우스",
     titles: [

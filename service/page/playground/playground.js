@@ -1,6 +1,7 @@
 /** The playground: a query, its titles, the heads, and the ranking that they make. */
 
 import { html } from "../lib/html.js";
+import { Condense } from "./condense.js";
 import { CopyAs } from "./copy_as.js";
 import { GridTools, Presets } from "./grid_tools.js";
 import { HeadGrid } from "./head_grid.js";
@@ -17,6 +18,7 @@ export function Playground({ state }) {
         <${Texts} state=${state} />
         <${CopyAs} state=${state} />
       </section>
+      <${Condense} state=${state} />
       <section class="heads" aria-label="Attention heads">
         <${Masks} state=${state} />
         <${Presets} state=${state} />

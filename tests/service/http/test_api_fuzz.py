@@ -29,7 +29,7 @@ from tests.service.asgi import Answer, Exchange, chunk
 from tests.service.fake_backend import FakeBackend
 from tests.service.running import Server
 
-PATHS = ("/v1/score", "/v1/compare", "/v1/attention")
+PATHS = ("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense")
 MALFORMED_PER_PATH = 350
 MANGLED = 400
 SECONDS_PER_REQUEST = 60.0
@@ -173,6 +173,7 @@ GOOD = {
     },
     "/v1/compare": {"query": "angle bracket", "titles": ["Simpson"], "masks": ["none", "0-5.*"]},
     "/v1/attention": {"query": "angle bracket", "title": "Simpson", "heads": "2.3,4.*"},
+    "/v1/condense": {"query": "an angle bracket", "titles": ["Simpson", "😀"], "max_loss": 0.1},
 }
 VICIOUS = st.sampled_from(
     [

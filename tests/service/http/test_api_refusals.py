@@ -11,7 +11,7 @@ import pytest
 from tests.service.asgi import client
 from tests.service.http.test_api import SCORE, SHARED, app_with, assert_error, post
 
-POSTS = ("/v1/score", "/v1/compare", "/v1/attention")
+POSTS = ("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense")
 
 BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | None, str]] = [
     ("/v1/score", {}, "query", "missing"),
@@ -69,6 +69,20 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/attention", {"query": " ", "title": "b", "heads": "0.0"}, "query", "blank"),
     ("/v1/attention", {"query": "a", "title": None, "heads": "0.0"}, "title", "string"),
     ("/v1/attention", {"query": "a", "title": "b", "heads": ""}, "heads", "at least 1"),
+    ("/v1/condense", {"query": "a"}, "titles", "missing"),
+    ("/v1/condense", {"query": " ", "titles": ["b"]}, "query", "blank"),
+    ("/v1/condense", {"query": "a", "titles": []}, "titles", "at least 1"),
+    ("/v1/condense", {**SCORE, "titles": ["a"] * 1001}, "titles", "1000"),
+    ("/v1/condense", {**SCORE, "max_words": 0}, "max_words", "greater than or equal to 1"),
+    ("/v1/condense", {**SCORE, "max_loss": 1.5}, "max_loss", "less than or equal to 1"),
+    ("/v1/condense", {**SCORE, "method": "magic"}, "method", "greedy"),
+    ("/v1/condense", {**SCORE, "heads": "0.1"}, "heads", "reads no attention"),
+    ("/v1/condense", {**SCORE, "language": "xx"}, "language", "ko"),
+    ("/v1/condense", {**SCORE, "grades": [1]}, "grades", "1 grades for 2 titles"),
+    ("/v1/condense", {**SCORE, "grades": [1, 1]}, "grades", "same grade"),
+    ("/v1/condense", {**SCORE, "query": "w " * 100}, "titles", "send at most 5 titles"),
+    ("/v1/condense", {**SCORE, "query": "w " * 5000}, "query", "send fewer words"),
+    ("/v1/condense", {**SCORE, "unit": "u"}, "unit", "no such field"),
 ]
 
 

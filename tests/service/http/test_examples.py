@@ -15,6 +15,7 @@ OPERATION_IDS = {
     "/v1/score": "score",
     "/v1/compare": "compare",
     "/v1/attention": "attention",
+    "/v1/condense": "condense",
     "/v1/models": "models",
     "/v1/variants": "variants",
     "/v1/masks": "masks",

@@ -1,0 +1,132 @@
+"""Condensing on a real, small network: scores, attention, masks, one-label models, Korean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.classifier import Classifier
+from models.condense.attention import attention_to_query
+from models.condense.frequencies import importance_of_words
+from models.condense.local import condense
+from models.condense.loss import jensen_shannon
+from models.condense.methods import METHODS, Method
+from models.condense.search import Task
+from models.condense.words import read_words
+from models.errors import ModelError
+from models.head_mask import HeadMask
+from tests.checkpoints import VOCABULARY, random_model, write_checkpoint
+
+QUERY = "where is a steel angle bracket for the deck?"
+TITLES = [
+    "Simpson Strong-Tie 12-Gauge Angle",
+    "wood deck screws",
+    "steel bracket, black " * 30,
+    "lamp",
+    "lamp",
+]
+
+
+@pytest.fixture(scope="module")
+def clf(tiny_checkpoint: Path) -> Classifier:
+    return Classifier.load(tiny_checkpoint, "cpu", "float32")
+
+
+def task(query: str = QUERY, language: str | None = None, **options: object) -> Task:
+    return Task(query, read_words(query, language), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_losses_are_those_of_scoring_the_queries(clf: Classifier, method: Method) -> None:
+    mask = HeadMask.parse("1.0-2", layers=3, heads=4)
+    result = condense(clf, task(method=method, max_words=3), TITLES, mask)
+
+    assert len(result.query.split()) == sum(result.kept) == 3
+    whole = clf.score([(QUERY, title) for title in TITLES], mask).probabilities.astype(np.float64)
+    for length in result.path:
+        if length.measured:
+            shorter = clf.score([(length.query, title) for title in TITLES], mask).probabilities
+            expected = jensen_shannon(whole, shorter.astype(np.float64)).mean()
+            assert length.loss == pytest.approx(expected, abs=1e-4)
+    assert result.path[len(result.path) - 3].query == result.query
+
+
+def test_a_mask_changes_which_words_matter(clf: Classifier) -> None:
+    masks = [None, HeadMask.parse("0-1.*", layers=3, heads=4)]
+    one, other = (condense(clf, task(method="leave_one_out"), TITLES, mask).importance for mask in masks)
+    assert not np.allclose(one, other, atol=1e-3)
+
+
+def test_a_one_label_model(tmp_path: Path) -> None:
+    clf = Classifier.load(write_checkpoint(tmp_path, num_labels=1), "cpu", "float32")
+    result = condense(clf, task(max_words=2), TITLES)
+
+    pair = [(QUERY, title) for title in TITLES], [(result.query, title) for title in TITLES]
+    whole, shorter = (clf.relevance(clf.score(pairs).score).astype(np.float64) for pairs in pair)
+    two = [np.stack([1 - p, p], axis=1) for p in (whole, shorter)]
+    assert result.loss == pytest.approx(jensen_shannon(*two).mean(), abs=1e-4)
+    graded = condense(clf, task(max_words=2, grades=(3, 2, 1, 0, 0)), TITLES)
+    assert -1 <= graded.loss <= 1
+
+
+def test_attention_of_a_word_is_that_of_its_pieces(clf: Classifier) -> None:
+    query = "screwing  bracket-screws light"  # words of several pieces each
+    (pair,) = clf.tokenizer.encode([(query, "wood deck screws")])
+    maps = clf.attention(pair, [(0, 1), (2, 3)])
+    title = range(pair.title_start, len(pair) - 1)
+    received = maps[:, list(title), 1 : 1 + pair.query_tokens].mean((0, 1))
+    np.testing.assert_allclose(attention_to_query(clf, pair, [(0, 1), (2, 3)]), received, rtol=1e-5)
+
+    tokens = clf.tokenizer.tokens(pair)[1 : 1 + pair.query_tokens]
+    first = tokens.index("bracket")
+    assert first > 1
+    chosen = [(0, 1), (2, 3)]
+    result = condense(clf, task(query, method="attention", max_words=1), ["wood deck screws"], None, chosen)
+    expected = [received[:first].sum(), received[first:-1].sum(), received[-1]]
+    assert result.importance == pytest.approx(expected, rel=1e-4)
+
+
+def test_query_words_beyond_the_window_do_not_break_it(clf: Classifier) -> None:
+    query = " ".join(["steel", "wood", "lamp", "deck"] * 20)  # the window has 64 tokens
+    result = condense(clf, task(query, method="attention", max_words=2), TITLES)
+    assert sum(result.kept) == 2
+    assert result.importance[-1] == 0
+
+
+def test_rare_words_have_more_weight(clf: Classifier) -> None:
+    words = read_words("where is the best Wi-Fi duck 오리")
+    weights = dict(zip([word.form for word in words], importance_of_words(words, ["오리 맛집"]), strict=True))
+    assert weights["the"] < weights["is"] < weights["best"] < weights["duck"]
+    assert weights["duck"] < weights["오리"]
+    assert condense(clf, task(method="idf", max_words=2), TITLES).query == "bracket deck"
+
+
+def test_what_cannot_be_condensed_is_refused(clf: Classifier) -> None:
+    with pytest.raises(ModelError, match="2 grades for 5 titles"):
+        condense(clf, task(grades=(1, 2)), TITLES)
+    with pytest.raises(ModelError, match="same grade"):
+        condense(clf, task(grades=(1, 1, 1, 1, 1)), TITLES)
+    with pytest.raises(ModelError, match="no character"):
+        condense(clf, task("\u200b"), TITLES)
+
+
+def test_korean_with_particles_stripped(tmp_path: Path) -> None:
+    """A model of syllables with random weights: the mechanism, not the meaning."""
+    query = "강남역에서 가장 회식 하기 좋은 오리고기 맛있는 집은 어디야?"
+    titles = ["강남역 오리고기 맛집", "강남 회식 장소", "서울 맛집"]
+    syllables = sorted({char for text in (query, *titles) for char in text if "가" <= char <= "힣"})
+    vocabulary = [*VOCABULARY, *syllables, *(f"##{char}" for char in syllables)]
+    random_model(vocab_size=len(vocabulary)).save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    options = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "strip_accents": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(options), encoding="utf-8")
+    clf = Classifier.load(tmp_path, "cpu", "float32")
+    (pair,) = clf.tokenizer.encode([(query, titles[0])])
+    assert not pair.unknown_tokens
+
+    result = condense(clf, task(query, "ko", max_words=4), titles)
+    assert len(result.query.split()) == 4
+    assert set(result.query.split()) <= set("강남역 가장 회식 하기 좋은 오리고기 맛있는 집 어디야".split())

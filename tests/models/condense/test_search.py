@@ -1,0 +1,160 @@
+"""The search for words, with a judge whose opinion is planted."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import jensenshannon
+
+from models.condense.loss import Floats, jensen_shannon
+from models.condense.methods import METHODS, largest_cost
+from models.condense.search import Condensed, Task, search
+from models.condense.words import read_words
+
+WORTH = {"duck": 3.0, "gangnam": 2.0, "party": 1.0}
+TITLES = 4
+QUERY = "where is the best duck for a party in gangnam?"
+
+
+def judge(queries: list[str]) -> Floats:
+    """Two grades per title; each word of worth moves every title, one more than the other."""
+    rows = []
+    for query in queries:
+        worth = sum(WORTH.get(word.strip("?"), 0.0) for word in set(query.split()))
+        logits = np.array([worth * (title - 1) / 2 for title in range(TITLES)])
+        right = 1 / (1 + np.exp(-logits))
+        rows.append(np.stack([1 - right, right], axis=1))
+    return np.array(rows)
+
+
+def run(task: Task, importance: list[float] | None = None) -> tuple[Condensed, list[list[str]]]:
+    steps = search(task, importance)
+    asked = [next(steps)]
+    while True:
+        try:
+            asked.append(steps.send(judge(asked[-1])))
+        except StopIteration as end:
+            return end.value, asked
+
+
+def task(query: str = QUERY, **options: object) -> Task:
+    return Task(query, read_words(query), **options)  # type: ignore[arg-type]
+
+
+def test_greedy_leaves_out_what_is_worth_nothing_first() -> None:
+    result, asked = run(task(max_words=3))
+
+    assert result.query == "duck party gangnam"
+    assert result.loss == pytest.approx(0)
+    assert [word.form for word, kept in zip(read_words(QUERY), result.kept, strict=True) if kept] == [
+        "duck",
+        "party",
+        "gangnam",
+    ]
+    assert [length.words for length in result.path] == list(range(10, 0, -1))
+    assert [length.query for length in result.path][-2:] == ["duck gangnam", "duck"]
+    assert all(length.measured for length in result.path)
+    importance = dict(zip([word.form for word in read_words(QUERY)], result.importance, strict=True))
+    assert importance["duck"] > importance["gangnam"] > importance["party"] > importance["the"] == 0
+    assert [len(queries) for queries in asked][:2] == [
+        12,
+        6,
+    ]  # typed, all words, ten deletions; then 2/3 of 9
+
+
+def test_a_bound_on_the_loss_gives_the_shortest_query_within_it() -> None:
+    everything, _ = run(task(max_words=1))
+    losses = {length.words: length.loss for length in everything.path}
+    between = (losses[1] + losses[2]) / 2
+
+    assert run(task(max_loss=between))[0].query == "duck gangnam"
+    assert run(task(max_loss=0.0))[0].query == "duck party gangnam"
+    assert run(task(max_loss=between, max_words=1))[0].query == "duck"
+    assert run(task(max_loss=losses[2] / 2, max_words=5))[0].query == "duck party gangnam"
+
+
+def test_leave_one_out_estimates_what_it_did_not_measure_and_measures_what_it_chooses() -> None:
+    result, _ = run(task(method="leave_one_out", max_words=2))
+
+    assert result.query == "duck gangnam"
+    assert result.judged == 13 == 1 + 1 + 10 + 1
+    measured = {length.words: length.measured for length in result.path}
+    assert [words for words, is_measured in measured.items() if is_measured] == [10, 9, 2]
+    greedy, _ = run(task(max_words=2))
+    exact = [length.loss for length in greedy.path]
+    # Here the words do act independently, in log-odds, which is what the estimate assumes.
+    assert [length.loss for length in result.path] == pytest.approx(exact, abs=0.02)
+
+
+def test_the_loss_of_a_leave_one_out_choice_is_within_the_bound() -> None:
+    result, _ = run(task(method="leave_one_out", max_loss=0.05))
+    chosen = next(length for length in result.path if length.query == result.query)
+    assert chosen.measured
+    assert result.loss == chosen.loss <= 0.05
+
+
+def test_a_given_importance_decides_the_order() -> None:
+    words = read_words(QUERY)
+    result, asked = run(task(method="idf", max_words=2), [float(place) for place in range(len(words))])
+    assert result.query == "in gangnam"
+    assert len(asked) == 1  # all lengths at once
+
+
+def test_without_a_shorter_query_within_the_bound_all_words_stay() -> None:
+    result, _ = run(task("duck? party? gangnam", max_loss=0.0))
+    assert (result.query, result.loss, result.kept) == ("duck party gangnam", 0.0, (True, True, True))
+    assert result.note == "Every shorter query loses more than 0."
+
+
+def test_a_query_that_loses_by_its_punctuation_already_stays_as_it_was_typed() -> None:
+    result, _ = run(task("duck! party!", max_loss=0.0))  # the judge does not know "duck!"
+    assert (result.query, result.loss, result.kept) == ("duck! party!", 0.0, (True, True))
+    assert result.path[0].loss > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_word_stays(method: str) -> None:
+    result, asked = run(task("duck", method=method), None)
+    assert (result.query, result.kept, result.importance) == ("duck", (True,), (1.0,))
+    assert [length.words for length in result.path] == [1]
+    assert asked == [["duck"]]
+    assert result.note is not None
+    assert "one word" in result.note
+
+
+def test_of_equal_words_the_first_stays_and_equal_queries_are_judged_once() -> None:
+    result, asked = run(task("duck duck party", max_words=2))
+    assert result.query == "duck party"
+    assert result.kept == (True, False, True)
+    assert all(len(set(queries)) == len(queries) for queries in asked)
+
+
+def test_with_grades_the_loss_is_that_of_ndcg() -> None:
+    result, _ = run(task(max_words=1, grades=(0, 1, 2, 3)))
+    assert result.loss == pytest.approx(0)  # "duck" alone ranks the titles as the whole query does
+    backwards, _ = run(task(max_words=1, grades=(3, 0, 0, 0)))
+    assert backwards.path[-1].loss <= 0  # nothing is left to lose
+
+
+def test_the_cost_is_bounded() -> None:
+    for words in range(1, 40):
+        query = " ".join(f"word{number}" for number in range(words))
+        for method in ("greedy", "leave_one_out"):
+            result, _ = run(task(query, method=method, max_loss=0.0))
+            assert result.judged <= largest_cost(words, method)  # type: ignore[arg-type]
+    query = " ".join(f"word{number}" for number in range(15))
+    assert run(task(query))[0].judged == 90
+    assert run(task(query, method="leave_one_out", max_words=14))[0].judged == 16
+
+
+def test_the_distance_is_scipys() -> None:
+    rng = np.random.default_rng(0)
+    left, right = rng.dirichlet(np.full(5, 0.3), 50), rng.dirichlet(np.full(5, 0.3), 50)
+    left[0], right[0] = [1, 0, 0, 0, 0], [0, 0, 0, 0, 1]
+    left[1] = right[1]
+    expected = [jensenshannon(a, b, base=2) for a, b in zip(left, right, strict=True)]
+    np.testing.assert_allclose(jensen_shannon(left, right), expected, atol=1e-7)
+    assert jensen_shannon(left, right)[0] == 1
+    assert math.isclose(jensen_shannon(left, right)[1], 0)

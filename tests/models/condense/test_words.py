@@ -1,0 +1,77 @@
+"""What counts as a word of a query, and what a shorter query has of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.condense import particles
+from models.condense.particles import strip_particle
+from models.condense.words import join, read_words
+
+
+def forms(query: str, language: str | None = None) -> list[str]:
+    return [word.form for word in read_words(query, language)]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("where can i find ducks?", ["where", "can", "i", "find", "ducks"]),
+        ('"red  shoes" (new), size 9.5!', ["red", "shoes", "new", "size", "9.5"]),
+        ("C++ books - for .NET & C#", ["C++", "books", "for", ".NET", "C#"]),
+        ("27\" monitor 6' cable", ['27"', "monitor", "6'", "cable"]),
+        ("¿dónde está «la Sagrada Família»?", ["dónde", "está", "la", "Sagrada", "Família"]),
+        ("red red wine", ["red", "red", "wine"]),
+        ("ice\u00a0cream\tand\u3000cake", ["ice", "cream", "and", "cake"]),
+        ("⚽ boots", ["⚽", "boots"]),
+        ("無線マウスはどこ？", ["無線マウスはどこ"]),
+        ("???", ["???"]),
+    ],
+)
+def test_words_stand_between_spaces_and_lose_the_marks_around_them(query: str, expected: list[str]) -> None:
+    assert forms(query) == expected
+    for word in read_words(query):
+        assert query[word.start : word.end] == word.text
+
+
+@pytest.mark.parametrize(
+    ("word", "stem"),
+    [
+        ("강남역에서", "강남역"),
+        ("집은", "집"),
+        ("오리는", "오리"),
+        ("가격이", "가격"),
+        ("친구가", "친구"),
+        ("책을", "책"),
+        ("사과를", "사과"),
+        ("서울의", "서울"),
+        ("집에", "집"),
+        ("학교로", "학교"),
+        ("서울로", "서울"),
+        ("손으로", "손"),
+        ("LG에서", "LG"),
+        ("TV를", "TV"),
+        ("2호선의", "2호선"),
+    ],
+)
+def test_every_korean_particle_is_stripped(word: str, stem: str) -> None:
+    assert strip_particle(word) == stem
+
+
+@pytest.mark.parametrize(
+    "word", ["맛있는", "없는", "오리고기", "도로", "회의", "나이", "휴가", "가", "에", "맛집", "duck", "로션"]
+)
+def test_words_that_only_look_like_a_noun_with_a_particle_stay(word: str) -> None:
+    assert strip_particle(word) == word
+
+
+def test_every_listed_exception_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = particles.WHOLE
+    monkeypatch.setattr(particles, "WHOLE", frozenset())
+    assert [word for word in sorted(listed) if strip_particle(word) == word] == []
+
+
+def test_the_korean_example_without_its_particles() -> None:
+    query = "강남역에서 가장 회식 하기 좋은 오리고기 맛있는 집은 어디야?"
+    assert join(read_words(query, "ko")) == "강남역 가장 회식 하기 좋은 오리고기 맛있는 집 어디야"
+    assert join(read_words(query)) == "강남역에서 가장 회식 하기 좋은 오리고기 맛있는 집은 어디야"

@@ -1,0 +1,87 @@
+"""The panel that shortens a long query, in a real browser on a real service."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
+
+from tests.service.page.browsing import Page
+
+pytestmark = pytest.mark.slow
+
+LONG = "where can i find a quiet wireless mouse that works with my laptop?"
+
+KEEP_ANSWER = """
+const send = window.fetch;
+window.fetch = async (...what) => {
+  const reply = await send(...what);
+  if (String(what[0]).endsWith('v1/condense')) window.condensed = await reply.clone().json();
+  return reply;
+};
+"""
+
+
+def struck(page: Page) -> list[str]:
+    return [str(element.text) for element in page.all(".struck del")]
+
+
+def test_words_of_a_long_query_are_struck_out_as_the_loss_grows(page: Page) -> None:
+    page.open()
+    page.one("#query")
+    assert page.all(".condense") == []  # two words are short enough
+    Select(page.one("#example")).select_by_visible_text("A long question")
+    page.run(KEEP_ANSWER)
+    page.button("Condense the query").click()
+    page.one(".struck")
+    answer: dict[str, Any] = page.run("return window.condensed")
+    assert " ".join(word["word"] for word in answer["words"]) == LONG
+    order = [step["left_out"] for step in answer["path"][1:]]
+
+    slider = page.one("#words-kept")
+    for left in (len(order) + 1, len(order), len(order) - 1, 1):
+        wanted = sorted(order[: len(order) + 1 - left])
+        slider.send_keys(Keys.END if left > len(order) else Keys.HOME if left == 1 else Keys.ARROW_LEFT)
+        page.until(
+            lambda wanted=wanted: struck(page) == [LONG.split()[place] for place in wanted],  # type: ignore[misc]
+            f"not the words {wanted}",
+        )
+        text = str(slider.get_attribute("aria-valuetext"))
+        step = next(step for step in answer["path"] if step["words"] == left)
+        assert text == f"{left} of {len(order) + 1} words, loss {step['loss']:.3f}"
+        assert page.one(".lengths output").text == text.replace(" words", "")
+    pictures(page)
+
+    page.one(".lengths button").click()
+    page.until(lambda: page.one("#query").get_attribute("value") == answer["path"][-1]["query"])
+    page.until(lambda: page.all(".condense") == [])
+
+
+def test_other_methods_and_masks_and_what_is_wrong(page: Page) -> None:
+    page.open()
+    Select(page.one("#example")).select_by_visible_text("A long question")
+    Select(page.one(".condense select")).select_by_visible_text("each word left out alone")
+    page.button("Lower half off").click()
+    page.button("Condense the query").click()
+    page.one(".struck")
+    guessed = len(page.all(".losses .guessed"))
+    assert guessed >= 8
+    page.button("All on").click()  # what was shown was another mask's
+    page.until(lambda: page.all(".struck") == [])
+    page.write("#query", "word " * 150)
+    page.button("Condense the query").click()
+    assert "send at most" in page.one(".condense [role=alert]").text
+
+
+def pictures(page: Page) -> None:
+    """Write the pictures of the documentation, if they are wanted."""
+    directory = os.environ.get("SCREENSHOTS_TO")
+    if directory:
+        for scheme in ("light", "dark"):
+            page.colours(scheme)
+            page.screenshot(Path(directory) / f"condense-{scheme}.png", whole=True)
+        page.colours("light")

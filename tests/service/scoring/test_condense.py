@@ -1,0 +1,153 @@
+"""POST /v1/condense on a real (small) network."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from models import Classifier, HeadMask
+from models.condense.local import condense
+from models.condense.methods import METHODS, Method
+from models.condense.search import Task
+from models.condense.words import read_words
+from service.batching.scheduler import Batch
+from service.engine import Outcome, Work
+from tests.checkpoints import write_checkpoint
+from tests.service.asgi import DISCONNECT, Exchange, chunk
+from tests.service.in_process import TITLES, Service, serve
+
+QUERY = "where is a steel angle bracket for the deck?"
+
+
+def locally(clf: Classifier, mask: str = "none", **options: Any) -> Any:
+    task = Task(QUERY, read_words(QUERY), **options)
+    return condense(clf, task, TITLES, HeadMask.parse(mask, layers=3, heads=4))
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_the_answer_is_that_of_the_command(service: Service, clf: Classifier, method: Method) -> None:
+    answer = await service.post(
+        "/v1/condense", query=QUERY, titles=TITLES, max_words=3, method=method, head_mask="1.0-2"
+    )
+    expected = locally(clf, "1.0-2", method=method, max_words=3)
+
+    assert answer["condensed"] == expected.query
+    assert answer["loss"] == pytest.approx(expected.loss, abs=1e-4)
+    assert [word["word"] for word in answer["words"]] == QUERY.split()
+    assert [word["form"] for word in answer["words"]] == [*QUERY.split()[:-1], "deck"]
+    assert [word["kept"] for word in answer["words"]] == list(expected.kept)
+    importance = [word["importance"] for word in answer["words"]]
+    np.testing.assert_allclose(importance, expected.importance, atol=1e-4)
+    assert [step["words"] for step in answer["path"]] == list(range(9, 0, -1))
+    assert [step["query"] for step in answer["path"]] == [length.query for length in expected.path]
+    losses = [length.loss for length in expected.path]
+    np.testing.assert_allclose([step["loss"] for step in answer["path"]], losses, atol=1e-4)
+    assert answer["head_mask"]["spec"] == "1.0-2"
+    assert (answer["variant"], answer["method"], answer["measure"]) == ("full", method, "jensen_shannon")
+    attention = len(TITLES) if method == "attention" else 0
+    assert answer["usage"]["pairs"] == expected.judged * len(TITLES) + attention
+    assert set(answer["timing_ms"]) == {"tokenize", "queue", "inference", "total"}
+    assert service.metric('headroom_pairs_total{arm="",variant="custom"}') == answer["usage"]["pairs"]
+
+
+async def test_grades_variants_repeated_titles_and_a_bound(service: Service) -> None:
+    body = {"query": QUERY, "titles": [*TITLES, TITLES[0]], "grades": [3, 0, 2, 1, 3], "max_loss": 0.0}
+    answer = await service.post("/v1/condense", **body, variant="cut")
+    assert answer["measure"] == "ndcg10"
+    assert answer["loss"] <= 0
+    assert answer["variant"] == "cut"
+    assert answer["usage"]["pairs"] % len(TITLES) == 0  # a title that comes twice is scored once
+
+
+async def test_chosen_heads_and_one_word(service: Service) -> None:
+    some, all_of_them = [
+        await service.post("/v1/condense", query=QUERY, titles=TITLES, method="attention", **heads)
+        for heads in ({"heads": "0.1"}, {})
+    ]
+    assert some["words"] != all_of_them["words"]
+    one = await service.post("/v1/condense", query="오리고기맛집", titles=TITLES)
+    assert (one["condensed"], one["loss"]) == ("오리고기맛집", 0.0)
+    assert "one word" in one["note"]
+
+
+async def test_a_one_label_model(tmp_path: Path) -> None:
+    async with serve(write_checkpoint(tmp_path / "one", num_labels=1)) as service:
+        answer = await service.post("/v1/condense", query=QUERY, titles=TITLES, max_words=2)
+        assert len(answer["condensed"].split()) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"query": "\u0301 \u0301"}, "query", "no character that the model can read"),
+        ({"variant": "nope"}, "variant", "there are full, masked, cut"),
+        ({"head_mask": "9.9"}, "head_mask", "layers 0 to 2"),
+        ({"method": "attention", "heads": "9.9"}, "heads", "layers 0 to 2"),
+        ({"method": "attention", "heads": "none"}, "heads", "names no head"),
+    ],
+)
+async def test_what_only_the_model_can_refuse_names_the_field(
+    service: Service, body: dict[str, Any], param: str, says: str
+) -> None:
+    error = await service.refused("/v1/condense", 422, **({"query": QUERY, "titles": TITLES} | body))
+    assert error["param"] == param
+    assert says in error["message"]
+    assert service.metric("headroom_batch_pairs_count") == 0
+
+
+async def test_steps_are_cut_to_what_one_request_may_have(tiny_checkpoint: Path, clf: Classifier) -> None:
+    async with serve(tiny_checkpoint, max_compare_rows=7, max_request_tokens=100) as service:
+        answer = await service.post("/v1/condense", query=QUERY, titles=TITLES, max_words=3)
+        assert answer["condensed"] == locally(clf, max_words=3).query
+        title = {"titles": ["steel bracket, black " * 30]}
+    async with serve(tiny_checkpoint, max_request_tokens=30) as service:
+        error = await service.refused("/v1/condense", 422, query=QUERY, **title)
+        assert error["message"] == "titles: 64 tokens are more than the 30 of one request"
+
+
+async def test_a_client_that_hangs_up_has_its_later_steps_dropped(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    run = service.replica.engine.run
+    batches = 0
+
+    async def held(batch: Batch[Work]) -> Any:
+        nonlocal batches
+        batches += 1
+        begun.set()
+        await go_on.wait()
+        return await run(batch)
+
+    monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
+    body = orjson.dumps({"query": QUERY, "titles": TITLES})
+    exchange = Exchange(service.app, path="/v1/condense", messages=[chunk(body, more=False)])
+    async with asyncio.timeout(60):
+        await begun.wait()
+        exchange.incoming.put_nowait(DISCONNECT)
+        await exchange.task
+        go_on.set()
+        # The next request is served, and nothing of the dropped one with it.
+        before = batches
+        await service.post("/v1/score", query="angle", titles=["lamp"])
+    assert batches == before + 1
+    assert service.replica.scheduler.queued_tokens == 0
+
+
+async def test_a_deadline_ends_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = asyncio.Event()
+
+    async def held(_: Batch[Work]) -> list[Outcome]:
+        await never.wait()
+        return []
+
+    monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
+    monkeypatch.setattr(service.app.state.settings, "request_timeout_s", 0.05, raising=False)
+    error = await service.refused("/v1/condense", 504, query=QUERY, titles=TITLES, deadline_ms=20)
+    assert error["type"] == "deadline_exceeded"
+    never.set()
