@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from models.quality.bootstrap import estimate
 from models.study import roles
 from models.study.inputs import spread_over_queries
 from models.study.result import Result
-from models.quality.bootstrap import estimate
 from models.study.roles.causal import Comparison, layer_matched, relative_changes
 from models.study.roles.scores import ROLES, max_t
 from models.study.study import Study
