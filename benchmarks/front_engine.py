@@ -1,7 +1,8 @@
 """The service with a network that answers at once: what remains is the front (`benchmarks.front`).
 
 A config file names it as `import_path: benchmarks.front_engine:build`. The request's whole way is the
-service's own: HTTP, checks, tokenizer, queue, batches, packing, grades and answer, with a GPU's batches and slots.
+service's own: HTTP, checks, tokenizer, queue, batches, packing, grades and answer, with a GPU's batches
+and slots.
 """
 
 from __future__ import annotations

@@ -12,19 +12,20 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from models.quality import metrics
 from models.quality.bootstrap import Draws, Floats, Interval, resample, symmetric_t, with_data
+from models.quality.calibration import CALIBRATION_BINS, bins_of
 
 __all__ = ["Evaluation", "Interval", "as_json", "differences", "intervals", "resample"]
 
 Ints = NDArray[np.int64]
 
-CALIBRATION_BINS = 15
 CUTOFF = 10
 """NDCG looks at the first so many titles of a query."""
 
-RANGES = {"qwk": (-1.0, 1.0), "spearman": (-1.0, 1.0)}
+RANGES = {"qwk": (-1.0, 1.0), "spearman": (-1.0, 1.0), "query_spearman": (-1.0, 1.0)}
 """The range of a metric; 0 to 1 for any other."""
 
 _CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
@@ -74,8 +75,9 @@ class Evaluation:
     def resampled(self, counts: Floats) -> dict[str, Floats]:
         """Return the metrics of resamples that hold query q counts[r, q] times: (resamples,) each.
 
-        accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); spearman of expected
-        grade and truth; ndcg10 (gain 2^grade − 1) over queries with titles of different grades; ece.
+        accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); ndcg10 (gain
+        2^grade − 1) and query_spearman, means over queries with titles of different grades; spearman of
+        expected grade and truth over all pairs; ece.
         """
         return {name: draws.values for name, draws in self.draws(counts, influences=False).items()}
 
@@ -92,6 +94,7 @@ class Evaluation:
             )
         for place, name in enumerate(metrics.NAMES):
             found[name] = Draws(values[:, place], slopes[:, place] @ self.sums.T)
+        found["query_spearman"] = _mean_over_queries(self._query_spearman, counts, influences)
         found["spearman"] = self._spearman(counts, influences)
         found["ece"] = self._ece(counts, influences)
         return found
@@ -108,9 +111,8 @@ class Evaluation:
     def _calibration(self) -> Floats:
         """Return (queries, bins): summed confidence minus correctness (Guo et al. 2017, equal-width bins)."""
         confidence = self.probabilities.max(1)
-        bins = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
         sums = np.zeros((self.queries, CALIBRATION_BINS))
-        np.add.at(sums, (self.query_of, bins), confidence - (self.predicted == self.truth))
+        np.add.at(sums, (self.query_of, bins_of(confidence)), confidence - (self.predicted == self.truth))
         return sums
 
     @cached_property
@@ -129,6 +131,38 @@ class Evaluation:
             values[query] = ndcg10(self.truth[places], self.expected[places])
             present[query] = 1
         return values, present
+
+    @cached_property
+    def _query_spearman(self) -> tuple[Floats, Floats]:
+        """Return Spearman's correlation within each query, and 1 if it has one.
+
+        0 for a query whose titles all have one score: it puts none before another.
+        """
+        values, present = np.zeros(self.queries), np.zeros(self.queries)
+        for places in self._ranked_queries:
+            query = self.query_of[places[0]]
+            present[query] = 1
+            if np.ptp(self.expected[places]) > 0:
+                ranks = (rankdata(self.truth[places]), rankdata(self.expected[places]))
+                values[query] = np.corrcoef(*ranks)[0, 1]
+        return values, present
+
+    def by_query(self) -> dict[str, Floats]:
+        """Return each query's ndcg10 and query_spearman (nan if its titles have one grade) and mean_error,
+        the mean distance of expected grade and truth: (queries,) each."""
+        sizes = np.bincount(self.query_of, minlength=self.queries)
+        distance = np.abs(self.expected - self.truth)
+        return {
+            "ndcg10": _defined(*self._ndcg),
+            "query_spearman": _defined(*self._query_spearman),
+            "mean_error": np.bincount(self.query_of, distance, self.queries) / sizes,
+        }
+
+    @property
+    def confusion(self) -> Ints:
+        """Return how many pairs of each grade (row) got each grade (column): (grades, grades)."""
+        cells = np.bincount(self.truth * self.grades + self.predicted, minlength=self.grades**2)
+        return cells.reshape(self.grades, self.grades)
 
     def _ece(self, counts: Floats, influences: bool) -> Draws:
         sizes = np.bincount(self.query_of, minlength=self.queries)
@@ -209,6 +243,21 @@ def ndcg10(truth: Ints, relevance: Floats) -> float:
     """
     gains = _gain(truth)
     return float(_dcg(_tied(gains, relevance)) / _dcg(np.sort(gains)[::-1]))
+
+
+def _mean_over_queries(query: tuple[Floats, Floats], counts: Floats, influences: bool) -> Draws:
+    """Return the draws of a mean. query: each query's value, and 1 if it has one; (queries,) each."""
+    values, present = query
+    total = counts @ present
+    total = np.where(total > 0, total, np.nan)
+    means = counts @ values / total
+    if not influences:
+        return Draws(means, np.empty((0, len(values))))
+    return Draws(means, (values - means[:, None] * present) / total[:, None])
+
+
+def _defined(values: Floats, present: Floats) -> Floats:
+    return np.where(present > 0, values, np.nan)
 
 
 def _gain(grades: Ints) -> Floats:

@@ -32,17 +32,16 @@ def values_and_gradients(sums: Floats, grades: int) -> tuple[Floats, Floats]:
 def _compute(sums: Floats, grades: int, *, gradients: bool) -> tuple[Floats, Floats]:
     confusion = sums[..., :-2].reshape(*sums.shape[:-1], grades, grades)  # [truth, predicted]
     parts = [_accuracy(confusion, gradients), _macro_f1(confusion, gradients), _kappa(confusion, gradients)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ndcg = sums[..., -2] / sums[..., -1]
+    ranked = np.where(sums[..., -1] > 0, sums[..., -1], np.nan)  # infinite slopes would meet zeros later
+    ndcg = sums[..., -2] / ranked
     metrics = np.stack([*(value for value, _ in parts), ndcg], -1)
     if not gradients:
         return metrics, np.empty(0)
     slopes = np.zeros((*metrics.shape, sums.shape[-1]))
     for place, (_, slope) in enumerate(parts):
         slopes[..., place, :-2] = slope.reshape(*sums.shape[:-1], grades * grades)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        slopes[..., 3, -2] = 1 / sums[..., -1]
-        slopes[..., 3, -1] = -ndcg / sums[..., -1]
+    slopes[..., 3, -2] = 1 / ranked
+    slopes[..., 3, -1] = -ndcg / ranked
     return metrics, slopes
 
 

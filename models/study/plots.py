@@ -6,6 +6,7 @@ colour. Colours: Okabe and Ito (2008) for lines, ColorBrewer's PuOr for signed v
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,16 @@ def figure(
         drawing = Figure(figsize=(width, height), layout="constrained")
         axes = drawing.subplots(rows, columns, **options)
     return drawing, axes
+
+
+def svg(drawing: Figure) -> str:
+    """Return the figure as SVG, the same text for the same figure."""
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context(rc=STYLE):  # type: ignore[arg-type]  # the stubs list every key
+        drawing.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
 
 
 def heat_map(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Mapping
@@ -155,9 +154,7 @@ def _draw(directory: Path, figure: Figure) -> str:
     with rc_context(rc=plots.STYLE):  # type: ignore[arg-type]  # the stubs list every key
         drawing = figure.draw()
         drawing.savefig(directory / f"{figure.name}.png", dpi=DPI)
-        buffer = io.StringIO()
-        drawing.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    svg = buffer.getvalue()
+    svg = plots.svg(drawing)
     _write(directory / f"{figure.name}.svg", svg)
     return svg
 

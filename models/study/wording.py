@@ -34,7 +34,9 @@ def percent(change: Interval, digits: int = 1) -> str:
 
 
 def p_value(p: float) -> str:
-    """Return a p-value to two or three decimals, never 0."""
+    """Return a p-value to two or three decimals, never 0; "–" for nan."""
+    if p != p:
+        return "–"
     return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 

@@ -55,6 +55,7 @@ class Job:
     output: str
     is_directory: bool
     layout: Layout
+    window_rows: int = WINDOW_ROWS
 
     @property
     def rejects_file(self) -> str:
@@ -77,7 +78,7 @@ class Job:
             "choice of columns": [*request.fields.needed, self.layout.prefix],
             "--overflow": request.overflow,
             "device or number format": [request.device, request.dtype],
-            "version of headroom": [WINDOW_ROWS, WINDOW_BYTES, 1],
+            "version of headroom": [self.window_rows, WINDOW_BYTES, 1],
         }
 
 

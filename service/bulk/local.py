@@ -95,7 +95,8 @@ def read_windows(job: Job, number: int) -> Iterator[Window]:
     """Yield the windows of one of the job's files. Raises ModelError if its columns do not fit the job."""
     file = job.files[number]
     storage = storage_of(file.name)
-    for window in windows(storage, file.name, number, job.request.fields, target=file.format.kind):
+    fields, target = job.request.fields, file.format.kind
+    for window in windows(storage, file.name, number, fields, target=target, window_rows=job.window_rows):
         if window.number == 0:
             job.layout.check(file.name, window.names)
         yield window

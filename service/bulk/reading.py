@@ -97,7 +97,9 @@ class Source(NamedTuple):
     total: int | None = None
 
 
-def windows(storage: Storage, name: str, number: int, fields: Fields, *, target: str) -> Iterator[Window]:
+def windows(
+    storage: Storage, name: str, number: int, fields: Fields, *, target: str, window_rows: int = WINDOW_ROWS
+) -> Iterator[Window]:
     """Yield the windows of a file; at least one, unless the file cannot be read.
 
     number: the file's number in its job. target: the kind of file that will be written: all rows of csv, tsv
@@ -111,7 +113,7 @@ def windows(storage: Storage, name: str, number: int, fields: Fields, *, target:
     try:
         source = _source(name, format_, raw, fields)
         share = partial(_share, source.total, raw, max(stat.size, 1))
-        yield from _cut(source, number, fields, share, target)
+        yield from _cut(source, number, fields, share, target, window_rows)
     except (OSError, EOFError, UnicodeError) as error:
         raise ModelError(f"{name} cannot be read: {error or 'it is cut short'}") from None
     finally:
@@ -136,13 +138,13 @@ def _share(total: int | None, raw: IO[bytes], size: int, rows: int) -> float:
 
 
 def _cut(
-    source: Source, number: int, fields: Fields, share: Callable[[int], float], target: str
+    source: Source, number: int, fields: Fields, share: Callable[[int], float], target: str, window_rows: int
 ) -> Iterator[Window]:
     """Collect rows into windows, by rows and bytes of the input alone."""
     window = Window(number, 0, source.names, types=source.types)
     rows = held = before = 0
     for row in source.rows:
-        if rows == WINDOW_ROWS or (rows and held + row.size > WINDOW_BYTES):
+        if rows == window_rows or (rows and held + row.size > WINDOW_BYTES):
             before += rows
             window.share = share(before)
             yield _settled(window, source, target)

@@ -1,82 +1,105 @@
-"""`headroom evaluate` measures a model's grades on labelled pairs."""
+"""`headroom evaluate` measures models and head masks on labelled pairs, and compares them."""
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli import evaluate_variant
-from service.cli.options import AsJson, Data, Device, Dtype, Model
+from service.cli.options import AsJson, Data, Device, Dtype
 from service.cli.terminal import progress, table
 
 if TYPE_CHECKING:
     from models import Classifier, HeadMask
+    from models.quality.comparison import Comparison, Side
     from models.quality.evaluation import Evaluation, Interval
     from models.quality.labelled import LabelledPair
 
 CHUNK = 4096
 """Number of pairs scored between two updates of the progress bar."""
 
+Models = Annotated[
+    list[str] | None,
+    typer.Option(help="Checkpoint directory or hub id (NAME@REVISION); repeat it to compare models."),
+]
+Masks = Annotated[
+    list[str] | None,
+    typer.Option(help="Head mask to compare with the unmasked model; repeat it to compare several."),
+]
+Out = Annotated[Path | None, typer.Option(help="Directory for report.html, with plots, and report.json.")]
+
 
 def command(
     data: Data,
-    model: Model = None,
-    mask: Annotated[str | None, typer.Option(help="Head mask to compare with the unmasked model.")] = None,
+    model: Models = None,
+    mask: Masks = None,
     variant: evaluate_variant.Variant = None,
     config: evaluate_variant.Config = None,
     resamples: Annotated[int, typer.Option(min=100, max=100_000, help="Bootstrap resamples.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure how well a model's grades agree with labelled pairs.
 
-    Prints accuracy, macro-F1, quadratic weighted kappa, Spearman correlation, NDCG@10 and calibration
-    error, each with a 95 % interval (bootstrap over queries). With --mask, also prints how the mask
-    changes each metric.
+    Prints accuracy, macro-F1, quadratic weighted kappa, NDCG@10, Spearman correlation within queries and
+    over all pairs, and calibration error, each with a 95 % interval (bootstrap over queries), beside word
+    overlap and BM25. Several models and masks are compared with each other, paired. With --out, also writes
+    calibration curves, confusion matrices and the worst queries.
 
-    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60
+    Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60 --out runs/evaluation
     """
-    if variant is not None:
-        if mask is not None:
-            raise typer.BadParameter("a variant has its own mask; leave one of them out", param_hint="--mask")
-        evaluate_variant.run(
-            data,
-            model,
-            config,
-            variant,
-            device=device,
-            dtype=dtype,
-            resamples=resamples,
-            seed=seed,
-            as_json=as_json,
-        )
-        return
-    pairs, head_mask = check(data, model, mask, device, dtype)
+    if out is not None and importlib.util.find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("--out needs matplotlib; pip install 'headroom[study]'")
+    stages: dict[str, int] = {}
+    if variant is None:
+        pairs, masks = check(data, model or [None], mask or [], device, dtype)
+        sides = []
+        for path, masks_of_model in zip(model or [None], masks, strict=True):
+            found = score(path, pairs, masks_of_model, device, dtype)
+            if found[0].model in {side.model for side in sides}:
+                found = [replace(side, model=str(path)) for side in found]
+            sides += found
+    elif mask:
+        raise typer.BadParameter("a variant has its own mask; leave one of them out", param_hint="--mask")
+    elif model and len(model) > 1:
+        raise typer.BadParameter("a variant is of one model", param_hint="--model")
+    else:
+        of_model = model[0] if model else None
+        sides, pairs, stages = evaluate_variant.sides(data, of_model, config, variant, device, dtype)
 
     import orjson
 
-    from models import Classifier  # imports torch, so it comes after the checks that do not need it
+    from models.quality.comparison import compare
 
-    clf = Classifier.load(model, device, dtype)
-    unmasked = evaluate(clf, pairs, None)
-    masked = None if head_mask is None else (head_mask.spec, evaluate(clf, pairs, head_mask))
-    columns = measure(unmasked, masked, resamples=resamples, seed=seed)
+    comparison = compare(named(sides), pairs, resamples=resamples, seed=seed)
+    document = as_document(comparison, data) | {"stages": stages or None}
+    if out is not None:
+        from service.cli import evaluate_report
+
+        evaluate_report.write(out, comparison, document, labels_of(model))
     if as_json:
-        document = as_document(clf.name, data, unmasked, columns)
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
-        print(text(clf.name, data, unmasked, columns))
+        print(text(comparison, data, out))
+        for stage, count in stages.items():
+            print(f"stage {stage}: the last one of {count} pairs")
 
 
 def check(
-    data: Path, model: str | None, mask: str | None, device: str, dtype: str
-) -> tuple[list[LabelledPair], HeadMask | None]:
-    """Return the pairs and the mask. Refuse wrong arguments before torch is imported, which takes seconds."""
+    data: Path, models: list[str] | list[None], specs: list[str], device: str, dtype: str
+) -> tuple[list[LabelledPair], list[dict[str, HeadMask]]]:
+    """Return the pairs, and each model's masks as they were written, all heads on first.
+
+    Refuse wrong arguments before torch is imported, which takes seconds.
+    """
     from models import HeadMask, ModelError
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
@@ -85,19 +108,49 @@ def check(
 
     check_device_name(device)
     check_dtype_name(dtype)
-    directory = locate(model)
-    config = read_config(directory)
-    if not config.is_graded:
-        raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
-    head_mask = None
-    if mask is not None:
+    if len(set(models)) < len(models):
+        raise typer.BadParameter("one model is given twice", param_hint="--model")
+    grades = set()
+    masks = []
+    for path in models:
+        directory = locate(path)
+        config = read_config(directory)
+        if not config.is_graded:
+            raise ModelError(f"{directory} gives one score and no grades; evaluate needs a graded classifier")
+        grades.add(len(config.labels))
         stored = read_stored_masks(directory, config)
         shape = {"layers": config.num_layers, "heads": config.num_heads}
-        head_mask = HeadMask.parse(mask, **shape, stored=stored)
-    return read_labelled(data, grades=len(config.labels)), head_mask
+        parsed = {"none": HeadMask.none(**shape)}
+        masks.append(parsed | {spec: HeadMask.parse(spec, **shape, stored=stored) for spec in specs})
+    if len(grades) > 1:
+        raise ModelError(
+            f"the models have {' and '.join(map(str, sorted(grades)))} grades; they must have as many"
+        )
+    return read_labelled(data, grades=grades.pop()), masks
 
 
-def evaluate(clf: Classifier, pairs: list[LabelledPair], mask: HeadMask | None) -> Evaluation:
+def score(
+    path: str | None, pairs: list[LabelledPair], masks: dict[str, HeadMask], device: str, dtype: str
+) -> list[Side]:
+    """Load a model and grade the pairs under each mask."""
+    from models import Classifier  # imports torch, so it comes after the checks that do not need it
+    from models.quality.comparison import Side
+
+    clf = Classifier.load(path, device, dtype)
+    return [Side(name, clf.name, mask.spec, evaluate(clf, pairs, mask)) for name, mask in masks.items()]
+
+
+def named(sides: list[Side]) -> list[Side]:
+    """Return the sides, with the model in their names if there are several models."""
+    if len({side.model for side in sides}) == 1:
+        return sides
+    return [
+        replace(side, name=side.model if side.name == "none" else f"{side.model} {side.name}")
+        for side in sides
+    ]
+
+
+def evaluate(clf: Classifier, pairs: list[LabelledPair], mask: HeadMask) -> Evaluation:
     """Return the model's grades of the pairs beside their labels; show progress on standard error."""
     import numpy as np
 
@@ -107,67 +160,118 @@ def evaluate(clf: Classifier, pairs: list[LabelledPair], mask: HeadMask | None) 
     with progress("{task.completed} of {task.total} pairs", len(pairs)) as advance:
         for start in range(0, len(pairs), CHUNK):
             chunk = pairs[start : start + CHUNK]
-            parts.append(clf.score([(pair.query, pair.title) for pair in chunk], mask).probabilities)
+            parts.append(
+                clf.score(
+                    [(pair.query, pair.title) for pair in chunk], None if mask.is_none else mask
+                ).probabilities
+            )
             advance(start + len(chunk))
     return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], np.concatenate(parts))
 
 
-def measure(
-    unmasked: Evaluation, masked: tuple[str, Evaluation] | None, *, resamples: int, seed: int
-) -> dict[str, dict[str, Interval]]:
-    """Return the metrics without a mask and, if there is one, with it, and how it changes them.
+def labels_of(models: list[str] | None) -> tuple[str, ...]:
+    """Return the names of the grades, least relevant first, as the first model has them."""
+    from models.checkpoint.config import read_config
+    from models.checkpoint.hub import locate
 
-    masked: the mask and the evaluation under it.
+    return read_config(locate(models[0] if models else None)).labels
+
+
+def as_document(found: Comparison, data: Path) -> dict[str, Any]:
+    """Return all results as plain values.
+
+    `head_masks` holds the first model's metrics by mask and, if there is one mask, its `change`.
     """
-    from models.quality.evaluation import differences, intervals, within_range
-
-    columns = {"none": within_range(intervals(unmasked, resamples=resamples, seed=seed))}
-    if masked is not None:
-        spec, evaluation = masked
-        columns[spec] = within_range(intervals(evaluation, resamples=resamples, seed=seed))
-        change = differences(unmasked, evaluation, resamples=resamples, seed=seed)
-        columns["change"] = within_range(change, change=True)
-    return columns
-
-
-def as_document(
-    name: str, data: Path, unmasked: Evaluation, columns: dict[str, dict[str, Interval]]
-) -> dict[str, Any]:
-    """Return the metrics by mask as plain values."""
+    from models.quality.calibration import curve
     from models.quality.evaluation import as_json
 
+    first = found.sides[0]
+    of_first = [side for side in found.sides if side.model == first.model]
+    head_masks = {side.head_mask: as_json(found.metrics[side.name]) for side in of_first}
+    if len(found.sides) == len(of_first) == 2:
+        head_masks["change"] = as_json(found.differences[0].change)
     return {
         "schema": 1,
-        "model": name,
+        "model": first.model,
         "data": str(data),
-        "pairs": len(unmasked.truth),
-        "queries": unmasked.queries,
-        "ndcg10_random_order": unmasked.random_order_ndcg10(),
-        "head_masks": {spec: as_json(metrics) for spec, metrics in columns.items()},
+        "pairs": len(first.evaluation.truth),
+        "queries": first.evaluation.queries,
+        "ndcg10_random_order": first.evaluation.random_order_ndcg10(),
+        "head_masks": head_masks,
+        "sides": [
+            {
+                "name": side.name,
+                "model": side.model,
+                "head_mask": side.head_mask,
+                "metrics": as_json(found.metrics[side.name]),
+                "confusion": side.evaluation.confusion.tolist(),
+                "calibration": {
+                    name: values.tolist()
+                    for name, values in asdict(
+                        curve(side.evaluation.truth.tolist(), side.evaluation.probabilities)
+                    ).items()
+                },
+                "worst_queries": [asdict(query) for query in found.worst[side.name]],
+            }
+            for side in found.sides
+        ],
+        "differences": [
+            {"first": pair.first, "second": pair.second, "change": as_json(pair.change)}
+            for pair in found.differences
+        ],
+        "baselines": {
+            one.name: {"metrics": as_json(one.metrics), "model_minus": as_json(one.model_minus)}
+            for one in found.baselines
+        },
     }
 
 
-def text(name: str, data: Path, unmasked: Evaluation, columns: dict[str, dict[str, Interval]]) -> str:
-    """Return the metrics by mask as text for people."""
+def text(found: Comparison, data: Path, out: Path | None) -> str:
+    """Return the results as text for people."""
+    first = found.sides[0].evaluation
+    columns = dict(found.metrics)
+    if len(found.sides) == 2:
+        columns["change"] = found.differences[0].change
+    else:
+        columns |= {f"{pair.second} − {pair.first}": pair.change for pair in found.differences}
     lines = [
-        f"{name} on {data}: {len(unmasked.truth)} pairs, {unmasked.queries} queries",
-        table(metric_rows(columns)),
+        f"{found.sides[0].model} on {data}: {len(first.truth)} pairs, {first.queries} queries",
+        table(metric_rows(columns, changes=set(list(columns)[len(found.sides) :]))),
+        "",
+        f"without a model (in brackets: {found.sides[0].name} minus it):",
+        table(baseline_rows(found)),
+        f"a random order has NDCG@10 {first.random_order_ndcg10():.3f}",
     ]
     if any(math.isnan(metric.low) for metrics in columns.values() for metric in metrics.values()):
-        lines.append(f"no interval: {unmasked.queries} queries are too few to give one in the metric's range")
-    lines.append(f"a random order has NDCG@10 {unmasked.random_order_ndcg10():.3f}")
+        lines.append(f"no interval: {first.queries} queries are too few to give one in the metric's range")
+    if out is not None:
+        lines.append(str(out / "report.html"))
     return "\n".join(lines)
 
 
-def metric_rows(columns: dict[str, dict[str, Interval]]) -> list[list[str]]:
-    """Return one row per metric and one column per mask, each with a value and its interval."""
+def metric_rows(columns: dict[str, dict[str, Interval]], changes: set[str]) -> list[list[str]]:
+    """Return one row per metric and one column per side or change, each with a value and its interval."""
     rows = [["", *columns]]
     for name in next(iter(columns.values())):
-        row = [name]
-        for heading, metrics in columns.items():
-            sign = "+" if heading == "change" else ""
-            metric = metrics[name]
-            interval = f"({metric.low:{sign}.3f} to {metric.high:{sign}.3f})"
-            row.append(f"{metric.value:{sign}.3f} {'(no interval)' if math.isnan(metric.low) else interval}")
-        rows.append(row)
+        cells = [words(metrics[name], signed=heading in changes) for heading, metrics in columns.items()]
+        rows.append([name, *cells])
     return rows
+
+
+def baseline_rows(found: Comparison) -> list[list[str]]:
+    """Return one row per ranking metric and one column per baseline."""
+    rows = [["", *(one.name for one in found.baselines)]]
+    for name in found.baselines[0].metrics:
+        cells = [
+            f"{words(one.metrics[name])} [{words(one.model_minus[name], signed=True)}]"
+            for one in found.baselines
+        ]
+        rows.append([name, *cells])
+    return rows
+
+
+def words(metric: Interval, *, signed: bool = False) -> str:
+    """Return a value and its interval: 0.512 (0.478 to 0.546)."""
+    sign = "+" if signed else ""
+    interval = f"({metric.low:{sign}.3f} to {metric.high:{sign}.3f})"
+    return f"{metric.value:{sign}.3f} {'(no interval)' if math.isnan(metric.low) else interval}"

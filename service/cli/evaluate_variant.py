@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.terminal import progress, table
+from service.cli.terminal import progress
 
 if TYPE_CHECKING:
-    from models.quality.evaluation import Evaluation, Interval
+    from models.quality.comparison import Side
+    from models.quality.evaluation import Evaluation
     from models.quality.labelled import LabelledPair
     from service.scoring.catalog import Choice
 
@@ -25,23 +26,15 @@ Variant = Annotated[
 Config = Annotated[Path | None, typer.Option(help="Config file that declares variants, with --variant.")]
 
 
-def run(
-    data: Path,
-    model: str | None,
-    config: Path | None,
-    variant: str,
-    *,
-    device: str,
-    dtype: str,
-    resamples: int,
-    seed: int,
-    as_json: bool,
-) -> None:
-    """Measure a variant beside what it is to replace, and print both with their difference."""
-    import orjson
+def sides(
+    data: Path, model: str | None, config: Path | None, variant: str, device: str, dtype: str
+) -> tuple[list[Side], list[LabelledPair], dict[str, int]]:
+    """Return what the variant is measured beside, and the variant, on the labelled pairs.
 
+    Also return the pairs and, of a cascade, how many of them ended at each stage.
+    """
     from models import ModelError
-    from models.quality.evaluation import differences, intervals, within_range
+    from models.quality.comparison import Side
     from models.quality.labelled import read_labelled
     from service.cli.score import resolve
 
@@ -55,21 +48,11 @@ def run(
     name, base = baseline(choice)
     before, _ = evaluate(base, pairs)
     after, stages = evaluate(choice, pairs)
-    draws = {"resamples": resamples, "seed": seed}
-    columns = {
-        name: within_range(intervals(before, **draws)),
-        variant: within_range(intervals(after, **draws)),
-        "change": within_range(differences(before, after, **draws), change=True),
-    }
-    if as_json:
-        document = as_document(classifier.name, data, before, columns, stages)
-        print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
-        return
-    print(f"{classifier.name} on {data}: {len(pairs)} pairs, {before.queries} queries")
-    print(table(rows(columns)))
-    for stage, count in stages.items():
-        print(f"stage {stage}: the last one of {count} pairs")
-    print(f"a random order has NDCG@10 {before.random_order_ndcg10():.3f}")
+    found = [
+        Side(name, classifier.name, base.mask.spec, before),
+        Side(variant, classifier.name, variant if stages else choice.mask.spec, after),
+    ]
+    return found, pairs, stages
 
 
 def baseline(choice: Choice) -> tuple[str, Choice]:
@@ -107,37 +90,3 @@ def evaluate(choice: Choice, pairs: list[LabelledPair]) -> tuple[Evaluation, dic
     )
     ended = Counter(found.stages or ())
     return evaluation, {stage.variant.name: ended[stage.variant.name] for stage in choice.stages}
-
-
-def as_document(
-    name: str, data: Path, before: Evaluation, columns: dict[str, dict[str, Interval]], stages: dict[str, int]
-) -> dict[str, Any]:
-    """Return the results as plain values. `stages`: how many pairs each stage of a cascade scored last."""
-    from models.quality.evaluation import as_json
-
-    return {
-        "schema": 1,
-        "model": name,
-        "data": str(data),
-        "pairs": len(before.truth),
-        "queries": before.queries,
-        "ndcg10_random_order": before.random_order_ndcg10(),
-        "variants": {column: as_json(metrics) for column, metrics in columns.items()},
-        "stages": stages or None,
-    }
-
-
-def rows(columns: dict[str, dict[str, Interval]]) -> list[list[str]]:
-    """Return one row per metric and one column per variant, each with a value and its interval."""
-    found = [["", *columns]]
-    for name in columns["change"]:
-        row = [name]
-        for heading, metrics in columns.items():
-            sign, metric = "+" if heading == "change" else "", metrics[name]
-            has_interval = metric.low == metric.low
-            interval = (
-                f"({metric.low:{sign}.3f} to {metric.high:{sign}.3f})" if has_interval else "(no interval)"
-            )
-            row.append(f"{metric.value:{sign}.3f} {interval}")
-        found.append(row)
-    return found

@@ -1,4 +1,7 @@
-"""Runs head studies on a Ray cluster: a part of the work is a task, and a worker loads the model once."""
+"""Runs head studies on a Ray cluster: a part of the work is a task, and a worker loads the model once.
+
+`connected` is for other work on a cluster too.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,17 @@ AHEAD = 3
 
 @contextlib.contextmanager
 def spread(model: str, device: str, dtype: str) -> Iterator[Map]:
-    """Yield a function that computes parts on a Ray cluster.
-
-    The cluster is the one that RAY_ADDRESS names, or a local one that ends with the block.
+    """Yield a function that computes parts on a Ray cluster (`connected`).
 
     model: a directory that every node can read. device: cpu, or cuda (one GPU per task). dtype: torch's name.
     """
+    with connected() as ray:
+        yield functools.partial(_map, ray, model, device.partition(":")[0], dtype.removeprefix("torch."))
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[Any]:
+    """Yield ray, connected to the cluster that RAY_ADDRESS names, or to a local one for the block."""
     address = os.environ.get("RAY_ADDRESS")
     run = RunDirectory()
     try:
@@ -46,7 +54,7 @@ def spread(model: str, device: str, dtype: str) -> Iterator[Map]:
             logging_level=logging.ERROR,
         )
         try:
-            yield functools.partial(_map, ray, model, device.partition(":")[0], dtype.removeprefix("torch."))
+            yield ray
         finally:
             ray.shutdown()
     finally:

@@ -45,9 +45,12 @@ class Comparison:
 
     @property
     def p(self) -> dict[str, float]:
-        """Return by metric the share of sets that lose at least as much, this one included (one-sided)."""
+        """Return by metric the share of sets that lose at least as much, this one included (one-sided); nan
+        if the relative change is undefined."""
         return {
             m: (1 + int((self.random[m] <= self.relative[m].value).sum())) / (1 + len(self.random[m]))
+            if math.isfinite(self.relative[m].value)
+            else math.nan
             for m in CAUSAL_METRICS
         }
 
@@ -103,11 +106,16 @@ def causal_check(
                 intact,
                 off.value,
                 {metric: off.relative[metric] for metric in CAUSAL_METRICS},
-                {m: np.array([x[m] / intact[m] - 1 for x in others]) for m in CAUSAL_METRICS},
+                {m: relative_changes([x[m] for x in others], intact[m]) for m in CAUSAL_METRICS},
             )
         )
     split = len(sets)
     return CausalCheck(tuple(comparisons[:split]), tuple(comparisons[split:]), len(data), len(data.queries))
+
+
+def relative_changes(values: Sequence[float], intact: float) -> np.ndarray:
+    """Return value / intact − 1 of each value; nan if intact is 0, as QWK is if all pairs get one grade."""
+    return np.array(values) / (intact or math.nan) - 1
 
 
 def layer_matched(

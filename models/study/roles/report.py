@@ -107,7 +107,7 @@ def _conclusion(roles: Roles) -> str:
             parts.append(f"no head holds {TITLES[role]} (the largest excess is {top:.3f})")
     text = ["Of " + f"{len(heads)} heads, " + "; ".join(parts) + "."]
     for c in roles.causal.comparisons:
-        if not len(c.random["qwk"]):
+        if not len(c.random["qwk"]) or not np.isfinite(c.relative["qwk"].value):
             continue
         qwk = c.relative["qwk"].interval()
         random = signed(100 * float(np.median(c.random["qwk"])), 1)

@@ -8,9 +8,7 @@ n-grams. Needs scikit-learn and statsmodels: pip install 'headroom[dev]'.
 
 import argparse
 import json
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from statsmodels.miscmodels.ordinal_model import OrderedModel
 
 from models.classifier import Classifier
 from models.quality.evaluation import Evaluation, as_json, differences, intervals
+from models.quality.lexical import Scorer, bm25, idf_overlap, words_of
 from models.training.data import (
     GRADES,
     REPORTED_FOLDS,
@@ -30,10 +29,8 @@ from models.training.data import (
     read_products,
     source_groups,
 )
-from models.training.demo.titles import stem, stems_of, weighted_overlap, words_of
 
 Floats = NDArray[np.float64]
-Scorer = Callable[[str, str], float]
 
 
 def scorers(collection: Sequence[str]) -> dict[str, Scorer]:
@@ -43,26 +40,6 @@ def scorers(collection: Sequence[str]) -> dict[str, Scorer]:
         "idf_overlap": idf_overlap(collection),
         "char_tfidf": char_tfidf(collection),
     }
-
-
-def bm25(collection: Sequence[str], *, k1: float = 1.2, b: float = 0.75) -> Scorer:
-    """Return Okapi BM25 of a query against a title; words are stems."""
-    rarity = _rarity(stems_of(title) for title in collection)
-    mean_length = sum(len(stems_of(title)) for title in collection) / len(collection)
-
-    def score(query: str, title: str) -> float:
-        words = stems_of(title)
-        counts = Counter(words)
-        norm = k1 * (1 - b + b * len(words) / mean_length)
-        return sum(rarity(word) * counts[word] * (k1 + 1) / (counts[word] + norm) for word in stems_of(query))
-
-    return score
-
-
-def idf_overlap(collection: Sequence[str]) -> Scorer:
-    """Return the share of the query's words that the title holds, weighted by IDF, in [0, 1]."""
-    rarity = _rarity(stems_of(title) for title in collection)
-    return lambda query, title: weighted_overlap(query, title, lambda word: rarity(stem(word)))
 
 
 def char_tfidf(collection: Sequence[str]) -> Scorer:
@@ -181,16 +158,6 @@ def main() -> None:
 
 def _scores(scorer: Scorer, rows: Sequence[Judged]) -> Floats:
     return np.array([scorer(row.query, row.title) for row in rows])
-
-
-def _rarity(documents: Iterable[Sequence[str]]) -> Callable[[str], float]:
-    """Return BM25's IDF of a term, never negative: log(1 + (N − df + ½)/(df + ½))."""
-    counts: Counter[str] = Counter()
-    total = 0
-    for document in documents:
-        counts.update(set(document))
-        total += 1
-    return lambda term: math.log(1 + (total - counts[term] + 0.5) / (counts[term] + 0.5))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import transformers
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from models.quality.lexical import words_of
 from models.training.batches import tokenized
 from models.training.data import (
     TEST_FOLDS,
@@ -41,7 +42,7 @@ from models.training.demo.finetune import Sources, Validation, finetune, group_j
 from models.training.demo.pretrain import MaskedLanguageModel, masked_round
 from models.training.demo.recipe import GradedStage, Recipe, read_recipe
 from models.training.demo.shelf import new_shelf
-from models.training.demo.titles import overlap_probabilities, title_statistics, words_of
+from models.training.demo.titles import overlap_probabilities, title_statistics
 from models.training.embeddings import cooccurrence_vectors
 from models.training.evaluate import (
     by_family,

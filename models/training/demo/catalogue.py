@@ -8,7 +8,8 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.training.demo.titles import Title, stem, stems_of
+from models.quality.lexical import stem, stems_of
+from models.training.demo.titles import Title
 
 THINGS = Path(__file__).parents[3] / "data" / "catalogue"
 LONGEST_NAME = 4  # most words of a name that is looked for in titles

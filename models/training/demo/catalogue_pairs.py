@@ -15,12 +15,13 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from models.quality.lexical import stems_of
 from models.training.data import Example, graded_target
 from models.training.demo.catalogue import Catalogue, Roots, Thing
 from models.training.demo.noise import typed
 from models.training.demo.shelf import ACCESSORY
 from models.training.demo.synthetic import JOINTS
-from models.training.demo.titles import STOP_WORDS, stems_of
+from models.training.demo.titles import STOP_WORDS
 
 PLAIN = 3.2  # the thing, if a narrower kind is asked for
 SUBSTITUTE = 2.75

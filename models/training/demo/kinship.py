@@ -4,9 +4,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+from models.quality.lexical import stem, words_of
 from models.training.data import Product
 from models.training.demo.dictionary import Dictionary
-from models.training.demo.titles import STOP_WORDS, Title, TitleStatistics, stem, words_of
+from models.training.demo.titles import STOP_WORDS, Title, TitleStatistics
 
 SISTERS_LIMIT = 60  # a word with more narrower words ("container") says too little about them
 

@@ -3,12 +3,12 @@
 import random
 from collections.abc import Sequence
 
+from models.quality.lexical import stem, stems_of, words_of
 from models.training.data import Example, graded_target
 from models.training.demo.dictionary import Dictionary
 from models.training.demo.noise import misspelled, toggled_plural, typed
 from models.training.demo.shelf import ACCESSORY
 from models.training.demo.synthetic import JOINTS
-from models.training.demo.titles import stem, stems_of, words_of
 
 _CODE_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

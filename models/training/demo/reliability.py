@@ -1,12 +1,9 @@
-"""Draws the calibration curve: how often the likeliest grade is right, by its probability."""
+"""Draws the calibration curves of the groups of sources."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from models.quality.evaluation import CALIBRATION_BINS
+from models.quality.calibration import Curve, curve
 from models.training.data import Judged, source_groups
 from models.training.evaluate import Floats
 
@@ -14,30 +11,6 @@ SHOWN = {"products": "ESCI and Chorus", "esci": "ESCI", "chorus": "Chorus", "dbp
 """The groups that get a curve; the others have too few pairs."""
 
 _STYLES = (("#0072B2", "o", "-"), ("#D55E00", "s", "--"), ("#009E73", "^", ":"), ("#666666", "D", "-."))
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The bins of equal width that hold a pair: mean confidence, share of right grades, number of pairs."""
-
-    confidence: Floats
-    accuracy: Floats
-    pairs: Floats
-
-
-def curve(truth: Sequence[int], probabilities: Floats) -> Curve:
-    """Return the bins that the expected calibration error sums over (Guo et al. 2017).
-
-    truth: (n,) grades; probabilities: (n, grades).
-    """
-    confidence = probabilities.max(1)
-    right = probabilities.argmax(1) == np.asarray(truth)
-    bins = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
-    pairs = np.bincount(bins, minlength=CALIBRATION_BINS).astype(np.float64)
-    held = pairs > 0
-    sums = (np.bincount(bins, values, CALIBRATION_BINS)[held] for values in (confidence, right))
-    sure, hits = (total / pairs[held] for total in sums)
-    return Curve(sure, hits, pairs[held])
 
 
 def curves(judged: Sequence[Judged], probabilities: Floats) -> dict[str, Curve]:

@@ -18,7 +18,9 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import BertForSequenceClassification
 
+from models.quality.calibration import Curve
 from models.quality.evaluation import Evaluation, as_json, intervals
+from models.quality.lexical import words_of
 from models.training.data import (
     REPORTED_FOLDS,
     Judged,
@@ -28,8 +30,8 @@ from models.training.data import (
     source_groups,
 )
 from models.training.demo.dictionary import read_dictionary
-from models.training.demo.reliability import Curve, curves, plot
-from models.training.demo.titles import overlap_probabilities, title_statistics, words_of
+from models.training.demo.reliability import curves, plot
+from models.training.demo.titles import overlap_probabilities, title_statistics
 from models.training.evaluate import (
     Floats,
     by_family,

@@ -5,18 +5,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from models.quality.lexical import stem
 from models.training.data import Product
 from models.training.demo.dictionary import Dictionary
 from models.training.demo.kinship import kin_by_head
-from models.training.demo.titles import (
-    COLORS,
-    STOP_WORDS,
-    UNITS,
-    Title,
-    TitleStatistics,
-    read_title,
-    stem,
-)
+from models.training.demo.titles import COLORS, STOP_WORDS, UNITS, Title, TitleStatistics, read_title
 
 ACCESSORY = 1.9  # the grade of a thing that only goes with the thing asked for
 MADE_FOR = frozenset(("for", "fits", "compatible"))

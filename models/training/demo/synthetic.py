@@ -10,19 +10,11 @@
 
 import random
 
+from models.quality.lexical import stem, stems_of, words_of
 from models.training.data import Example, graded_target
 from models.training.demo.noise import typed
 from models.training.demo.shelf import ACCESSORY, Query, Shelf, ask_for, graded
-from models.training.demo.titles import (
-    COLORS,
-    STOP_WORDS,
-    Title,
-    TitleStatistics,
-    read_title,
-    stem,
-    stems_of,
-    words_of,
-)
+from models.training.demo.titles import COLORS, STOP_WORDS, Title, TitleStatistics, read_title
 
 JOINTS = (
     "for",

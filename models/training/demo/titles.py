@@ -1,17 +1,15 @@
 """Parses product titles: which word names the thing, what describes it, and what it is meant for."""
 
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.quality.lexical import TOKEN, stem, stems_of, weighted_overlap
 from models.training.data import GRADES, Judged, Product
-
-_TOKEN = re.compile(r"[a-z0-9]+(?:[.'’][a-z0-9]+)*|[^\sa-z0-9]")
 
 
 def _set(words: str) -> frozenset[str]:
@@ -34,36 +32,6 @@ UNITS = _set(
     "watts v volt hz ghz mhz pack count pcs pc piece pieces set sets pair qt quart gallon gauge gram yd "
     "yards pixels size"
 )
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of a text, lower case, punctuation dropped: "12-Gauge Angle" is 12, gauge, angle."""
-    return [token for token in _TOKEN.findall(text.lower()) if token[0].isalnum()]
-
-
-def stem(word: str) -> str:
-    """Return the word without a plural's ending, so that "boxes" and "box" count as one."""
-    if len(word) > 4 and word.endswith("ies"):
-        return word[:-3] + "y"
-    if len(word) > 4 and word.endswith(("ches", "shes", "xes", "sses")):
-        return word[:-2]
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
-
-
-def stems_of(text: str) -> tuple[str, ...]:
-    """Return the stems of a text's words, in order."""
-    return tuple(stem(word) for word in words_of(text))
-
-
-def weighted_overlap(query: str, title: str, rarity: Callable[[str], float]) -> float:
-    """Return the share of the query's words, each weighted by its rarity, that the title has, in [0, 1].
-
-    Words are compared as stems; `rarity` is asked for words as written. 0 for a query without words.
-    """
-    asked = words_of(query)
-    there = set(stems_of(title))
-    total = sum(map(rarity, asked))
-    return sum(rarity(word) for word in asked if stem(word) in there) / total if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +76,7 @@ def title_statistics(products: Sequence[Product], nouns: Iterable[str]) -> Title
     closing: Counter[str] = Counter()
     brands: Counter[str] = Counter()
     for product in products:
-        tokens = _TOKEN.findall(product.title.lower())
+        tokens = TOKEN.findall(product.title.lower())
         documents.update({stem(token) for token in tokens if token[0].isalnum()})
         brands.update(set(stems_of(product.brand)))
         for token, after in zip(tokens, [*tokens[1:], ""], strict=True):
@@ -137,7 +105,7 @@ def _closes(after: str) -> bool:
 
 def read_title(text: str, statistics: TitleStatistics, *, headness: float = 0.3) -> Title:
     """Read a title: its heads are the words that end a phrase before the first "for", "with", ..."""
-    tokens = _TOKEN.findall(text.lower())
+    tokens = TOKEN.findall(text.lower())
     words: list[str] = []
     heads: list[str] = []
     main: set[str] = set()

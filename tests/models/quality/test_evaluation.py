@@ -44,13 +44,25 @@ def textbook(evaluation: Evaluation, places: np.ndarray) -> dict[str, float]:
         for b in range(15)
     )
     assert grades > 1
+    within = []
+    for query in sorted({int(evaluation.query_of[i]) for i in places}):
+        of_query = [place for place in range(n) if evaluation.query_of[places[place]] == query]
+        pair = [ranks([float(values[place]) for place in of_query]) for values in (truth, expected)]
+        if len(set(pair[0])) > 1:
+            within += [np.corrcoef(*pair)[0, 1]] * copies(places, query, evaluation)
     return {
+        "query_spearman": float(np.mean(within)),
         "accuracy": sum(t == p for t, p in zip(truth, predicted, strict=True)) / n,
         "macro_f1": sum(f1) / len(f1),
         "qwk": 1 - observed / chance,
         "spearman": float(np.corrcoef(ranks([float(t) for t in truth]), ranks(expected))[0, 1]),
         "ece": float(ece) / n,
     }
+
+
+def copies(places: np.ndarray, query: int, evaluation: Evaluation) -> int:
+    """How often the resample holds a query."""
+    return int(np.sum(places == np.flatnonzero(evaluation.query_of == query)[0]))
 
 
 @settings(max_examples=25, deadline=None)
@@ -111,6 +123,24 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
 
 
 TRUE_ACCURACY = random_evaluation(1, queries=20_000, each=4).metrics()["accuracy"]
+
+
+@pytest.mark.parametrize("truth", [[2] * 40, [0, 1] + [2] * 38, [0, 1, 2, 3] * 10])
+@pytest.mark.parametrize("same", [False, True])
+def test_where_a_metric_is_undefined_there_is_no_warning_and_no_interval(
+    truth: list[int], same: bool
+) -> None:
+    probabilities = np.random.default_rng(0).random((40, 5))
+    probabilities[:] = probabilities[0] if same else probabilities
+    probabilities /= probabilities.sum(1, keepdims=True)
+    evaluation = Evaluation([f"q{i // 2}" for i in range(40)], truth, probabilities)
+    found = intervals(evaluation, resamples=50)
+    change = differences(evaluation, evaluation, resamples=50)
+    assert np.isnan(found["ndcg10"].value) == (len(set(truth)) == 1)
+    assert np.isnan(found["query_spearman"].value) == (len(set(truth)) == 1)
+    assert np.isnan(change["spearman"].value) == (same or len(set(truth)) == 1)
+    if same and len(set(truth)) > 1:
+        assert found["query_spearman"].value == 0
 
 
 def test_the_interval_of_a_difference_is_paired() -> None:

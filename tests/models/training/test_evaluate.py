@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from models.quality.lexical import weighted_overlap
 from models.training.data import Judged
-from models.training.demo.titles import TitleStatistics, overlap_probabilities, weighted_overlap
+from models.training.demo.titles import TitleStatistics, overlap_probabilities
 from models.training.evaluate import (
     by_family,
     calibrated_temperature,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import signal
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from service.bulk import reading
+from service.bulk.job import Summary, run
+from service.bulk.reading import WINDOW_ROWS
 from service.cli import score_files
 
 START = -1
@@ -33,6 +35,15 @@ def arguments(source: Path, output: Path, model: Path, **options: Any) -> score_
         "as_json": False,
     }
     return score_files.Arguments(str(source), str(output), **(plain | options))
+
+
+def score_all(
+    job: score_files.Arguments, report: Callable[[float, int, int], None], *, window_rows: int
+) -> Summary:
+    """Do what `headroom score --input` does, with windows of so many rows."""
+    planned = replace(score_files._job(job), window_rows=window_rows)
+    with score_files._executor(planned, job) as (prepared, score):
+        return run(prepared, score, report, overwrite=job.overwrite)
 
 
 @dataclass
@@ -63,7 +74,7 @@ def start(job: score_files.Arguments, *, window_rows: int, file_bytes: int | Non
 
 def peak_bytes(job: score_files.Arguments) -> int:
     """Run a job to its end and return the peak of its resident memory."""
-    child = start(job, window_rows=reading.WINDOW_ROWS)
+    child = start(job, window_rows=WINDOW_ROWS)
     last: Any = None
     try:
         while True:
@@ -75,16 +86,12 @@ def peak_bytes(job: score_files.Arguments) -> int:
 
 
 def _run(job: score_files.Arguments, events: Connection, window_rows: int, file_bytes: int | None) -> None:
-    from service.bulk.job import run
-
-    reading.WINDOW_ROWS = window_rows
     if file_bytes is not None:  # what a full disk does: the next byte is an OSError
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     events.send(START)
     try:
-        with score_files._executor(score_files._job(job), job) as (prepared, score):
-            run(prepared, score, lambda _share, rows, _before: events.send(rows), overwrite=job.overwrite)
+        score_all(job, lambda _share, rows, _before: events.send(rows), window_rows=window_rows)
     except Exception as error:
         events.send(str(error))
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+from sklearn.metrics import confusion_matrix
 
 from models import Classifier, HeadMask
 from models.quality.evaluation import Evaluation
@@ -93,3 +94,63 @@ def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, t
     ungraded = run("evaluate", "--model", str(one), "--data", str(tmp_path / "wrong.csv"))
     assert ungraded.status == 1
     assert "no grades" in ungraded.err
+
+
+def test_models_and_masks_are_compared_pairwise_in_a_report(
+    run: Run, tiny_checkpoint: Path, labelled: Path, tmp_path: Path
+) -> None:
+    other = write_checkpoint(tmp_path / "other", seed=3)
+    options = ("--device", "cpu", "--dtype", "float32", "--resamples", "100")
+    output = run(
+        *("evaluate", "--data", str(labelled), "--mask", "0.*", "--mask", "random:0.5@1"),
+        *("--model", str(tiny_checkpoint), "--model", str(other), *options, "--out", str(tmp_path / "out")),
+    )
+    assert output.status == 0, output.err
+    report = orjson.loads((tmp_path / "out" / "report.json").read_bytes())
+
+    names = [side["name"] for side in report["sides"]]
+    tiny = tiny_checkpoint.name
+    assert names == [tiny, f"{tiny} 0.*", f"{tiny} random:0.5@1", "other", "other 0.*", "other random:0.5@1"]
+    assert len(report["differences"]) == 15
+    values = {side["name"]: side["metrics"]["qwk"]["value"] for side in report["sides"]}
+    for pair in report["differences"]:
+        expected = values[pair["second"]] - values[pair["first"]]
+        assert pair["change"]["qwk"]["value"] == pytest.approx(expected, abs=1e-9)
+
+    rows = [json.loads(line) for line in labelled.read_text().splitlines()]
+    pairs = [(row["query"], row["title"]) for row in rows]
+    truth = np.array([row["grade"] for row in rows])
+    predicted = Classifier.load(tiny_checkpoint, "cpu", "float32").score(pairs).grade
+    first = report["sides"][0]
+    assert np.array_equal(first["confusion"], confusion_matrix(truth, predicted, labels=range(5)))
+    assert sum(first["calibration"]["pairs"]) == len(rows)
+    worst = first["worst_queries"]
+    assert [query["ndcg10"] for query in worst if query["ndcg10"] is not None] == sorted(
+        query["ndcg10"] for query in worst if query["ndcg10"] is not None
+    )
+    assert {"ndcg10", "query_spearman", "spearman"} == set(report["baselines"]["BM25"]["model_minus"])
+
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert html.count("data:image/svg+xml;base64,") == 2 + len(names)
+    assert "http" not in html.replace("http-equiv", "")
+    for text in (worst[0]["query"], "word overlap", "Spearman within queries"):
+        assert text in html
+    assert run("evaluate", "--data", str(labelled), "--model", "a", "--model", "a").status == 2
+
+
+def test_a_better_order_than_word_matching_is_seen(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "words.csv"
+    rows = [
+        f"red lamp {i},{title},{grade}"
+        for i in range(30)
+        for title, grade in (("red lamp", 4), ("blue towel", 0))
+    ]
+    file.write_text("query,title,grade\n" + "\n".join(rows) + "\n")
+    report = orjson.loads(
+        run(
+            "evaluate", "--data", str(file), "--model", str(tiny_checkpoint), "--resamples", "100", "--json"
+        ).out
+    )
+    for baseline in report["baselines"].values():
+        assert baseline["metrics"]["ndcg10"]["value"] == pytest.approx(1)
+        assert baseline["metrics"]["query_spearman"]["value"] == pytest.approx(1)

@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 
+from models.quality.bootstrap import estimate
 from models.study import roles
 from models.study.inputs import spread_over_queries
 from models.study.result import Result
-from models.study.roles.causal import layer_matched
+from models.study.roles.causal import Comparison, layer_matched, relative_changes
 from models.study.roles.scores import ROLES, max_t
 from models.study.study import Study
 from models.study.words import Words
@@ -112,3 +113,20 @@ def test_sampled_pairs_are_spread_over_the_queries() -> None:
     chosen = spread_over_queries(query_of, 9, seed=0)
 
     assert np.bincount(query_of[chosen]).tolist() == [3, 3, 3]
+
+
+def test_a_model_with_one_grade_for_everything_has_no_relative_change() -> None:
+    random = relative_changes([0.0, 0.1], 0.0)
+    assert np.isnan(random).all()
+    nothing = estimate(np.full(5, np.nan), np.full(5, np.nan))
+    metrics = ("accuracy", "qwk", "ndcg10")
+    comparison = Comparison(
+        "term_match",
+        ((0, 0),),
+        dict.fromkeys(metrics, 0.0),
+        dict.fromkeys(metrics, 0.0),
+        dict.fromkeys(metrics, nothing),
+        dict.fromkeys(metrics, random),
+    )
+    assert all(np.isnan(p) for p in comparison.p.values())
+    np.testing.assert_allclose(relative_changes([0.2, 0.4], 0.4), [-0.5, 0])

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from models import Classifier
+from models.quality.lexical import bm25, idf_overlap
 from models.training.data import Judged
-from models.training.demo.baselines import as_markdown, bm25, char_tfidf, compare, fit_ordinal, idf_overlap
+from models.training.demo.baselines import as_markdown, char_tfidf, compare, fit_ordinal
 
 TITLES = ["red lamp", "blue lamp", "wood screws", "lamp shades in red and white"]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from models.quality.lexical import stems_of
 from models.training.data import Product
 from models.training.demo.catalogue import Catalogue, Thing, new_catalogue, read_things
 from models.training.demo.catalogue_pairs import thing_pair
-from models.training.demo.titles import read_title, stems_of, title_statistics
+from models.training.demo.titles import read_title, title_statistics
 
 QUADRUPLES = Path("tests/fixtures/quadruples.tsv")
 

@@ -5,13 +5,14 @@ import re
 
 import pytest
 
+from models.quality.lexical import stem, words_of
 from models.training.data import Product
 from models.training.demo.dictionary import read_dictionary
 from models.training.demo.noise import misspelled
 from models.training.demo.pseudo import dictionary_pair, pseudo_pair
 from models.training.demo.shelf import ACCESSORY, Query, Shelf, graded, new_shelf
 from models.training.demo.synthetic import product_pair
-from models.training.demo.titles import read_title, stem, title_statistics, words_of
+from models.training.demo.titles import read_title, title_statistics
 
 NOUNS = ("case", "phone", "screw", "bracket", "sofa", "drill", "towel", "holder")
 TITLES = (

@@ -1,0 +1,151 @@
+"""Compares models, masks and lexical baselines on the same labelled pairs, and finds the worst queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from models.quality.bootstrap import Draws, Floats, Interval, resample, symmetric_t, with_data
+from models.quality.evaluation import Evaluation, within_range
+from models.quality.labelled import LabelledPair
+from models.quality.lexical import bm25, idf_overlap
+
+RANKING = ("ndcg10", "query_spearman", "spearman")
+"""The metrics that need an order alone, no grades: those that a lexical baseline has too."""
+
+WORST = 20
+"""How many queries a report shows."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A model under a mask, as reports name it, and its predictions."""
+
+    name: str
+    model: str
+    head_mask: str
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The metrics of `second` minus those of `first`, with paired intervals."""
+
+    first: str
+    second: str
+    change: dict[str, Interval]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A way to rank titles without a model: its metrics, and the first side's minus its own."""
+
+    name: str
+    metrics: dict[str, Interval]
+    model_minus: dict[str, Interval]
+
+
+@dataclass(frozen=True)
+class WorstQuery:
+    """A query that a model ranks badly. title: the one whose grade it misses by most."""
+
+    query: str
+    pairs: int
+    ndcg10: float
+    query_spearman: float
+    mean_error: float
+    title: str
+    grade: int
+    expected_grade: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that `headroom evaluate` finds.
+
+    metrics, worst: by the name of the side. differences: of each two sides, the earlier one first.
+    """
+
+    sides: tuple[Side, ...]
+    metrics: dict[str, dict[str, Interval]]
+    differences: tuple[Difference, ...]
+    baselines: tuple[Baseline, ...]
+    worst: dict[str, list[WorstQuery]]
+
+
+def compare(sides: Sequence[Side], pairs: Sequence[LabelledPair], *, resamples: int, seed: int) -> Comparison:
+    """Compare the sides with each other, and the first one with the baselines. All are of these pairs."""
+    first = sides[0].evaluation
+    counts = with_data(resample(first.queries, resamples, seed))
+    draws = {one.name: one.evaluation.draws(counts) for one in sides}
+    changes = [
+        Difference(one.name, other.name, _change(draws[one.name], draws[other.name], counts))
+        for one, other in combinations(sides, 2)
+    ]
+    baselines = []
+    for name, evaluation in rankings(pairs, first.grades).items():
+        drawn = evaluation.draws(counts)
+        metrics, change = _intervals(drawn, counts), _change(drawn, draws[sides[0].name], counts)
+        baselines.append(Baseline(name, {m: metrics[m] for m in RANKING}, {m: change[m] for m in RANKING}))
+    return Comparison(
+        tuple(sides),
+        {name: _intervals(drawn, counts) for name, drawn in draws.items()},
+        tuple(changes),
+        tuple(baselines),
+        {one.name: worst_queries(one.evaluation, pairs) for one in sides},
+    )
+
+
+def rankings(pairs: Sequence[LabelledPair], grades: int) -> dict[str, Evaluation]:
+    """Return the lexical baselines, as evaluations of which only RANKING means anything.
+
+    Their word statistics are those of the file's own titles.
+    """
+    titles = sorted({pair.title for pair in pairs})
+    found = {}
+    for name, scorer in (("word overlap", idf_overlap(titles)), ("BM25", bm25(titles))):
+        scores = np.array([scorer(pair.query, pair.title) for pair in pairs])
+        share = scores / max(scores.max(), 1e-12)
+        probabilities = np.zeros((len(pairs), grades))
+        probabilities[:, 0], probabilities[:, -1] = 1 - share, share
+        found[name] = Evaluation(
+            [pair.query for pair in pairs], [pair.grade for pair in pairs], probabilities
+        )
+    return found
+
+
+def worst_queries(
+    evaluation: Evaluation, pairs: Sequence[LabelledPair], limit: int = WORST
+) -> list[WorstQuery]:
+    """Return the queries of lowest NDCG@10, then of largest error; titles of one grade come last."""
+    found = evaluation.by_query()
+    rank = np.nan_to_num(found["ndcg10"], nan=2.0)
+    distance = np.abs(evaluation.expected - evaluation.truth)
+    worst = []
+    for query in np.lexsort((-found["mean_error"], rank))[:limit]:
+        places = np.flatnonzero(evaluation.query_of == query)
+        missed = int(places[distance[places].argmax()])
+        worst.append(
+            WorstQuery(
+                pairs[missed].query,
+                len(places),
+                *(float(found[name][query]) for name in ("ndcg10", "query_spearman", "mean_error")),
+                pairs[missed].title,
+                pairs[missed].grade,
+                float(evaluation.expected[missed]),
+            )
+        )
+    return worst
+
+
+def _intervals(draws: dict[str, Draws], counts: Floats) -> dict[str, Interval]:
+    return within_range({name: symmetric_t(drawn, counts) for name, drawn in draws.items()})
+
+
+def _change(before: dict[str, Draws], after: dict[str, Draws], counts: Floats) -> dict[str, Interval]:
+    return within_range(
+        {name: symmetric_t(after[name] - before[name], counts) for name in before}, change=True
+    )

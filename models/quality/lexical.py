@@ -1,0 +1,77 @@
+"""Word matching without a model: what a relevance model must beat.
+
+BM25 (Robertson and Zaragoza 2009) and IDF-weighted word overlap.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+TOKEN = re.compile(r"[a-z0-9]+(?:[.'’][a-z0-9]+)*|[^\sa-z0-9]")
+"""A word, or a sign that is none. Letters beyond a to z are signs, so other scripts match by character."""
+
+Scorer = Callable[[str, str], float]
+"""Takes a query and a title."""
+
+
+def bm25(collection: Sequence[str], *, k1: float = 1.2, b: float = 0.75) -> Scorer:
+    """Return Okapi BM25 of a query against a title; words are stems."""
+    rarity = _rarity(stems_of(title) for title in collection)
+    mean_length = sum(len(stems_of(title)) for title in collection) / len(collection)
+
+    def score(query: str, title: str) -> float:
+        words = stems_of(title)
+        counts = Counter(words)
+        norm = k1 * (1 - b + b * len(words) / mean_length)
+        return sum(rarity(word) * counts[word] * (k1 + 1) / (counts[word] + norm) for word in stems_of(query))
+
+    return score
+
+
+def idf_overlap(collection: Sequence[str]) -> Scorer:
+    """Return the share of the query's words that the title holds, weighted by IDF, in [0, 1]."""
+    rarity = _rarity(stems_of(title) for title in collection)
+    return lambda query, title: weighted_overlap(query, title, lambda word: rarity(stem(word)))
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text, lower case, punctuation dropped: "12-Gauge Angle" is 12, gauge, angle."""
+    return [token for token in TOKEN.findall(text.lower()) if token[0].isalnum()]
+
+
+def stem(word: str) -> str:
+    """Return the word without a plural's ending, so that "boxes" and "box" count as one."""
+    if len(word) > 4 and word.endswith("ies"):
+        return word[:-3] + "y"
+    if len(word) > 4 and word.endswith(("ches", "shes", "xes", "sses")):
+        return word[:-2]
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def stems_of(text: str) -> tuple[str, ...]:
+    """Return the stems of a text's words, in order."""
+    return tuple(stem(word) for word in words_of(text))
+
+
+def weighted_overlap(query: str, title: str, rarity: Callable[[str], float]) -> float:
+    """Return the share of the query's words, each weighted by its rarity, that the title has, in [0, 1].
+
+    Words are compared as stems; `rarity` is asked for words as written. 0 for a query without words.
+    """
+    asked = words_of(query)
+    there = set(stems_of(title))
+    total = sum(map(rarity, asked))
+    return sum(rarity(word) for word in asked if stem(word) in there) / total if total else 0.0
+
+
+def _rarity(documents: Iterable[Sequence[str]]) -> Callable[[str], float]:
+    """Return BM25's IDF of a term, never negative: log(1 + (N − df + ½)/(df + ½))."""
+    counts: Counter[str] = Counter()
+    total = 0
+    for document in documents:
+        counts.update(set(document))
+        total += 1
+    return lambda term: math.log(1 + (total - counts[term] + 0.5) / (counts[term] + 0.5))

@@ -1,0 +1,246 @@
+"""The report of `headroom evaluate`: report.html, one file with its plots in it, and report.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from models.quality.calibration import curve
+from models.quality.comparison import Comparison, Side
+from models.quality.evaluation import Interval
+from models.study import page, plots
+from models.study.result import Figure, Section, Table
+from models.study.wording import with_interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+TITLES = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro-F1",
+    "qwk": "QWK",
+    "ndcg10": "NDCG@10",
+    "query_spearman": "Spearman within queries",
+    "spearman": "Spearman over all pairs",
+    "ece": "calibration error",
+}
+FEW = 20
+"""Bins with fewer pairs are left out of the calibration curve."""
+
+
+def write(out: Path, found: Comparison, document: dict[str, Any], labels: Sequence[str]) -> None:
+    """Write both files into `out`, each under its name only when it is whole."""
+    out.mkdir(parents=True, exist_ok=True)
+    sections = (
+        _metrics(found),
+        *((_differences(found),) if found.differences else ()),
+        _baselines(found),
+        _calibration(found),
+        _confusion(found, labels),
+        *(_worst(found, side, labels) for side in found.sides),
+    )
+    drawings = {figure.name: plots.svg(figure.draw()) for section in sections for figure in section.figures}
+    title = f"Evaluation of {' and '.join(dict.fromkeys(side.model for side in found.sides))}"
+    html = page.html(title, _conclusion(found, document), sections, drawings)
+    for name, data in (
+        ("report.html", html.encode()),
+        ("report.json", orjson.dumps(document, option=orjson.OPT_INDENT_2)),
+    ):
+        draft = out / f"{name}.tmp"
+        draft.write_bytes(data)
+        draft.replace(out / name)
+
+
+def _conclusion(found: Comparison, document: dict[str, Any]) -> str:
+    first = found.sides[0]
+    metrics = {name: _plain(metric) for name, metric in found.metrics[first.name].items()}
+    sentences = [
+        f"{document['pairs']:,} pairs of {document['queries']:,} queries from {document['data']}.",
+        f"{first.name}: QWK {metrics['qwk']}, NDCG@10 {metrics['ndcg10']} (a random order: "
+        f"{document['ndcg10_random_order']:.3f}), Spearman within queries {metrics['query_spearman']}.",
+    ]
+    for one in found.baselines:
+        change = one.model_minus["ndcg10"]
+        verb = "is not told apart from"
+        if change.low > 0:
+            verb = "is better than"
+        elif change.high < 0:
+            verb = "is worse than"
+        sentences.append(f"Its NDCG@10 {verb} that of {one.name}: {with_interval(change)}.")
+    sentences.append(
+        "Intervals are 95 %, by symmetric bootstrap-t over whole queries; those of differences are paired. "
+        "They are not corrected for the number of comparisons."
+    )
+    return " ".join(sentences)
+
+
+def _plain(metric: Interval) -> str:
+    if metric.low != metric.low:
+        return f"{metric.value:.3f} (no interval)"
+    return f"{metric.value:.3f} ({metric.low:.3f} to {metric.high:.3f})"
+
+
+def _metrics(found: Comparison) -> Section:
+    header = ("metric", *(side.name for side in found.sides))
+    rows = tuple(
+        (title, *(_plain(found.metrics[side.name][name]) for side in found.sides))
+        for name, title in TITLES.items()
+    )
+    return Section("Metrics", tables=(Table(header, rows),))
+
+
+def _differences(found: Comparison) -> Section:
+    header = ("metric", *(f"{pair.second} − {pair.first}" for pair in found.differences))
+    rows = tuple(
+        (title, *(with_interval(pair.change[name]) for pair in found.differences))
+        for name, title in TITLES.items()
+    )
+    figure = Figure(
+        "differences",
+        "The change of QWK and NDCG@10 from one to another, with paired 95 % intervals: those that miss the "
+        "line at 0 are differences.",
+        partial(_draw_differences, found),
+    )
+    return Section("Differences", tables=(Table(header, rows),), figures=(figure,))
+
+
+def _draw_differences(found: Comparison) -> Drawing:
+    names = [f"{pair.second} − {pair.first}" for pair in found.differences]
+    drawing, axes = plots.figure(11, 1.8 + 0.45 * len(names), 1, 2, sharey=True)
+    for place, name in zip(axes, ("qwk", "ndcg10"), strict=True):
+        changes = [pair.change[name] for pair in found.differences]
+        plots.intervals(place, names, [(c.value, c.low, c.high) for c in changes])
+        place.set(title=TITLES[name], xlabel="change")
+    return drawing
+
+
+def _baselines(found: Comparison) -> Section:
+    rows = tuple(
+        (one.name, TITLES[name], _plain(one.metrics[name]), with_interval(one.model_minus[name]))
+        for one in found.baselines
+        for name in one.metrics
+    )
+    header = ("baseline", "metric", "its value", f"{found.sides[0].name} − baseline")
+    text = (
+        "What a model must beat: the share of the query's words in the title, weighted by IDF, and BM25. "
+        "Word statistics are those of the file's titles. A reranker is for the order within a query, which "
+        "NDCG@10 and Spearman within queries measure."
+    )
+    return Section("Beside word matching", (text,), (Table(header, rows),))
+
+
+def _calibration(found: Comparison) -> Section:
+    figure = Figure(
+        "calibration",
+        f"How often the likeliest grade is the human one, by its probability; a point is a bin of at least "
+        f"{FEW} pairs, and its size their number. On the grey line probabilities mean what they say; below "
+        "it the model is too sure.",
+        partial(_draw_calibration, found),
+    )
+    return Section("Calibration", figures=(figure,))
+
+
+def _draw_calibration(found: Comparison) -> Drawing:
+    drawing, axes = plots.figure(7.5, 6)
+    axes.plot((0, 1), (0, 1), color="#999999", linewidth=1)
+    for number, side in enumerate(found.sides):
+        colour, dash, marker = plots.LINES[number % len(plots.LINES)]
+        points = curve(side.evaluation.truth.tolist(), side.evaluation.probabilities)
+        many = points.pairs >= FEW
+        axes.plot(points.confidence[many], points.accuracy[many], dash, color=colour, linewidth=1.4)
+        size = 14 + 160 * points.pairs[many] / points.pairs.sum()
+        axes.scatter(
+            points.confidence[many],
+            points.accuracy[many],
+            s=size,
+            color=colour,
+            marker=marker,
+            label=side.name,
+        )
+    axes.set(
+        xlim=(0, 1), ylim=(0, 1), xlabel="probability of the likeliest grade", ylabel="share that is right"
+    )
+    axes.legend(loc="upper left")
+    return drawing
+
+
+def _confusion(found: Comparison, labels: Sequence[str]) -> Section:
+    figures = tuple(
+        Figure(
+            f"confusion-{number}",
+            f"{side.name}: of the pairs of each human grade (row), the per cent that the model gives each "
+            "grade (column). The diagonal is right.",
+            partial(_draw_confusion, side, labels),
+        )
+        for number, side in enumerate(found.sides)
+    )
+    tables = tuple(
+        Table(
+            (f"{side.name}: human grade", *(f"model: {label}" for label in labels)),
+            tuple(
+                (label, *(f"{count:,}" for count in row))
+                for label, row in zip(labels, side.evaluation.confusion.tolist(), strict=True)
+            ),
+            "Number of pairs.",
+        )
+        for side in found.sides
+    )
+    return Section("Confusion", tables=tables, figures=figures)
+
+
+def _draw_confusion(side: Side, labels: Sequence[str]) -> Drawing:
+    drawing, axes = plots.figure(8, 6)
+    counts = side.evaluation.confusion.astype(np.float64)
+    totals = counts.sum(1, keepdims=True)
+    shares = np.divide(100 * counts, totals, out=np.full_like(counts, np.nan), where=totals > 0)
+    plots.heat_map(
+        axes,
+        shares,
+        title=side.name,
+        label="% of the human grade's pairs",
+        x="the model's grade",
+        y="the human grade",
+        signed=False,
+        limits=(0, 100),
+        digits=0,
+    )
+    axes.set_xticklabels(labels)
+    axes.set_yticklabels(labels)
+    return drawing
+
+
+def _worst(found: Comparison, side: Side, labels: Sequence[str]) -> Section:
+    rows = tuple(
+        (
+            query.query,
+            str(query.pairs),
+            _number(query.ndcg10),
+            _number(query.query_spearman),
+            f"{query.mean_error:.2f}",
+            query.title,
+            f"{query.grade} {labels[query.grade]}",
+            f"{query.expected_grade:.2f}",
+        )
+        for query in found.worst[side.name]
+    )
+    header = (
+        "query",
+        "titles",
+        "NDCG@10",
+        "Spearman",
+        "mean error",
+        "most wrong title",
+        "human grade",
+        "model's",
+    )
+    text = "Lowest NDCG@10 first; a query whose titles all have one grade has none."
+    return Section(f"Worst queries: {side.name}", (text,), (Table(header, rows),))
+
+
+def _number(value: float) -> str:
+    return "–" if value != value else f"{value:.2f}"
