@@ -1,12 +1,13 @@
-"""The one grammar that names head masks: specs such as `2.3,4.*`, and the JSON forms."""
+"""The one grammar that names masks: specs such as `2.3,4.*,skip:6-11`. The JSON forms are in `mask_forms`."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Context, Decimal
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from models.errors import InvalidMask
 
 Heads = npt.NDArray[np.bool_]
-"""(layers, heads), True for the heads that are named."""
+"""(layers, heads) or (layers, units), True for those that are named."""
 
 Weights = npt.NDArray[np.float32]
 """(layers, heads), 1 keeps a head and 0 switches it off."""
@@ -23,88 +24,145 @@ _MAX_LENGTH = 32_768
 """Far above what the heads of any model need, and short enough to parse while a request waits."""
 
 _SPACES = " \t\r\n"
-_ITEM = re.compile(r"(\*|[0-9]+(?:-[0-9]+)?)\.(\*|[0-9]+(?:-[0-9]+)?)")
+_SPAN = r"(\*|[0-9]+(?:-[0-9]+)?)"
+_ITEM = re.compile(rf"{_SPAN}\.{_SPAN}")
+_SKIP = re.compile(rf"skip:{_SPAN}")
+_NAMES = {
+    "weights": "a matrix; send the matrix as the JSON form 'weights'",
+    "units": "a set of units; name the stored mask (@name) that holds it",
+}
 _RANDOM = re.compile(r"([^@/]*)@([^/]*)(?:/(.*))?", re.DOTALL)
 _DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-_FORMS = "off, keep and weights"
 
 
-def _off(heads: Heads) -> Weights:
+class Parts(NamedTuple):
+    """What a mask says: the weights of the heads, the layers it skips, and the units it switches off.
+
+    skipped: (layers,) bool. units_off: (layers, units) bool; None if the mask says nothing about units.
+    """
+
+    weights: Weights
+    skipped: npt.NDArray[np.bool_]
+    units_off: npt.NDArray[np.bool_] | None = None
+
+
+def off_weights(heads: Heads) -> Weights:
+    """Return the weights that switch these heads off and keep all others."""
     return np.where(heads, np.float32(0), np.float32(1))
 
 
 def stored_name(spec: str) -> str | None:
     """Return NAME of the spec `@NAME`; None for any other spec."""
-    _check_length(spec, "the spec", "characters")
+    check_length(spec, "the spec", "characters")
     spec = spec.strip(_SPACES)
     return spec[1:] if spec.startswith("@") else None
 
 
-def weights_of(value: object, shape: tuple[int, int]) -> Weights:
-    """Return the weights, (layers, heads) float32, of a spec such as `2.3,4.*` or of a JSON form.
+def from_spec(spec: str, shape: tuple[int, int]) -> Parts:
+    """Return what a spec such as `2.3,4.*,skip:6-11` says.
 
     shape: (layers, heads) of the model. Raises InvalidMask: one sentence that says what is wrong, where, and
     the valid range.
     """
-    if isinstance(value, str):
-        return _from_spec(value, shape)
-    if isinstance(value, Mapping):
-        return _from_json(value, shape)
-    raise InvalidMask(f"a mask is a spec (2.3,4.*) or an object with one of {_FORMS}, not {shown(value)}")
-
-
-def _from_spec(spec: str, shape: tuple[int, int]) -> Weights:
-    _check_length(spec, "the spec", "characters")
+    check_length(spec, "the spec", "characters")
     spec = spec.strip(_SPACES)
     if not spec:
         raise InvalidMask("the spec is empty; 'none' keeps every head")
+    skipped = np.zeros(shape[0], dtype=np.bool_)
     if spec == "none":
-        return np.ones(shape, dtype=np.float32)
-    if spec.startswith("keep:"):
-        return _off(~_listed(spec.removeprefix("keep:"), shape))
-    if spec.startswith("random:"):
-        return _off(_random(spec.removeprefix("random:"), shape))
-    if spec.startswith("weights:"):
-        raise InvalidMask(f"{shown(spec)} only names a matrix; send the matrix as the JSON form 'weights'")
-    return _off(_listed(spec, shape))
+        return Parts(np.ones(shape, dtype=np.float32), skipped)
+    items = _items(spec)
+    for item in items:
+        if item.text.startswith("skip:"):
+            skipped[_skipped(item, shape)] = True
+    rest = [item for item in items if not item.text.startswith("skip:")]
+    return Parts(_weights(rest, shape) if rest else np.ones(shape, dtype=np.float32), skipped)
 
 
-def _listed(text: str, shape: tuple[int, int]) -> Heads:
-    """Return the heads of a list such as `2.3,4.0-5,7.*`."""
+def named(text: str, shape: tuple[int, int], axis: str) -> Heads:
+    """Return what a list such as `2.3,4.0-5,7.*` names, (layers, heads) or (layers, units) bool.
+
+    shape: (layers, heads or units). axis: head or unit. Raises InvalidMask as `from_spec` does.
+    """
+    return _listed(_items(text), shape, axis)
+
+
+class _Item(NamedTuple):
+    """One item of a comma-separated list. where: how an error points to it."""
+
+    text: str
+    number: int
+    where: str
+
+
+def _items(text: str) -> list[_Item]:
+    texts = [item.strip(_SPACES) for item in text.split(",")]
+    if len(texts) == 1:
+        return [_Item(texts[0], 1, "")]
+    return [_Item(item, n, f" (item {n}, {shown(item)})") for n, item in enumerate(texts, start=1)]
+
+
+def _skipped(item: _Item, shape: tuple[int, int]) -> slice:
+    """Return the layers of `skip:a`, `skip:a-b` or `skip:*`."""
+    match = _SKIP.fullmatch(item.text)
+    if not match:
+        raise InvalidMask(
+            f"{shown(item.text)} is not skip:layers (such as skip:3 or skip:6-11); this model has "
+            f"{_range('layer', shape)}"
+        )
+    return _span(match[1], "layer", shape, item.where)
+
+
+def _weights(items: Sequence[_Item], shape: tuple[int, int]) -> Weights:
+    """Return the weights that the items of a spec say, those that skip layers left out."""
+    for item in items:
+        kind, colon, _ = item.text.partition(":")
+        if colon and kind in _NAMES:
+            raise InvalidMask(f"{shown(item.text)} only names {_NAMES[kind]}")
+    first = items[0]
+    if first.text.startswith("keep:"):
+        kept = first._replace(text=first.text.removeprefix("keep:"))
+        return off_weights(~_listed([kept, *items[1:]], shape))
+    if first.text.startswith("random:"):
+        return off_weights(_random(items, shape))
+    return off_weights(_listed(items, shape))
+
+
+def _listed(items: Sequence[_Item], shape: tuple[int, int], axis: str = "head") -> Heads:
+    """Return the heads (or units) of a list such as `2.3,4.0-5,7.*`."""
     heads = np.zeros(shape, dtype=np.bool_)
-    items = [item.strip(_SPACES) for item in text.split(",")]
-    for number, item in enumerate(items, start=1):
-        match = _ITEM.fullmatch(item)
+    for item in items:
+        match = _ITEM.fullmatch(item.text)
         if not match:
-            wrong = shown(item) if item else f"item {number}, which is empty,"
+            wrong = shown(item.text) if item.text else f"item {item.number}, which is empty,"
+            known = "skip:layers or layer.head" if axis == "head" else f"layer.{axis}"
             raise InvalidMask(
-                f"{wrong} is not layer.head (such as 2.3, 6-11.* or *.0); this model has "
-                f"{_range('layer', shape)} and {_range('head', shape)}"
+                f"{wrong} is not {known} (such as 2.3, 6-11.* or *.0); this model has "
+                f"{_range('layer', shape)} and {_range(axis, shape)}"
             )
-        where = f" (item {number}, {shown(item)})" if len(items) > 1 else ""
-        heads[_span(match[1], "layer", shape, where), _span(match[2], "head", shape, where)] = True
+        heads[_span(match[1], "layer", shape, item.where), _span(match[2], axis, shape, item.where)] = True
     return heads
 
 
 def _span(text: str, axis: str, shape: tuple[int, int], where: str) -> slice:
-    """Return `*`, `a` or `a-b` as a slice of layers or heads."""
+    """Return `*`, `a` or `a-b` as a slice of layers, heads or units."""
     if text == "*":
         return slice(None)
     first, _, last = text.partition("-")
-    start = _index(first, axis, shape, where)
-    stop = _index(last, axis, shape, where) if last else start
+    start = index_of(first, axis, shape, where)
+    stop = index_of(last, axis, shape, where) if last else start
     if start > stop:
         raise InvalidMask(f"the {axis} range {start}-{stop} runs backwards; write {stop}-{start}{where}")
     return slice(start, stop + 1)
 
 
-def _index(number: str | int, axis: str, shape: tuple[int, int], where: str) -> int:
-    """Return a layer or head of the model, given as decimal digits or as an int."""
+def index_of(number: str | int, axis: str, shape: tuple[int, int], where: str) -> int:
+    """Return a layer, head or unit of the model, given as decimal digits or as an int."""
     try:
         index = int(number)
-    except ValueError:  # int() refuses so many digits; no model has so many layers or heads
+    except ValueError:  # int() refuses so many digits; no model has so many
         index = -1
-    if not 0 <= index < shape[axis == "head"]:
+    if not 0 <= index < shape[axis != "layer"]:
         quoted = _shortened(number) if isinstance(number, str) else shown(number)
         raise InvalidMask(f"{axis} {quoted} does not exist; this model has {_range(axis, shape)}{where}")
     return index
@@ -112,21 +170,31 @@ def _index(number: str | int, axis: str, shape: tuple[int, int], where: str) -> 
 
 def _range(axis: str, shape: tuple[int, int]) -> str:
     """Return the valid range of an axis in words, such as `layers 0 to 11`."""
-    size = shape[axis == "head"]
+    size = shape[axis != "layer"]
     return f"{axis}s 0 to {size - 1}" if size > 1 else f"only {axis} 0"
 
 
-def _random(text: str, shape: tuple[int, int]) -> Heads:
-    """Return the heads that `fraction@seed` or `fraction@seed/list` draws, in any language the same ones."""
-    match = _RANDOM.fullmatch(text)
+def _random(items: Sequence[_Item], shape: tuple[int, int]) -> Heads:
+    """Return the heads that `random:fraction@seed` or `random:fraction@seed/list` draws, in any language the
+    same ones."""
+    first, *others = items
+    match = _RANDOM.fullmatch(first.text.removeprefix("random:"))
     if not match:
-        raise InvalidMask(f"{shown('random:' + text)} has no seed; write random:fraction@seed (random:0.2@7)")
+        raise InvalidMask(f"{shown(first.text)} has no seed; write random:fraction@seed (random:0.2@7)")
     fraction, seed, candidates = match.groups()
     if not _DECIMAL.fullmatch(fraction) or Decimal(fraction) > 1:
         raise InvalidMask(f"the fraction {shown(fraction)} of 'random' is not a decimal from 0 to 1 (0.2)")
     if not (seed.isascii() and seed.isdigit()):
         raise InvalidMask(f"the seed {shown(seed)} of 'random' is not a decimal integer from 0 up (7)")
-    heads = np.ones(shape, dtype=np.bool_) if candidates is None else _listed(candidates, shape)
+    if candidates is None:
+        if others:
+            raise InvalidMask(
+                f"{shown(others[0].text)} follows 'random', which takes a list of heads only after a slash "
+                "(random:0.2@7/0-5.*)"
+            )
+        heads = np.ones(shape, dtype=np.bool_)
+    else:
+        heads = _listed([first._replace(text=candidates.strip(_SPACES)), *others], shape)
     listed = [(int(layer), int(head)) for layer, head in np.argwhere(heads)]
     # Decimal, because 0.145 of 100 heads is 14.5 and rounds up; in binary it is less and rounds down.
     exact = Context(prec=len(fraction) + 20)
@@ -145,51 +213,8 @@ def _random(text: str, shape: tuple[int, int]) -> Heads:
     return off
 
 
-def _from_json(form: Mapping[str, object], shape: tuple[int, int]) -> Weights:
-    if len(form) != 1 or (key := next(iter(form))) not in ("off", "keep", "weights"):
-        keys = ", ".join(shown(key) for key in list(form)[:4]) or "no key"
-        raise InvalidMask(f"an object has exactly one of the keys {_FORMS}, not {keys}")
-    value = form[key]
-    if not isinstance(value, list | tuple):
-        raise InvalidMask(f"{key!r} is a list, not {shown(value)}")
-    if key == "weights":
-        return _weights(value, shape)
-    heads = _pairs(key, value, shape)
-    return _off(heads if key == "off" else ~heads)
-
-
-def _pairs(key: str, pairs: Sequence[object], shape: tuple[int, int]) -> Heads:
-    """Return the heads of a list of [layer, head] pairs."""
-    _check_length(pairs, repr(key), "pairs")
-    heads = np.zeros(shape, dtype=np.bool_)
-    for number, pair in enumerate(pairs):
-        match pair:
-            case [int(layer), int(head)] if not isinstance(layer, bool) and not isinstance(head, bool):
-                where = f" ({key}[{number}])"
-                heads[_index(layer, "layer", shape, where), _index(head, "head", shape, where)] = True
-            case _:
-                raise InvalidMask(f"{key}[{number}] is {shown(pair)}, not a pair of integers [layer, head]")
-    return heads
-
-
-def _weights(rows: Sequence[object], shape: tuple[int, int]) -> Weights:
-    """Return the weights of a dense layers × heads matrix."""
-    layers, heads = shape
-    if len(rows) != layers:
-        raise InvalidMask(f"'weights' has {len(rows)} rows; this model has {layers} layers, one row each")
-    for layer, row in enumerate(rows):
-        if not isinstance(row, list | tuple) or len(row) != heads:
-            raise InvalidMask(
-                f"weights[{layer}] is {shown(row)}; a row is a list of {heads} numbers, one per head"
-            )
-        for head, weight in enumerate(row):
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= 1:
-                raise InvalidMask(f"weights[{layer}][{head}] is {shown(weight)}, not a number from 0 to 1")
-    return np.array(rows, dtype=np.float32)
-
-
 def canonical(off: Heads) -> str:
-    """Return the canonical spec of the heads that are off."""
+    """Return the canonical list of the heads (or units) that are off: `none` if there are none."""
     items: list[str] = []
     for is_whole, group in groupby(range(len(off)), key=lambda layer: bool(off[layer].all())):
         if is_whole:
@@ -197,6 +222,11 @@ def canonical(off: Heads) -> str:
         else:
             items += [f"{layer}.{run}" for layer in group for run in _runs(np.flatnonzero(off[layer]))]
     return ",".join(items) or "none"
+
+
+def canonical_skip(layers: Iterable[int]) -> list[str]:
+    """Return the canonical items that skip these layers, ascending: `skip:3`, `skip:6-11`."""
+    return [f"skip:{run}" for run in _runs(layers)]
 
 
 def _runs(numbers: Iterable[int]) -> list[str]:
@@ -207,7 +237,7 @@ def _runs(numbers: Iterable[int]) -> list[str]:
     return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
 
 
-def _check_length(value: Sequence[object], name: str, unit: str) -> None:
+def check_length(value: Sequence[object], name: str, unit: str) -> None:
     if len(value) > _MAX_LENGTH:
         raise InvalidMask(f"{name} has {len(value):,} {unit}; the limit is {_MAX_LENGTH:,}")
 

@@ -10,12 +10,18 @@ from service.settings import InvalidConfig, LiveConfig, MaskForm
 
 
 def resolve_masks(
-    config: LiveConfig, *, layers: int, heads: int, stored: Mapping[str, HeadMask] | None = None
+    config: LiveConfig,
+    *,
+    layers: int,
+    heads: int,
+    units: int | None = None,
+    stored: Mapping[str, HeadMask] | None = None,
 ) -> dict[str, HeadMask]:
     """Return all named masks of a model: its stored ones, and the config's, which may refer to earlier ones.
 
     Args:
-        layers, heads: the model's shape.
+        layers, heads: the model's shape. units: of each layer's feed-forward network; None: no mask of the
+            config may switch units off.
         stored: masks that are stored with the model; a mask of the config with the same name replaces one.
 
     Raises:
@@ -23,7 +29,7 @@ def resolve_masks(
     """
     masks = dict(stored or {})
     for name, form in config.masks.items():
-        masks[name] = _parse(form, f"masks.{name}", layers, heads, masks)
+        masks[name] = _parse(form, f"masks.{name}", layers, heads, masks, units)
     return masks
 
 
@@ -49,8 +55,15 @@ def resolve_variant(
     raise KeyError(name)
 
 
-def _parse(form: MaskForm, place: str, layers: int, heads: int, masks: Mapping[str, HeadMask]) -> HeadMask:
+def _parse(
+    form: MaskForm,
+    place: str,
+    layers: int,
+    heads: int,
+    masks: Mapping[str, HeadMask],
+    units: int | None = None,
+) -> HeadMask:
     try:
-        return HeadMask.parse(form, layers=layers, heads=heads, stored=masks)
+        return HeadMask.parse(form, layers=layers, heads=heads, units=units, stored=masks)
     except InvalidMask as error:
         raise InvalidConfig(f"{place}: {error}") from None

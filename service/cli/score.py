@@ -144,7 +144,8 @@ def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> N
     directory = locate(checkpoint)
     own = read_config(directory)
     shape = {"layers": own.num_layers, "heads": own.num_heads}
-    masks = resolve_masks(live, **shape, stored=read_stored_masks(directory, own))
+    stored = read_stored_masks(directory, own)
+    masks = resolve_masks(live, **shape, units=own.intermediate_size, stored=stored)
     resolve_variant(live, live.variants[0].name, **shape, masks=masks)
     if mask is not None:
         HeadMask.parse(mask, **shape, stored=masks)

@@ -132,7 +132,8 @@ def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> 
     model_config = read_config(directory)
     shape = {"layers": model_config.num_layers, "heads": model_config.num_heads}
     try:
-        masks = resolve_masks(config.live, **shape, stored=read_stored_masks(directory, model_config))
+        stored = read_stored_masks(directory, model_config)
+        masks = resolve_masks(config.live, **shape, units=model_config.intermediate_size, stored=stored)
         for variant in config.live.variants:
             if variant.checkpoint is None:
                 mask = resolve_variant(config.live, variant.name, **shape, masks=masks)

@@ -167,5 +167,6 @@ def _stored_masks(config: LiveConfig, classifier: Classifier) -> dict[str, HeadM
         config,
         layers=classifier.num_layers,
         heads=classifier.num_heads,
+        units=classifier.config.intermediate_size,
         stored=classifier.stored_masks,
     )
