@@ -24,6 +24,8 @@ from models.errors import ModelError
 from models.head_mask import HeadMask
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
+    from torch import Tensor
+
     from models.compress.structure import Structure
 
 LARGEST_SCALE = 100.0
@@ -55,20 +57,32 @@ def prune(
             f"{source} is quantized, and its 8 bits leave no room for scales above 1; prune the float "
             "checkpoint it was made from, then quantize the result"
         )
-    from models.checkpoint.hub_files import copy_tokenizer
-    from models.checkpoint.tensors import read_tensors, write_tensors
+    from models.checkpoint.tensors import read_tensors
 
     tensors, smaller = cut(read_tensors(source, config), config, structure)
-    masks, dropped = _mapped(read_stored_masks(source, config), structure, smaller)
-    raw = _described(read_raw(source), smaller)
-    target.mkdir(parents=True, exist_ok=True)
-    write_tensors(target / "model.safetensors", tensors, smaller)
-    (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    copy_tokenizer(source, target)
+    masks, dropped = _mapped(read_stored_masks(source, config), structure, config, smaller)
+    write_checkpoint(source, target, tensors, smaller)
     for name, mask in masks.items():
         _write_mask(source / "masks" / f"{name}.json", target / "masks" / f"{name}.json", mask)
-    assert parse_config(raw) == smaller
     return smaller, dropped
+
+
+def write_checkpoint(source: Path, target: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
+    """Write a smaller network than that of `source` to the directory `target`, with the source's tokenizer."""
+    from models.checkpoint.hub_files import copy_tokenizer
+    from models.checkpoint.tensors import write_tensors
+
+    raw = _described(read_raw(source), config)
+    parsed = parse_config(raw)
+    assert (parsed.num_layers, parsed.kept_heads, parsed.widths) == (
+        config.num_layers,
+        config.kept_heads,
+        config.widths,
+    )
+    target.mkdir(parents=True, exist_ok=True)
+    write_tensors(target / "model.safetensors", tensors, parsed)
+    (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    copy_tokenizer(source, target)
 
 
 def _described(raw: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
@@ -101,7 +115,10 @@ def structure_of(weights: HeadMask | npt.NDArray[np.floating], config: ModelConf
     from models.compress.structure import Structure
 
     whole = Structure.whole(config)
-    return replace(whole, heads=weights.matrix if isinstance(weights, HeadMask) else _scales(weights))
+    if not isinstance(weights, HeadMask):
+        return replace(whole, heads=_scales(weights))
+    units = whole.units if weights.units_off is None else (~weights.units_off).astype(np.float32)
+    return Structure(weights.matrix, units, frozenset(weights.skipped))
 
 
 def _check_shape(weights: HeadMask | npt.NDArray[np.floating] | Structure, config: ModelConfig) -> None:
@@ -126,19 +143,26 @@ def _check_shape(weights: HeadMask | npt.NDArray[np.floating] | Structure, confi
 
 
 def _mapped(
-    stored: Mapping[str, HeadMask], structure: Structure, smaller: ModelConfig
+    stored: Mapping[str, HeadMask], structure: Structure, source: ModelConfig, smaller: ModelConfig
 ) -> tuple[dict[str, HeadMask], dict[str, str]]:
     """Return the stored masks for the smaller checkpoint, and why others are dropped."""
     masks: dict[str, HeadMask] = {}
     dropped: dict[str, str] = {}
+    layers, units = structure.layers, structure.kept_units(source)
     present = np.zeros((smaller.num_layers, smaller.num_heads), np.float32)
     for layer, kept in enumerate(smaller.kept_heads):
         present[layer, list(kept)] = 1
     for name, mask in stored.items():
-        mapped = HeadMask(mask.matrix[list(structure.layers)] * present)
+        skipped = tuple(number for number, layer in enumerate(layers) if layer in mask.skipped)
+        units_off = None
+        if mask.units_off is not None:
+            units_off = np.zeros((smaller.num_layers, smaller.intermediate_size), bool)
+            for number, layer in enumerate(layers):
+                units_off[number, : len(units[layer])] = mask.units_off[layer, list(units[layer])]
+        mapped = HeadMask(mask.matrix[list(layers)] * present, skipped, units_off)
         if mapped.heads_on == 0:
             dropped[name] = "no head that it keeps is left"
-        elif np.array_equal(mapped.matrix, present):
+        elif np.array_equal(mapped.matrix, present) and not mapped.is_structured:
             dropped[name] = "it switches off nothing that is left"
         else:
             masks[name] = mapped
@@ -149,7 +173,8 @@ def _write_mask(source: Path, target: Path, mask: HeadMask) -> None:
     """Write a mask and its origin, without the figures that were measured on the larger model."""
     original = json.loads(source.read_text(encoding="utf-8"))
     form = mask.to_json()
-    content: dict[str, Any] = {"mask": mask.spec if "off" in form else form, "heads_on": mask.heads_on}
+    is_spec = "off" in form and "units" not in form
+    content: dict[str, Any] = {"mask": mask.spec if is_spec else form, "heads_on": mask.heads_on}
     if "found_by" in original:
         content["found_by"] = f"{original['found_by']}; mapped by headroom prune"
     target.parent.mkdir(exist_ok=True)

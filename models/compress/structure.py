@@ -18,6 +18,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.like_bert import layer_prefix
 from models.errors import ModelError
+from models.head_mask import HeadMask
 from models.live_heads import head_rows
 
 Floats = npt.NDArray[np.float32]
@@ -45,6 +46,14 @@ class Structure:
     def layers(self) -> tuple[int, ...]:
         """Return the layers that stay, ascending."""
         return tuple(layer for layer in range(len(self.heads)) if layer not in self.skipped)
+
+    def mask(self, config: ModelConfig) -> HeadMask:
+        """Return the run-time mask of a structure whose weights are 0 or 1; other weights become 1."""
+        heads = np.zeros_like(self.heads)
+        for layer, kept in enumerate(self.kept_heads(config)):
+            heads[layer, list(kept)] = 1
+        beyond = np.arange(self.units.shape[1]) >= np.array(config.widths)[:, None]
+        return HeadMask(heads, tuple(sorted(self.skipped)), (self.units == 0) & ~beyond)
 
     @property
     def is_binary(self) -> bool:
@@ -96,7 +105,10 @@ def cut(
     widths = tuple(max(1, len(units[layer])) for layer in layers)
     shape = FAMILIES[config.family].of_layers(config, layers)
     return smaller, replace(
-        shape, kept_heads=tuple(heads[layer] for layer in layers), intermediate_size=max(widths), widths=widths
+        shape,
+        kept_heads=tuple(heads[layer] for layer in layers),
+        intermediate_size=max(widths),
+        widths=widths,
     )
 
 

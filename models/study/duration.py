@@ -123,6 +123,10 @@ def _search(study: Study) -> list[Stage]:
     return stages
 
 
+def _cost(study: Study) -> list[Stage]:
+    return [("time of a layer's parts", (1 + study.effort.rounds) * 40 / study.shape[0] * 64)]
+
+
 _PLANS: dict[str, Callable[[Study], list[Stage]]] = {
     "single": _single,
     "random": _random,
@@ -130,6 +134,7 @@ _PLANS: dict[str, Callable[[Study], list[Stage]]] = {
     "roles": _roles,
     "similarity": _similarity,
     "search": _search,
+    "cost": _cost,
 }
 
 

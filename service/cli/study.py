@@ -35,6 +35,7 @@ class Kind(StrEnum):
     roles = "roles"
     similarity = "similarity"
     search = "search"
+    cost = "cost"
     all = "all"
 
 
