@@ -43,6 +43,19 @@ class LengthGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchPart:
+    """Some sequences of a pack, packed as a batch of their own.
+
+    tokens: (T or more,) int64, where the tokens of `batch` stand in the whole pack; what fills `batch` up
+    stands nowhere. rows: (B,) int64, which sequences of the whole pack they are.
+    """
+
+    batch: PackedBatch
+    tokens: Tensor
+    rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class PackedBatch:
     """T tokens of B sequences, shortest first, on the device of the network.
 
@@ -68,6 +81,7 @@ class PackedBatch:
     order: np.ndarray
     exact: bool
     _groups: list[LengthGroup] = field(default_factory=list, repr=False)
+    _parts: dict[bytes, BatchPart] = field(default_factory=dict, repr=False)
 
     @property
     def rows(self) -> int:
@@ -81,6 +95,53 @@ class PackedBatch:
             step = 1 if self.exact else GROUP_STEP
             self._groups.extend(group_by_length(self.lengths, step, self.ids.device))
         return self._groups
+
+    def sequences(self, *, first_only: bool) -> Tensor:
+        """Return the sequence of each token, (T or more,) int64, or of first tokens only, (B or more,)."""
+        return self.row_of_token[self.first_token] if first_only else self.row_of_token
+
+    def part(self, rows: np.ndarray) -> BatchPart:
+        """Return some of the sequences as a batch of their own, filled up as `pack` does it (cached).
+
+        rows: at least one of the pack's sequences, ascending, int64.
+        """
+        key = rows.tobytes()
+        if key not in self._parts:
+            self._parts[key] = _part(self, rows)
+        return self._parts[key]
+
+
+def _part(batch: PackedBatch, rows: np.ndarray) -> BatchPart:
+    lengths = batch.lengths[rows]
+    starts = (np.cumsum(batch.lengths) - batch.lengths)[rows]
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    row_of_token = np.repeat(np.arange(len(rows)), lengths)
+    tokens = np.arange(offsets[-1]) + (starts - offsets[:-1])[row_of_token]
+    count, sequences = filled_size(len(tokens)), filled_size(len(rows))
+    index, row, first_token, ends, order = to_device(
+        [
+            _filled(tokens, count),
+            _filled(row_of_token, count),
+            _filled(offsets[:-1], sequences),
+            _filled(offsets, sequences + 1, offsets[-1]),
+            rows,
+        ],
+        batch.ids.device,
+    )
+    part = PackedBatch(
+        ids=batch.ids[index],
+        positions=batch.positions[index],
+        segments=batch.segments[index],
+        row_of_token=row,
+        first_token=first_token,
+        offsets=ends.int(),
+        longest=int(lengths[-1]),
+        lengths=lengths,
+        order=batch.order[rows],
+        exact=batch.exact,
+    )
+    return BatchPart(part, index, order)
 
 
 def pack(

@@ -22,6 +22,7 @@ from models.batch import PackedBatch
 from models.checkpoint.like_bert import layer_prefix
 from models.encoder import Encoder
 from models.layer import Layer
+from models.live_units import FeedForward, NoUnits
 from models.ops.torch import Linear, Norm, Tensors, activate
 
 
@@ -30,8 +31,6 @@ class PostNormLayer(Layer):
     """One layer that normalises the residual stream after each of its halves."""
 
     attention_norm: Norm
-    up: Linear
-    down: Linear
     norm: Norm
 
     def attention_input(self, x: Tensor) -> Tensor:
@@ -46,9 +45,15 @@ class PostNormLayer(Layer):
         """Return x. (T, D) → (T, D)."""
         return x
 
-    def feed_forward(self, x: Tensor) -> Tensor:
+    def feed_forward(
+        self,
+        x: Tensor,
+        units: FeedForward | NoUnits | None = None,
+        weights: Tensor | None = None,
+        which: Tensor | None = None,
+    ) -> Tensor:
         """Compute the feed-forward half of the layer. x: (T, D), may be overwritten → (T, D)."""
-        return self.norm(self.down(self.up(x), residual=x, overwrite=True))
+        return self.norm((units or self.units)(x, x, weights, which))
 
 
 class Bert(Encoder):

@@ -22,6 +22,8 @@ from models.device import resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError
 from models.head_mask import HeadMask
 from models.network import Network, build
+from models.row_masks import Masks as RowsMasked
+from models.row_masks import RowMasks, rows_of
 
 Masks = HeadMask | Sequence[HeadMask | None] | None
 """One mask for all pairs; or one mask or None per pair; or None, which keeps all heads."""
@@ -205,42 +207,35 @@ class Classifier:
         """Return the scores of encoded pairs, in their order. masks: one for all, or one per pair."""
         logits = np.empty((len(encoded), len(self.config.labels)), np.float32)
         for rows in batches_by_length([len(pair) for pair in encoded], batch_tokens):
-            weights = masks.matrix if isinstance(masks, HeadMask) else None
-            if isinstance(masks, list):
-                weights = np.stack([masks[i].matrix for i in rows])
-            logits[rows] = self.forward([encoded[i] for i in rows], weights)
+            chosen = [masks[i] for i in rows] if isinstance(masks, list) else masks
+            of_rows = None if chosen is None else RowMasks.of(chosen)
+            logits[rows] = self.forward([encoded[i] for i in rows], of_rows)
         return self.scores(logits)
 
     def forward(
-        self, pairs: Sequence[EncodedPair], head_weights: np.ndarray | None = None, *, sliced: bool = False
+        self, pairs: Sequence[EncodedPair], masks: RowsMasked = None, *, sliced: bool = False
     ) -> np.ndarray:
         """Return the logits of at least one encoded pair, by several passes of the network if that is faster.
 
-        head_weights: (n, layers, heads) or (layers, heads) float32, None for all heads on.
-        sliced: as in `Network.forward`.
+        masks, sliced: as in `Network.forward`.
         Returns (n, labels) float32, least relevant grade first.
         """
         lengths = [len(pair) for pair in pairs]
         limit = self.network.max_pack_tokens
         if limit is None or sum(lengths) <= limit:
-            logits = self._pass(pairs, head_weights, sliced)
+            logits = self._pass(pairs, masks, sliced)
         else:
             logits = np.empty((len(pairs), len(self.config.label_order)), np.float32)
             for rows in batches_by_length(lengths, limit):
-                weights = head_weights
-                if head_weights is not None and head_weights.ndim == 3:
-                    weights = head_weights[rows]
-                logits[rows] = self._pass([pairs[row] for row in rows], weights, sliced)
+                logits[rows] = self._pass([pairs[row] for row in rows], rows_of(masks, rows), sliced)
         ordered: np.ndarray = np.take(logits, self.config.label_order, axis=1)
         return ordered
 
-    def _pass(
-        self, pairs: Sequence[EncodedPair], head_weights: np.ndarray | None, sliced: bool
-    ) -> np.ndarray:
+    def _pass(self, pairs: Sequence[EncodedPair], masks: RowsMasked, sliced: bool) -> np.ndarray:
         """Return the logits of one pass, (n, labels) float32, labels in the checkpoint's order."""
         network = self.network
         batch = pack(pairs, device=network.device, deterministic=network.deterministic)
-        return network.forward(batch, head_weights, sliced=sliced).numpy(force=True)
+        return network.forward(batch, masks, sliced=sliced).numpy(force=True)
 
     def scores(self, logits: np.ndarray) -> Scores:
         """Return the calibrated scores of logits, (n, labels) float32, that `forward` returned."""
@@ -259,7 +254,7 @@ class Classifier:
         """
         network = self.network
         batch = pack([pair], device=network.device, deterministic=network.deterministic)
-        return network.attention_maps(batch, heads, None if head_mask is None else head_mask.matrix)
+        return network.attention_maps(batch, heads, None if head_mask is None else RowMasks.of(head_mask))
 
     def _masks(self, head_mask: Masks, count: int) -> HeadMask | list[HeadMask] | None:
         if head_mask is None:
@@ -277,6 +272,11 @@ class Classifier:
             raise InvalidMask(
                 f"the mask is for {mask.layers} layers of {mask.heads} heads; "
                 f"this model has {self.num_layers} of {self.num_heads}"
+            )
+        units = self.config.intermediate_size
+        if mask.units_off is not None and mask.units_off.shape[1] != units:
+            raise InvalidMask(
+                f"the mask is for {mask.units_off.shape[1]} units per layer; this model has {units}"
             )
         return mask
 

@@ -30,6 +30,7 @@ from models.ops.torch import (
     rotated,
     visibility_bias,
 )
+from models.row_masks import Masks, RowMasks, rows_of
 from models.weights import Weights
 
 
@@ -65,8 +66,8 @@ class Encoder(Weights):
         names = [name for name, _ in expected_shapes(config) if is_stored(name)]
         self.parameters = sum(tensors[name].numel() for name in names)
         self.nbytes = sum(tensors[name].numel() * _itemsize(name, tensors[name], dtype) for name in names)
-        attention_of_layers = [layer.attention for layer in self.layers]
-        self.live_heads = LiveHeads(config, attention_of_layers, self.ops, cuts=not deterministic)
+        heads, units = ([getattr(layer, part) for layer in self.layers] for part in ("attention", "units"))
+        self.live_heads = LiveHeads(config, heads, units, self.ops, cuts=not deterministic)
         self.ops.synchronize()  # from here on, other threads' streams may use the weights
 
     @abstractmethod
@@ -100,20 +101,16 @@ class Encoder(Weights):
         """Return the number format of the layers' products: int8, or the name of the weights' dtype."""
         return "int8" if self.config.int8 else str(self.dtype).removeprefix("torch.")
 
-    def forward(
-        self, batch: PackedBatch, head_weights: np.ndarray | None = None, *, sliced: bool = False
-    ) -> Tensor:
+    def forward(self, batch: PackedBatch, masks: Masks = None, *, sliced: bool = False) -> Tensor:
         """Return the logits of a packed batch.
 
-        head_weights: (rows, layers, heads) float32 in the caller's order of rows, or (layers, heads) for all
-            rows; 1 keeps a head, 0 removes it; None keeps all.
-        sliced: the mask belongs to a sliced variant, so exactly its live heads are computed.
+        masks: in the caller's order of rows, or one for all rows: weights of heads alone, (rows, layers,
+            heads) or (layers, heads) float32, 1 keeps a head and 0 removes it; or whole masks; None: all on.
+        sliced: the mask belongs to a sliced variant, so exactly its live heads and units are computed.
         Returns (rows, labels) float32 in the caller's order, labels as in the checkpoint.
         """
-        if head_weights is not None and head_weights.ndim == 3:
-            head_weights = head_weights[batch.order]
         with torch.inference_mode():
-            live = self.live_heads.of(head_weights, sliced=sliced)
+            live = self.live_heads.of(rows_of(masks, batch.order), sliced=sliced)
             logits = self.logits(batch, live)[: batch.rows]
             restored = torch.empty_like(logits)
             (order,) = to_device([batch.order], self.device)
@@ -148,13 +145,43 @@ class Encoder(Weights):
         for number in range(start, len(self.layers) if stop is None else stop):
             last = first_only and number == len(self.layers) - 1
             first = last and self.reads_first_tokens
-            residual = x[batch.first_token] if first else x
-            context = self.context(number, x, batch, live[number], first_only=first)
-            x = self.after_attention(number, residual, context, live[number], overwrite=not keep)
-            x = self.feed_forward(number, x)
+            x = self.layer_output(number, x, batch, live[number], first_only=first, overwrite=not keep)
             if last:
                 x = self.pool(x, batch)
             yield x
+
+    def layer_output(
+        self,
+        number: int,
+        x: Tensor,
+        batch: PackedBatch,
+        live: Live,
+        *,
+        first_only: bool = False,
+        overwrite: bool = False,
+    ) -> Tensor:
+        """Return what leaves layer `number`, (T, D), or of first tokens only, (B, D).
+
+        Rows that skip the layer leave it as they entered. x: (T, D), what enters. overwrite: x's memory may
+        be used.
+        """
+        if live.rows is None:
+            residual = x[batch.first_token] if first_only else x
+            context = self.context(number, x, batch, live, first_only=first_only)
+            x = self.after_attention(number, residual, context, live, overwrite=overwrite)
+            return self.feed_forward(number, x, live, batch.sequences(first_only=first_only))
+        unchanged = x[batch.first_token] if first_only else x
+        if not len(live.rows):
+            return unchanged
+        part = batch.part(live.rows)
+        whole = replace(live, rows=None)
+        y = self.layer_output(
+            number, x[part.tokens], part.batch, whole, first_only=first_only, overwrite=True
+        )
+        index = part.rows if first_only else part.tokens[: int(part.batch.lengths.sum())]
+        if torch.is_grad_enabled() or not (overwrite or first_only):
+            return unchanged.index_copy(0, index, y[: len(index)])
+        return unchanged.index_copy_(0, index, y[: len(index)])
 
     def context(
         self, number: int, x: Tensor, batch: PackedBatch, live: Live, *, first_only: bool = False
@@ -186,16 +213,26 @@ class Encoder(Weights):
             return layer.after_attention(residual + layer.attention_bias)
         return layer.after_attention(live.attention.output(context, residual=residual, overwrite=overwrite))
 
-    def feed_forward(self, number: int, x: Tensor) -> Tensor:
-        """Compute the feed-forward half of layer `number`. x: (T, D), may be overwritten → (T, D)."""
-        return self.layers[number].feed_forward(x)
+    def feed_forward(
+        self, number: int, x: Tensor, live: Live | None = None, sequences: Tensor | None = None
+    ) -> Tensor:
+        """Compute the feed-forward half of layer `number`. x: (T, D), may be overwritten → (T, D).
+
+        live: which units; None: all. sequences: (T,) int64, the sequence of each token.
+        """
+        if live is None:
+            return self.layers[number].feed_forward(x)
+        which = None
+        if live.unit_weights is not None and len(live.unit_weights) > 1:
+            which = sequences if live.unit_rows is None or sequences is None else live.unit_rows[sequences]
+        return self.layers[number].feed_forward(x, live.units, live.unit_weights, which)
 
     def attention_maps(
-        self, batch: PackedBatch, heads: Sequence[tuple[int, int]], head_weights: np.ndarray | None = None
+        self, batch: PackedBatch, heads: Sequence[tuple[int, int]], masks: Masks = None
     ) -> np.ndarray:
         """Return what some heads attend to in a batch of one pair of n tokens.
 
-        heads: (layer, head) in the numbering of the unpruned model; head_weights: (layers, heads).
+        heads: (layer, head) in the numbering of the unpruned model; masks: one mask, as `forward` takes it.
         A head that is pruned or has weight w < 1 shows its probabilities times w (zeros if it is off).
         Returns (len(heads), n, n) float32; row i is what token i attends to.
         """
@@ -203,7 +240,7 @@ class Encoder(Weights):
         maps = np.zeros((len(heads), length, length), np.float32)
         with torch.inference_mode():
             x = self.embed(batch)
-            live = self.live_heads.of(head_weights)
+            live = self.live_heads.of(masks)
             stop = max(layer for layer, _ in heads) + 1
             inputs = [x, *self.layer_outputs(x, batch, live, stop=stop - 1, keep=True)]
             probabilities = {
@@ -211,10 +248,11 @@ class Encoder(Weights):
                 for number in {layer for layer, _ in heads}
             }
             self.ops.synchronize()  # as in `forward`
+            weights = masks.weights if isinstance(masks, RowMasks) else masks
             for i, (layer, head) in enumerate(heads):
                 kept = self.config.kept_heads[layer]
                 if head in kept:
-                    weight = 1.0 if head_weights is None else head_weights[layer, head]
+                    weight = 1.0 if weights is None else weights[layer, head]
                     maps[i] = probabilities[layer][kept.index(head)].numpy(force=True) * weight
         return maps
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -108,10 +108,15 @@ class HeadMask:
         """Return how many layers are computed."""
         return self.layers - len(self.skipped)
 
-    def units_on(self, units: int) -> int:
-        """Return how many feed-forward units are on in all layers. units: how many each layer has."""
-        off = 0 if self.units_off is None else int(np.count_nonzero(self.units_off))
-        return self.layers_on * units - off
+    def units_on(self, units: int | Sequence[int]) -> int:
+        """Return how many feed-forward units are on. units: how many each layer has, or one for all."""
+        widths = np.broadcast_to(units, self.layers).copy()
+        widths[list(self.skipped)] = 0
+        if self.units_off is None:
+            return int(widths.sum())
+        return sum(
+            int(np.count_nonzero(~off[:width])) for off, width in zip(self.units_off, widths, strict=True)
+        )
 
     @property
     def is_none(self) -> bool:
@@ -122,6 +127,11 @@ class HeadMask:
     def is_structured(self) -> bool:
         """Return whether the mask says more than weights of heads."""
         return bool(self.skipped) or self.units_off is not None
+
+    @cached_property
+    def units_key(self) -> bytes:
+        """Return a digest of the units that are off; empty if none is."""
+        return b"" if self.units_off is None else hashlib.sha256(self.units_off.tobytes()).digest()
 
     @cached_property
     def off(self) -> tuple[tuple[int, int], ...]:

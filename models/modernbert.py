@@ -26,7 +26,8 @@ from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.modernbert import ModernBertConfig
 from models.encoder import Encoder
 from models.layer import Layer
-from models.ops.torch import Linear, Norm, Tensors, activate, rotations
+from models.live_units import FeedForward, NoUnits
+from models.ops.torch import Norm, Tensors, activate, rotations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +39,6 @@ class PreNormLayer(Layer):
 
     attention_norm: Norm | None
     norm: Norm
-    up: Linear
-    gate: Linear
-    down: Linear
 
     def attention_input(self, x: Tensor) -> Tensor:
         """Return norm(x). (T, D) → (T, D)."""
@@ -54,10 +52,15 @@ class PreNormLayer(Layer):
         """Return norm(x). (T, D) → (T, D)."""
         return self.norm(x)
 
-    def feed_forward(self, x: Tensor) -> Tensor:
+    def feed_forward(
+        self,
+        x: Tensor,
+        units: FeedForward | NoUnits | None = None,
+        weights: Tensor | None = None,
+        which: Tensor | None = None,
+    ) -> Tensor:
         """Compute the feed-forward half of the layer. x: (T, D), may be overwritten → (T, D)."""
-        y = self.norm(x)
-        return self.down(self.gate.times(y, self.up(y)), residual=x, overwrite=True)
+        return (units or self.units)(self.norm(x), x, weights, which)
 
 
 class ModernBert(Encoder):

@@ -23,6 +23,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.device import is_device_failure, is_out_of_memory
 from models.head_mask import HeadMask
+from models.row_masks import RowMasks
 from service.batching.scheduler import Batch
 from service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 
@@ -129,7 +130,7 @@ class Engine:
             for count in (1, max(1, batch_tokens // len(pair))) * 2:
                 began = time.monotonic()
                 passes = [
-                    pool.submit(classifier.forward, [pair] * count, mask.matrix, sliced=lane.sliced)
+                    pool.submit(classifier.forward, [pair] * count, RowMasks.of(mask), sliced=lane.sliced)
                     for _ in range(slots)
                 ]
                 for forward in passes:
@@ -190,12 +191,8 @@ def score_rows(
 
     sliced: all rows have one mask, and it is a variant's that is sliced.
     """
-    first = rows[0].mask
-    if all(row.mask is first for row in rows):
-        weights = None if first.is_none else first.matrix
-    else:
-        weights = np.stack([row.mask.matrix for row in rows])
-    scores = classifier.scores(classifier.forward([row.pair for row in rows], weights, sliced=sliced))
+    masks = RowMasks.of([row.mask for row in rows])
+    scores = classifier.scores(classifier.forward([row.pair for row in rows], masks, sliced=sliced))
     finite = np.isfinite(scores.logits).all(axis=1).tolist()
     if not classifier.config.is_graded:
         pairs = zip(scores.score, scores.logits, strict=True)

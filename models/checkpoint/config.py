@@ -139,12 +139,12 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
 
 def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMask]:
     """Return a checkpoint's stored masks: files `masks/NAME.json` with a spec or a JSON form under "mask"."""
-    shape = {"layers": config.num_layers, "heads": config.num_heads, "units": config.intermediate_size}
+    layers, heads, units = config.num_layers, config.num_heads, config.intermediate_size
     masks = {}
     for file in sorted((directory / "masks").glob("*.json")):
         try:
             form = json.loads(file.read_text(encoding="utf-8"))["mask"]
-            masks[file.stem] = HeadMask.parse(form, **shape)
+            masks[file.stem] = HeadMask.parse(form, layers=layers, heads=heads, units=units)
         except (ValueError, KeyError, TypeError, ModelError) as error:
             raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
     return masks

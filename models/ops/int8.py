@@ -116,6 +116,12 @@ class Int8Linear(Linear):
         """Compute the product of the map and a factor as `Linear` does; the factor is not quantized."""
         return self(x).mul_(factor)
 
+    def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Weight an input as `Linear` does; one that is quantized already takes weights of 0 and 1 alone."""
+        if isinstance(self.source, TensorScale):
+            return x.masked_fill_(weights == 0, self.source.zero_point)
+        return super().weighted(x, weights)
+
     def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool) -> Tensor:
         if not self._packed:
             return self._by_torch(quantized, residual)
@@ -158,16 +164,21 @@ class Int8Linear(Linear):
         return self._with(QuantizedMap(self._integers()[index], self._scale[index], self._bias[index]))
 
     def columns(self, index: Tensor) -> Int8Linear:
-        """Return the map of only the inputs `index`, (n,) int64, as if the others were 0.
+        """Return the map of only the inputs `index`, (n,) int64, as if the others were 0."""
+        integers, bias, source = self._integers()[:, index], self._bias, self.source
+        if isinstance(source, ChannelScale) and source.scale is not None and source.midpoint is not None:
+            # The integers' bias includes the midpoints of all inputs; now those of the chosen ones alone.
+            scale, midpoint = source.scale[index], source.midpoint[index]
+            source = ChannelScale(scale, midpoint)
+            bias = self.bias + (integers.float() * self._scale[:, None] / scale) @ midpoint
+        return self._with(QuantizedMap(integers, self._scale, bias), source)
 
-        Raises ValueError if inputs have midpoints, because those stand in the bias.
-        """
-        if self._multiplier is not None:
-            raise ValueError("inputs with midpoints cannot be left out")
-        return self._with(QuantizedMap(self._integers()[:, index], self._scale, self._bias))
-
-    def _with(self, integers: QuantizedMap) -> Int8Linear:
-        same: dict[str, Any] = {"dtype": self.dtype, "source": self.source, "target": self.target}
+    def _with(self, integers: QuantizedMap, source: ChannelScale | TensorScale | None = None) -> Int8Linear:
+        same: dict[str, Any] = {
+            "dtype": self.dtype,
+            "source": source or self.source,
+            "target": self.target,
+        }
         return Int8Linear(integers, self.activation, **same, quantize=self._quantize)
 
     @property

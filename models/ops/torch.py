@@ -49,6 +49,11 @@ class Linear:
         """Compute (x·Wᵀ + b)·factor, x: (T, in), factor: (T, out) → (T, out); the map has no activation."""
         return self(x) * factor
 
+    def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Return an input of this map, (T, in), times weights, (T or 1, in); x may be overwritten."""
+        weights = weights.to(x.dtype)
+        return x * weights if torch.is_grad_enabled() else x.mul_(weights)
+
     @property
     def weight(self) -> Tensor:
         """Return the weight in its plain layout, (out, in)."""
