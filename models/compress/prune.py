@@ -68,7 +68,7 @@ def prune(
 
 
 def write_checkpoint(source: Path, target: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
-    """Write a smaller network than that of `source` to the directory `target`, with the source's tokenizer."""
+    """Write a smaller network than that of `source` to `target`, with the source's tokenizer."""
     from models.checkpoint.hub_files import copy_tokenizer
     from models.checkpoint.tensors import write_tensors
 

@@ -109,6 +109,8 @@ def _similarity(study: Study) -> list[Stage]:
 
 def _search(study: Study) -> list[Stage]:
     pairs = len(study.data)
+    if study.by_time:
+        return _search_by_time(study)
     sizes, orders = len(study.effort.shares), study.effort.orders
     stages = [
         ("gradients of the mask", pairs * GRADIENT),
@@ -121,6 +123,22 @@ def _search(study: Study) -> list[Stage]:
         stages.append(("rivals of the mask, held out", (1 + 2 * orders) * held_out))
         stages.append(("speed", 4 * 7 * 256))
     return stages
+
+
+def _search_by_time(study: Study) -> list[Stage]:
+    pairs, layers = len(study.data), study.shape[0]
+    held_out = 0 if study.holdout is None else len(study.holdout)
+    candidates = layers * layers / 4 if "layers" in study.what else 0
+    stages = [] if study.cost else _cost(study)
+    return [
+        *stages,
+        ("gradients of heads, units and layers", min(2048, pairs) * GRADIENT),
+        ("candidates on a sample", (candidates + 3 * layers) * min(256, pairs) / 2),
+        ("tuned scales", 6 * min(128, pairs) * TUNING),
+        ("the smaller networks", (12 * (pairs + held_out) + 30 * pairs) / 2),
+        ("speed", 4 * (1 + study.effort.rounds) * 256),
+        ("recovery, seconds", 0),
+    ]
 
 
 def _cost(study: Study) -> list[Stage]:

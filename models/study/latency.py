@@ -20,21 +20,20 @@ import torch
 from numpy.typing import NDArray
 
 from models.batch import PackedBatch, pack
-from models.bert import PostNormLayer
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.device import describe, processor_features
 from models.errors import ModelError
 from models.layer import Layer
 from models.live_heads import Live
-from models.modernbert import PreNormLayer
+from models.live_units import FeedForward
 from models.network import Network
 from models.study.base import Progress, Silent
 
 TOKENS = (64, 256, 1024, 2048)
 ROUNDS = 7
-"""How often each part is timed, all parts in turn; the shortest time counts, because other work on the machine
-only ever adds to it."""
+"""How often each part is timed, all parts in turn. The shortest time counts, because other work only adds
+to it."""
 STEPS = 12
 """The most numbers of heads, and of units, above 0 that are measured; those between are interpolated."""
 CHECKED = ((0.5, 0.5), (1.0, 0.25), (0.25, 1.0))
@@ -173,7 +172,8 @@ def measure(
     batches = {count: _batch(classifier, count, sequence_tokens) for count in tokens}
     states = {count: network.embed(batches[count]) for count in tokens}
     lives = {kept: _live(network.layers[number], kept) for kept in heads}
-    layers = {kept: with_units(network.layers[widest], np.arange(kept)) for kept in units}
+    layer = network.layers[widest]
+    cuts = {kept: layer.units if kept == units[-1] else layer.units.cut(range(kept)) for kept in units}
     for count, first in itertools.product(tokens, (False, True)):
         batch, x = batches[count], states[count]
         for kept in heads:
@@ -182,15 +182,14 @@ def measure(
             )
     whole = max(states.values(), key=len)
     for count, kept in itertools.product(rows, units):
-        timed["feed forward", count, kept] = _feed_forward_half(layers[kept], whole[:count])
+        timed["feed forward", count, kept] = _feed_forward_half(layer, cuts[kept], whole[:count])
     for count in tokens:
         timed["other", count] = _ends(network, batches[count])
     count = max(tokens)
     checks = sorted({(_near(heads, a), _near(units, b)) for a, b in CHECKED})
     for h, u in checks:
-        timed["whole", h, u, count] = _whole(
-            network, number, states[count], batches[count], lives[h], layers[u]
-        )
+        live = replace(lives[h], units=cuts[u])
+        timed["whole", h, u, count] = _whole(network, number, states[count], batches[count], live)
     seconds = _shortest(timed, rounds, network.ops.synchronize, progress)
     attention, attention_first = (
         np.array([[seconds["attention", first, count, kept] for kept in heads] for count in tokens])
@@ -207,26 +206,8 @@ def measure(
     )  # fmt: skip
 
 
-def with_units(layer: Layer, units: NDArray[np.int64]) -> Layer:
-    """Return a layer with only some of its feed-forward units. Raises ModelError for int8 gated networks."""
-    assert isinstance(layer, PostNormLayer | PreNormLayer)
-    if len(units) == layer.up.weight.shape[0]:
-        return layer
-    index = torch.from_numpy(units)
-    try:
-        down = layer.down.columns(index)
-    except ValueError:
-        raise ModelError(
-            "units of this int8 checkpoint cannot be cut out one by one; study the float checkpoint it was "
-            "made from"
-        ) from None
-    if isinstance(layer, PreNormLayer):
-        return replace(layer, up=layer.up.rows(index), gate=layer.gate.rows(index), down=down)
-    return replace(layer, up=layer.up.rows(index), down=down)
-
-
 def _steps(whole: int, multiple: int) -> tuple[int, ...]:
-    """Return 0 (heads only), and up to STEPS numbers up to `whole`, multiples of `multiple` if they can be."""
+    """Return up to STEPS numbers up to `whole`, multiples of `multiple` but for the last; 0 too for heads."""
     step = max(multiple, -(-whole // (STEPS * multiple)) * multiple)
     counts = {*range(step, whole, step), whole}
     return tuple(sorted(counts | {0} if multiple == 1 else counts))
@@ -268,8 +249,8 @@ def _attention_half(
     return run
 
 
-def _feed_forward_half(layer: Layer, x: torch.Tensor) -> Callable[[], object]:
-    return lambda: layer.feed_forward(x.clone())
+def _feed_forward_half(layer: Layer, units: FeedForward, x: torch.Tensor) -> Callable[[], object]:
+    return lambda: layer.feed_forward(x.clone(), units)
 
 
 def _ends(network: Network, batch: PackedBatch) -> Callable[[], object]:
@@ -283,10 +264,9 @@ def _ends(network: Network, batch: PackedBatch) -> Callable[[], object]:
 
 
 def _whole(
-    network: Network, number: int, x: torch.Tensor, batch: PackedBatch, live: Live, layer: Layer
+    network: Network, number: int, x: torch.Tensor, batch: PackedBatch, live: Live
 ) -> Callable[[], object]:
-    attention = _attention_half(network, number, x, batch, live, False)
-    return lambda: layer.feed_forward(attention())  # type: ignore[arg-type]
+    return lambda: network.layer_output(number, x, batch, live)
 
 
 def _shortest(

@@ -33,9 +33,9 @@ def conclusion(table: LatencyTable) -> str:
     return (
         f"A whole layer ({heads} heads, {units} units) takes {whole * 1e3:.2f} ms for {tokens:,} tokens on "
         f"one thread; its feed-forward half is {table.feed_forward_half(units, tokens) / whole:.0%} of that. "
-        f"With half of the heads and half of the units it takes {half / whole:.0%}. Embeddings and classifier "
-        f"take {table.other[-1] * 1e3:.2f} ms. Whole layers that were measured beside the table differ from "
-        f"it by at most {table.largest_error:.0%}."
+        f"With half of its heads and units it takes {half / whole:.0%}. Embeddings and "
+        f"classifier take {table.other[-1] * 1e3:.2f} ms. Whole layers that were measured beside the table "
+        f"differ from it by at most {table.largest_error:.0%}."
     )
 
 

@@ -14,7 +14,8 @@ from models.errors import ModelError
 from models.quality.evaluation import Evaluation
 from models.study.gradients import DifferentiableNetwork
 from models.study.inputs import check_apart, spread_over_queries
-from models.study.latency import LatencyTable, measure as measure_latency, read_table
+from models.study.latency import LatencyTable, read_table
+from models.study.latency import measure as measure_latency
 from models.study.search.noninferiority import Verdict, compare, fixed_sequence
 from models.study.search.structured import plans
 from models.study.search.structured.gates import Gradients, gradients
@@ -32,6 +33,9 @@ TUNING_PAIRS = 128
 RANDOM_SEEDS = 3
 ERROR_RATE = 0.05
 """The chance of passing a network worse than the margin; plain and tuned ones get half of it each."""
+
+SAME = 1e-6
+"""Divergences up to this are rounding."""
 
 OURS, TUNED = "Fisher and measured times", "Fisher and measured times, tuned"
 MAGNITUDE, TOP, RANDOM = "magnitude", "top layers dropped", "random"
@@ -160,8 +164,8 @@ def _layer_order(
         divergences = {
             layer: workshop.divergence(replace(whole, skipped=frozenset([*gone, layer]))) for layer in left
         }
-        # Of layers that change nothing at all, the last goes first: it is then the last layer's turn to be cheap.
-        layer = min(left, key=lambda one: (divergences[one], -one))
+        # Of layers that change nothing at all, the last goes first.
+        layer = min(left, key=lambda one: (max(divergences[one], SAME), -one))
         order.append((layer, divergences[layer]))
         left.remove(layer)
     return order
@@ -179,13 +183,13 @@ def _best(
     workshop: Workshop, planner: Planner, order: Sequence[tuple[int, float]], speedup: float
 ) -> tuple[Structure, float] | None:
     """Return the structure that changes the grades least, over the numbers of layers dropped, and by how
-    much; None if nothing is that fast."""
+    much; of several that change nothing, the fastest. None if nothing is as fast as wanted."""
     candidates = []
     for count in range(len(order) + 1):
         structure = planner.fitting(planner.whole_seconds / speedup, [layer for layer, _ in order[:count]])
         if structure is not None:
             candidates.append((structure, workshop.divergence(structure)))
-    return min(candidates, key=lambda candidate: candidate[1], default=None)
+    return min(candidates, key=lambda one: (max(one[1], SAME), planner.seconds(one[0])), default=None)
 
 
 def _tuned(study: Study, structures: Sequence[Structure]) -> list[Structure]:

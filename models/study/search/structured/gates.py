@@ -1,13 +1,13 @@
 """Gradients of the loss with respect to gates on heads, feed-forward units and whole layers.
 
-A head's or a unit's gate multiplies its output. A layer's gate γ makes its output x + γ·(layer(x) − x): at 0 the
-layer is skipped. All gates are at 1, the intact network.
+A head's or a unit's gate multiplies its output. A layer's gate γ makes its output x + γ·(layer(x) − x): at 0
+the layer is skipped. All gates are at 1, the intact network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,12 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.bert import PostNormLayer
 from models.checkpoint.tokenizer import EncodedPair
-from models.layer import Layer
 from models.live_heads import Live
-from models.modernbert import PreNormLayer
-from models.ops.torch import Linear
 from models.study.gradients import DifferentiableNetwork
 
 Gradients32 = NDArray[np.float32]
@@ -37,24 +33,6 @@ class Gradients:
     layers: Gradients32
 
 
-class GatedInput:
-    """A down map whose input is multiplied by gates. gates: (rows of the input, units)."""
-
-    def __init__(self, down: Linear, gates: Tensor) -> None:
-        self.down = down
-        self.gates = gates
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
-        """Compute the map as `Linear` does."""
-        return self.down(x * self.gates, residual, overwrite=overwrite)
-
-
-def with_down(layer: Layer, down: object) -> Layer:
-    """Return a layer whose down map is another callable."""
-    assert isinstance(layer, PostNormLayer | PreNormLayer)
-    return replace(layer, down=down)
-
-
 def gradients(
     network: DifferentiableNetwork,
     pairs: Sequence[EncodedPair],
@@ -62,7 +40,10 @@ def gradients(
     *,
     done: Callable[[int], None] = lambda _: None,
 ) -> Gradients:
-    """Return the gradients of the calibrated cross-entropy. grades: (n,) from 0. done: as in `gate_gradients`."""
+    """Return the gradients of the calibrated cross-entropy.
+
+    grades: (n,) from 0. done: called with the number of pairs of each finished batch.
+    """
     config = network.config
     layers, width = config.num_layers, max(config.widths)
     found = Gradients(
@@ -104,9 +85,7 @@ def _logits(
         live = Live(layer.attention, heads[:, number, list(config.kept_heads[number])])
         context = plain.context(number, x, batch, live, first_only=first)
         middle = plain.after_attention(number, entered, context, live)
-        assert isinstance(layer, PostNormLayer | PreNormLayer)
-        gates = units[:, number, : config.widths[number]][row]
-        left = with_down(layer, GatedInput(layer.down, gates)).feed_forward(middle)
+        left = layer.feed_forward(middle, None, units[:, number, : config.widths[number]], row)
         x = entered + whole[:, number][row][:, None] * (left - entered)
         if last:
             x = plain.pool(x, batch)

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.bert import PostNormLayer
 from models.checkpoint.config import ModelConfig
 from models.classifier import Classifier
 from models.compress.structure import Structure
 from models.live_heads import head_rows
-from models.modernbert import PreNormLayer
 from models.study.latency import LatencyTable
 from models.study.search.structured.gates import Gradients
 from models.study.search.structured.knapsack import Elimination, Option, cheapest, eliminate, in_order
@@ -115,7 +113,6 @@ def by_magnitude(classifier: Classifier, table: LatencyTable, what: Sequence[str
                 ]
             )
         heads.append(in_order(norms))
-        assert isinstance(layer, PostNormLayer | PreNormLayer)
         up, down = (part.weight.float() for part in (layer.up, layer.down))
         units.append(in_order((up.square().sum(1) * down.square().sum(0)).double().numpy(force=True)))
     return Planner(classifier.config, table, tuple(part for part in what if part != LAYERS), heads, units)

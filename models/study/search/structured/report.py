@@ -1,4 +1,4 @@
-"""The report of a search by time: sections, conclusion and files, with JSON and plots from modules beside it."""
+"""The report of a search by time: sections, conclusion and files; JSON and plots are in modules beside it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def result(study: Study, found: Found) -> Result:
 
 def conclusion(found: Found, study: Study) -> str:
     """Return one paragraph that follows from the numbers."""
-    text = [
-        f"The search took {found.seconds / 60:.1f} minutes, beside measuring the times of layers and networks."
-    ]
+    text = [f"The search took {found.seconds / 60:.1f} minutes, without timing layers and networks."]
     place = found.chosen
     if place is None:
         text.append(
@@ -121,7 +119,7 @@ def _sections(found: Found, study: Study) -> tuple[Section, ...]:
     path = Section(
         "Search: quality by speed",
         (
-            "For each speed, a knapsack over measured times chooses how many heads and units each layer keeps "
+            "For each speed, a knapsack over measured times chooses how many heads and units a layer keeps "
             "(Kwon et al. 2022), once for each number of layers dropped; of these networks the one counts "
             "whose grades differ least from the intact model's on a sample of the search data. Layers are "
             "dropped in the order in which that costs least. Times are of "
@@ -232,7 +230,7 @@ def _cells(values: dict[str, float]) -> tuple[str, ...]:
 
 
 def _files(found: Found, study: Study) -> dict[str, str]:
-    """Return cost.json, mask.json for a checkpoint's masks/NAME.json and `headroom prune`, and scales.json."""
+    """Return cost.json, mask.json (for masks/NAME.json, or `headroom prune`) and scales.json."""
     files = {"cost.json": json.dumps({"cost": found.table.to_json()}, indent=1) + "\n"}
     about = {"model": study.classifier.name, "study": "search", "data": study.data.source}
     config = found.planner.config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,11 +64,8 @@ def _pace(intact: np.ndarray, own: np.ndarray, pairs: int, classifier: Classifie
 def median_interval(values: np.ndarray) -> tuple[float, float, float]:
     """Return the interval of the median by order statistics with the least coverage of at least 95 %, and the
     coverage; the smallest and the largest value if there are too few. values: ascending."""
-    from scipy.stats import binom
-
-    count, best = len(values), 0
-    for inner in range(count // 2):
-        if 1 - 2 * binom.cdf(inner, count, 0.5) >= 0.95:
-            best = inner
-    coverage = 1 - 2 * float(binom.cdf(best, count, 0.5))
-    return float(values[best]), float(values[count - 1 - best]), coverage
+    count = len(values)
+    tails = np.cumsum([math.comb(count, k) for k in range(count // 2)]) / 2**count  # P(at most k are below)
+    inner = int(np.count_nonzero(1 - 2 * tails >= 0.95)) - 1
+    best = max(inner, 0)
+    return float(values[best]), float(values[count - 1 - best]), 1 - 2 * float(tails[best])

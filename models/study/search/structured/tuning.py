@@ -20,9 +20,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.compress.structure import Structure
 from models.layer import Layer
 from models.live_heads import Live
-from models.modernbert import PreNormLayer
 from models.study.gradients import DifferentiableNetwork
-from models.study.search.structured.gates import with_down
 from models.study.search.tuning import LARGEST, RIDGE, head_outputs, least_squares
 
 
@@ -107,7 +105,6 @@ def _unit_scales(
     With activations A (tokens, units) and the down map's columns W, the normal equations' matrix is
     (AᵀA)∘(WᵀW), so nothing of the size tokens·width·units is ever made.
     """
-    assert isinstance(layer, PostNormLayer | PreNormLayer)
     weight = layer.down.weight[:, index].double()  # (D, u)
     gram = torch.zeros(len(index), len(index), dtype=torch.float64, device=weight.device)
     moment = gram.new_zeros(len(index))
@@ -155,18 +152,12 @@ def _normed(network: DifferentiableNetwork, number: int, sums: Sequence[Tensor])
 
 def _inner(layer: Layer, x: Tensor) -> Tensor:
     """Return the layer's inner activations, the input of its down map: (T, D) → (T, U)."""
-    kept: list[Tensor] = []
-
-    def down(inner: Tensor, residual: Tensor, **_: bool) -> Tensor:
-        kept.append(inner)
-        return residual
-
-    with_down(layer, down).feed_forward(x)
-    return kept[0]
+    entered = layer.feed_forward_input(x)
+    inner = layer.up(entered)
+    return inner if layer.gate is None else layer.gate.times(entered, inner)
 
 
 def _outer(layer: Layer, inner: Tensor, x: Tensor, *, plain: bool = False) -> Tensor:
     """Return what the inner activations make of the residual stream x. plain: before any norm."""
-    assert isinstance(layer, PostNormLayer | PreNormLayer)
     y = layer.down(inner, x)
     return layer.norm(y) if isinstance(layer, PostNormLayer) and not plain else y

@@ -31,6 +31,8 @@ class Workshop:
         self.tensors = read_tensors(locate(study.model), study.classifier.config)
         rows = spread_over_queries(study.data.query_of, SAMPLE, study.seed)
         self.sample = _rows(study.data, rows)
+        self._evaluated: dict[tuple[str, str], Evaluation] = {}
+        self._divergences: dict[str, float] = {}
         self._intact = self._log_probabilities(study.classifier, "intact")
 
     def smaller(self, structure: Structure) -> Classifier:
@@ -44,8 +46,11 @@ class Workshop:
         return Classifier(clf.name, config, clf.tokenizer, network, {})
 
     def evaluate(self, structure: Structure, data: Judged) -> Evaluation:
-        """Return the quality of a structure's network on `data`."""
-        return self.evaluate_classifier(self.smaller(structure), data, name_of(structure))
+        """Return the quality of a structure's network on `data`; of one that was asked before, at once."""
+        key = (name_of(structure), data.source)
+        if key not in self._evaluated:
+            self._evaluated[key] = self.evaluate_classifier(self.smaller(structure), data, key[0])
+        return self._evaluated[key]
 
     def evaluate_classifier(self, classifier: Classifier, data: Judged, name: str) -> Evaluation:
         """Return the quality of a classifier on `data`. name: distinguishes it in the cache."""
@@ -54,8 +59,11 @@ class Workshop:
 
     def divergence(self, structure: Structure) -> float:
         """Return the mean Kullback–Leibler divergence of a structure's grades from the intact model's."""
-        after = self._log_probabilities(self.smaller(structure), name_of(structure))
-        return float((np.exp(self._intact) * (self._intact - after)).sum(1).mean())
+        name = name_of(structure)
+        if name not in self._divergences:
+            after = self._log_probabilities(self.smaller(structure), name)
+            self._divergences[name] = float((np.exp(self._intact) * (self._intact - after)).sum(1).mean())
+        return self._divergences[name]
 
     def _log_probabilities(self, classifier: Classifier, name: str) -> NDArray[np.float64]:
         runner = self._runner(classifier, self.sample, name)
