@@ -130,7 +130,8 @@ class ModernBertFamily:
     def of_layers(self, config: ModelConfig, layers: Sequence[int]) -> ModelConfig:
         """Return the shape of a network of only these layers, each with its own window and angles."""
         assert isinstance(config, ModernBertConfig)
-        windows, thetas = (tuple(of[layer] for layer in layers) for of in (config.windows, config.thetas))
+        windows = tuple(config.windows[layer] for layer in layers)
+        thetas = tuple(config.thetas[layer] for layer in layers)
         return replace(config, num_layers=len(layers), windows=windows, thetas=thetas)
 
     def check_removable(self, layers: Collection[int]) -> None:

@@ -106,27 +106,28 @@ class LatencyTable:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> LatencyTable:
         """Return the table of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
-        arrays = {
-            name: np.array(content[name], np.float64)
-            for name in ("attention", "attention_first", "feed_forward", "other")
-        }
-        counts = {name: tuple(int(n) for n in content[name]) for name in ("heads", "units", "tokens", "rows")}
-        shapes = {
-            "attention": (len(counts["tokens"]), len(counts["heads"])),
-            "attention_first": (len(counts["tokens"]), len(counts["heads"])),
-            "feed_forward": (len(counts["rows"]), len(counts["units"])),
-            "other": (len(counts["tokens"]),),
-        }
-        for name, shape in shapes.items():
-            if arrays[name].shape != shape or not (arrays[name] > 0).all():
+        heads, units, tokens, rows = (
+            tuple(int(count) for count in content[name]) for name in ("heads", "units", "tokens", "rows")
+        )
+
+        def seconds(name: str, *shape: int) -> Floats:
+            values = np.array(content[name], np.float64)
+            if values.shape != shape or not (values > 0).all():
                 raise ValueError(f"{name} must hold positive seconds of shape {shape}")
-        checked = tuple((int(h), int(u), int(t), float(s)) for h, u, t, s in content["checked"])
+            return values
+
         return cls(
-            **counts,
-            **arrays,
+            heads=heads,
+            units=units,
+            tokens=tokens,
+            rows=rows,
+            attention=seconds("attention", len(tokens), len(heads)),
+            attention_first=seconds("attention_first", len(tokens), len(heads)),
+            feed_forward=seconds("feed_forward", len(rows), len(units)),
+            other=seconds("other", len(tokens)),
             sequence_tokens=int(content["sequence_tokens"]),
             reads_first_tokens=bool(content["reads_first_tokens"]),
-            checked=checked,
+            checked=tuple((int(h), int(u), int(t), float(s)) for h, u, t, s in content["checked"]),
             about=dict(content["about"]),
         )
 

@@ -77,7 +77,7 @@ def recover(workshop: Workshop, structure: Structure, minutes: float) -> Recover
         logits = network.logits(batch, network.live_heads.of(None))[:, list(config.label_order)]
         loss = F.kl_div(F.log_softmax(logits / config.temperature, -1), wanted, reduction="batchmean")
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
         optimizer.step()
         losses.append(loss.item())

@@ -65,6 +65,8 @@ def median_interval(values: np.ndarray) -> tuple[float, float, float]:
     """Return the interval of the median by order statistics with the least coverage of at least 95 %, and the
     coverage; the smallest and the largest value if there are too few. values: ascending."""
     count = len(values)
+    if count == 1:
+        return float(values[0]), float(values[0]), 0.0
     tails = np.cumsum([math.comb(count, k) for k in range(count // 2)]) / 2**count  # P(at most k are below)
     inner = int(np.count_nonzero(1 - 2 * tails >= 0.95)) - 1
     best = max(inner, 0)
