@@ -32,6 +32,7 @@ class ModelConfig:
     max_positions: the window. skipped_positions: rows of the checkpoint's position table before the first
         token's. type_vocab_size: 0 for a network without token types.
     head_activation: of the classifier's dense layer. family: the key of `families.FAMILIES`.
+    intermediate_size, widths: the units of the widest layer's feed-forward half, and of each layer's.
     kept_heads: for each layer the original numbers of the heads that the checkpoint still holds,
         ascending. Pruning removes numbers; the numbering of a mask never changes.
     labels: one name per logit, least relevant first; a single name is a one-label cross-encoder.
@@ -61,6 +62,7 @@ class ModelConfig:
     labels: tuple[str, ...] = ()
     label_order: tuple[int, ...] = ()
     kept_heads: tuple[tuple[int, ...], ...] = ()
+    widths: tuple[int, ...] = ()
     temperature: float = 1.0
     score_activation: ScoreActivation = "softmax"
     int8: bool = False
@@ -128,6 +130,7 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
         labels=labels,
         label_order=order,
         kept_heads=_kept_heads(raw, shape.num_layers, shape.num_heads),
+        widths=_widths(ours, shape),
         temperature=positive_float(ours.get("temperature", 1.0), "headroom.temperature"),
         score_activation="softmax" if len(labels) > 1 else _score_activation(raw),
         int8=_is_int8(raw, ours),
@@ -238,3 +241,20 @@ def _kept_heads(raw: Mapping[str, Any], layers: int, heads: int) -> tuple[tuple[
                 )
         gone[layer] = set(numbers)
     return tuple(tuple(h for h in range(heads) if h not in gone.get(layer, ())) for layer in range(layers))
+
+
+def _widths(ours: Mapping[str, Any], shape: ModelConfig) -> tuple[int, ...]:
+    """Read `headroom.intermediate_sizes`, which says how many units each layer has if they differ."""
+    sizes = ours.get("intermediate_sizes")
+    if sizes is None:
+        return (shape.intermediate_size,) * shape.num_layers
+    if (
+        not isinstance(sizes, list)
+        or len(sizes) != shape.num_layers
+        or not all(type(size) is int and 1 <= size <= shape.intermediate_size for size in sizes)
+    ):
+        raise UnsupportedCheckpoint(
+            f"config.json: headroom.intermediate_sizes must hold {shape.num_layers} numbers from 1 to "
+            f"{shape.intermediate_size}, one per layer"
+        )
+    return tuple(sizes)

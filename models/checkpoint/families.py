@@ -6,7 +6,7 @@ back when it is written; what is between knows nothing of families.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from models.checkpoint.config import ModelConfig
@@ -31,6 +31,15 @@ class Family(Protocol):
 
         Raises UnsupportedCheckpoint for what the network would not compute exactly.
         """
+
+    def of_layers(self, config: ModelConfig, layers: Sequence[int]) -> ModelConfig:
+        """Return the shape of a network of only these layers; `kept_heads` and `widths` stay as they are."""
+
+    def check_removable(self, layers: Collection[int]) -> None:
+        """Raise ModelError if the family's checkpoints cannot say that these layers are gone."""
+
+    def fields_of(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the fields of config.json that say which layers there are, and how many units they have."""
 
     def expected(self, config: ModelConfig) -> Shapes:
         """Return every float tensor of the network with its shape; narrower attention where it is pruned."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from models.checkpoint.config import ModelConfig
@@ -76,6 +76,18 @@ class LikeBert:
             head_activation=self.head,
         )
 
+    def of_layers(self, config: ModelConfig, layers: Sequence[int]) -> ModelConfig:
+        """Return the shape of a network of only these layers."""
+        return replace(config, num_layers=len(layers))
+
+    def check_removable(self, layers: Collection[int]) -> None:
+        """Any layer may go."""
+
+    def fields_of(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the fields of config.json that say how many layers and units there are."""
+        sizes = {"num_hidden_layers": config.num_layers, "intermediate_size": config.intermediate_size}
+        return {self.fields.get(name, name): size for name, size in sizes.items()}
+
     def _token_types(self, raw: Mapping[str, Any]) -> int:
         if not self.token_types:
             return 0
@@ -98,7 +110,7 @@ class LikeBert:
 
     def expected(self, config: ModelConfig) -> Shapes:
         """Return every float tensor of the network with its shape."""
-        hidden, inner, embedded = config.hidden_size, config.intermediate_size, config.embedding_size
+        hidden, embedded = config.hidden_size, config.embedding_size
         yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, embedded)
         yield "bert.embeddings.position_embeddings.weight", (config.max_positions, embedded)
         if config.type_vocab_size:
@@ -106,7 +118,7 @@ class LikeBert:
         yield from _norm("bert.embeddings.LayerNorm", embedded)
         if embedded != hidden:
             yield from _linear("bert.embeddings_project", hidden, embedded)
-        for number, kept in enumerate(config.kept_heads):
+        for number, (kept, inner) in enumerate(zip(config.kept_heads, config.widths, strict=True)):
             prefix, width = layer_prefix(number), len(kept) * config.head_size
             for name in ("query", "key", "value"):
                 yield from _linear(f"{prefix}attention.self.{name}", width, hidden)

@@ -8,13 +8,13 @@ has none they are zeros, and are left out again when it is written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import activation, positive_float, positive_int
-from models.errors import UnsupportedCheckpoint
+from models.errors import ModelError, UnsupportedCheckpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -127,13 +127,37 @@ class ModernBertFamily:
             head_bias=_flag(raw, "classifier_bias"),
         )
 
+    def of_layers(self, config: ModelConfig, layers: Sequence[int]) -> ModelConfig:
+        """Return the shape of a network of only these layers, each with its own window and angles."""
+        assert isinstance(config, ModernBertConfig)
+        windows = tuple(config.windows[layer] for layer in layers)
+        thetas = tuple(config.thetas[layer] for layer in layers)
+        return replace(config, num_layers=len(layers), windows=windows, thetas=thetas)
+
+    def check_removable(self, layers: Collection[int]) -> None:
+        """Raise ModelError for layer 0, which alone has no norm before its attention."""
+        if 0 in layers:
+            raise ModelError(
+                "layer 0 of a modernbert cannot be removed: the layer after it has a norm of its own, which "
+                "the format does not allow in the first place"
+            )
+
+    def fields_of(self, config: ModelConfig) -> dict[str, Any]:
+        """Return the fields of config.json that say which layers there are, and how many units they have."""
+        assert isinstance(config, ModernBertConfig)
+        return {
+            "num_hidden_layers": config.num_layers,
+            "intermediate_size": config.intermediate_size,
+            "layer_types": [GLOBAL if window is None else LOCAL for window in config.windows],
+        }
+
     def expected(self, config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Return every float tensor of the network, under our names, with its shape."""
-        hidden, inner, labels = config.hidden_size, config.intermediate_size, len(config.labels)
+        hidden, labels = config.hidden_size, len(config.labels)
         yield "bert.embeddings.word_embeddings.weight", (config.vocab_size, hidden)
         for name in ("bert.embeddings.LayerNorm", "bert.final_norm", "bert.pooler.LayerNorm"):
             yield from _named(name, hidden)
-        for number, kept in enumerate(config.kept_heads):
+        for number, (kept, inner) in enumerate(zip(config.kept_heads, config.widths, strict=True)):
             prefix, width = f"bert.encoder.layer.{number}.", len(kept) * config.head_size
             if number:  # the first layer reads the embeddings, which are normalised already
                 yield from _named(f"{prefix}attention.LayerNorm", hidden)

@@ -90,8 +90,8 @@ def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ..
     In a gated network, gate.dense reads what intermediate.dense reads, and output.dense has an input_scale
     and an input_offset like intermediate.dense.
     """
-    hidden, inner = config.hidden_size, config.intermediate_size
-    for layer, kept in enumerate(config.kept_heads):
+    hidden = config.hidden_size
+    for layer, (kept, inner) in enumerate(zip(config.kept_heads, config.widths, strict=True)):
         prefix, width = layer_prefix(layer), len(kept) * config.head_size
         products = {
             **{f"attention.self.{name}": (width, hidden) for name in ("query", "key", "value")},

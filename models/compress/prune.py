@@ -1,7 +1,10 @@
-"""Removes heads from a checkpoint: with a mask or tuned scales, it becomes a smaller one.
+"""Removes heads, feed-forward units and layers from a checkpoint: with a mask or tuned scales, it becomes a
+smaller one.
 
-The result has the layout that transformers 4 writes after `prune_heads`: `pruned_heads` in config.json
-and narrower projections, and keeps the head numbering of the unpruned model.
+Without heads, the result has the layout that transformers 4 writes after `prune_heads`: `pruned_heads` in
+config.json and narrower projections; heads keep the numbering of the unpruned model. The layers that stay are
+numbered from 0, and `num_hidden_layers` is their number. If all layers have equally many units,
+`intermediate_size` says how many; else it is the largest number, and `headroom.intermediate_sizes` says each.
 """
 
 from __future__ import annotations
@@ -23,80 +26,143 @@ from models.head_mask import HeadMask
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
 
+    from models.compress.structure import Structure
+
 LARGEST_SCALE = 100.0
 """Larger scales would leave the range of float16 checkpoints. Studies stay far below."""
 
 
 def prune(
-    source: Path, target: Path, weights: HeadMask | npt.NDArray[np.floating]
+    source: Path, target: Path, weights: HeadMask | npt.NDArray[np.floating] | Structure
 ) -> tuple[ModelConfig, dict[str, str]]:
-    """Write the checkpoint in `source` to the directory `target` without the heads of weight 0.
+    """Write the checkpoint in `source` to the directory `target` without the heads, units and layers that go.
 
-    weights: a mask, or scales (layers, heads), finite and ≥ 0, which may exceed 1. Weights other than 1 are
-    folded into W^O, so the result without a mask scores as the source does with its heads weighted so.
-    The source's stored masks are copied, with the removed heads off. A mask is dropped if it would switch off
+    weights: a mask, or scales of heads (layers, heads), or a structure; all finite and ≥ 0, scales may
+    exceed 1. Weights other than 1 are folded into the map that reads the part, so the result without a mask
+    scores as the source does with its parts weighted so.
+    The source's stored masks are copied, without the removed parts. A mask is dropped if it would switch off
     none, or all, of the remaining heads.
     Returns the new configuration, and for each dropped mask the reason.
     Raises ModelError if `target` is not empty, if the weights do not fit the checkpoint, or if they keep no
     head, because every pair would then get the same score.
     """
     config = read_config(source)
-    matrix = weights.matrix if isinstance(weights, HeadMask) else _scales(weights)
-    if matrix.shape != (config.num_layers, config.num_heads):
-        raise ModelError(
-            f"the {'mask is' if isinstance(weights, HeadMask) else 'scales are'} for {matrix.shape[0]} "
-            f"layers of {matrix.shape[1]} heads; this checkpoint has {config.num_layers} of "
-            f"{config.num_heads}"
-        )
-    if config.int8 and matrix.max() > 1:
+    _check_shape(weights, config)
+    check_empty(target)
+    from models.compress.structure import Structure, cut
+
+    structure = weights if isinstance(weights, Structure) else structure_of(weights, config)
+    if config.int8 and structure.heads.max() > 1:
         raise ModelError(
             f"{source} is quantized, and its 8 bits leave no room for scales above 1; prune the float "
             "checkpoint it was made from, then quantize the result"
         )
-    check_empty(target)
-    kept = tuple(
-        tuple(head for head in heads if matrix[layer, head] > 0)
-        for layer, heads in enumerate(config.kept_heads)
-    )
-    if not any(kept):
-        raise ModelError(
-            f"that would remove all {sum(map(len, config.kept_heads))} heads, and without any every pair "
-            "gets the same score; keep at least one"
-        )
-    masks, dropped = _mapped(read_stored_masks(source, config), kept)
+    from models.checkpoint.tensors import read_tensors
 
-    from models.checkpoint.hub_files import copy_tokenizer
-    from models.checkpoint.tensors import read_tensors, write_tensors
-
-    tensors = read_tensors(source, config)
-    for layer in range(config.num_layers):
-        _prune_layer(tensors, config, layer, kept[layer], matrix[layer])
-    raw = read_raw(source)
-    raw["pruned_heads"] = _pruned_heads(kept, config.num_heads)
-    target.mkdir(parents=True, exist_ok=True)
-    write_tensors(target / "model.safetensors", tensors, config)
-    (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    copy_tokenizer(source, target)
+    tensors, smaller = cut(read_tensors(source, config), config, structure)
+    masks, dropped = _mapped(read_stored_masks(source, config), structure, config, smaller)
+    write_checkpoint(source, target, tensors, smaller)
     for name, mask in masks.items():
         _write_mask(source / "masks" / f"{name}.json", target / "masks" / f"{name}.json", mask)
-    assert parse_config(raw).kept_heads == kept
-    return replace(config, kept_heads=kept), dropped
+    return smaller, dropped
+
+
+def write_checkpoint(source: Path, target: Path, tensors: Mapping[str, Tensor], config: ModelConfig) -> None:
+    """Write a smaller network than that of `source` to `target`, with the source's tokenizer."""
+    from models.checkpoint.hub_files import copy_tokenizer
+    from models.checkpoint.tensors import write_tensors
+
+    raw = _described(read_raw(source), config)
+    parsed = parse_config(raw)
+    assert (parsed.num_layers, parsed.kept_heads, parsed.widths) == (
+        config.num_layers,
+        config.kept_heads,
+        config.widths,
+    )
+    target.mkdir(parents=True, exist_ok=True)
+    write_tensors(target / "model.safetensors", tensors, parsed)
+    (target / "config.json").write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    copy_tokenizer(source, target)
+
+
+def _described(raw: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
+    """Return config.json of a smaller checkpoint, from that of its source."""
+    from models.checkpoint.families import FAMILIES
+
+    raw = raw | FAMILIES[config.family].fields_of(config)
+    raw["pruned_heads"] = _pruned_heads(config.kept_heads, config.num_heads)
+    ours = {key: value for key, value in (raw.get("headroom") or {}).items() if key != "intermediate_sizes"}
+    if len(set(config.widths)) > 1:
+        ours["intermediate_sizes"] = list(config.widths)
+    if ours:
+        raw["headroom"] = ours
+    return raw
+
+
+def transformers_refusal(config: ModelConfig) -> str | None:
+    """Return why transformers cannot load a checkpoint of this configuration; None if it can."""
+    if config.int8:
+        return "its weights are int8"
+    if len(set(config.widths)) > 1:
+        return "its layers have different numbers of feed-forward units"
+    if any(len(kept) < config.num_heads for kept in config.kept_heads):
+        return "some of its heads are removed, which transformers 5 no longer reads (transformers 4 does)"
+    return None
+
+
+def structure_of(weights: HeadMask | npt.NDArray[np.floating], config: ModelConfig) -> Structure:
+    """Return the structure of a mask, or of scales of heads (layers, heads)."""
+    from models.compress.structure import Structure
+
+    whole = Structure.whole(config)
+    if not isinstance(weights, HeadMask):
+        return replace(whole, heads=_scales(weights))
+    units = whole.units if weights.units_off is None else (~weights.units_off).astype(np.float32)
+    return Structure(weights.matrix, units, frozenset(weights.skipped))
+
+
+def _check_shape(weights: HeadMask | npt.NDArray[np.floating] | Structure, config: ModelConfig) -> None:
+    """Raise ModelError if the weights are for a model of another shape."""
+    name = "mask is" if isinstance(weights, HeadMask) else "scales are"
+    if isinstance(weights, HeadMask):
+        shape = weights.matrix.shape
+    elif isinstance(weights, np.ndarray):
+        shape = _scales(weights).shape
+    else:
+        shape = weights.heads.shape
+        if weights.units.shape != (config.num_layers, max(config.widths)):
+            raise ModelError(
+                f"the unit scales are for {weights.units.shape[0]} layers of {weights.units.shape[1]} units; "
+                f"this checkpoint has {config.num_layers} of {max(config.widths)}"
+            )
+    if shape != (config.num_layers, config.num_heads):
+        raise ModelError(
+            f"the {name} for {shape[0]} layers of {shape[1]} heads; this checkpoint has {config.num_layers} "
+            f"of {config.num_heads}"
+        )
 
 
 def _mapped(
-    stored: Mapping[str, HeadMask], kept: tuple[tuple[int, ...], ...]
+    stored: Mapping[str, HeadMask], structure: Structure, source: ModelConfig, smaller: ModelConfig
 ) -> tuple[dict[str, HeadMask], dict[str, str]]:
-    """Return the stored masks for a checkpoint that holds only `kept`, and why others are dropped."""
+    """Return the stored masks for the smaller checkpoint, and why others are dropped."""
     masks: dict[str, HeadMask] = {}
     dropped: dict[str, str] = {}
+    layers, units = structure.layers, structure.kept_units(source)
+    present = np.zeros((smaller.num_layers, smaller.num_heads), np.float32)
+    for layer, kept in enumerate(smaller.kept_heads):
+        present[layer, list(kept)] = 1
     for name, mask in stored.items():
-        present = np.zeros_like(mask.matrix)
-        for layer, heads in enumerate(kept):
-            present[layer, list(heads)] = 1
-        mapped = HeadMask(mask.matrix * present)
+        skipped = tuple(number for number, layer in enumerate(layers) if layer in mask.skipped)
+        units_off = None
+        if mask.units_off is not None:
+            units_off = np.zeros((smaller.num_layers, smaller.intermediate_size), bool)
+            for number, layer in enumerate(layers):
+                units_off[number, : len(units[layer])] = mask.units_off[layer, list(units[layer])]
+        mapped = HeadMask(mask.matrix[list(layers)] * present, skipped, units_off)
         if mapped.heads_on == 0:
             dropped[name] = "no head that it keeps is left"
-        elif np.array_equal(mapped.matrix, present):
+        elif np.array_equal(mapped.matrix, present) and not mapped.is_structured:
             dropped[name] = "it switches off nothing that is left"
         else:
             masks[name] = mapped
@@ -107,21 +173,32 @@ def _write_mask(source: Path, target: Path, mask: HeadMask) -> None:
     """Write a mask and its origin, without the figures that were measured on the larger model."""
     original = json.loads(source.read_text(encoding="utf-8"))
     form = mask.to_json()
-    content: dict[str, Any] = {"mask": mask.spec if "off" in form else form, "heads_on": mask.heads_on}
+    is_spec = "off" in form and "units" not in form
+    content: dict[str, Any] = {"mask": mask.spec if is_spec else form, "heads_on": mask.heads_on}
     if "found_by" in original:
         content["found_by"] = f"{original['found_by']}; mapped by headroom prune"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def read_scales(file: Path) -> npt.NDArray[np.float32]:
-    """Return the scales (layers, heads) of a file that `headroom study search` wrote: {"scales": [[…], …]}.
+def read_scales(file: Path) -> npt.NDArray[np.float32] | Structure:
+    """Return what `headroom study search` wrote: scales of heads, {"scales": [[…], …]}, (layers, heads); with
+    "unit_scales" (layers, units) and "skipped" (layers that go) a structure.
 
     Raises ModelError, which names the file and says what is wrong with it.
     """
     try:
-        rows = json.loads(file.read_text(encoding="utf-8"))["scales"]
-        return _scales(np.array(rows, np.float64))
+        content = json.loads(file.read_text(encoding="utf-8"))
+        heads = _scales(np.array(content["scales"], np.float64))
+        if "unit_scales" not in content:
+            return heads
+        from models.compress.structure import Structure
+
+        units = _scales(np.array(content["unit_scales"], np.float64))
+        skipped = frozenset(content.get("skipped", ()))
+        if not skipped <= set(range(len(heads))):
+            raise ValueError(f"skipped names a layer outside 0 to {len(heads) - 1}")
+        return Structure(heads, units, skipped)
     except FileNotFoundError:
         raise ModelError(f"{file} does not exist") from None
     except (OSError, ValueError, KeyError, TypeError, ModelError) as error:
@@ -135,34 +212,6 @@ def _scales(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     if not (np.isfinite(values) & (values >= 0) & (values <= LARGEST_SCALE)).all():
         raise ModelError(f"a scale is outside the valid range, finite numbers from 0 to {LARGEST_SCALE:g}")
     return values.astype(np.float32)
-
-
-def _prune_layer(
-    tensors: dict[str, Tensor],
-    config: ModelConfig,
-    layer: int,
-    kept: tuple[int, ...],
-    weights: npt.NDArray[np.float32],
-) -> None:
-    import torch
-
-    from models.checkpoint.like_bert import layer_prefix
-    from models.live_heads import head_rows
-
-    prefix = f"{layer_prefix(layer)}attention."
-    held = config.kept_heads[layer]
-    rows = head_rows([held.index(head) for head in kept], config.head_size)
-    for name in ("query", "key", "value"):
-        for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
-            tensors[f"{prefix}self.{name}.{part}"] = tensors[f"{prefix}self.{name}.{part}"][rows]
-    output = tensors[f"{prefix}output.dense.weight"][:, rows]
-    scales = torch.from_numpy(weights[list(kept)]).repeat_interleave(config.head_size)
-    if config.int8:  # integers cannot be scaled; the output of W^V is scaled instead
-        for part in ("bias", "weight_scale"):
-            tensors[f"{prefix}self.value.{part}"] = tensors[f"{prefix}self.value.{part}"] * scales
-    elif (scales != 1).any():
-        output = (output.float() * scales).to(output.dtype)
-    tensors[f"{prefix}output.dense.weight"] = output
 
 
 def _pruned_heads(kept: tuple[tuple[int, ...], ...], heads: int) -> dict[str, Any]:

@@ -109,6 +109,8 @@ def _similarity(study: Study) -> list[Stage]:
 
 def _search(study: Study) -> list[Stage]:
     pairs = len(study.data)
+    if study.by_time:
+        return _search_by_time(study)
     sizes, orders = len(study.effort.shares), study.effort.orders
     stages = [
         ("gradients of the mask", pairs * GRADIENT),
@@ -123,6 +125,26 @@ def _search(study: Study) -> list[Stage]:
     return stages
 
 
+def _search_by_time(study: Study) -> list[Stage]:
+    pairs, layers = len(study.data), study.shape[0]
+    held_out = 0 if study.holdout is None else len(study.holdout)
+    candidates = layers * layers / 4 if "layers" in study.what else 0
+    stages = [] if study.cost else _cost(study)
+    return [
+        *stages,
+        ("gradients of heads, units and layers", min(2048, pairs) * GRADIENT),
+        ("candidates on a sample", (candidates + 3 * layers) * min(256, pairs) / 2),
+        ("tuned scales", 6 * min(128, pairs) * TUNING),
+        ("the smaller networks", (12 * (pairs + held_out) + 30 * pairs) / 2),
+        ("speed", 4 * (1 + study.effort.rounds) * 256),
+        ("recovery, seconds", 0),
+    ]
+
+
+def _cost(study: Study) -> list[Stage]:
+    return [("time of a layer's parts", (1 + study.effort.rounds) * 40 / study.shape[0] * 64)]
+
+
 _PLANS: dict[str, Callable[[Study], list[Stage]]] = {
     "single": _single,
     "random": _random,
@@ -130,6 +152,7 @@ _PLANS: dict[str, Callable[[Study], list[Stage]]] = {
     "roles": _roles,
     "similarity": _similarity,
     "search": _search,
+    "cost": _cost,
 }
 
 

@@ -16,6 +16,7 @@ class Effort:
     comparison. compared_pairs: the pairs that `similarity` compares. tokens: the tokens whose states `layers`
     compares. shares: the shares of heads kept at which `search` makes masks, in the order tested; orders: how
     many random orders it makes, and how many random masks of each kind it compares with the chosen one.
+    rounds: how often `cost` and `search` time each thing.
     """
 
     pairs: int | None = None
@@ -29,6 +30,7 @@ class Effort:
     tokens: int = 1200
     shares: tuple[float, ...] = tuple(round(1 - 0.05 * step, 2) for step in range(1, 20))
     orders: int = 20
+    rounds: int = 7
 
 
 FULL = Effort()
@@ -45,6 +47,7 @@ QUICK = Effort(
     tokens=500,
     shares=(0.8, 0.6, 0.4, 0.3, 0.2),
     orders=5,
+    rounds=3,
 )
 
 QUICK_ALL = replace(QUICK, pairs=120)
@@ -65,10 +68,12 @@ def left_out(kind: str, quick: Effort = QUICK, full: Effort = FULL) -> str:
         "roles": f"attention in {quick.role_pairs} pairs instead of {full.role_pairs}, {quick.role_sets} "
         f"random sets for each comparison instead of {full.role_sets}",
         "similarity": f"attention in {quick.compared_pairs} pairs instead of {full.compared_pairs}",
+        "cost": f"{quick.rounds} rounds instead of {full.rounds}",
         "search": f"masks of {len(quick.shares)} sizes instead of {len(full.shares)}, {quick.orders} random "
         f"orders instead of {full.orders}",
     }
-    parts = [f"{name}: {text}" for name, text in each.items()] if kind == "all" else [each[kind]]
+    of_all = [f"{name}: {text}" for name, text in each.items() if name != "cost"]
+    parts = of_all if kind == "all" else [each[kind]]
     return (
         f"This is a rough answer (--quick): at most {quick.pairs} pairs of each file, about {QUERY_TITLES} "
         "titles per query, so that NDCG@10 ranks fewer titles than in the full study; at most "

@@ -10,8 +10,8 @@ from models.study.result import Result, Section, Table
 from models.study.study import Study
 
 KINDS = ("single", "random", "layers", "roles", "similarity", "search")
-"""Each kind is a package of this one with `run`; it is imported when it runs, with the libraries that only it
-needs."""
+"""The kinds of which `all` consists. Each kind is a package of this one with `run`; it is imported when it
+runs, with the libraries that only it needs. So is `cost`; it measures the machine and is no part of `all`."""
 
 
 def run(kind: str, study: Study) -> Result:

@@ -20,6 +20,8 @@ class Study:
     bootstrap. margin: the largest fall of accuracy, QWK or NDCG@10 (absolute) that counts as "no loss".
     model: the checkpoint as the user named it, None for the shipped one. peer: a second classifier, trained
     from another seed, for `similarity`. effort: says how much is computed.
+    what, speedup, recover_minutes, cost: for `search`, which parts may go (heads, units, layers), how many
+    times as fast the network is to be, how long it is trained afterwards, and a latency table made before.
     """
 
     classifier: Classifier
@@ -33,6 +35,10 @@ class Study:
     margin: float = 0.02
     model: str | None = None
     peer: Classifier | None = None
+    what: tuple[str, ...] = ("heads",)
+    speedup: float | None = None
+    recover_minutes: float = 0
+    cost: Path | None = None
     progress: Progress = field(default_factory=Silent)
     effort: Effort = FULL
 
@@ -40,3 +46,8 @@ class Study:
     def shape(self) -> tuple[int, int]:
         """Return (layers, heads) of the model before pruning; masks have this shape."""
         return self.classifier.num_layers, self.classifier.num_heads
+
+    @property
+    def by_time(self) -> bool:
+        """Return whether `search` minimises time, not the number of heads."""
+        return self.what != ("heads",) or self.speedup is not None

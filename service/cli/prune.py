@@ -1,4 +1,4 @@
-"""`headroom prune` removes heads from a checkpoint and writes a smaller one."""
+"""`headroom prune` removes heads, feed-forward units and layers: a checkpoint becomes a smaller one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(
     out: NewDirectory,
     mask: Annotated[
-        str | None, typer.Option(help="Heads to remove: 2.3,7.*, @name, or a study's mask.json.")
+        str | None, typer.Option(help="What to remove: 2.3,7.*,skip:6-11, @name, or a study's mask.json.")
     ] = None,
     scales: Annotated[
         Path | None,
@@ -29,7 +29,8 @@ def command(
     model: Model = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove heads for good. The new checkpoint scores like the old one with the mask or the scales.
+    """Remove heads, units and layers for good. The new checkpoint scores like the old one with the mask or
+    the scales. Its layers are numbered from 0.
 
     Example: headroom prune --mask @pruned60 --out ./smaller && headroom serve --model ./smaller
 
@@ -40,7 +41,7 @@ def command(
     from models.checkpoint.checks import check_empty
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
-    from models.compress.prune import prune, read_scales
+    from models.compress.prune import prune, read_scales, transformers_refusal
 
     if (mask is None) == (scales is None):
         raise typer.BadParameter("give either --mask or --scales", param_hint="'--mask' / '--scales'")
@@ -50,7 +51,12 @@ def command(
     weights = read_mask(mask, source, config) if mask is not None else None
     removed = weights if weights is not None else read_scales(cast(Path, scales))
     pruned, dropped = prune(source, out, removed)
-    before, after = (sum(map(len, c.kept_heads)) for c in (config, pruned))
+    sizes = {
+        "heads": [sum(map(len, c.kept_heads)) for c in (config, pruned)],
+        "units": [sum(c.widths) for c in (config, pruned)],
+        "layers": [c.num_layers for c in (config, pruned)],
+    }
+    refusal = transformers_refusal(pruned)
     old_bytes, new_bytes = ((d / "model.safetensors").stat().st_size for d in (source, out))
     if as_json:
         print(
@@ -59,7 +65,8 @@ def command(
                     "out": str(out),
                     "head_mask": None if weights is None else {"id": weights.id, "spec": weights.spec},
                     "scales": None if scales is None else str(scales),
-                    "heads": {"before": before, "after": after},
+                    **{name: {"before": old, "after": new} for name, (old, new) in sizes.items()},
+                    "transformers": {"loads": refusal is None, "reason": refusal},
                     "bytes": {"before": old_bytes, "after": new_bytes},
                     "masks": {"kept": sorted(read_stored_masks(out, pruned)), "dropped": dropped},
                 }
@@ -68,7 +75,14 @@ def command(
     else:
         for name, reason in dropped.items():
             print(f"headroom: the stored mask {name} is left out: {reason}", file=sys.stderr)
-        print(f"{out}: {after} of {before} heads, {new_bytes / 1e6:.1f} MB of {old_bytes / 1e6:.1f} MB")
+        parts = [
+            f"{new:,} of {old:,} {name}"
+            for name, (old, new) in sizes.items()
+            if name == "heads" or new != old
+        ]
+        print(f"{out}: {', '.join(parts)}, {new_bytes / 1e6:.1f} MB of {old_bytes / 1e6:.1f} MB")
+        if refusal is not None:
+            print(f"headroom loads it; transformers does not: {refusal}")
 
 
 def read_mask(spec: str, source: Path, config: ModelConfig) -> HeadMask:
@@ -87,4 +101,6 @@ def read_mask(spec: str, source: Path, config: ModelConfig) -> HeadMask:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{spec} does not hold the mask of a study: {error}") from None
     stored = read_stored_masks(source, config)
-    return HeadMask.parse(form, layers=config.num_layers, heads=config.num_heads, stored=stored)
+    units = None if form is spec else config.intermediate_size  # a study's file may switch units off
+    layers, heads = config.num_layers, config.num_heads
+    return HeadMask.parse(form, layers=layers, heads=heads, units=units, stored=stored)

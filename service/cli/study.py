@@ -35,6 +35,7 @@ class Kind(StrEnum):
     roles = "roles"
     similarity = "similarity"
     search = "search"
+    cost = "cost"
     all = "all"
 
 
@@ -61,6 +62,25 @@ Quick = Annotated[
     bool,
     typer.Option("--quick", help="Give a rough answer from few pairs and draws: a minute or two per kind."),
 ]
+What = Annotated[
+    str, typer.Option(help="For `search`: what may go, some of heads,units,layers; more than heads: by time.")
+]
+Speedup = Annotated[
+    float | None,
+    typer.Option(min=1.05, max=20, help="For `search`: how many times as fast the network is to be."),
+]
+Recover = Annotated[
+    float,
+    typer.Option(
+        min=0, max=600, help="For `search` by time: minutes of distillation from the intact model afterwards."
+    ),
+]
+Cost = Annotated[
+    Path | None,
+    typer.Option(
+        help="For `search` by time: cost.json of `study cost`; without it, times are measured first."
+    ),
+]
 Ray = Annotated[
     bool,
     typer.Option("--ray", help="Spread the masks over a Ray cluster (RAY_ADDRESS), or one started here."),
@@ -82,6 +102,10 @@ def command(
     seed: Seed = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    what: What = "heads",
+    speedup: Speedup = None,
+    recover: Recover = 0,
+    cost: Cost = None,
     quick: Quick = False,
     use_ray: Ray = False,
     as_json: AsJson = False,
@@ -91,7 +115,10 @@ def command(
     If a study is stopped (Ctrl-C), the same command goes on where it stopped.
 
     Example: headroom study single --data data/sample/calibration.jsonl.gz --out runs/single
+
+    Example: headroom study search --what heads,units,layers --speedup 2 --data D --holdout H --out runs/fast
     """
+    parts = _parts(kind, what, speedup, recover, cost)
     _check(data, holdout, model, device, dtype)
     from functools import partial
 
@@ -118,12 +145,34 @@ def command(
             margin=margin,
             model=model,
             peer=None if peer is None else Classifier.load(peer, device, dtype),
+            what=parts,
+            speedup=speedup,
+            recover_minutes=recover,
+            cost=cost,
             progress=stages,
             effort=effort,
         )
         # The speed of a cluster is not that of this machine, so only a study here gets a forecast.
         text = _run(kind, study, None if use_ray else stages, as_json)
     print(text)
+
+
+def _parts(
+    kind: Kind, what: str, speedup: float | None, recover: float, cost: Path | None
+) -> tuple[str, ...]:
+    """Return what may go, in a fixed order. Refuses names that do not exist, and options that do nothing."""
+    valid = ("heads", "units", "layers")
+    names = [name.strip() for name in what.split(",")]
+    if unknown := [name for name in names if name not in valid]:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(valid)}", param_hint="'--what'")
+    parts = tuple(name for name in valid if name in names)
+    given = {"--what": parts != ("heads",), "--speedup": speedup, "--recover": recover, "--cost": cost}
+    if kind is not Kind.search and (options := [name for name, value in given.items() if value]):
+        raise typer.BadParameter(f"only `study search` takes {options[0]}", param_hint=f"'{options[0]}'")
+    by_time = given["--what"] or given["--speedup"]
+    if not by_time and (recover or cost):
+        raise typer.BadParameter("it needs --speedup, or --what with units or layers", param_hint="'--what'")
+    return parts
 
 
 def _check(data: Path, holdout: Path | None, model: str | None, device: str, dtype: str) -> None:

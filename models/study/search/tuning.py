@@ -61,7 +61,7 @@ def tuned_scales(
                 if kept:
                     targets = [(y - x).flatten() for y, x in zip(wanted, streams[place], strict=True)]
                     designs = [parts[:, kept].transpose(1, 2).flatten(0, 1) for parts in outputs]
-                    for i, scale in zip(kept, _least_squares(designs, targets), strict=True):
+                    for i, scale in zip(kept, least_squares(designs, targets), strict=True):
                         scales[place][number, heads[i]] = scale
                 of_layer = torch.from_numpy(scales[place][number, list(heads)]).to(network.device)
                 streams[place] = _onward(network, number, streams[place], contexts, of_layer)
@@ -81,7 +81,7 @@ def _contexts(
 def _outputs(
     network: DifferentiableNetwork, number: int, streams: Sequence[Tensor], contexts: Sequence[Tensor | None]
 ) -> list[Tensor]:
-    return [_head_outputs(network, number, x, one) for x, one in zip(streams, contexts, strict=True)]
+    return [head_outputs(network, number, x, one) for x, one in zip(streams, contexts, strict=True)]
 
 
 def _onward(
@@ -102,7 +102,7 @@ def _onward(
     return after
 
 
-def _head_outputs(network: DifferentiableNetwork, number: int, x: Tensor, context: Tensor | None) -> Tensor:
+def head_outputs(network: DifferentiableNetwork, number: int, x: Tensor, context: Tensor | None) -> Tensor:
     """Return what each head adds to the residual stream x, without the bias: (T, D) → (T, h, D)."""
     attention = network.network.layers[number].attention
     if attention is None or context is None:
@@ -112,7 +112,7 @@ def _head_outputs(network: DifferentiableNetwork, number: int, x: Tensor, contex
     return torch.einsum("thd,hod->tho", context.view(x.shape[0], -1, size), torch.stack(slices))
 
 
-def _least_squares(designs: Sequence[Tensor], targets: Sequence[Tensor]) -> Floats:
+def least_squares(designs: Sequence[Tensor], targets: Sequence[Tensor]) -> Floats:
     """Return argmin ‖A·m − b‖² + λ‖m − 1‖² for 0 ≤ m ≤ LARGEST, from the normal equations of all batches."""
     gram = sum((a.T @ a).double() for a in designs)
     moment = sum((a.T @ b).double() for a, b in zip(designs, targets, strict=True))

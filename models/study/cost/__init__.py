@@ -1,0 +1,10 @@
+"""What does a layer cost on this machine, by heads kept, units kept and tokens in the batch?"""
+
+from models.study.cost import compute, report
+from models.study.result import Result
+from models.study.study import Study
+
+
+def run(study: Study) -> Result:
+    """Return the latency table of the model's layers, with plots and as `cost.json`."""
+    return report.result(compute.measured(study))

@@ -1,0 +1,156 @@
+"""Without its units and layers a checkpoint scores as under the mask, and its files say what is left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertForSequenceClassification
+
+from models import Classifier, HeadMask, ModelError, UnsupportedCheckpoint
+from models.checkpoint.config import read_config
+from models.checkpoint.tensors import read_tensors
+from models.compress.prune import prune, transformers_refusal
+from models.compress.quantize import quantize
+from models.compress.structure import Structure, cut
+from tests.checkpoints import WORDS
+from tests.modernberts import write_modernbert
+
+PAIRS = [
+    ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),
+    ("usb lamp", "a lamp with a usb charger and a cable, in white and in black"),
+]
+FORMS: list[dict[str, object]] = [
+    {"off": [[0, 1], [2, 0]], "skip": [1]},
+    {"units": "0.0-15,0.40-47,2.*", "skip": [1]},
+    {"off": [[0, 0], [0, 1]], "units": "0.0-31,1.32-63,2.8-39"},
+]
+
+
+def mask_of(form: dict[str, object], layers: int = 3, units: int = 64) -> HeadMask:
+    return HeadMask.parse(form, layers=layers, heads=4, units=units)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_prune_then_score_is_mask_then_score(
+    tiny_checkpoint: Path, tmp_path: Path, form: dict[str, object]
+) -> None:
+    whole, mask = Classifier.load(tiny_checkpoint, "cpu", "float32"), mask_of(form)
+
+    prune(tiny_checkpoint, tmp_path / "pruned", mask)
+    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+
+    np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=2e-5)
+    assert pruned.num_layers == 3 - len(mask.skipped)
+    assert pruned.network.parameters < whole.network.parameters
+
+
+def test_modernbert_without_a_layer_keeps_the_windows_of_the_others(tmp_path: Path) -> None:
+    source = write_modernbert(tmp_path / "whole", classifier_pooling="mean")
+    whole = Classifier.load(source, "cpu", "float32")
+    units = whole.config.intermediate_size
+    mask = mask_of({"off": [[1, 0]], "skip": [2], "units": "0.0-7,1.16-23,3.0-15"}, 4, units)
+    pairs = [*PAIRS, ("red towel", " ".join(WORDS))]
+
+    prune(source, tmp_path / "pruned", mask)
+
+    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+    np.testing.assert_allclose(pruned.score(pairs).logits, whole.score(pairs, mask).logits, atol=3e-5)
+    with pytest.raises(ModelError, match="layer 0 of a modernbert cannot be removed"):
+        prune(source, tmp_path / "other", mask_of({"skip": [0]}, 4, units))
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_int8_checkpoints_lose_units_and_layers_too(
+    tiny_checkpoint: Path, tmp_path: Path, *, gated: bool
+) -> None:
+    source = write_modernbert(tmp_path / "float", initializer_range=0.2) if gated else tiny_checkpoint
+    texts = [(" ".join(WORDS[i : i + 2]), " ".join(WORDS[i + 2 : i + 9])) for i in range(20)] * 3
+    quantize(source, tmp_path / "int8", Classifier.load(source, "cpu", "float32").tokenizer.encode(texts))
+    whole = Classifier.load(tmp_path / "int8", "cpu", "float32")
+    layers, units = whole.num_layers, whole.config.intermediate_size
+    mask = mask_of({"off": [[0, 1]], "skip": [1], "units": f"0.0-7,{layers - 1}.16-23"}, layers, units)
+
+    prune(tmp_path / "int8", tmp_path / "pruned", mask)
+
+    pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+    np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=2e-3)
+    tuned = Structure(np.ones((layers, 4), np.float32), np.full((layers, units), 1.5, np.float32))
+    with pytest.raises(ModelError, match="no room for tuned scales"):
+        prune(tmp_path / "int8", tmp_path / "scaled", tuned)
+
+
+def test_transformers_loads_what_has_fewer_layers_and_equal_widths(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    config, _ = prune(tiny_checkpoint, tmp_path / "pruned", mask_of({"skip": [1], "units": "0.0-31,2.32-63"}))
+
+    theirs = BertForSequenceClassification.from_pretrained(tmp_path / "pruned").eval()
+    ours = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+    encoded = ours.tokenizer.encode(PAIRS)[0]
+    segments = [0] * encoded.first_segment + [1] * (len(encoded) - encoded.first_segment)
+    with torch.no_grad():
+        logits = theirs(
+            input_ids=torch.tensor(encoded.ids[None].astype(np.int64)),
+            token_type_ids=torch.tensor([segments]),
+        ).logits
+    np.testing.assert_allclose(ours.forward([encoded]), logits.numpy(), atol=1e-5)
+    assert transformers_refusal(config) is None
+    raw = json.loads((tmp_path / "pruned" / "config.json").read_text())
+    assert (raw["num_hidden_layers"], raw["intermediate_size"]) == (2, 32)
+
+
+def test_different_widths_are_said_in_config_json_and_checked_when_it_is_read(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    config, _ = prune(tiny_checkpoint, tmp_path / "pruned", mask_of({"units": "0.0-31,1.*"}))
+
+    refusal = transformers_refusal(config)
+    assert refusal is not None
+    assert "different numbers of feed-forward units" in refusal
+    file = tmp_path / "pruned" / "config.json"
+    raw = json.loads(file.read_text())
+    assert raw["headroom"]["intermediate_sizes"] == [32, 1, 64]  # the one unit that stays has weight 0
+    for wrong in ([32, 64], [32, 0, 64], [32, 65, 64], "32"):
+        file.write_text(json.dumps(raw | {"headroom": {"intermediate_sizes": wrong}}))
+        with pytest.raises(UnsupportedCheckpoint, match="must hold 3 numbers from 1 to 64"):
+            read_config(tmp_path / "pruned")
+
+
+def test_scales_are_folded_into_the_maps_that_read_the_parts(tiny_checkpoint: Path) -> None:
+    config = read_config(tiny_checkpoint)
+    tensors = read_tensors(tiny_checkpoint, config)
+    structure = Structure.whole(config)
+    structure.heads[0, 1], structure.units[2, 5], structure.units[2, 6] = 2.5, 3.0, 0.0
+
+    smaller, shape = cut(tensors, config, structure)
+
+    prefix = "bert.encoder.layer."
+    output = f"{prefix}0.attention.output.dense.weight"
+    torch.testing.assert_close(smaller[output][:, 8:16], 2.5 * tensors[output][:, 8:16])
+    down = f"{prefix}2.output.dense.weight"
+    torch.testing.assert_close(smaller[down][:, 5], 3 * tensors[down][:, 5])
+    torch.testing.assert_close(smaller[down][:, 6], tensors[down][:, 7])
+    assert shape.widths == (64, 64, 63)
+
+
+def test_stored_masks_are_numbered_as_the_layers_and_units_that_stay(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(tiny_checkpoint, tmp_path / "source"))
+    (source / "masks").mkdir()
+    stored = mask_of({"off": [[2, 1]], "units": "2.4-19"})
+    (source / "masks" / "some.json").write_text(json.dumps({"mask": stored.to_json(), "heads_on": 7}))
+    removed = mask_of({"skip": [0], "units": "2.0-7"})
+
+    prune(source, tmp_path / "pruned", removed)
+
+    whole, pruned = (Classifier.load(d, "cpu", "float32") for d in (source, tmp_path / "pruned"))
+    ours = pruned.stored_masks["some"]
+    assert ours.to_json() == {"off": [[1, 1]], "units": "1.0-11"}
+    expected = whole.score(PAIRS, stored * removed).logits
+    np.testing.assert_allclose(pruned.score(PAIRS, ours).logits, expected, atol=2e-5)

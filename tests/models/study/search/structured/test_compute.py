@@ -1,0 +1,156 @@
+"""On a network whose useless parts are known, exactly those go first; gradients and scales are right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models import Classifier
+from models.compress.structure import Structure
+from models.study.gradients import DifferentiableNetwork
+from models.study.runner import Runner
+from models.study.search.structured import compute, plans
+from models.study.search.structured.gates import Gradients, gradients
+from models.study.search.structured.plans import PARTS, Planner
+from models.study.search.structured.tuning import tuned
+from models.study.search.structured.workshop import Workshop
+from models.study.study import Study
+from tests.checkpoints import random_model, write_vocabulary
+from tests.models.study.data import judged
+from tests.models.study.latencies import linear_table
+
+LAYERS, HEADS, UNITS = 4, 4, 32
+IDLE_LAYER = 2
+IDLE_HEADS = {0: (1,), 1: (0, 3), 3: ()}
+IDLE_UNITS = {0: tuple(range(0, 32, 2)), 1: tuple(range(8)), 3: (1, 2, 3, 5, 8, 13, 21, 31)}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Layer 2 passes on what it gets: both of its halves write nothing, and what enters is normalised. Of the
+    other layers, some heads and units write nothing."""
+    directory = tmp_path_factory.mktemp("idle")
+    model = random_model(1, num_hidden_layers=LAYERS, intermediate_size=UNITS)
+    with torch.no_grad():
+        for number, layer in enumerate(model.bert.encoder.layer):
+            heads, down = layer.attention.output.dense, layer.output.dense
+            if number == IDLE_LAYER:
+                for part in (heads, down):
+                    part.weight.zero_()
+                    part.bias.zero_()
+                continue
+            for head in IDLE_HEADS[number]:
+                heads.weight[:, head * 8 : head * 8 + 8] = 0
+            down.weight[:, list(IDLE_UNITS[number])] = 0
+    model.save_pretrained(directory)
+    write_vocabulary(directory)
+    data = judged(queries=16)
+    classifier = Classifier.load(directory, "cpu", "float32")
+    return Study(classifier, data, Runner(classifier, data), directory, model=str(directory), resamples=200)
+
+
+@pytest.fixture(scope="module")
+def found(study: Study) -> Gradients:
+    encoded = study.classifier.tokenizer.encode(study.data.pairs)
+    return gradients(DifferentiableNetwork(study.classifier), encoded, study.data.grade)
+
+
+@pytest.fixture(scope="module")
+def planner(study: Study, found: Gradients) -> Planner:
+    return plans.by_fisher(study.classifier.config, linear_table(study.classifier.config), PARTS, found)
+
+
+def test_exactly_the_useless_parts_go_first(study: Study, planner: Planner) -> None:
+    useful = Structure.whole(study.classifier.config)
+    useful = replace(useful, skipped=frozenset([IDLE_LAYER]))
+    for layer in IDLE_HEADS:
+        useful.heads[layer, list(IDLE_HEADS[layer])] = 0
+        useful.units[layer, list(IDLE_UNITS[layer])] = 0
+    workshop = Workshop(study)
+    speedup = planner.whole_seconds / planner.seconds(useful)
+
+    order = compute._layer_order(study, workshop, planner, 4.0)
+    best = compute._best(workshop, planner, order, 0.995 * speedup)  # the knapsack rounds times up
+
+    assert order[0][0] == IDLE_LAYER
+    assert order[1][1] > 1e-3
+    assert best is not None
+    structure, divergence = best
+    config = study.classifier.config
+    assert structure.skipped == {IDLE_LAYER}
+    assert structure.kept_heads(config) == useful.kept_heads(config)
+    assert structure.kept_units(config) == useful.kept_units(config)
+    assert divergence == pytest.approx(0, abs=1e-6)
+
+
+def test_a_faster_network_than_that_has_to_change_the_grades(study: Study, planner: Planner) -> None:
+    workshop = Workshop(study)
+    best = compute._best(workshop, planner, [(IDLE_LAYER, 0.0)], 4.0)
+    assert best is not None
+    assert planner.seconds(best[0]) <= planner.whole_seconds / 4
+    assert best[1] > 1e-4
+
+
+def test_what_may_not_go_stays(study: Study, planner: Planner) -> None:
+    config = study.classifier.config
+    units = replace(planner, what=("units",)).fitting(planner.whole_seconds / 1.3)
+    heads = replace(planner, what=("heads",)).fitting(planner.whole_seconds / 1.1)
+    assert units is not None
+    assert heads is not None
+    assert units.kept_heads(config) == config.kept_heads
+    assert heads.kept_units(config) == Structure.whole(config).kept_units(config)
+    assert replace(planner, what=("heads",)).fitting(planner.whole_seconds / 20) is None
+
+
+def test_gradients_are_the_slopes_of_the_loss(study: Study, found: Gradients) -> None:
+    """Each kind of gate moved a little, on the network itself: a unit and a head by their weights."""
+    workshop, clf = Workshop(study), study.classifier
+    rows = np.arange(len(study.data))
+
+    def losses(structure: Structure) -> np.ndarray:
+        logits = (
+            workshop.smaller(structure).forward(clf.tokenizer.encode(study.data.pairs)).astype(np.float64)
+        )
+        probabilities = np.exp(logits / clf.config.temperature)
+        return -np.log(probabilities[rows, study.data.grade] / probabilities.sum(1))
+
+    whole = Structure.whole(clf.config)
+    before, step = losses(whole), 1e-2
+    for matrix, slopes, place in (("heads", found.heads, (0, 2)), ("units", found.units, (1, 20))):
+        ends = []
+        for sign in (1, -1):
+            weights = getattr(whole, matrix).copy()
+            weights[place] += sign * step
+            ends.append(losses(replace(whole, **{matrix: weights})))
+        numeric = (ends[0] - ends[1]) / (2 * step)
+        np.testing.assert_allclose(numeric, slopes[:, *place], atol=2e-2 * np.abs(numeric).max())
+    assert np.abs(found.layers[:, IDLE_LAYER]).max() < 1e-4 * np.abs(found.layers[:, 0]).max()
+    assert (before > 0).all()
+
+
+def test_the_unit_that_stays_of_two_equal_ones_is_doubled(tmp_path: Path) -> None:
+    model = random_model(2, num_hidden_layers=2, intermediate_size=16)
+    with torch.no_grad():
+        layer = model.bert.encoder.layer[1]
+        layer.intermediate.dense.weight[1] = layer.intermediate.dense.weight[0]
+        layer.intermediate.dense.bias[1] = layer.intermediate.dense.bias[0]
+        layer.output.dense.weight[:, 1] = layer.output.dense.weight[:, 0]
+        layer.output.dense.weight[:, 2:] *= 0.05
+        layer.output.dense.weight[:, :2] *= 5
+    model.save_pretrained(tmp_path)
+    write_vocabulary(tmp_path)
+    classifier = Classifier.load(tmp_path, "cpu", "float32")
+    structure = Structure.whole(classifier.config)
+    structure.units[1, 1] = 0
+    encoded = classifier.tokenizer.encode(judged(queries=14).pairs)
+
+    (scaled,) = tuned(DifferentiableNetwork(classifier), encoded, [structure])
+
+    assert scaled.units[1, 1] == 0
+    assert scaled.units[1, 0] == pytest.approx(2, abs=0.1)
+    assert scaled.units[0] == pytest.approx(1, abs=1e-3)
+    assert scaled.heads == pytest.approx(1, abs=1e-3)
