@@ -71,7 +71,7 @@ class FairQueue(Generic[P, T]):
         self, owner: T, items: Sequence[Item[P]], *, now: float, deadline: float | None = None
     ) -> QueuedRequest[P, T]:
         """Add a new request of at least one item. `now` must not go backwards."""
-        tokens = sum(item.tokens for item in items)
+        tokens = sum([item.tokens for item in items])
         share = self.sharing.enter(tokens)
         request: QueuedRequest[P, T] = QueuedRequest(
             owner, now, inf if deadline is None else deadline, len(items), tokens, share

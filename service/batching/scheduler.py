@@ -143,7 +143,7 @@ class Scheduler(Generic[P, R]):
         if not items:
             ticket.close()
             return ticket
-        tokens = sum(item.tokens for item in items)
+        tokens = sum([item.tokens for item in items])
         self._admission.check(
             tokens, in_flight_tokens=self._runner.in_flight_tokens, now=now, deadline=deadline
         )

@@ -158,7 +158,7 @@ class Scorer:
         Raises the first error among their outcomes, or InvalidRequest if they hold more tokens than one
         request may.
         """
-        tokens, limit = sum(item.tokens for item in items), self._settings.max_request_tokens
+        tokens, limit = sum([item.tokens for item in items]), self._settings.max_request_tokens
         if limit is not None and tokens > limit:
             raise InvalidRequest(
                 f"{tokens} tokens are more than the {limit} of one request", param=_texts_field(request)
@@ -175,14 +175,14 @@ class Scorer:
         self, choice: Choice, results: Sequence[ScoreResult], computed: Computed, arm: str = ""
     ) -> None:
         """Add one request, or one column of a compare, to the metrics."""
-        pairs_by_grade = Counter(result.grade for result in results)
+        pairs_by_grade = Counter([result.grade for result in results])
         self._metrics.scored(
             choice.label,
             pairs=len(results),
             seconds=computed.queue_s + computed.inference_s,
             arm=arm,
             grades=[pairs_by_grade[grade] for grade in range(len(choice.variant.classifier.grades))],
-            truncated=sum(result.truncated for result in results),
+            truncated=[result.truncated for result in results].count(True),
         )
 
     def _wanted_heads(self, spec: str, classifier: Classifier, tokens: int) -> tuple[tuple[int, int], ...]:
