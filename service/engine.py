@@ -197,7 +197,7 @@ def score_rows(
     sliced: all rows have one mask, and it is a variant's that is sliced.
     """
     first = rows[0].mask
-    if all([row.mask is first for row in rows]):
+    if all(row.mask is first for row in rows):
         weights = None if first.is_none else first.matrix
     else:
         weights = np.stack([row.mask.matrix for row in rows])

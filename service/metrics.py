@@ -238,7 +238,7 @@ def _node() -> NodeMetrics | None:
 
 
 def _observe(histogram: Histogram, value: float, *, times: int = 1) -> None:
-    """Do `histogram.observe(value)` `times` times, in less time than one call of it, which tries every bucket.
+    """Do `histogram.observe(value)` `times` times, faster than one call of it, which tries every bucket.
 
     prometheus-client has no public call for this; a test compares the result with single observations.
     """
