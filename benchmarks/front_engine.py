@@ -1,7 +1,7 @@
 """The service with a network that answers at once: what remains is the front (`benchmarks.front`).
 
 A config file names it as `import_path: benchmarks.front_engine:build`. Everything else is the service's own:
-HTTP, checks, tokenizer, queue, batches, packing, grades and answer, with as many batches under way as on a GPU.
+HTTP, checks, tokenizer, queue, batches, packing, grades and answer, with a GPU's number of batches under way.
 """
 
 from __future__ import annotations
@@ -43,12 +43,9 @@ class InstantNetwork:
 class InstantEngine(Engine):
     """The engine of a GPU whose networks answer at once."""
 
-    def __init__(
-        self, classifiers: dict[str, Classifier], *, threads: int, on_failure: Callable[[str], None]
-    ) -> None:
-        super().__init__(classifiers, threads=threads, on_failure=on_failure)
-        self.slots, self.split_tokens = GPU_SLOTS, None
-        self._wide = self._narrow
+    def __init__(self, classifiers: dict[str, Classifier], **options: Any) -> None:
+        super().__init__(classifiers, **options | {"threads": GPU_SLOTS})
+        self.split_tokens = None
         for classifier in classifiers.values():
             network: Any = InstantNetwork(classifier.network)
             classifier.network = network
