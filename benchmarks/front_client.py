@@ -1,4 +1,4 @@
-"""A client that costs little: its requests are written in advance, and each connection sends the next at once."""
+"""A client that costs little: its requests are written in advance and go out as soon as one is answered."""
 
 from __future__ import annotations
 
