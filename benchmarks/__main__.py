@@ -28,6 +28,7 @@ SECTIONS = {
     "servers": "over HTTP beside Ray Serve, LitServe, BentoML, mosec and Infinity",
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
+    "front": "our server with a network that answers at once: what one core of front can feed",
     "policies": "the scheduler without each of its policies, under simulated traffic in virtual time",
     "families": "RoBERTa's and ModernBERT's shapes beside other engines, and BERT's for comparison",
     "hour": "our server under an hour of traffic: memory (only if --only names it)",

@@ -1,8 +1,7 @@
 """The service with a network that answers at once: what remains is the front (`benchmarks.front`).
 
-A config file names it as `import_path: benchmarks.front_engine:build`. The request's whole way is the
-service's own: HTTP, checks, tokenizer, queue, batches, packing, grades and answer, with a GPU's batches
-and slots.
+A config file names it as `import_path: benchmarks.front_engine:build`. Everything else is the service's own:
+HTTP, checks, tokenizer, queue, batches, packing, grades and answer, with a GPU's number of batches under way.
 """
 
 from __future__ import annotations
@@ -44,10 +43,8 @@ class InstantNetwork:
 class InstantEngine(Engine):
     """The engine of a GPU whose networks answer at once."""
 
-    def __init__(
-        self, classifiers: dict[str, Classifier], *, threads: int, on_failure: Callable[[str], None]
-    ) -> None:
-        super().__init__(classifiers, threads=GPU_SLOTS, on_failure=on_failure)
+    def __init__(self, classifiers: dict[str, Classifier], **options: Any) -> None:
+        super().__init__(classifiers, **options | {"threads": GPU_SLOTS})
         self.split_tokens = None
         for classifier in classifiers.values():
             network: Any = InstantNetwork(classifier.network)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -74,6 +75,8 @@ class RowScore(NamedTuple):
     probabilities: np.ndarray | None
     logits: np.ndarray
 
+
+_new_row_score = partial(tuple.__new__, RowScore)  # its own constructor is Python code
 
 SPLIT_TOKENS = 128
 """Least tokens of a batch if the waiting work is split over slots: a smaller one would be mostly overhead."""
@@ -216,7 +219,7 @@ def score_rows(
             scores.logits,
             strict=True,
         )
-        results = [RowScore(*column) for column in columns]
+        results = list(map(_new_row_score, columns))
     return [
         result if is_finite else InferenceFailed() for is_finite, result in zip(finite, results, strict=True)
     ]

@@ -89,7 +89,7 @@ class FairQueue(Generic[P, T]):
 
         later_tokens: the tokens, at most, that `extend` will add to it.
         """
-        tokens = sum(item.tokens for item in items)
+        tokens = sum([item.tokens for item in items])
         share = self.sharing.enter(tokens + later_tokens)
         request: QueuedRequest[P, T] = QueuedRequest(
             owner, now, inf if deadline is None else deadline, share, later_tokens=later_tokens

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, repeat
 from typing import Generic, NamedTuple, TypeVar
 
 from service.batching.sharing import Share
@@ -27,6 +28,9 @@ class TakenItem(NamedTuple, Generic[P, T]):
     owner: T
     position: int
     item: Item[P]
+
+
+_new_taken_item = partial(tuple.__new__, TakenItem)  # its own constructor is Python code
 
 
 class LateRequest(NamedTuple, Generic[T]):
@@ -75,13 +79,14 @@ class LanePart(Generic[P, T]):
         items: Sequence[Item[P]],
         positions: list[int],
     ) -> None:
-        positions.sort(key=lambda position: items[position].tokens)
+        lengths = [item.tokens for item in items]
+        positions.sort(key=lengths.__getitem__)
         self.request = request
         self.lane = lane
         self.arrival = arrival
         self.positions = positions
         self.items = [items[position] for position in positions]
-        self.ends = list(accumulate((item.tokens for item in self.items), initial=0))
+        self.ends = list(accumulate([lengths[position] for position in positions], initial=0))
         self.next = 0
 
     @property
@@ -102,8 +107,8 @@ class LanePart(Generic[P, T]):
             if not at_least_one:
                 return [], 0
             stop = first + 1
-        owner, positions, items = self.request.owner, self.positions, self.items
-        taken = [TakenItem(owner, positions[index], items[index]) for index in range(first, stop)]
+        entries = zip(repeat(self.request.owner), self.positions[first:stop], self.items[first:stop])
+        taken: list[TakenItem[P, T]] = list(map(_new_taken_item, entries))
         self.next = stop
         return taken, ends[stop] - ends[first]
 

@@ -72,7 +72,7 @@ class BatchRunner(Generic[P, R]):
 
         Items of a request that was given up are not tried again.
         """
-        tokens = sum(entry.item.tokens for entry in batch)
+        tokens = sum([entry.item.tokens for entry in batch])
         self.busy_slots += 1
         self.in_flight_items += len(batch)
         self.in_flight_tokens += tokens
@@ -95,7 +95,7 @@ class BatchRunner(Generic[P, R]):
 
     async def _attempt(self, items: list[Item[P]], *, alone: bool) -> Sequence[R | Exception] | None:
         """Return the results of one forward pass, or None if the items must be tried again in two halves."""
-        batch = Batch(items[0].lane, tuple(items), sum(item.tokens for item in items), alone)
+        batch = Batch(items[0].lane, tuple(items), sum([item.tokens for item in items]), alone)
         budget = self._budget.tokens
         is_single = len(items) == 1
         if batch.tokens > budget and not is_single:  # formed before the budget was halved

@@ -156,7 +156,7 @@ class Scheduler(Generic[P, R]):
         if not items:
             ticket.close()
             return ticket
-        tokens = sum(item.tokens for item in items)
+        tokens = sum([item.tokens for item in items])
         self._admission.check(
             tokens,
             later_tokens=later_tokens,

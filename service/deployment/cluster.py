@@ -213,7 +213,7 @@ class Cluster:
         # Without this, Ray would set a replica's threads to its num_cpus.
         variables.setdefault("OMP_NUM_THREADS", str(machine.threads(cores(), replicas)))
         if gpus:
-            options.setdefault("num_gpus", min(1, gpus / replicas))
+            options.setdefault("num_gpus", machine.gpu_share(replicas, gpus))
         return document
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 MAX_REPLICAS = 8
 """Limit of the default on a machine without a GPU; a replica needs 350 to 600 MB beside its weights."""
 
@@ -9,6 +11,15 @@ MAX_REPLICAS = 8
 def replicas(cores: int, gpus: float) -> int:
     """Return the default: one replica per GPU, else one per core (docs/decisions/007-replicas.md)."""
     return max(1, int(gpus)) if gpus else min(cores, MAX_REPLICAS)
+
+
+def gpu_share(replicas: int, gpus: float) -> float:
+    """Return each replica's part of a GPU: a whole one, or 1/n if n replicas share each (docs/decisions/013).
+
+    Ray places a replica on one GPU, so 2 GPUs hold no 3 replicas of two thirds each, but four halves.
+    """
+    whole = max(1, int(gpus))
+    return min(1.0, gpus) / max(1, ceil(replicas / whole))
 
 
 def threads(cores: int, replicas: int) -> int:

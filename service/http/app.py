@@ -16,6 +16,7 @@ from service.http.experiments import add_experiment_routes
 from service.http.middleware import KeyMiddleware, RequestMiddleware
 from service.http.openapi import complete
 from service.http.playground import add_playground
+from service.http.post import PostMiddleware
 from service.http.replies import error_response
 from service.http.routes import add_routes
 from service.http.validation import explain
@@ -50,6 +51,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.metrics = metrics
     app.state.backend = None
     # The last one added is the outermost.
+    app.add_middleware(PostMiddleware)
     app.add_middleware(KeyMiddleware, keys=KeyRing(settings.api_keys))
     app.add_middleware(RequestMiddleware, metrics=metrics)
     app.add_exception_handler(HTTPException, _http_error)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.api_keys import ApiKey
 from service.deadline import Deadline
@@ -129,6 +129,39 @@ class PostRoute(APIRoute):
                 raise explain(errors)
             values[field.name] = value
         return values
+
+
+class PostMiddleware:
+    """Hands a POST request to its route, past the router and three layers that such a route does not use.
+
+    The router would try one pattern after the other. A path with parameters, and whatever else is unusual,
+    goes the usual way.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._routes: dict[str, PostRoute] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = None
+        if scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path"):
+            if self._routes is None:
+                self._routes = _without_parameters(scope["app"])
+            route = self._routes.get(scope["path"])
+        if route is None:
+            await self.app(scope, receive, send)
+        else:
+            scope.update(route=route, endpoint=route.endpoint, path_params={})
+            await route.handle(scope, receive, send)
+
+
+def _without_parameters(app: FastAPI) -> dict[str, PostRoute]:
+    """Return the POST routes whose path has no parameter; the first of equal paths, as the router would."""
+    routes: dict[str, PostRoute] = {}
+    for route in app.routes:
+        if isinstance(route, PostRoute) and not route.param_convertors:
+            routes.setdefault(route.path, route)
+    return routes
 
 
 def validated(model: type[Model], value: Any) -> Model:

@@ -208,7 +208,7 @@ class Scorer:
         request may.
         """
         later_tokens = 0 if rounds is None else rounds.later_tokens
-        tokens, limit = sum(item.tokens for item in items) + later_tokens, self._settings.max_request_tokens
+        tokens, limit = sum([item.tokens for item in items]) + later_tokens, self._settings.max_request_tokens
         if limit is not None and tokens > limit:
             raise InvalidRequest(
                 f"{tokens} tokens are more than the {limit} of one request", param=_texts_field(request)
@@ -232,14 +232,14 @@ class Scorer:
         stages: Sequence[StageInfo] | None = None,
     ) -> None:
         """Add one request, or one column of a compare, to the metrics."""
-        pairs_by_grade = Counter(result.grade for result in results)
+        pairs_by_grade = Counter([result.grade for result in results])
         self._metrics.scored(
             choice.label,
             pairs=len(results),
             seconds=computed.queue_s + computed.inference_s,
             arm=arm,
             grades=[pairs_by_grade[grade] for grade in range(len(choice.variant.classifier.grades))],
-            truncated=sum(result.truncated for result in results),
+            truncated=[result.truncated for result in results].count(True),
         )
         if stages is not None:
             pairs_by_stage = {stage.variant: stage.pairs for stage in stages}

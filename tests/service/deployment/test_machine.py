@@ -16,6 +16,25 @@ def test_a_replica_for_each_gpu_or_core(cores: int, gpus: float, replicas: int) 
 
 
 @pytest.mark.parametrize(
+    ("replicas", "gpus", "share"),
+    [
+        (1, 1, 1),
+        (4, 4, 1),
+        (4, 1, 0.25),
+        (3, 2, 0.5),
+        (4, 2, 0.5),
+        (5, 2, 1 / 3),
+        (1, 0.5, 0.5),
+        (2, 0.5, 0.25),
+    ],
+)
+def test_replicas_share_gpus_in_parts_that_find_a_place(replicas: int, gpus: float, share: float) -> None:
+    assert machine.gpu_share(replicas, gpus) == pytest.approx(share)
+    of_each_gpu = int(min(gpus, 1) / share + 1e-9)
+    assert of_each_gpu * max(1, int(gpus)) >= replicas
+
+
+@pytest.mark.parametrize(
     ("cores", "replicas", "threads"),
     [(1, 1, 1), (1, 4, 1), (2, 1, 2), (2, 2, 2), (4, 4, 2), (16, 8, 2), (64, 8, 8), (16, 1, 16)],
 )

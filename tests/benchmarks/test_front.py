@@ -1,0 +1,53 @@
+"""The benchmark of the front: that it runs, counts what it says, and says which target is missed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import front
+from benchmarks.front_client import Traffic
+
+
+def row(rate: float) -> dict[str, Any]:
+    return {
+        "pairs_per_cpu_s": rate,
+        "pairs_per_s": 9000.0,
+        "front_ms": 0.6,
+        "haproxy_ms": 0.05,
+        "range": [rate - 1, rate + 1],
+    }
+
+
+def result(one: float, two: float) -> dict[str, Any]:
+    replicas = {"1": {"known": row(one), "new": row(one)}, "2": {"known": row(two), "new": row(one)}}
+    return {"machine": "a machine", "rounds": 1, "replicas": replicas}
+
+
+@pytest.mark.slow
+def test_a_short_run_has_every_row(small_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "cores", lambda: 1)
+    run = front.measure(1, 0.5, small_checkpoint)
+
+    assert run["replicas"].keys() == {"1"}
+    for texts in ("known", "new"):
+        assert all(run["replicas"]["1"][texts][name] > 0 for name in ("pairs_per_s", "front_ms"))
+    assert front.as_markdown(run).count("\n|") == 2 + 2
+
+
+@pytest.mark.parametrize(("one", "two", "lines"), [(30e3, 29e3, 0), (24e3, 24e3, 4), (40e3, 30e3, 1)])
+def test_a_missed_target_is_told(one: float, two: float, lines: int) -> None:
+    assert len(front.missed(result(one, two))) == lines
+
+
+def test_new_texts_never_come_again_and_known_ones_do() -> None:
+    new = list(Traffic(3, new=True).requests(50, "host"))
+    assert len(set(new)) == len(new) == 50
+    texts = [text for request in new for text in request.partition(b"[")[2].split(b'", "')]
+    assert len(set(texts)) == 150
+
+    known = Traffic(3, new=False).requests(0, "host")
+    some = [next(known) for _ in range(700)]
+    assert len(set(some)) <= 300
