@@ -60,9 +60,10 @@ def command(
         raise ModuleNotFoundError("--out needs matplotlib; pip install 'headroom[study]'")
     stages: dict[str, int] = {}
     if variant is None:
-        pairs, masks = check(data, model or [None], mask or [], device, dtype)
-        sides = []
-        for path, masks_of_model in zip(model or [None], masks, strict=True):
+        paths: list[str] | list[None] = model or [None]
+        pairs, masks = check(data, paths, mask or [], device, dtype)
+        sides: list[Side] = []
+        for path, masks_of_model in zip(paths, masks, strict=True):
             found = score(path, pairs, masks_of_model, device, dtype)
             if found[0].model in {side.model for side in sides}:
                 found = [replace(side, model=str(path)) for side in found]
