@@ -3,7 +3,7 @@
 A section is a module with `measure(rounds) -> dict`, `as_markdown(dict) -> str` and
 `missed(dict) -> list[str]` (one line per missed target). Its table stands between `<!-- NAME: begin -->` and
 `<!-- NAME: end -->` in docs/PERFORMANCE.md, and its numbers under its name in docs/performance.json. On a
-processor with AMX, the name is "NAME amx" if the document has that section.
+processor with AMX, the name is "NAME amx" if the document has that section; with AVX2 alone, "NAME avx2".
 
 Example: python -m benchmarks --only encoder,engines --rounds 20 --check
 """

@@ -9,7 +9,13 @@ from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCHEMA = 1
-AMX = "amx"
+
+
+def kind_of(features: Sequence[str]) -> str:
+    """Return the kind of processor whose results have sections of their own: amx, avx2 (no more), or none."""
+    if "amx" in features:
+        return "amx"
+    return "avx2" if "avx2" in features and "avx512" not in features else ""
 
 
 def write(
@@ -17,14 +23,15 @@ def write(
 ) -> None:
     """Replace a section's table and results, and keep those of the others.
 
-    features: those of the processor. With AMX, products are several times as fast and the rest is not, so
-    these results are kept as "SECTION amx" if the document has that section.
+    features: those of the processor. With AMX, products are several times as fast and the rest is not, and
+    with AVX2 alone there is no bfloat16, so these results are kept as "SECTION amx" and "SECTION avx2" if the
+    document has that section.
     Raises ValueError if PERFORMANCE.md has no markers for the section.
     """
     document, results = docs / "PERFORMANCE.md", docs / "performance.json"
     text = document.read_text(encoding="utf-8")
-    if AMX in features and f"<!-- {section} {AMX}: begin -->" in text:
-        section = f"{section} {AMX}"
+    if f"<!-- {section} {kind_of(features)}: begin -->" in text:
+        section = f"{section} {kind_of(features)}"
     begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
     before, marker, rest = text.partition(begin)
     _, ended, after = rest.partition(end)

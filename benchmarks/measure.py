@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
@@ -11,6 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from models.device import processor_features
+
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "CT2_FORCE_CPU_ISA")
+"""Variables that make a processor compute like an older one; a table says that they were set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +57,6 @@ def ratio(seconds: Mapping[str, list[float]], fast: str, slow: str) -> Ratio:
 def machine() -> str:
     """Return a description of the machine and its software."""
     features = ", ".join(processor_features())
+    limits = [f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ]
+    features += f"; limited by {' '.join(limits)}" if limits else ""
     return f"{platform.machine()} ({features}), {torch.get_num_threads()} threads, torch {torch.__version__}"

@@ -25,7 +25,7 @@ def draw(results: dict[str, Any], directory: Path) -> list[Path]:
     """Draw a PNG file for each section that has results; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
-    for section, file in (("engines", "engines.png"), (f"engines {document.AMX}", "engines-amx.png")):
+    for section, file in (("engines", "engines.png"), ("engines amx", "engines-amx.png")):
         if section in results:
             drawn += [engines(results[section]["rows"], directory / file)]
     if "servers" in results:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,12 @@ def has_native_bfloat16(device: torch.device) -> bool:
 
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return may_use_avx512() and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def may_use_avx512() -> bool:
+    """Return whether ATEN_CPU_CAPABILITY, which limits torch's own vectors, allows more than AVX2."""
+    return os.environ.get("ATEN_CPU_CAPABILITY", "avx512").lower() not in ("default", "avx2")
 
 
 def has_fast_float16(device: torch.device) -> bool:
@@ -144,6 +150,8 @@ def processor_features() -> list[str]:
     """Return the vector features of this CPU that decide which code paths compute."""
     import torch
 
+    if not may_use_avx512():
+        return ["avx2"] if torch.cpu._is_avx2_supported() else []
     return [
         name
         for name, present in (

@@ -4,13 +4,13 @@ An input x is quantized to q = clamp(round(x·multiplier + shift), 0, 255). The 
 for each row of W. Sums are exact in int32. The output is bfloat16 or float32, or quantized again if the next
 consumer is a product; LayerNorm, softmax and residuals never see 8 bits.
 
-Without the integer products (`models.ops.integer_products`), float32 products of the same integers give the
-same answers, slower.
+Where the products take 7 bits of an input (`models.ops.integer_products`), two neighbouring values of q
+become one: scales are twice as large, zero points half. Without integer products, float32 products of the
+same integers give the same answers, slower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,17 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops.cpu import FUSED
-from models.ops.integer_products import has_integer_products, operator
+from models.ops.integer_products import input_bits, operator
 from models.ops.kernel_library import fitting
-from models.ops.kernels import SIZE_MULTIPLE
+from models.ops.kernels import SIZE_MULTIPLE, Kernels
 from models.ops.rounding import quantize_by_torch
 from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
 
 ZERO_POINT = 128
 """The quantized value that stands for the midpoint of a channel."""
-
-Quantize = Callable[[Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor | None]]
-"""`Kernels.quantize`, or the same by torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +64,9 @@ class Int8Linear(Linear):
     """One affine map of 8-bit inputs and weights.
 
     dtype: of an output that is not quantized. source: how the input is quantized; TensorScale if it already
-    is. target: how to quantize the output; None for floats. quantize: the kernel that quantizes inputs.
-    `weight` and `bias` are those of the float map that this one stands for.
+    is. target: how to quantize the output; None for floats. Both are of 8 bits, whatever the products take.
+    kernels: those that quantize here; None for torch. `weight` and `bias` are those of the float map that
+    this one stands for.
     """
 
     def __init__(
@@ -79,22 +77,22 @@ class Int8Linear(Linear):
         dtype: torch.dtype,
         source: ChannelScale | TensorScale,
         target: TensorScale | None = None,
-        quantize: Quantize | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         weight, scale, bias = integers
         self.activation = activation
         self.dtype = dtype
-        self.source, self.target = source, target
+        self.source, self.target, self._kernels = source, target, kernels
         fits = weight.shape[1] % SIZE_MULTIPLE == 0  # a wider row would run into the next one
-        self._quantize = quantize if quantize is not None and fits else quantize_by_torch
+        self._quantize = kernels.quantize if kernels is not None and fits else quantize_by_torch
         self._scale, self._bias = scale.contiguous(), bias.contiguous()
         self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
-        self._multiplier: Tensor | None = None
-        self._shift: Tensor | None = None
-        if isinstance(source, ChannelScale) and source.scale is not None and source.midpoint is not None:
-            self._multiplier = source.scale.reciprocal()
-            self._shift = ZERO_POINT + 0.5 - source.midpoint * self._multiplier
-        self._packed = weight.device.type == "cpu" and has_integer_products()
+        bits = input_bits() if weight.device.type == "cpu" else 0
+        self._packed = bits > 0
+        self._merged = 2 ** (8 - bits) if self._packed else 1
+        """How many neighbouring 8-bit values are one here."""
+        self._largest = 256 // self._merged - 1
+        self._multiplier, self._shift = self._factors(weight.shape[1])
         self._weight = (
             torch.ops.onednn.qlinear_prepack(weight.contiguous(), None) if self._packed else weight.float()
         )
@@ -125,34 +123,74 @@ class Int8Linear(Linear):
     def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool) -> Tensor:
         if not self._packed:
             return self._by_torch(quantized, residual)
-        scale, zero_point = self._input
-        arguments = (quantized, scale, zero_point, self._weight, self._scale, self._weight_zero_points)
+        if self.target is not None:
+            return self._quantized_output(quantized, self.target)
         if residual is not None and self.activation == "none":
             # "sum" writes into its argument; copying first is still cheaper than "add", which does not.
             y: Tensor = operator().binary(
-                *(*arguments, residual if overwrite else residual.clone(), self._bias),
+                *(*self._arguments(quantized), residual if overwrite else residual.clone(), self._bias),
                 *(1.0, 0, self.dtype, 1.0, 0, "sum", 1.0, "none", [], ""),
             )
             return y
-        name, algorithm = FUSED[self.activation]
-        dtype, out_scale, out_zero_point = self.dtype, 1.0, 0
-        if self.target is not None:
-            dtype, out_scale, out_zero_point = torch.uint8, self.target.scale, self.target.zero_point
-        y = operator()(*arguments, self._bias, out_scale, out_zero_point, dtype, name, [], algorithm)
+        y = self._pointwise(quantized, self.activation, self.dtype)
         return y if residual is None else y.add_(residual)
+
+    def _quantized_output(self, quantized: Tensor, target: TensorScale) -> Tensor:
+        scale, zero_point = self._of_products(target)
+        if self._merged == 1 or self._kernels is None or self.activation not in ("gelu", "gelu_tanh"):
+            y = self._pointwise(quantized, self.activation, torch.uint8, scale, zero_point)
+            return y if self._merged == 1 else y.clamp_(max=self._largest)
+        # Without AVX-512, oneDNN's GELU takes as long as the whole product of a small model.
+        y = self._pointwise(quantized, "none", torch.float32)
+        by_tanh = self.activation == "gelu_tanh"
+        return self._kernels.quantize_gelu(y, 1 / scale, zero_point + 0.5, self._largest, by_tanh=by_tanh)
+
+    def _pointwise(
+        self,
+        quantized: Tensor,
+        activation: str,
+        dtype: torch.dtype,
+        scale: float = 1.0,
+        zero_point: int = 0,
+    ) -> Tensor:
+        name, algorithm = FUSED[activation]
+        y: Tensor = operator()(
+            *(*self._arguments(quantized), self._bias, scale, zero_point, dtype, name, [], algorithm)
+        )
+        return y
+
+    def _arguments(self, quantized: Tensor) -> tuple[Any, ...]:
+        scale, zero_point = self._input
+        return quantized, scale, zero_point, self._weight, self._scale, self._weight_zero_points
 
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Quantize an input, (T, in) → (T, in) uint8, and say which rows hold NaN or an infinity.
 
         The second value is (T,) bool; None if there is no such row.
         """
-        return self._quantize(x, self._multiplier, self._shift, ZERO_POINT + 0.5)
+        return self._quantize(x, self._multiplier, self._shift, ZERO_POINT + 0.5, self._largest)
+
+    def _factors(self, width: int) -> tuple[Tensor | None, Tensor | None]:
+        """Return multiplier and shift of `quantize`, (in,) each; None if only ZERO_POINT is added."""
+        if isinstance(self.source, TensorScale):
+            return None, None
+        scale, midpoint = self.source.scale, self.source.midpoint
+        middle = ZERO_POINT / self._merged + 0.5
+        if scale is None or midpoint is None:
+            if self._merged == 1:
+                return None, None
+            return torch.full((width,), 1 / self._merged), torch.full((width,), middle)
+        multiplier = scale.reciprocal() / self._merged
+        return multiplier, middle - midpoint * multiplier
 
     @property
     def weight(self) -> Tensor:
         """Return the float weight that the integers stand for, (out, in); a copy."""
-        weight = self._integers().float() * (self._scale * self._input[0])[:, None]
-        return weight if self._multiplier is None else weight * self._multiplier
+        scale = self.source.scale if isinstance(self.source, TensorScale) else 1.0
+        weight = self._integers().float() * (self._scale * scale)[:, None]
+        if isinstance(self.source, TensorScale) or self.source.scale is None:
+            return weight
+        return weight / self.source.scale
 
     @property
     def nbytes(self) -> int:
@@ -179,14 +217,18 @@ class Int8Linear(Linear):
             "source": source or self.source,
             "target": self.target,
         }
-        return Int8Linear(integers, self.activation, **same, quantize=self._quantize)
+        return Int8Linear(integers, self.activation, **same, kernels=self._kernels)
 
     @property
     def _input(self) -> tuple[float, int]:
         """Return the scale (beyond `_scale`) and zero point of the quantized input."""
-        if isinstance(self.source, TensorScale):
-            return self.source.scale, self.source.zero_point
-        return 1.0, ZERO_POINT
+        return self._of_products(
+            self.source if isinstance(self.source, TensorScale) else TensorScale(1.0, ZERO_POINT)
+        )
+
+    def _of_products(self, tensor: TensorScale) -> tuple[float, int]:
+        """Return scale and zero point of as many bits as the products take."""
+        return tensor.scale * self._merged, round(tensor.zero_point / self._merged)
 
     def _integers(self) -> Tensor:
         """Return the weight's integers, (out, in) int8."""
@@ -208,8 +250,7 @@ class Int8Ops(TorchOps):
     def __init__(self, base: TorchOps, *, hidden_size: int) -> None:
         super().__init__(base.device, base.dtype)
         self._base = base
-        kernels = fitting(base.dtype, hidden_size) if base.device.type == "cpu" else None
-        self._quantize = None if kernels is None else kernels.quantize
+        self._quantizing = fitting(base.dtype, hidden_size) if base.device.type == "cpu" else None
         self.max_pack_bytes = base.max_pack_bytes
         self.linear = base.linear  # type: ignore[method-assign]
         self.norm = base.norm  # type: ignore[method-assign]
@@ -253,7 +294,7 @@ class Int8Ops(TorchOps):
         )
 
     def _map(self, integers: QuantizedMap, activation: str = "none", **scales: Any) -> Int8Linear:
-        return Int8Linear(integers, activation, dtype=self.dtype, quantize=self._quantize, **scales)
+        return Int8Linear(integers, activation, dtype=self.dtype, kernels=self._quantizing, **scales)
 
     def _integers(self, tensors: Tensors, name: str) -> QuantizedMap:
         weight, scale, bias = (tensors[f"{name}.{part}"].to(self.device) for part in QuantizedMap._fields)

@@ -40,6 +40,7 @@ def check(kernels: Kernels, dtype: torch.dtype) -> None:
     if spoilt != [4, 9]:
         raise RuntimeError(f"layer normalisation of NaN in {dtype} is not torch's")
     _check_quantization(kernels, x * 50, weights=torch.rand(2, width, generator=generator))
+    _check_gelu(kernels)
 
 
 def _check_attention(kernels: Kernels, projected: Tensor, offsets: Tensor, weights: Tensor) -> None:
@@ -96,6 +97,20 @@ def _check_quantization(kernels: Kernels, x: Tensor, weights: Tensor) -> None:
             raise RuntimeError(f"quantized values in {x.dtype} are not torch's")
     if kernels.quantize(x[10:], None, None, 128.5)[1] is not None:
         raise RuntimeError(f"rows without NaN in {x.dtype} are reported")
+    few = kernels.quantize(x[10:], None, None, 128.5, 99)[0]
+    if not torch.equal(few, kernels.quantize(x[10:], None, None, 128.5)[0].clamp(max=99)):
+        raise RuntimeError(f"quantized values in {x.dtype} are larger than allowed")
+
+
+def _check_gelu(kernels: Kernels) -> None:
+    """Try a wide range of inputs, of which the last are no whole vector."""
+    x = torch.linspace(-9, 9, 10_003)
+    x[77] = torch.nan
+    for by_tanh, name in ((False, "none"), (True, "tanh")):
+        ours = kernels.quantize_gelu(x, 25.0, 9.5, 127, by_tanh=by_tanh).float()
+        exact = (F.gelu(x, approximate=name) * 25 + 9.5).nan_to_num(0.0).clamp(0, 127)
+        if ((ours < (exact - 5e-3).floor()) | (ours > (exact + 5e-3).floor())).any():
+            raise RuntimeError("quantized GELU is not torch's")
 
 
 def _compare(what: str, ours: Tensor, expected: Tensor) -> None:

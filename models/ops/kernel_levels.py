@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from models.device import may_use_avx512
+
 CPUINFO = Path("/proc/cpuinfo")
 """Where Linux lists the features that the processor has and the kernel has switched on."""
 
@@ -62,10 +64,15 @@ def levels_of_machine() -> tuple[Level, ...]:
 
 
 def features_here() -> frozenset[str]:
-    """Return the features that CPUINFO lists for every core; none if it cannot be read."""
+    """Return the features that CPUINFO lists for every core; none if it cannot be read.
+
+    ATEN_CPU_CAPABILITY=avx2 hides AVX-512 and AMX, as it does from torch's own kernels.
+    """
     try:
         lines = CPUINFO.read_text().splitlines()
     except OSError:
         return frozenset()
     cores = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
-    return frozenset(cores[0]).intersection(*cores) if cores else frozenset()
+    features = frozenset(cores[0]).intersection(*cores) if cores else frozenset()
+    hidden = () if may_use_avx512() else ("avx512", "amx")
+    return frozenset(feature for feature in features if not feature.startswith(hidden))

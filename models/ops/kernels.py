@@ -29,7 +29,7 @@ class Kernels:
         """Load a library. Raises OSError if it cannot be loaded, RuntimeError if it may not be used."""
         self.name = name
         loaded = ctypes.CDLL(str(library))
-        pointer, number, flag = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+        pointer, number, flag, real = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
         self._attend, self._normalise, self._quantize = {}, {}, {}
         for dtype in DTYPES:
             suffix = str(dtype).removeprefix("torch.")
@@ -40,10 +40,13 @@ class Kernels:
             normalise, quantize = (
                 getattr(loaded, f"headroom_{name}_{suffix}") for name in ("normalise", "quantize")
             )
-            of_rows = [pointer, number, number, pointer, pointer, ctypes.c_float, pointer]
-            normalise.argtypes, normalise.restype = [*of_rows, flag], None
-            quantize.argtypes, quantize.restype = [*of_rows, pointer, flag], number
+            of_rows = [pointer, number, number, pointer, pointer, real]
+            normalise.argtypes, normalise.restype = [*of_rows, pointer, flag], None
+            quantize.argtypes, quantize.restype = [*of_rows, real, pointer, pointer, flag], number
             self._attend[dtype], self._normalise[dtype], self._quantize[dtype] = attend, normalise, quantize
+        self._quantize_gelu = loaded.headroom_quantize_gelu
+        self._quantize_gelu.argtypes = [pointer, number, flag, real, real, real, pointer, flag]
+        self._quantize_gelu.restype = None
         if loaded.headroom_prepare():
             raise RuntimeError("the operating system does not let this process use the processor's tiles")
 
@@ -105,9 +108,9 @@ class Kernels:
         return out
 
     def quantize(
-        self, x: Tensor, multiplier: Tensor | None, shift: Tensor | None, middle: float
+        self, x: Tensor, multiplier: Tensor | None, shift: Tensor | None, middle: float, largest: int = 255
     ) -> tuple[Tensor, Tensor | None]:
-        """Return x·multiplier + shift (or x + middle without them), clamped to 0 … 255 and truncated.
+        """Return x·multiplier + shift (or x + middle without them), clamped to 0 … largest and truncated.
 
         x: (T, D) float32 or bfloat16; multiplier, shift: (D,) float32, both or neither.
         Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool; None if no row does.
@@ -117,7 +120,22 @@ class Kernels:
         x = x.contiguous()
         factors = [None if factor is None else factor.data_ptr() for factor in (multiplier, shift)]
         count = self._quantize[x.dtype](
-            *(x.data_ptr(), *x.shape, *factors, middle, out.data_ptr()),
+            *(x.data_ptr(), *x.shape, *factors, middle, largest, out.data_ptr()),
             *(broken.data_ptr(), torch.get_num_threads()),
         )
         return out, broken if count else None
+
+    def quantize_gelu(
+        self, x: Tensor, multiplier: float, shift: float, largest: int, *, by_tanh: bool
+    ) -> Tensor:
+        """Return GELU(x)·multiplier + shift, clamped to 0 … largest and truncated; GELU is within 6e-5.
+
+        x: float32 of any shape. by_tanh: which GELU. Returns uint8 of the same shape; NaN becomes 0.
+        """
+        out = torch.empty(x.shape, dtype=torch.uint8)
+        x = x.contiguous()
+        self._quantize_gelu(
+            *(x.data_ptr(), x.numel(), by_tanh, multiplier, shift, largest),
+            *(out.data_ptr(), torch.get_num_threads()),
+        )
+        return out

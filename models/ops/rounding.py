@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def quantize_by_torch(
-    x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float
+    x: Tensor, multiplier: Tensor | None, shift: Tensor | None, zero_point: float, largest: int = 255
 ) -> tuple[Tensor, Tensor]:
-    """Return x·multiplier + shift (or x + zero_point without them), clamped to 0 … 255 and truncated.
+    """Return x·multiplier + shift (or x + zero_point without them), clamped to 0 … largest and truncated.
 
     x: (T, D); multiplier, shift: (D,) float32, both or neither.
     Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool.
@@ -22,7 +22,7 @@ def quantize_by_torch(
         y = torch.add(y, zero_point, out=None if y is x else y)
     else:
         y = torch.addcmul(shift, y, multiplier, out=None if y is x else y)
-    y.clamp_(0, 255)  # the conversion truncates
+    y.clamp_(0, largest)  # the conversion truncates
     return (y.to(torch.int8).view(torch.uint8) if _wraps() else y.to(torch.uint8)), not_finite
 
 

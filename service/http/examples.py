@@ -133,6 +133,7 @@ _MODELS = {
             "processor": ["avx512_bf16"],
             "kernels": "avx512_bf16",
             "kernels_skipped": [],
+            "int8_input_bits": None,
             "quality": {"accuracy": 0.542, "qwk": 0.635, "ndcg10": 0.83},
         }
     ]

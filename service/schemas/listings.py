@@ -54,6 +54,13 @@ class ModelInfo:
     kernels_skipped: Annotated[
         list[str], Field(description="Better levels that this processor has, and why they are not used.")
     ]
+    int8_input_bits: Annotated[
+        int | None,
+        Field(
+            description="Bits that an int8 checkpoint's products take of an input: 8; 7 without VNNI; 0: "
+            "float products stand in for them, slower. null: not int8, or not on a CPU."
+        ),
+    ]
     quality: Annotated[dict[str, float] | None, Field(description="Held-out metrics of the checkpoint.")]
     _labels: SkipJsonSchema[Sequence[str]] = ()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from models.classifier import Classifier
 from models.device import describe, processor_features
 from models.head_mask import HeadMask
+from models.ops.integer_products import input_bits
 from models.ops.kernel_library import choice
 from service.schemas.listings import (
     CascadeStage,
@@ -92,6 +93,7 @@ def _model(classifier: Classifier) -> ModelInfo:
         deterministic=network.deterministic,
         processor=processor_features(),
         kernels=network.ops.kernels,
+        int8_input_bits=input_bits() if config.int8 and network.device.type == "cpu" else None,
         kernels_skipped=list(choice().skipped) if network.device.type == "cpu" else [],
         quality=classifier.quality,
         _labels=config.labels,

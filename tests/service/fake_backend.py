@@ -175,6 +175,7 @@ class FakeBackend:
                     processor=["avx512_bf16"],
                     kernels=None,
                     kernels_skipped=[],
+                    int8_input_bits=None,
                     quality={"accuracy": 0.9},
                     _labels=LABELS,
                 )

@@ -21,7 +21,7 @@ from models import Classifier, HeadMask, ModelError, UnsupportedCheckpoint
 from models.compress.prune import prune
 from models.compress.quantize import quantize
 from models.ops import integer_products
-from models.ops.integer_products import has_integer_products
+from models.ops.integer_products import input_bits
 from tests.checkpoints import WORDS, write_checkpoint
 
 PREFIX = "bert.encoder.layer.1."
@@ -56,10 +56,10 @@ def copied(int8_checkpoint: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _plain_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    has_integer_products.cache_clear()
+    input_bits.cache_clear()
     monkeypatch.setattr(integer_products, "CHECKED_TORCH", "1.0.")
     yield
-    has_integer_products.cache_clear()
+    input_bits.cache_clear()
 
 
 def load(directory: Path, dtype: str = "float32", *, deterministic: bool = False) -> Classifier:
@@ -200,7 +200,7 @@ def test_deterministic_scores_are_the_same_bits_in_any_batch(int8_checkpoint: Pa
 @pytest.mark.usefixtures("_plain_torch")
 def test_another_processor_gives_the_same_answers(int8_checkpoint: Path) -> None:
     plain = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
-    has_integer_products.cache_clear()
+    input_bits.cache_clear()
     integer_products.CHECKED_TORCH = "2.13."
     fused = load(int8_checkpoint, deterministic=True).score(PAIRS).logits
 

@@ -150,13 +150,13 @@ void try_rows() {
     long count, count_too;
     if constexpr (std::is_same_v<T, float>) {
       headroom_normalise_float32(x.data(), rows, width, weight.data(), bias.data(), 1e-12f, out.data(), 2);
-      count = headroom_quantize_float32(x.data(), rows, width, nullptr, nullptr, 128.5f, plain.data(), broken.data(), 2);
-      count_too = headroom_quantize_float32(x.data(), rows, width, multiplier.data(), shift.data(), 128.5f,
+      count = headroom_quantize_float32(x.data(), rows, width, nullptr, nullptr, 128.5f, 255, plain.data(), broken.data(), 2);
+      count_too = headroom_quantize_float32(x.data(), rows, width, multiplier.data(), shift.data(), 128.5f, 127,
                                             scaled.data(), broken_too.data(), 2);
     } else {
       headroom_normalise_bfloat16(x.data(), rows, width, weight.data(), bias.data(), 1e-12f, out.data(), 2);
-      count = headroom_quantize_bfloat16(x.data(), rows, width, nullptr, nullptr, 128.5f, plain.data(), broken.data(), 2);
-      count_too = headroom_quantize_bfloat16(x.data(), rows, width, multiplier.data(), shift.data(), 128.5f,
+      count = headroom_quantize_bfloat16(x.data(), rows, width, nullptr, nullptr, 128.5f, 255, plain.data(), broken.data(), 2);
+      count_too = headroom_quantize_bfloat16(x.data(), rows, width, multiplier.data(), shift.data(), 128.5f, 127,
                                              scaled.data(), broken_too.data(), 2);
     }
     expect(count == (spoilt ? 2 : 0) && count_too == count && broken == broken_too, "rows with NaN are counted");
@@ -173,14 +173,34 @@ void try_rows() {
         const double exact = (value - mean) / std::sqrt(squares + 1e-12) * number(weight[i]) + number(bias[i]);
         normed &= bad ? std::isnan(number(ours)) : near(ours, exact, 8);
         if (bad) continue;
-        const auto fits = [](uint8_t step, double y) { return std::fabs(step + 0.5 - std::clamp(y, 0., 255.5)) <= 0.501; };
-        quantized &= fits(plain[row * width + i], value + 128.5);
-        quantized &= fits(scaled[row * width + i], value * multiplier[i] + shift[i]);
+        const auto fits = [](uint8_t step, double y, double largest) {
+          return std::fabs(step + 0.5 - std::clamp(y, 0., largest + 0.5)) <= 0.501;
+        };
+        quantized &= fits(plain[row * width + i], value + 128.5, 255);
+        quantized &= fits(scaled[row * width + i], value * multiplier[i] + shift[i], 127);
       }
     }
     expect(normed, "layer normalisation");
     expect(quantized, "quantized values");
   }
+}
+
+void try_gelu() {
+  constexpr long count = 10007;  // more than a thread's part, and no whole vector at the end
+  std::vector<float> x(count);
+  std::vector<uint8_t> erf(count), tanh(count);
+  for (long i = 0; i < count; ++i) x[i] = i * 18.f / count - 9;
+  headroom_quantize_gelu(x.data(), count, 0, 25, 9.5f, 127, erf.data(), 2);
+  headroom_quantize_gelu(x.data(), count, 1, 25, 9.5f, 127, tanh.data(), 2);
+  bool right = true;
+  for (long i = 0; i < count; ++i) {
+    const double value = x[i], bent = std::sqrt(2 / M_PI) * (value + 0.044715 * value * value * value);
+    const auto fits = [](uint8_t step, double gelu) {
+      return std::fabs(step + 0.5 - std::clamp(gelu * 25 + 9.5, 0., 127.5)) <= 0.505;
+    };
+    right &= fits(erf[i], value / 2 * (1 + std::erf(value / std::sqrt(2)))) && fits(tanh[i], value / 2 * (1 + std::tanh(bent)));
+  }
+  expect(right, "quantized GELU");
 }
 
 template <class T>
@@ -197,6 +217,7 @@ int main() {
   expect(headroom_prepare() == 0, "the system allows the processor's features");
   try_all<float>();
   try_all<bfloat16>();
+  try_gelu();
   std::printf(mistakes ? "%d mistakes\n" : "the kernels agree\n", mistakes);
   return mistakes ? 1 : 0;
 }

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from models.ops import integer_products
+from models.ops import int8, integer_products, kernel_library
 from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
-from models.ops.integer_products import has_integer_products
+from models.ops.integer_products import input_bits
 from models.ops.torch import activate
 
 
-@pytest.fixture(params=["oneDNN", "plain torch"])
+@pytest.fixture(params=["8 bits", "7 bits", "plain torch"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    has_integer_products.cache_clear()
+    input_bits.cache_clear()
     if request.param == "plain torch":
         monkeypatch.setattr(integer_products, "CHECKED_TORCH", "1.0.")
-    elif not has_integer_products():
-        pytest.skip("this processor has no VNNI, or this torch is not the checked one")
+    elif not input_bits():
+        pytest.skip("this torch is not the checked one, or this processor has no integer products")
+    elif request.param == "7 bits":
+        monkeypatch.setattr(int8, "input_bits", lambda: 7)
+    elif input_bits() == 7:
+        pytest.skip("this processor has no VNNI")
     yield
-    has_integer_products.cache_clear()
+    input_bits.cache_clear()
+
+
+def merged() -> int:
+    """How many of a checkpoint's 8-bit values the products see as one."""
+    return 2 if int8.input_bits() == 7 else 1
 
 
 def random_map(out: int, width: int) -> QuantizedMap:
@@ -30,8 +42,8 @@ def random_map(out: int, width: int) -> QuantizedMap:
 
 
 def as_floats(product: QuantizedMap, steps: torch.Tensor, zero: int, scale: float = 1.0) -> torch.Tensor:
-    sums = (steps.double() - zero) @ product.weight.double().T
-    return sums * product.weight_scale.double() * scale + product.bias.double()
+    sums = (steps.double() - round(zero / merged())) @ product.weight.double().T
+    return sums * product.weight_scale.double() * scale * merged() + product.bias.double()
 
 
 @pytest.mark.usefixtures("_way")
@@ -48,7 +60,7 @@ def test_floats_in_and_floats_out_with_and_without_residual(dtype: torch.dtype, 
     exact = as_floats(product, steps, 128)
 
     assert steps.dtype == torch.uint8
-    expected_steps = ((x.double() - offset) / scale + 128).clamp(0, 255)
+    expected_steps = (((x.double() - offset) / scale + 128) / merged()).clamp(0, 255 // merged())
     assert (steps.double() - expected_steps).abs().max() <= 0.5 + 1e-3
     tolerance = 1e-4 if dtype == torch.float32 else 3e-2
     torch.testing.assert_close(ours(x).double(), exact, atol=tolerance, rtol=tolerance)
@@ -59,20 +71,23 @@ def test_floats_in_and_floats_out_with_and_without_residual(dtype: torch.dtype, 
 
 
 @pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh", "relu"])
-def test_quantized_values_pass_from_one_product_to_the_next(activation: str) -> None:
+def test_quantized_values_pass_from_one_product_to_the_next(activation: str, compiled: bool) -> None:
     between = TensorScale(0.02, 9)
     first, second = random_map(48, 40), random_map(24, 48)
     x = torch.randn(17, 40)
     source = ChannelScale(torch.full((40,), 0.02), torch.zeros(40))
-    up = Int8Linear(first, activation, dtype=torch.float32, source=source, target=between)
+    ours = kernel_library.best() if compiled else None
+    up = Int8Linear(first, activation, dtype=torch.float32, source=source, target=between, kernels=ours)
     down = Int8Linear(second, dtype=torch.float32, source=between)
 
     inner = up(x)
 
-    exact = activate(as_floats(first, up.quantize(x)[0], 128), activation) / 0.02 + 9
+    zero = round(9 / merged())
+    exact = activate(as_floats(first, up.quantize(x)[0], 128), activation) / 0.02 / merged() + zero
     assert inner.dtype == torch.uint8
-    assert (inner.double() - exact.clamp(0, 255)).abs().max() <= 0.5 + 1e-3
+    assert (inner.double() - exact.clamp(0, 255 // merged())).abs().max() <= 0.5 + 4e-3
     torch.testing.assert_close(down(inner).double(), as_floats(second, inner, 9, 0.02), atol=1e-4, rtol=1e-4)
 
 
@@ -80,7 +95,7 @@ def test_quantized_values_pass_from_one_product_to_the_next(activation: str) -> 
 def test_weight_and_bias_are_those_of_the_float_map() -> None:
     scale, offset = torch.rand(40) / 20 + 0.01, torch.randn(40)
     ours = Int8Linear(random_map(24, 40), dtype=torch.float32, source=ChannelScale(scale, offset))
-    on_a_step = torch.randint(-127, 127, (5, 40)) * scale + offset
+    on_a_step = torch.randint(-63, 63, (5, 40)) * 2 * scale + offset
 
     torch.testing.assert_close(ours(on_a_step), on_a_step @ ours.weight.T + ours.bias, atol=1e-3, rtol=1e-4)
 
@@ -99,6 +114,15 @@ def test_rows_and_columns_cut_out_are_those_of_the_whole() -> None:
     only = torch.zeros(9, 40)
     only[:, kept] = heads = torch.randn(9, 3) * 50
     torch.testing.assert_close(output.columns(kept)(heads), output(only), atol=1e-4, rtol=1e-5)
+
+    between = TensorScale(0.02, 9)
+    up = Int8Linear(product, "gelu", dtype=torch.float32, source=source, target=between)
+    down = Int8Linear(random_map(5, 24), dtype=torch.float32, source=between)
+    units = torch.tensor([0, 2, 3, 11, 23])
+    inner = torch.full((9, 24), round(9 / merged()), dtype=torch.uint8)  # the others are 0
+    inner[:, units] = few = up.rows(units)(x)
+    assert torch.equal(few, up(x)[:, units])
+    torch.testing.assert_close(down.columns(units)(few), down(inner), atol=1e-4, rtol=1e-5)
     with pytest.raises(ValueError, match="midpoints"):
         whole.columns(kept)
 
@@ -111,7 +135,7 @@ def test_a_row_is_the_same_bits_alone_and_among_others() -> None:
         dtype=torch.float32,
         source=ChannelScale(torch.full((64,), 0.03), torch.zeros(64)),
     )
-    if not has_integer_products():
+    if not input_bits():
         pytest.skip("plain products need packs filled up to a multiple, which the encoder sees to")
     x = torch.randn(50, 64)
     whole = ours(x)
@@ -135,10 +159,35 @@ def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -
         def binary(self, *_: object) -> torch.Tensor:
             return torch.zeros(16, 32)
 
-    has_integer_products.cache_clear()
+    input_bits.cache_clear()
     monkeypatch.setattr(integer_products, "operator", Wrong)
-    assert not has_integer_products()
-    has_integer_products.cache_clear()
+    assert not input_bits()
+    input_bits.cache_clear()
+
+
+BITS = """
+import torch
+from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap
+from models.ops.integer_products import input_bits
+from models.ops.kernel_library import choice
+from models.device import processor_features
+
+product = QuantizedMap(torch.full((48, 160), 127, dtype=torch.int8), torch.ones(48), torch.zeros(48))
+ones = torch.ones(160)
+source = ChannelScale(ones, 0 * ones)
+largest = Int8Linear(product, dtype=torch.float32, source=source)(1e9 * torch.ones(70, 160))
+print(input_bits(), processor_features(), choice().kernels.name, largest.unique().tolist())
+"""
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx2_supported(), reason="the limits are those of x86 processors")
+def test_without_vnni_inputs_have_seven_bits_and_the_largest_sums_do_not_overflow() -> None:
+    # oneDNN limited to AVX2 adds in 16 bits, on any processor: with 8 bits, this sum would be wrong by half.
+    limits = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+    done = subprocess.run(
+        [sys.executable, "-c", BITS], env=os.environ | limits, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"7 ['avx2'] avx2 [{(127 - 64) * 2 * 127 * 160.0}]\n"
 
 
 @pytest.mark.usefixtures("_way")

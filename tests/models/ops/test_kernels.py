@@ -249,6 +249,17 @@ def test_quantized_values_equal_torchs(ours: Kernels, dtype: torch.dtype) -> Non
     assert broken is None
 
 
+@pytest.mark.parametrize("by_tanh", [False, True])
+def test_quantized_gelu_is_torchs(ours: Kernels, by_tanh: bool) -> None:
+    x = torch.linspace(-50, 50, 9_999)  # no whole vector at the end
+    exact = F.gelu(x.double(), approximate="tanh" if by_tanh else "none")
+    for multiplier, largest in ((100.0, 127), (5.0, 255)):
+        found = ours.quantize_gelu(x, multiplier, 20.5, largest, by_tanh=by_tanh)
+        expected = (exact * multiplier + 20).clamp(0, largest)
+        assert (found.double() - expected).abs().max() <= 0.5 + 1e-4 * multiplier
+        assert (found[0], found[-1]) == (20, largest)
+
+
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_rows_with_nan_or_infinity_are_reported(ours: Kernels, dtype: torch.dtype, value: float) -> None:

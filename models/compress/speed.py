@@ -1,0 +1,111 @@
+"""Says whether int8 pays: how many times faster than floats it is here, as measured, or else by rule.
+
+`headroom quantize` measures both formats in turns and stores the figure in the int8 checkpoint. A service on
+the same kind of processor goes by that figure; on another kind, by a rule.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from models.checkpoint.config import ModelConfig
+from models.checkpoint.tokenizer import EncodedPair
+from models.classifier import Classifier
+from models.device import processor_features, resolve_dtype
+from models.ops.integer_products import input_bits
+
+ROUNDS = 7
+LEAST_ROUNDS = 3
+MAX_SECONDS = 15.0
+"""No further round begins after this time."""
+
+NARROW = 256
+"""Hidden size up to which int8 is expected to be slower than bfloat16 on AMX. Measured: 0.96 × at 192, 1.30 ×
+at 768 (docs/PERFORMANCE.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How many times as many pairs/s int8 computes as `dtype`: median and range of the rounds.
+
+    processor: as `processor` returns, of the machine that measured it.
+    """
+
+    dtype: str
+    median: float
+    low: float
+    high: float
+    processor: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} × {self.dtype} ({self.low:.2f} to {self.high:.2f})"
+
+
+def measure(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair]) -> Speed:
+    """Compute one batch of pairs with both classifiers in turns, after a warm-up of each."""
+    seconds: dict[str, list[float]] = {"floats": [], "int8": []}
+    sides = {"floats": floats, "int8": int8}
+    for side in sides.values():
+        side.forward(pairs)
+    begin = time.monotonic()
+    while len(seconds["int8"]) < LEAST_ROUNDS or (
+        len(seconds["int8"]) < ROUNDS and time.monotonic() - begin < MAX_SECONDS
+    ):
+        for name, side in sides.items():
+            started = time.perf_counter()
+            side.forward(pairs)
+            seconds[name].append(time.perf_counter() - started)
+    ratios = [slow / fast for slow, fast in zip(seconds["floats"], seconds["int8"], strict=True)]
+    return Speed(
+        floats.network.number_format, statistics.median(ratios), min(ratios), max(ratios), processor()
+    )
+
+
+def processor() -> tuple[str, ...]:
+    """Return what decides the speed of int8 here: the processor's features and the bits of an input."""
+    return (*processor_features(), f"{input_bits()} bits")
+
+
+def store(speed: Speed, directory: Path) -> None:
+    """Write the figure into the config.json of an int8 checkpoint."""
+    file = directory / "config.json"
+    raw = json.loads(file.read_text(encoding="utf-8"))
+    raw["headroom"]["quantization"]["speed"] = asdict(speed)
+    file.write_text(json.dumps(raw, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def stored(directory: Path) -> Speed | None:
+    """Return the figure of an int8 checkpoint; None if it has none that can be read."""
+    try:
+        raw = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        found = raw["headroom"]["quantization"]["speed"]
+        ratios = (float(found[name]) for name in ("median", "low", "high"))
+        return Speed(str(found["dtype"]), *ratios, processor=tuple(map(str, found["processor"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def doubt(config: ModelConfig, speed: Speed | None) -> str | None:
+    """Return a sentence that says that int8 is not faster than floats on this CPU; None if it is.
+
+    config: of an int8 checkpoint. speed: what its quantization measured, on this or another processor.
+    """
+    dtype = str(resolve_dtype("auto", torch.device("cpu"), deterministic=False)).removeprefix("torch.")
+    advice = f"serve the checkpoint that it was made from ({dtype}) on this processor"
+    if not input_bits():
+        return f"int8 is slower than {dtype} here, because float products stand in for integer ones; {advice}"
+    if speed is not None and speed.processor == processor():
+        if speed.median >= 1:
+            return None
+        return f"int8 was measured at {speed} on this kind of processor; {advice}"
+    if "amx" in processor_features() and config.hidden_size <= NARROW:
+        why = "because a narrow model gains little on AMX"
+        return f"int8 is expected to be slower than {dtype} here, {why}; {advice}"
+    return None
