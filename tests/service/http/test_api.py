@@ -207,7 +207,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/condense", {**SCORE, "language": "xx"}, "language", "ko"),
     ("/v1/condense", {**SCORE, "grades": [1]}, "grades", "1 grades for 2 titles"),
     ("/v1/condense", {**SCORE, "grades": [1, 1]}, "grades", "same grade"),
-    ("/v1/condense", {**SCORE, "query": "w " * 100}, "titles", "send at most 5 titles"),
+    ("/v1/condense", {"query": "w " * 100, "titles": [*"abcdefghij"]}, "titles", "send at most 5 titles"),
     ("/v1/condense", {**SCORE, "query": "w " * 5000}, "query", "send fewer words"),
     ("/v1/condense", {**SCORE, "unit": "u"}, "unit", "no such field"),
 ]
