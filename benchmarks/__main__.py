@@ -27,10 +27,10 @@ SECTIONS = {
     "engines": "the network alone beside onnxruntime, OpenVINO, CTranslate2, transformers and CrossEncoder",
     "servers": "over HTTP beside Ray Serve, LitServe, BentoML, mosec and Infinity",
     "studies": "many head masks in one pass against an evaluation for each",
-    "condense": "passes that condensing a query takes, by method",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
     "policies": "the scheduler without each of its policies, under simulated traffic in virtual time",
     "families": "RoBERTa's and ModernBERT's shapes beside other engines, and BERT's for comparison",
+    "condense": "passes that condensing a query takes, by method",
     "hour": "our server under an hour of traffic: memory (only if --only names it)",
 }
 DEFAULT = [name for name in SECTIONS if name != "hour"]

@@ -35,7 +35,7 @@ def _conclusion(found: WordChoice) -> str:
         f"Half of the words of {found.queries} queries, chosen by the whole model, rank the titles with "
         f"NDCG@10 {found.condensed:.3f}; all words with {found.whole:.3f}. Words chosen with one layer off "
         f"rank them worst without layer {worst.layer}: {with_interval(worst.ndcg10)}. "
-        + (f"The interval is below 0 for {noun} {listed(beyond)}. " if beyond else "Every interval holds 0. ")
+        + (f"The interval is below 0 for {noun} {listed(beyond)}. " if beyond else "No interval is below 0. ")
         + f"Without layer {least.layer} the words are ordered least as by the whole model: rank correlation "
         f"{least.agreement.value:.2f}."
     )

@@ -71,7 +71,7 @@ def test_grades_of_a_labelled_file_and_estimates(run: Run, options: list[str], t
         (["  ", "--titles", "gone.txt"], 2, "must not be blank"),
         (["a b", "--titles", "gone.txt"], 1, "gone.txt does not exist"),
         (["a b"], 2, "--titles"),
-        (["a b", "--titles", "gone.txt", "--words", "0"], 2, "0 is not in the range"),
+        (["a b", "--titles", "gone.txt", "--words", "0"], 2, "greater than or equal to 1"),
         (["a b", "--titles", "gone.txt", "--method", "magic"], 2, "magic"),
         (["a b", "--titles", "gone.txt", "--heads", "0.1"], 2, "reads no attention"),
         (["a b", "--titles", "gone.txt", "--grades"], 1, "--grades needs"),
