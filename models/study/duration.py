@@ -37,7 +37,7 @@ STATISTICS = 3.0
 
 def stages(kind: str, study: Study) -> list[Stage]:
     """Return the stages of a kind, or of all kinds, in their order."""
-    kinds = ("single", "random", "layers", "roles", "similarity", "search") if kind == "all" else (kind,)
+    kinds = tuple(_PLANS) if kind == "all" else (kind,)
     return [stage for one in kinds for stage in _PLANS[one](study)]
 
 
@@ -107,6 +107,19 @@ def _similarity(study: Study) -> list[Stage]:
     return [*stages, ("probes", 3 * (study.shape[0] + 1) * 100)]
 
 
+def _words(study: Study) -> list[Stage]:
+    layers = study.shape[0]
+    shared = 1 + (layers + 1) / 2  # the pass under a mask starts at the layer that is off
+    titles = len(study.data) / max(len(study.data.queries), 1)
+    queries = min(study.effort.condensed_queries, len(study.data.queries))
+    words = [min(len(text.split()), 20) for text in study.data.queries]
+    texts = 1 + sum(words) / max(len(words), 1)
+    return [
+        ("words left out", queries * titles * texts * shared),
+        ("condensed queries", queries * titles * 3),
+    ]
+
+
 def _search(study: Study) -> list[Stage]:
     pairs = len(study.data)
     if study.by_time:
@@ -151,6 +164,7 @@ _PLANS: dict[str, Callable[[Study], list[Stage]]] = {
     "layers": _layers,
     "roles": _roles,
     "similarity": _similarity,
+    "words": _words,
     "search": _search,
     "cost": _cost,
 }

@@ -14,9 +14,9 @@ class Effort:
     fractions, draws: for `random`, the number of shares of heads off above 0, and of masks per share.
     role_pairs, role_sets: for `roles`, the pairs whose attention is scored, and the random sets for each
     comparison. compared_pairs: the pairs that `similarity` compares. tokens: the tokens whose states `layers`
-    compares. shares: the shares of heads kept at which `search` makes masks, in the order tested; orders: how
-    many random orders it makes, and how many random masks of each kind it compares with the chosen one.
-    rounds: how often `cost` and `search` time each thing.
+    compares. condensed_queries: the queries that `words` condenses. shares: the shares of heads kept at which
+    `search` makes masks, in the order tested; orders: how many random orders it makes, and how many random
+    masks of each kind it compares with the chosen one. rounds: how often `cost` and `search` time each thing.
     """
 
     pairs: int | None = None
@@ -28,6 +28,7 @@ class Effort:
     role_sets: int = 100
     compared_pairs: int = 100
     tokens: int = 1200
+    condensed_queries: int = 150
     shares: tuple[float, ...] = tuple(round(1 - 0.05 * step, 2) for step in range(1, 20))
     orders: int = 20
     rounds: int = 7
@@ -45,6 +46,7 @@ QUICK = Effort(
     role_sets=10,
     compared_pairs=25,
     tokens=500,
+    condensed_queries=25,
     shares=(0.8, 0.6, 0.4, 0.3, 0.2),
     orders=5,
     rounds=3,
@@ -69,6 +71,7 @@ def left_out(kind: str, quick: Effort = QUICK, full: Effort = FULL) -> str:
         f"random sets for each comparison instead of {full.role_sets}",
         "similarity": f"attention in {quick.compared_pairs} pairs instead of {full.compared_pairs}",
         "cost": f"{quick.rounds} rounds instead of {full.rounds}",
+        "words": f"{quick.condensed_queries} queries condensed instead of {full.condensed_queries}",
         "search": f"masks of {len(quick.shares)} sizes instead of {len(full.shares)}, {quick.orders} random "
         f"orders instead of {full.orders}",
     }

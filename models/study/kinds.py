@@ -9,7 +9,7 @@ from models.study import claims
 from models.study.result import Result, Section, Table
 from models.study.study import Study
 
-KINDS = ("single", "random", "layers", "roles", "similarity", "search")
+KINDS = ("single", "random", "layers", "roles", "similarity", "words", "search")
 """The kinds of which `all` consists. Each kind is a package of this one with `run`; it is imported when it
 runs, with the libraries that only it needs. So is `cost`; it measures the machine and is no part of `all`."""
 

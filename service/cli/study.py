@@ -34,6 +34,7 @@ class Kind(StrEnum):
     layers = "layers"
     roles = "roles"
     similarity = "similarity"
+    words = "words"
     search = "search"
     cost = "cost"
     all = "all"

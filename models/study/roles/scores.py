@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.study.heads import Heads
+from models.study.pair_words import Words
 from models.study.statistics import mean_intervals
-from models.study.words import Words
 
 ROLES = ("term_match", "previous_word", "next_word", "segmentation", "special")
 DRAWS = 999

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.classifier import Classifier
 from models.study.base import Judged, Progress
 from models.study.heads import held_heads
-from models.study.words import Words
+from models.study.pair_words import Words
 
 Floats32 = NDArray[np.float32]
 

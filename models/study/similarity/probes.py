@@ -13,8 +13,8 @@ from scipy.stats import rankdata
 from models.checkpoint.tokenizer import EncodedPair
 from models.quality.bootstrap import resample, with_data
 from models.study.gradients import DifferentiableNetwork
+from models.study.pair_words import Words
 from models.study.study import Study
-from models.study.words import Words
 
 TASKS = ("word_end", "term_overlap", "grade")
 """Does the word end with this token? Does the other text hold this token's word? Which grade has the pair?

@@ -42,6 +42,8 @@ def test_wrong_arguments_are_told_before_torch_is_imported(tiny_checkpoint: Path
         (["score", "a", "b", "--variant", "nope"], "no variant 'nope'"),
         (["score", "a", "b", *model, "--dtype", "float8"], "dtype 'float8'"),
         (["score", "a", "b", "--model", "/no/such"], "/no/such does not exist"),
+        (["condense", "a b", "--titles", "gone.txt", *model], "gone.txt does not exist"),
+        (["condense", "a b", "--titles", str(good), *model, "--mask", "9.9"], "no row of the query"),
         (["evaluate", "--data", "gone.csv", *model], "gone.csv does not exist"),
         (["evaluate", "--data", str(wrong), *model], "no column title; found 'query', 'text', 'grade'"),
         (["evaluate", *data, *model, "--mask", "0.9"], "head 9 does not exist"),

@@ -10,11 +10,11 @@ import pytest
 from models.quality.bootstrap import estimate
 from models.study import roles
 from models.study.inputs import spread_over_queries
+from models.study.pair_words import Words
 from models.study.result import Result
 from models.study.roles.causal import Comparison, layer_matched, relative_changes
 from models.study.roles.scores import ROLES, max_t
 from models.study.study import Study
-from models.study.words import Words
 from tests.models.study.planted import PLANTED, planted_study
 
 

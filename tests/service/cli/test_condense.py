@@ -1,0 +1,85 @@
+"""`headroom condense`, as typed at a prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from models import Classifier, HeadMask
+from models.condense.local import condense
+from models.condense.search import Task
+from models.condense.words import read_words
+from tests.service.cli.prompt import Run
+
+QUERY = "where is a steel angle bracket?"
+TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws", "lamp"]
+
+
+@pytest.fixture
+def options(tiny_checkpoint: Path) -> list[str]:
+    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
+
+
+def test_the_short_query_and_the_loss_at_every_length(
+    run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "titles.txt"
+    file.write_text("\n".join([*TITLES, ""]), encoding="utf-8")
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    task = Task(QUERY, read_words(QUERY), max_words=2)
+
+    plain = run("condense", QUERY, "--titles", str(file), "--words", "2", *options)
+    assert plain.status == 0
+    lines = plain.out.splitlines()
+    expected = condense(clf, task, TITLES)
+    assert lines[0] == expected.query
+    assert lines[2].split() == ["words", "loss", "query"]
+    assert [line.split()[0] for line in lines[3:]] == ["6", "5", "4", "3", "2", "1"]
+
+    mask = HeadMask.parse("0-1.*", layers=3, heads=4)
+    masked = run(
+        *("condense", QUERY, "--titles", "-", "--words", "2", "--mask", "0-1.*", "--json", *options),
+        stdin="\n".join(TITLES).encode(),
+    )
+    answer = orjson.loads(masked.out)
+    under_mask = condense(clf, task, TITLES, mask)
+    assert answer["condensed"] == under_mask.query
+    assert [row["loss"] for row in answer["path"]] == pytest.approx(
+        [length.loss for length in under_mask.path], abs=1e-4
+    )
+    assert [word["word"] for word in answer["words"]] == QUERY.split()
+
+
+def test_grades_of_a_labelled_file_and_estimates(run: Run, options: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "judged.csv"
+    rows = [f'{QUERY},"{title}",{grade}' for grade, title in enumerate(TITLES)]
+    file.write_text("\n".join(["query,title,grade", *rows, "other,lamp,1"]), encoding="utf-8")
+    arguments = ("--titles", str(file), "--grades", "--method", "leave_one_out", "--max-loss", "1", *options)
+    output = run("condense", QUERY, *arguments)
+    assert output.status == 0
+    assert "~" in output.out  # an estimated loss
+    answer = orjson.loads(run("condense", QUERY, *arguments, "--json").out)
+    assert answer["measure"] == "ndcg10"
+    assert len(answer["condensed"].split()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (["  ", "--titles", "gone.txt"], 2, "must not be blank"),
+        (["a b", "--titles", "gone.txt"], 1, "gone.txt does not exist"),
+        (["a b"], 2, "--titles"),
+        (["a b", "--titles", "gone.txt", "--words", "0"], 2, "greater than or equal to 1"),
+        (["a b", "--titles", "gone.txt", "--method", "magic"], 2, "magic"),
+        (["a b", "--titles", "gone.txt", "--heads", "0.1"], 2, "reads no attention"),
+        (["a b", "--titles", "gone.txt", "--grades"], 1, "--grades needs"),
+    ],
+)
+def test_wrong_arguments_are_said_in_one_line(
+    run: Run, arguments: list[str], status: int, reason: str
+) -> None:
+    output = run("condense", *arguments)
+    assert output.status == status
+    assert reason in output.err
