@@ -29,6 +29,7 @@ SECTIONS = {
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
     "policies": "the scheduler without each of its policies, under simulated traffic in virtual time",
+    "bulk": "headroom score --input against the network alone on the same batches",
     "families": "RoBERTa's and ModernBERT's shapes beside other engines, and BERT's for comparison",
     "hour": "our server under an hour of traffic: memory (only if --only names it)",
 }

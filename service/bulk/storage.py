@@ -159,7 +159,7 @@ class ObjectStore(Storage):
         return sorted(self._uri + info.path[base:] for info in found if info.type == self._is_type.File)
 
     def open(self, name: str) -> IO[bytes]:
-        return cast(IO[bytes], self._fs.open_input_file(self._path(name)))
+        return io.BufferedReader(self._fs.open_input_file(self._path(name)), BUFFER_BYTES)
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
