@@ -186,7 +186,7 @@ class Scorer:
                 pair.chunk(row - first) for pair, row, first in zip(passes.chunks, best, firsts, strict=False)
             ]
             truncated = [pair.truncated for pair in passes.chunks]
-        finite = np.isfinite(logits).all(axis=1)
+        finite: np.ndarray = np.asarray(np.isfinite(logits).all(axis=1))
         scores = classifier.scores(np.where(finite[:, None], logits, 0))
         count = len(logits)
         if not classifier.grades:
@@ -255,13 +255,12 @@ def _joined(size: int, parts: Sequence[tuple[list[int], Result]]) -> Result:
 
 
 def _taken(result: Result, rows: list[int]) -> Result:
-    return Result(
-        *(
-            None
-            if values is None
-            else values[rows]
-            if isinstance(values, np.ndarray)
-            else [values[i] for i in rows]
-            for values in (getattr(result, name) for name in Result.__slots__)
-        )
-    )
+    """Return the results of some rows."""
+    taken: list[Any] = []
+    for name in Result.__slots__:
+        values = getattr(result, name)
+        if isinstance(values, np.ndarray):
+            taken.append(values[rows])
+        else:
+            taken.append(None if values is None else [values[row] for row in rows])
+    return Result(*taken)

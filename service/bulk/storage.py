@@ -140,7 +140,7 @@ class ObjectStore(Storage):
         self._below = fs.FileSelector
 
     def _path(self, name: str) -> str:
-        return self._base.rstrip("/") + name.removeprefix(self._uri).rstrip("/")
+        return f"{self._base.rstrip('/')}{name.removeprefix(self._uri).rstrip('/')}"
 
     def _info(self, name: str) -> Any:
         return self._fs.get_file_info(self._path(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,7 +54,8 @@ def command(
 
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60 --out runs/evaluation
     """
-    pairs, masks = check(data, model or [None], mask or [], device, dtype)
+    paths = [*(model or (None,))]
+    pairs, masks = check(data, paths, mask or [], device, dtype)
     if out is not None and importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("--out needs matplotlib; pip install 'headroom[study]'")
 
@@ -61,8 +63,8 @@ def command(
 
     from models.quality.comparison import compare
 
-    sides = []
-    for path, masks_of_model in zip(model or [None], masks, strict=True):
+    sides: list[Side] = []
+    for path, masks_of_model in zip(paths, masks, strict=True):
         found = score(path, pairs, masks_of_model, device, dtype)
         if found[0].model in {side.model for side in sides}:
             found = [replace(side, model=str(path)) for side in found]
@@ -80,7 +82,7 @@ def command(
 
 
 def check(
-    data: Path, models: list[str] | list[None], specs: list[str], device: str, dtype: str
+    data: Path, models: Sequence[str | None], specs: list[str], device: str, dtype: str
 ) -> tuple[list[LabelledPair], list[dict[str, HeadMask]]]:
     """Return the pairs, and each model's masks as they were written, all heads on first.
 
