@@ -30,6 +30,7 @@ SECTIONS = {
     "service": "our server: overhead, overload, mixed crowds, memory, start",
     "front": "our server with a network that answers at once: what one core of front can feed",
     "policies": "the scheduler without each of its policies, under simulated traffic in virtual time",
+    "bulk": "headroom score --input against the network alone on the same batches",
     "families": "RoBERTa's and ModernBERT's shapes beside other engines, and BERT's for comparison",
     "condense": "passes that condensing a query takes, by method",
     "hour": "our server under an hour of traffic: memory (only if --only names it)",

@@ -132,7 +132,9 @@ def worst_queries(
             WorstQuery(
                 pairs[missed].query,
                 len(places),
-                *(float(found[name][query]) for name in ("ndcg10", "query_spearman", "mean_error")),
+                float(found["ndcg10"][query]),
+                float(found["query_spearman"][query]),
+                float(found["mean_error"][query]),
                 pairs[missed].title,
                 pairs[missed].grade,
                 float(evaluation.expected[missed]),

@@ -18,9 +18,12 @@ AHEAD = 1
 """Windows that wait between the reader and the writer, beside one in the hands of each."""
 
 
-def score(job: Job, parts: Parts, progress: Progress) -> None:
-    """Keep a part for every window of the job that has none yet."""
-    scorer: Scorer | None = None
+def score(job: Job, parts: Parts, progress: Progress, *, scorer: Scorer | None = None) -> None:
+    """Keep a part for every window of the job that has none yet.
+
+    scorer: of the job's request, which stays open; default: one that is loaded for this job.
+    """
+    own = scorer is None
     try:
         for file in job.files:
             if progress.is_read(file.number):
@@ -42,7 +45,7 @@ def score(job: Job, parts: Parts, progress: Progress) -> None:
                 parts.end(file.number, last + 1)
             progress.ends[file.number] = last + 1
     finally:
-        if scorer is not None:
+        if scorer is not None and own:
             scorer.close()
 
 

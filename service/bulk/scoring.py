@@ -90,8 +90,8 @@ class Scorer:
         # On a GPU, two streams: while one computes, the other packs (docs/decisions/005-side-by-side.md).
         slots = 2 if on_gpu else threads or cores()
         self.batch_tokens = 16_384 if on_gpu else 4_096
-        self._pool = forward_pool(slots, 1, torch.device(self.device))
-        self._choices = [self.catalog.choose(column.variant, column.mask) for column in request.columns]
+        self.pool = forward_pool(slots, 1, torch.device(self.device))
+        self.choices = [self.catalog.choose(column.variant, column.mask) for column in request.columns]
 
     def submit(self, window: Window) -> Pending:
         """Tokenize a window and hand its batches to the forward threads. Bad rows go to its rejects."""
@@ -125,14 +125,14 @@ class Scorer:
 
     def close(self) -> None:
         """End the threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self.pool.shutdown(wait=True, cancel_futures=True)
 
     def _choices_of_rows(self, window: Window) -> list[list[_Group]]:
         """Return by output column which rows share their choice; rows with a wrong one are set aside."""
         fields = self.request.fields
         if fields.mask is None and fields.variant is None:
             everything = list(range(len(window.records)))
-            return [[_Group(choice, everything)] if everything else [] for choice in self._choices]
+            return [[_Group(choice, everything)] if everything else [] for choice in self.choices]
         wrong: dict[int, str] = {}
         for place, record in enumerate(window.records):
             for column in self.request.columns:
@@ -168,7 +168,7 @@ class Scorer:
         for rows in batches_by_length([len(pair) for pair in encoded], self.batch_tokens):
             batch = [encoded[row] for row in rows]
             masks = None if group.masks is None else [group.masks[owner[row]] for row in rows]
-            passes.batches.append((rows, self._pool.submit(_forward, group.choice, batch, masks)))
+            passes.batches.append((rows, self.pool.submit(forward, group.choice, batch, masks)))
         return passes
 
     def _collect(self, passes: _Passes) -> tuple[Result, list[bool]]:
@@ -186,7 +186,7 @@ class Scorer:
                 pair.chunk(row - first) for pair, row, first in zip(passes.chunks, best, firsts, strict=False)
             ]
             truncated = [pair.truncated for pair in passes.chunks]
-        finite = np.isfinite(logits).all(axis=1)
+        finite: np.ndarray = np.asarray(np.isfinite(logits).all(axis=1))
         scores = classifier.scores(np.where(finite[:, None], logits, 0))
         count = len(logits)
         if not classifier.grades:
@@ -206,7 +206,7 @@ class Scorer:
         return result, finite.tolist()
 
 
-def _forward(choice: Choice, batch: Sequence[EncodedPair], masks: Sequence[Any] | None) -> np.ndarray:
+def forward(choice: Choice, batch: Sequence[EncodedPair], masks: Sequence[Any] | None) -> np.ndarray:
     """Return the logits of one pass, (n, labels).
 
     A mask that all rows share is cut out at once (`sliced`): left to itself, the network cuts a mask out
@@ -255,13 +255,12 @@ def _joined(size: int, parts: Sequence[tuple[list[int], Result]]) -> Result:
 
 
 def _taken(result: Result, rows: list[int]) -> Result:
-    return Result(
-        *(
-            None
-            if values is None
-            else values[rows]
-            if isinstance(values, np.ndarray)
-            else [values[i] for i in rows]
-            for values in (getattr(result, name) for name in Result.__slots__)
-        )
-    )
+    """Return the results of some rows."""
+    taken: list[Any] = []
+    for name in Result.__slots__:
+        values = getattr(result, name)
+        if isinstance(values, np.ndarray):
+            taken.append(values[rows])
+        else:
+            taken.append(None if values is None else [values[row] for row in rows])
+    return Result(*taken)

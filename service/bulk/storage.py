@@ -140,7 +140,7 @@ class ObjectStore(Storage):
         self._below = fs.FileSelector
 
     def _path(self, name: str) -> str:
-        return self._base.rstrip("/") + name.removeprefix(self._uri).rstrip("/")
+        return f"{self._base.rstrip('/')}{name.removeprefix(self._uri).rstrip('/')}"
 
     def _info(self, name: str) -> Any:
         return self._fs.get_file_info(self._path(name))
@@ -159,7 +159,7 @@ class ObjectStore(Storage):
         return sorted(self._uri + info.path[base:] for info in found if info.type == self._is_type.File)
 
     def open(self, name: str) -> IO[bytes]:
-        return cast(IO[bytes], self._fs.open_input_file(self._path(name)))
+        return io.BufferedReader(self._fs.open_input_file(self._path(name)), BUFFER_BYTES)
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:

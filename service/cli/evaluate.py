@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,7 +61,7 @@ def command(
         raise ModuleNotFoundError("--out needs matplotlib; pip install 'headroom[study]'")
     stages: dict[str, int] = {}
     if variant is None:
-        paths: list[str] | list[None] = model or [None]
+        paths = [*(model or (None,))]
         pairs, masks = check(data, paths, mask or [], device, dtype)
         sides: list[Side] = []
         for path, masks_of_model in zip(paths, masks, strict=True):
@@ -95,7 +96,7 @@ def command(
 
 
 def check(
-    data: Path, models: list[str] | list[None], specs: list[str], device: str, dtype: str
+    data: Path, models: Sequence[str | None], specs: list[str], device: str, dtype: str
 ) -> tuple[list[LabelledPair], list[dict[str, HeadMask]]]:
     """Return the pairs, and each model's masks as they were written, all heads on first.
 

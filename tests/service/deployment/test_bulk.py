@@ -12,9 +12,8 @@ import pytest
 
 from tests.checkpoints import WORDS
 from tests.service.bulk.killed import arguments, score_all
-from tests.service.deployment.two_nodes import WINDOW
 
-ROWS = 600
+ROWS, WINDOW = 600, 20
 
 
 @pytest.mark.slow
@@ -32,7 +31,15 @@ def test_two_nodes_and_a_worker_killed_give_the_rows_of_one_machine(
     score_all(arguments(inputs, here, tiny_checkpoint), lambda *_: None, window_rows=WINDOW)
 
     done = subprocess.run(
-        [sys.executable, "-m", "tests.service.deployment.two_nodes", inputs, there, tiny_checkpoint],
+        [
+            sys.executable,
+            "-m",
+            "tests.service.deployment.two_nodes",
+            inputs,
+            there,
+            tiny_checkpoint,
+            str(WINDOW),
+        ],
         capture_output=True,
         text=True,
         timeout=280,

@@ -1,6 +1,6 @@
-"""`python -m tests.service.deployment.two_nodes INPUT OUTPUT MODEL`: score on a local cluster of two nodes.
+"""Scores on a local cluster of two nodes, and kills a worker meanwhile. Prints the counts as JSON.
 
-A worker is killed while it scores. Prints the counts as JSON.
+python -m tests.service.deployment.two_nodes INPUT OUTPUT MODEL WINDOW_ROWS
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import psutil
 from ray.cluster_utils import Cluster
 
 from tests.service.bulk.killed import arguments, score_all
-
-WINDOW = 20
 
 
 def kill_a_scorer(parts: Path, killed: list[int], over: threading.Event) -> None:
@@ -34,7 +32,7 @@ def kill_a_scorer(parts: Path, killed: list[int], over: threading.Event) -> None
                 continue
 
 
-def main(source: Path, output: Path, model: Path) -> None:
+def main(source: Path, output: Path, model: Path, window_rows: int) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=2)
@@ -45,7 +43,7 @@ def main(source: Path, output: Path, model: Path) -> None:
         watch = threading.Thread(target=kill_a_scorer, args=(parts, killed, over), daemon=True)
         watch.start()
         summary = score_all(
-            arguments(source, output, model, use_ray=True), lambda *_: None, window_rows=WINDOW
+            arguments(source, output, model, use_ray=True), lambda *_: None, window_rows=window_rows
         )
         over.set()
         watch.join()
@@ -55,4 +53,4 @@ def main(source: Path, output: Path, model: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*map(Path, sys.argv[1:4]), window_rows=int(sys.argv[4]))
