@@ -21,7 +21,7 @@ settings.load_profile("ci")  # everywhere: the same examples in every run, howev
 # suite than alone, and others again with each edit of a file that it does not use.
 providers._get_local_constants = lambda: providers._local_constants
 
-SHARED = {"server": "server", "page_server": "page", "chromium": "page"}
+SHARED = {"server": "server", "page_server": "page", "chromium": "page", "start": "benchmarks"}
 """Fixtures that take long to start, and the name of the group of the tests that use them."""
 
 
