@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import os
+
+# Before torch and numpy read it: threads that wait for each other sleep. They would spin, and a product of tiny
+# matrices take ten times as long when something else needs the cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 
