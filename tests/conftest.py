@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-# Before torch and numpy read it: threads that wait for each other sleep. They would spin, and a product of tiny
-# matrices take ten times as long when something else needs the cores.
+# Before torch and numpy read it: threads that wait for each other sleep. They would spin, and small
+# products would take ten times as long when something else needs the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
