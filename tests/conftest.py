@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import os
+
+# Before torch and numpy read it: threads that wait for each other sleep. They would spin, and small
+# products would take ten times as long when something else needs the cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +27,7 @@ settings.load_profile("ci")  # everywhere: the same examples in every run, howev
 # suite than alone, and others again with each edit of a file that it does not use.
 providers._get_local_constants = lambda: providers._local_constants
 
-SHARED = {"server": "server", "page_server": "page", "chromium": "page"}
+SHARED = {"server": "server", "page_server": "page", "chromium": "page", "start": "benchmarks"}
 """Fixtures that take long to start, and the name of the group of the tests that use them."""
 
 

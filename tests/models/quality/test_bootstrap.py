@@ -43,7 +43,8 @@ def change(before: Floats, after: Floats, counts: Floats) -> list[Estimate]:
     parts = []
     for sums in (before, after):
         values, slopes = metrics.values_and_gradients(counts @ sums, GRADES)
-        parts.append([Draws(values[:, i], slopes[:, i] @ sums.T) for i in range(len(metrics.NAMES))])
+        influences = (slopes.reshape(-1, sums.shape[1]) @ sums.T).reshape(*values.shape, -1)  # in one product
+        parts.append([Draws(values[:, i], influences[:, i]) for i in range(len(metrics.NAMES))])
     deltas = [second - first for first, second in zip(*parts, strict=True)]
     return [estimate(d.values, standard_errors(d.influences, counts)) for d in deltas]
 
