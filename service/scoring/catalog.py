@@ -29,7 +29,7 @@ BASE = ""
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A servable: a loaded checkpoint under a mask. `sliced`: the heads that are off are cut out.
+    """A servable: a loaded checkpoint under a mask. `sliced`: what is off is cut out of the weights.
 
     stages: of a cascade, its stages; checkpoint, classifier, mask and `sliced` are then its last stage's.
     """
@@ -48,13 +48,9 @@ class Variant:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters, without those of heads that are cut out."""
-        config = self.classifier.config
-        total = self.classifier.network.parameters
-        if not self.sliced:
-            return total
-        off = sum(head in config.kept_heads[layer] for layer, head in self.mask.off)
-        return total - off * config.head_parameters
+        """The number of parameters, without those of heads, units and layers that are cut out."""
+        network = self.classifier.network
+        return network.parameters - (network.parameters_off(self.mask) if self.sliced else 0)
 
 
 class Stage(NamedTuple):

@@ -144,7 +144,7 @@ class _Run:
         return CondenseResponse(
             model=self._classifier.name,
             variant=choice.variant.name,
-            head_mask=mask_info(choice.mask),
+            head_mask=mask_info(choice.mask, self._classifier),
             method=task.method,
             measure=task.measure,
             condensed=condensed.query,

@@ -12,9 +12,11 @@ def heads_of(spec: str, classifier: Classifier) -> tuple[tuple[int, int], ...]:
     """Return the heads of a list such as `2.3,4.*` as (layer, head): those that a mask of this spec switches
     off. Raises InvalidRequest if it is no such list, or empty."""
     try:
-        heads = HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads).off
+        mask = HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads)
     except InvalidMask as error:
         raise InvalidRequest(str(error), param="heads") from None
-    if not heads:
+    if mask.skipped:
+        raise InvalidRequest("names layers with skip:; list heads, such as 2.3,4.*", param="heads")
+    if not mask.off:
         raise InvalidRequest("names no head; list some, such as 2.3,4.*", param="heads")
-    return heads
+    return mask.off

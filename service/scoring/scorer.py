@@ -129,7 +129,8 @@ class Scorer:
             self._count(choice, results, computed, stages=stages)
             scored += [column] if cascade is None else cascade.scored
             is_cut_short = cascade is not None and computed.is_cut_short
-            answer.append(Column(mask_info(choice.mask), choice.variant.name, results, stages, is_cut_short))
+            mask = mask_info(choice.mask, choice.variant.classifier)
+            answer.append(Column(mask, choice.variant.name, results, stages, is_cut_short))
         return compare_response(catalog.base.name, answer, scored, computed, deadline)
 
     async def attention(

@@ -101,7 +101,12 @@ class Staged:
     def stages(self) -> list[StageInfo]:
         """Return how the answer names the stages, and how many pairs each has scored."""
         return [
-            StageInfo(stage.variant.name, stage.variant.classifier.name, mask_info(stage.mask), pairs)
+            StageInfo(
+                stage.variant.name,
+                stage.variant.classifier.name,
+                mask_info(stage.mask, stage.variant.classifier),
+                pairs,
+            )
             for stage, pairs in zip(self._choice.stages, self._pairs_scored, strict=True)
         ]
 

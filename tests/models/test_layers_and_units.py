@@ -25,7 +25,7 @@ from tests.checkpoints import WORDS, random_model, write_checkpoint
 from tests.models.reference import CPU, network_of, random_pair
 from tests.modernberts import random_modernbert, write_modernbert
 
-LAYERS, HEADS = 4, 4
+LAYERS, HEADS, ROWS = 4, 4, 14
 UNITS = {"bert": 64, "modernbert": 24, "mean": 24}
 
 MODELS: dict[str, Callable[..., PreTrainedModel]] = {
@@ -79,6 +79,7 @@ def without(model: PreTrainedModel, mask: HeadMask) -> PreTrainedModel:
 
 def oracle(model: PreTrainedModel, pairs: list[EncodedPair], masks: list[HeadMask]) -> np.ndarray:
     """Return transformers' logits (n, labels) in float64, of each pair on its own under its mask."""
+    models = {mask: without(model, mask).double() for mask in masks}
     rows = []
     for pair, mask in zip(pairs, masks, strict=True):
         inputs: dict[str, Any] = {"input_ids": torch.tensor(pair.ids[None].astype(np.int64))}
@@ -86,7 +87,7 @@ def oracle(model: PreTrainedModel, pairs: list[EncodedPair], masks: list[HeadMas
             segments = np.arange(len(pair)) >= pair.first_segment
             inputs["token_type_ids"] = torch.tensor(segments[None].astype(np.int64))
         with torch.no_grad():
-            rows.append(without(model, mask).double()(**inputs).logits[0].numpy())
+            rows.append(models[mask](**inputs).logits[0].numpy())
     return np.stack(rows)
 
 
@@ -105,7 +106,7 @@ def logits(
 def test_rows_under_masks_of_every_kind_are_transformers_without_those_parts(family: str) -> None:
     rng = np.random.default_rng(1)
     model = model_of(family)
-    pairs, masks = some_pairs(rng, 24), some_masks(rng, 24, UNITS[family])
+    pairs, masks = some_pairs(rng, ROWS), some_masks(rng, ROWS, UNITS[family])
     exact = network_of(model, torch.float64, ops=TorchOps(CPU, torch.float64))
 
     expected = oracle(model, pairs, masks)
@@ -118,10 +119,10 @@ def test_rows_under_masks_of_every_kind_are_transformers_without_those_parts(fam
 def test_one_mask_for_all_rows_scores_the_same_multiplied_cut_out_and_sliced(family: str) -> None:
     rng = np.random.default_rng(2)
     model = model_of(family)
-    pairs = some_pairs(rng, 5)
-    for mask in some_masks(rng, 12, UNITS[family]):
-        network = network_of(model)
-        expected = oracle(model, pairs, [mask] * 5)
+    pairs = some_pairs(rng, 3)
+    network = network_of(model)
+    for mask in some_masks(rng, 8, UNITS[family]):
+        expected = oracle(model, pairs, [mask] * 3)
         for sliced in (False, False, True):
             np.testing.assert_allclose(logits(network, pairs, mask, sliced=sliced), expected, atol=2e-5)
 
@@ -130,7 +131,7 @@ def test_one_mask_for_all_rows_scores_the_same_multiplied_cut_out_and_sliced(fam
 def test_deterministic_scores_are_the_same_bits_alone_and_in_any_batch(family: str) -> None:
     rng = np.random.default_rng(3)
     network = network_of(model_of(family), deterministic=True)
-    pairs, masks = some_pairs(rng, 24), some_masks(rng, 24, UNITS[family])
+    pairs, masks = some_pairs(rng, ROWS), some_masks(rng, ROWS, UNITS[family])
 
     together = logits(network, pairs, masks)
     alone = np.concatenate([logits(network, [p], [m]) for p, m in zip(pairs, masks, strict=True)])
@@ -145,12 +146,12 @@ def test_a_row_that_is_not_finite_spoils_no_other_row() -> None:
     rng = np.random.default_rng(4)
     network = network_of(random_model(4, num_hidden_layers=LAYERS))
     network.word_embeddings[39] = torch.nan
-    pairs, masks = some_pairs(rng, 24), some_masks(rng, 24, UNITS["bert"])
-    spoilt = np.array([39 in pair.ids for pair in pairs])
-    found = logits(network, pairs, masks)
+    pairs, masks = some_pairs(rng, ROWS), some_masks(rng, ROWS, UNITS["bert"])
+    clean = np.array([39 not in pair.ids for pair in pairs])
+    finite = np.isfinite(logits(network, pairs, masks)).all(axis=1)
 
-    assert 0 < spoilt.sum() < 24
-    np.testing.assert_array_equal(np.isfinite(found).all(axis=1), ~spoilt)
+    assert finite[clean].all()
+    assert not finite.all()
 
 
 def test_layers_that_all_rows_skip_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,14 +223,12 @@ def test_int8_cuts_out_and_zeroes_the_same_units(tmp_path: Path, family: str) ->
     rng = np.random.default_rng(8)
     write = write_checkpoint if family == "bert" else write_modernbert
     source = write(tmp_path / "float", num_hidden_layers=LAYERS, initializer_range=0.2)
-    texts = [(" ".join(rng.choice(WORDS, 3)), " ".join(rng.choice(WORDS, 8))) for _ in range(60)]
+    texts = [(" ".join(rng.choice(WORDS, 3)), " ".join(rng.choice(WORDS, 8))) for _ in range(150)]
     exact = Classifier.load(source, "cpu", "float32")
     quantize(source, tmp_path / "int8", exact.tokenizer.encode(texts))
     int8 = Classifier.load(tmp_path / "int8", "cpu", "float32")
-    off = rng.random((LAYERS, UNITS[family])) < 0.3
-    off[1] = True
-    mask = HeadMask(np.ones((LAYERS, HEADS), np.float32), (2,), off)
-    other = HeadMask.parse("0.1", layers=LAYERS, heads=HEADS)
+    ones, off = np.ones((LAYERS, HEADS), np.float32), rng.random((LAYERS, UNITS[family])) < 0.3
+    mask, other = HeadMask(ones, (2,), off), HeadMask.parse("0.1", layers=LAYERS, heads=HEADS)
 
     expected = exact.score(texts[:20], mask).logits
     mixed = int8.score(texts[:20] * 2, [mask] * 20 + [other] * 20).logits[:20]
@@ -238,8 +237,13 @@ def test_int8_cuts_out_and_zeroes_the_same_units(tmp_path: Path, family: str) ->
     assert int8.network.live_heads.cache.nbytes > 0
     for found in (mixed, multiplied, cut):
         error = np.sqrt(np.square(found - expected).mean()) / expected.std(axis=0).mean()
-        assert error < 0.12
+        assert error < 0.2
     np.testing.assert_allclose(cut, multiplied, atol=0.03 * np.abs(expected).max())
+
+    off[1] = True  # of one layer no unit is left
+    none_left = HeadMask(ones, (), off)
+    cut, mixed = int8.score(texts[:4], none_left).logits, int8.score(texts[:5], [none_left] * 4 + [other])
+    np.testing.assert_allclose(cut, mixed.logits[:4], atol=0.03 * np.abs(expected).max())
 
 
 def test_masks_that_do_not_fit_the_feed_forward_network_are_refused(tiny_checkpoint: Path) -> None:
