@@ -97,6 +97,8 @@ def search(study: Study) -> Found:
     if study.holdout is not None:
         check_apart(study.data, study.holdout)
     clf, what, wanted = study.classifier, study.what, study.speedup
+    if clf.config.int8 and study.recover_minutes:
+        raise ModelError(f"{clf.name} is int8, and 8-bit weights cannot be trained; recover the float model")
     table = _table(study)
     started = time.perf_counter()
     workshop = Workshop(study)
