@@ -150,7 +150,6 @@ def _search_by_time(study: Study) -> list[Stage]:
         ("tuned scales", 6 * min(128, pairs) * TUNING),
         ("the smaller networks", (12 * (pairs + held_out) + 30 * pairs) / 2),
         ("speed", 4 * (1 + study.effort.rounds) * 256),
-        ("recovery, seconds", 0),
     ]
 
 

@@ -1,43 +1,19 @@
-"""The time of a layer on this machine by heads kept, feed-forward units kept and tokens in the batch.
-
-A layer's halves run one after the other, so each is measured alone and a layer takes their sum; some whole
-layers are measured too, and the table says how far the sum is off. All is computed on one thread, as the
-service computes a batch.
-"""
+"""The time of a layer by heads kept, feed-forward units kept and tokens in the batch (`models.study.timing`
+measures it)."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from models.batch import PackedBatch, pack
-from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.device import describe, processor_features
 from models.errors import ModelError
-from models.layer import Layer
-from models.live_heads import Live
-from models.live_units import FeedForward
-from models.network import Network
-from models.study.base import Progress, Silent
-
-TOKENS = (64, 256, 1024, 2048)
-ROUNDS = 7
-"""How often each part is timed, all parts in turn. The shortest time counts, because other work only adds
-to it."""
-STEPS = 12
-"""The most numbers of heads, and of units, above 0 that are measured; those between are interpolated."""
-CHECKED = ((0.5, 0.5), (1.0, 0.25), (0.25, 1.0))
-"""The shares of heads and units of the whole layers that are measured beside the sums."""
 
 Floats = NDArray[np.float64]
 
@@ -152,150 +128,6 @@ def read_table(file: Path, classifier: Classifier) -> LatencyTable:
     return table
 
 
-def measure(
-    classifier: Classifier,
-    *,
-    sequence_tokens: int,
-    tokens: Sequence[int] = TOKENS,
-    rounds: int = ROUNDS,
-    progress: Progress | None = None,
-) -> LatencyTable:
-    """Time the parts of a layer at each number of tokens. sequence_tokens: the length of each sequence."""
-    progress = progress or Silent()
-    network, config = classifier.network, classifier.config
-    sequence_tokens = min(sequence_tokens, config.max_positions)
-    tokens = sorted({max(count, sequence_tokens) for count in tokens})
-    rows = sorted({16, *tokens})
-    number = max(range(config.num_layers), key=lambda n: (len(config.kept_heads[n]), config.widths[n]))
-    widest = max(range(config.num_layers), key=config.widths.__getitem__)
-    heads, units = _steps(len(config.kept_heads[number]), 1), _steps(config.widths[widest], 16)
-    timed: dict[tuple[Any, ...], Callable[[], object]] = {}
-    batches = {count: _batch(classifier, count, sequence_tokens) for count in tokens}
-    states = {count: network.embed(batches[count]) for count in tokens}
-    lives = {kept: _live(network.layers[number], kept) for kept in heads}
-    layer = network.layers[widest]
-    cuts = {kept: layer.units if kept == units[-1] else layer.units.cut(range(kept)) for kept in units}
-    for count, first in itertools.product(tokens, (False, True)):
-        batch, x = batches[count], states[count]
-        for kept in heads:
-            timed["attention", first, count, kept] = _attention_half(
-                network, number, x, batch, lives[kept], first
-            )
-    whole = max(states.values(), key=len)
-    for count, kept in itertools.product(rows, units):
-        timed["feed forward", count, kept] = _feed_forward_half(layer, cuts[kept], whole[:count])
-    for count in tokens:
-        timed["other", count] = _ends(network, batches[count])
-    count = max(tokens)
-    checks = sorted({(_near(heads, a), _near(units, b)) for a, b in CHECKED})
-    for h, u in checks:
-        live = replace(lives[h], units=cuts[u])
-        timed["whole", h, u, count] = _whole(network, number, states[count], batches[count], live)
-    seconds = _shortest(timed, rounds, network.ops.synchronize, progress)
-    attention, attention_first = (
-        np.array([[seconds["attention", first, count, kept] for kept in heads] for count in tokens])
-        for first in (False, True)
-    )
-    return LatencyTable(
-        heads=heads, units=units, tokens=tuple(tokens), rows=tuple(rows),
-        attention=attention, attention_first=attention_first,
-        feed_forward=np.array([[seconds["feed forward", count, kept] for kept in units] for count in rows]),
-        other=np.array([seconds["other", count] for count in tokens]),
-        sequence_tokens=sequence_tokens, reads_first_tokens=network.reads_first_tokens,
-        checked=tuple((h, u, count, seconds["whole", h, u, count]) for h, u in checks),
-        about=_about(classifier, rounds),
-    )  # fmt: skip
-
-
-def _steps(whole: int, multiple: int) -> tuple[int, ...]:
-    """Return up to STEPS numbers up to `whole`, multiples of `multiple` but for the last; 0 too for heads."""
-    step = max(multiple, -(-whole // (STEPS * multiple)) * multiple)
-    counts = {*range(step, whole, step), whole}
-    return tuple(sorted(counts | {0} if multiple == 1 else counts))
-
-
-def _near(counts: Sequence[int], share: float) -> int:
-    return min(counts, key=lambda count: abs(count - share * counts[-1]))
-
-
-def _batch(classifier: Classifier, tokens: int, length: int) -> PackedBatch:
-    """Return a batch of sequences of `length` random tokens, `tokens` in all."""
-    rng = np.random.default_rng(0)
-    pairs = [
-        EncodedPair(
-            ids=rng.integers(0, classifier.config.vocab_size, length).astype(np.int32),
-            query_tokens=length // 4,
-            unknown_tokens=0,
-            truncated=False,
-        )
-        for _ in range(max(1, round(tokens / length)))
-    ]
-    return pack(pairs, device=classifier.network.device)
-
-
-def _live(layer: Layer, kept: int) -> Live:
-    if layer.attention is None or not kept:
-        return Live(None)
-    return Live(layer.attention if kept == layer.attention.heads else layer.attention.cut(range(kept)))
-
-
-def _attention_half(
-    network: Network, number: int, x: torch.Tensor, batch: PackedBatch, live: Live, first: bool
-) -> Callable[[], object]:
-    def run() -> object:
-        residual = x[batch.first_token] if first else x
-        context = network.context(number, x, batch, live, first_only=first)
-        return network.after_attention(number, residual, context, live)
-
-    return run
-
-
-def _feed_forward_half(layer: Layer, units: FeedForward, x: torch.Tensor) -> Callable[[], object]:
-    return lambda: layer.feed_forward(x.clone(), units)
-
-
-def _ends(network: Network, batch: PackedBatch) -> Callable[[], object]:
-    def run() -> object:
-        x = network.embed(batch)
-        return network.classify(
-            network.pool(x[batch.first_token] if network.reads_first_tokens else x, batch)
-        )
-
-    return run
-
-
-def _whole(
-    network: Network, number: int, x: torch.Tensor, batch: PackedBatch, live: Live
-) -> Callable[[], object]:
-    return lambda: network.layer_output(number, x, batch, live)
-
-
-def _shortest(
-    timed: dict[tuple[Any, ...], Callable[[], object]],
-    rounds: int,
-    finish: Callable[[], None],
-    progress: Progress,
-) -> dict[tuple[Any, ...], float]:
-    """Run everything in turn, once unmeasured and `rounds` times measured; return the shortest times."""
-    progress.start("time of a layer's parts", (1 + rounds) * len(timed))
-    threads = torch.get_num_threads()
-    seconds = dict.fromkeys(timed, np.inf)
-    try:
-        torch.set_num_threads(1)
-        with torch.inference_mode():
-            for turn in range(1 + rounds):
-                for name, run in timed.items():
-                    started = time.perf_counter()
-                    run()
-                    finish()
-                    if turn:
-                        seconds[name] = min(seconds[name], time.perf_counter() - started)
-                    progress.advance()
-    finally:
-        torch.set_num_threads(threads)
-    return seconds
-
-
 def _between(at: Sequence[int], counts: Sequence[int], table: Floats, place: float, count: float) -> float:
     """Interpolate linearly in both directions; below the first place in proportion to it, and beyond the last
     one as well."""
@@ -303,29 +135,3 @@ def _between(at: Sequence[int], counts: Sequence[int], table: Floats, place: flo
     if place > at[-1]:
         return float(of_count[-1] * place / at[-1])
     return float(np.interp(place, at, of_count))
-
-
-def _about(classifier: Classifier, rounds: int) -> dict[str, Any]:
-    network = classifier.network
-    return {
-        "model": classifier.name,
-        "number_format": network.number_format,
-        "hidden_size": classifier.config.hidden_size,
-        "head_size": classifier.config.head_size,
-        "device": describe(network.device),
-        "processor": _processor(),
-        "features": processor_features() if network.device.type == "cpu" else [],
-        "kernels": network.ops.kernels,
-        "torch": torch.__version__,
-        "threads": 1,
-        "rounds": rounds,
-    }
-
-
-def _processor() -> str:
-    """Return the processor's name; "" where the system does not say it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

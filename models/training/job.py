@@ -140,7 +140,7 @@ def _trainable(directory: Path) -> tuple[Path, ModelConfig]:
             f"{directory} is quantized, and 8-bit weights cannot be trained; name the float checkpoint that "
             "it was made from"
         )
-    if any(len(kept) < config.num_heads for kept in config.kept_heads):
+    if any(len(kept) < config.num_heads for kept in config.kept_heads) or len(set(config.widths)) > 1:
         raise UnsupportedCheckpoint(
             f"{directory} is pruned, and transformers 5 cannot train what it cannot load"
         )

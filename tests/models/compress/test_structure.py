@@ -78,10 +78,24 @@ def test_int8_checkpoints_lose_units_and_layers_too(
     prune(tmp_path / "int8", tmp_path / "pruned", mask)
 
     pruned = Classifier.load(tmp_path / "pruned", "cpu", "float32")
-    np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=2e-3)
+    # 8 bits with a midpoint hold no exact 0, and that is what a run-time mask may write for a unit of these.
+    tolerance = 3e-2 if gated else 2e-3
+    np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=tolerance)
     tuned = Structure(np.ones((layers, 4), np.float32), np.full((layers, units), 1.5, np.float32))
     with pytest.raises(ModelError, match="no room for tuned scales"):
         prune(tmp_path / "int8", tmp_path / "scaled", tuned)
+
+
+def test_a_network_of_different_widths_can_be_quantized(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    prune(tiny_checkpoint, tmp_path / "pruned", mask_of({"skip": [1], "units": "0.0-31"}))
+    whole = Classifier.load(tmp_path / "pruned", "cpu", "float32")
+    texts = [(" ".join(WORDS[i : i + 2]), " ".join(WORDS[i + 2 : i + 9])) for i in range(20)] * 3
+
+    quantize(tmp_path / "pruned", tmp_path / "int8", whole.tokenizer.encode(texts))
+
+    int8 = Classifier.load(tmp_path / "int8", "cpu", "float32")
+    assert int8.config.widths == (32, 64)
+    np.testing.assert_allclose(int8.score(PAIRS).logits, whole.score(PAIRS).logits, atol=0.15)
 
 
 def test_transformers_loads_what_has_fewer_layers_and_equal_widths(

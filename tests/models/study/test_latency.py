@@ -11,7 +11,8 @@ import pytest
 
 from models import Classifier, ModelError
 from models.study.cost import report
-from models.study.latency import LatencyTable, measure, read_table
+from models.study.latency import LatencyTable, read_table
+from models.study.timing import measure
 from tests.models.study.latencies import linear_table
 
 

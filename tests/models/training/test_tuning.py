@@ -143,10 +143,13 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
         tiny_checkpoint, tmp_path / "int8", Classifier.load(tiny_checkpoint).tokenizer.encode([("a", "b")])
     )
     prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.parse("1.2", layers=3, heads=4))
+    uneven = HeadMask.parse({"units": "0.0-15"}, layers=3, heads=4, units=64)
+    prune(tiny_checkpoint, tmp_path / "uneven", uneven)
     few = tmp_path / "few.csv"
     few.write_text("query,title,grade\na,b,1\n")
     for wrong, kind, message in (
         (replace(options, base=str(tmp_path / "pruned")), UnsupportedCheckpoint, "pruned"),
+        (replace(options, base=str(tmp_path / "uneven")), UnsupportedCheckpoint, "uneven is pruned"),
         (replace(options, base=str(tmp_path / "int8")), UnsupportedCheckpoint, "int8 is quantized"),
         (replace(options, labels=("a", "a")), ModelError, "different names"),
         (replace(options, labels=("a", "b")), ModelError, "grade '2'"),

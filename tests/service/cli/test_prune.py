@@ -108,3 +108,44 @@ def test_stored_masks_come_along_unless_the_smaller_model_has_no_use_for_them(
     masks = json.loads(run(*command, str(tmp_path / "again"), "--json").out)["masks"]
     assert masks["kept"] == ["more"]
     assert set(masks["dropped"]) == {"same", "none_left"}
+
+
+def test_units_and_layers_go_too_and_the_output_says_who_can_load_the_rest(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mask.json").write_text(json.dumps({"mask": {"skip": [1], "units": "0.0-15"}}))
+    command = ("prune", "--model", str(tiny_checkpoint), "--mask")
+
+    output = run(*command, str(tmp_path / "mask.json"), "--out", str(tmp_path / "pruned"))
+
+    assert output.status == 0, output.err
+    assert "8 of 12 heads, 112 of 192 units, 2 of 3 layers" in output.out
+    assert "transformers does not: its layers have different numbers of feed-forward units" in output.out
+    mask = HeadMask.parse({"skip": [1], "units": "0.0-15"}, layers=3, heads=4, units=64)
+    whole, pruned = (Classifier.load(d, "cpu", "float32") for d in (tiny_checkpoint, tmp_path / "pruned"))
+    np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=2e-5)
+
+    content = json.loads(run(*command, "skip:2", "--out", str(tmp_path / "shorter"), "--json").out)
+    assert content["layers"] == {"before": 3, "after": 2}
+    assert content["transformers"] == {"loads": True, "reason": None}
+
+
+def test_scales_of_units_and_layers_that_go_are_read_from_one_file(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    units = np.ones((3, 64))
+    units[0, :16], units[2, 5] = 0, 1.5
+    content = {"scales": SCALES, "unit_scales": units.tolist(), "skipped": [1]}
+    (tmp_path / "scales.json").write_text(json.dumps(content))
+    arguments = ("prune", "--model", str(tiny_checkpoint), "--scales", str(tmp_path / "scales.json"))
+
+    output = run(*arguments, "--out", str(tmp_path / "pruned"), "--json")
+
+    assert output.status == 0, output.err
+    sizes = json.loads(output.out)
+    assert sizes["heads"]["after"] == 7
+    assert sizes["units"]["after"] == 48 + 64
+    (tmp_path / "scales.json").write_text(json.dumps(content | {"skipped": [3]}))
+    output = run(*arguments, "--out", str(tmp_path / "other"))
+    assert output.status == 1
+    assert "skipped names a layer outside 0 to 2" in output.err

@@ -77,3 +77,49 @@ def test_held_out_queries_must_be_others(run: Run, tiny_checkpoint: Path, tmp_pa
     )
     assert output.status == 1
     assert "shares 12 queries" in output.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("search", "--what", "heads,neurons"), "'neurons' is none of heads, units, layers"),
+        (("single", "--speedup", "2"), "only `study search` takes --speedup"),
+        (("search", "--recover", "5"), "it needs --speedup, or --what with units or layers"),
+        (("search", "--speedup", "1"), "greater than or equal to 1.05"),
+    ],
+)
+def test_options_of_a_search_by_time_that_mean_nothing_are_wrong_usage(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    data = write(tmp_path / "d.jsonl", 12)
+    output = run(
+        *("study", *options, "--model", str(tiny_checkpoint)),
+        *("--data", str(data), "--out", str(tmp_path / "out")),
+    )
+    assert output.status == 2
+    assert words in output.err
+
+
+@pytest.mark.slow
+def test_cost_is_measured_once_and_a_search_by_time_takes_it(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    data, holdout = write(tmp_path / "d.jsonl", 12), write(tmp_path / "h.jsonl", 12, seed=1)
+    common = ("--model", str(tiny_checkpoint), "--data", str(data), "--dtype", "float32", "--quick")
+    first = run("study", "cost", *common, "--out", str(tmp_path / "cost"))
+    assert first.status == 0, first.err
+    assert "A whole layer (4 heads, 64 units) takes" in first.out
+    cost = tmp_path / "cost" / "cost.json"
+
+    second = run(
+        *("study", "search", *common, "--what", "units,layers", "--speedup", "1.3", "--json"),
+        *("--holdout", str(holdout), "--cost", str(cost), "--out", str(tmp_path / "out")),
+    )
+
+    assert second.status == 0, second.err
+    report = json.loads(second.out)
+    assert report["cost"] == json.loads(cost.read_text())["cost"]
+    assert report["what"] == ["units", "layers"]
+    assert all(point["heads_on"] == 4 * point["layers_on"] for point in report["path"])
+    assert report["chosen"]["speedup_predicted"] >= 1.3
+    assert {"mask.json", "scales.json", "cost.json"} <= {p.name for p in (tmp_path / "out").iterdir()}

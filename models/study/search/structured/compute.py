@@ -15,7 +15,6 @@ from models.quality.evaluation import Evaluation
 from models.study.gradients import DifferentiableNetwork
 from models.study.inputs import check_apart, spread_over_queries
 from models.study.latency import LatencyTable, read_table
-from models.study.latency import measure as measure_latency
 from models.study.search.noninferiority import Verdict, compare, fixed_sequence
 from models.study.search.structured import plans
 from models.study.search.structured.gates import Gradients, gradients
@@ -26,6 +25,7 @@ from models.study.search.structured.tuning import tuned
 from models.study.search.structured.workshop import Workshop
 from models.study.statistics import Resamples
 from models.study.study import Study
+from models.study.timing import mean_length, measure
 
 SPEEDUPS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 GRADIENT_PAIRS = 2_048
@@ -97,17 +97,21 @@ def search(study: Study) -> Found:
     if study.holdout is not None:
         check_apart(study.data, study.holdout)
     clf, what, wanted = study.classifier, study.what, study.speedup
+    if clf.config.int8 and study.recover_minutes:
+        raise ModelError(f"{clf.name} is int8, and 8-bit weights cannot be trained; recover the float model")
     table = _table(study)
     started = time.perf_counter()
     workshop = Workshop(study)
     planner = plans.by_fisher(clf.config, table, what, _gradients(study))
     speedups = sorted({*SPEEDUPS, *((wanted,) if wanted else ())})
+    study.progress.start(*_stage(clf.num_layers, what, len(speedups)))
     order = _layer_order(study, workshop, planner, speedups[-1]) if LAYERS in what else []
     chosen = [(s, *best) for s in speedups if (best := _best(workshop, planner, order, s)) is not None]
-    if wanted is not None and all(speedup != wanted for speedup, _, _ in chosen):
+    needed = wanted or speedups[0]
+    if needed not in [speedup for speedup, _, _ in chosen]:
         raise ModelError(
-            f"no network of {', '.join(what)} is {wanted:g} times as fast: embeddings and classifier alone "
-            f"take {table.other[-1] / planner.whole_seconds:.0%} of the time"
+            f"no network is {needed:g} times as fast without some {' and '.join(what)}: embeddings and "
+            f"classifier alone take {table.other[-1] / planner.whole_seconds:.0%} of the time"
         )
     structures = [structure for _, structure, _ in chosen]
     scaled = [] if clf.config.int8 else _tuned(study, structures)
@@ -118,8 +122,11 @@ def search(study: Study) -> Found:
             for (speedup, _, divergence), structure in zip(chosen, made, strict=True)
         ]
 
-    path, tuned_path = points(OURS, structures), points(TUNED, scaled) if scaled else []
     compared = [s for s, _, _ in chosen if s in BASELINE_SPEEDUPS or s == wanted]
+    halves = 1 if study.holdout is None else 2
+    total = halves * (len(structures) + len(scaled)) + (2 + RANDOM_SEEDS) * len(compared)
+    study.progress.start("the smaller networks", total)
+    path, tuned_path = points(OURS, structures), points(TUNED, scaled) if scaled else []
     baselines = _baselines(study, workshop, planner, compared)
     seconds = time.perf_counter() - started
     intact, intact_held_out = _intact(study)
@@ -134,13 +141,19 @@ def search(study: Study) -> Found:
     return replace(found, recovered=_recovered(study, workshop, found))
 
 
+def _stage(layers: int, what: Sequence[str], speedups: int) -> tuple[str, int]:
+    """Return the stage in which candidates are compared, and about how many there are."""
+    if LAYERS not in what:
+        return "candidates on a sample", speedups
+    dropped = layers * 3 // 4
+    return "candidates on a sample", dropped * layers - dropped**2 // 2 + speedups * dropped
+
+
 def _table(study: Study) -> LatencyTable:
     if study.cost is not None:
         return read_table(study.cost, study.classifier)
-    encoded = study.classifier.tokenizer.encode(study.data.pairs)
-    length = round(float(np.mean([len(pair) for pair in encoded])))
-    rounds = study.effort.rounds
-    return measure_latency(study.classifier, sequence_tokens=length, rounds=rounds, progress=study.progress)
+    length, rounds = mean_length(study.classifier, study.data), study.effort.rounds
+    return measure(study.classifier, sequence_tokens=length, rounds=rounds, progress=study.progress)
 
 
 def _gradients(study: Study) -> Gradients:

@@ -9,6 +9,7 @@ from models.study.result import Figure, Result, Section, Table
 from models.study.search.noninferiority import TESTED_METRICS, Loss, Verdict
 from models.study.search.structured import json_values, plots
 from models.study.search.structured.compute import Found, Point
+from models.study.search.structured.recovery import Recovered
 from models.study.study import Study
 from models.study.wording import NAMES, signed
 
@@ -49,26 +50,33 @@ def conclusion(found: Found, study: Study) -> str:
             f"With scales tuned by least squares and folded into the weights: "
             f"{_judged(found.tuned_verdicts, found.chosen_tuned, study)}"
         )
-    passed = [i for i, verdict in enumerate(found.verdicts) if verdict.passed]
-    if passed and passed[-1] != place and found.path[passed[-1]].pace is not None:
-        text.append(f"The fastest network that passes is {found.path[passed[-1]].pace.speedup:.2f} ×.")  # type: ignore[union-attr]
-    if (recovered := found.recovered) is not None:
-        after = "" if recovered.verdict is None else f": {_losses(recovered.verdict)}"
-        text.append(
-            f"After {recovered.minutes:g} minutes of distillation ({recovered.steps:,} steps, loss "
-            f"{recovered.before:.4f} to {recovered.after:.4f}) on pairs without grades{after}"
-            + (
-                ""
-                if recovered.verdict is None
-                else ", non-inferior."
-                if recovered.verdict.passed
-                else ", not shown to be non-inferior."
-            )
-        )
+    text.append(_fastest(found, place))
+    if found.recovered is not None:
+        text.append(_trained(found.recovered))
     others = [p for p in found.baselines if p.speedup == point.speedup]
     if others:
         text.append(_beside(point, others))
-    return " ".join(text)
+    return " ".join(sentence for sentence in text if sentence)
+
+
+def _fastest(found: Found, place: int) -> str:
+    """Name the fastest network that passed, if it is another one than that at `place`."""
+    passed = [i for i, verdict in enumerate(found.verdicts) if verdict.passed]
+    if not passed or passed[-1] == place:
+        return ""
+    pace = found.path[passed[-1]].pace
+    return "" if pace is None else f"The fastest network that passes is {pace.speedup:.2f} × as fast."
+
+
+def _trained(recovered: Recovered) -> str:
+    text = (
+        f"After {recovered.minutes:g} minutes of distillation ({recovered.steps:,} steps, loss "
+        f"{recovered.before:.4f} to {recovered.after:.4f}) on pairs without grades"
+    )
+    if recovered.verdict is None:
+        return f"{text} its checkpoint is in {recovered.directory.name}/."
+    outcome = "non-inferior" if recovered.verdict.passed else "not shown to be non-inferior"
+    return f"{text} it is {outcome}: {_losses(recovered.verdict)}."
 
 
 def _what(found: Found, point: Point) -> str:

@@ -50,12 +50,13 @@ class Workshop:
         key = (name_of(structure), data.source)
         if key not in self._evaluated:
             self._evaluated[key] = self.evaluate_classifier(self.smaller(structure), data, key[0])
+        self.study.progress.advance()
         return self._evaluated[key]
 
     def evaluate_classifier(self, classifier: Classifier, data: Judged, name: str) -> Evaluation:
         """Return the quality of a classifier on `data`. name: distinguishes it in the cache."""
         runner = self._runner(classifier, data, name)
-        return runner.evaluation(runner.logits([classifier.all_heads.matrix], "the smaller networks")[0])
+        return runner.evaluation(runner.logits([classifier.all_heads.matrix])[0])
 
     def divergence(self, structure: Structure) -> float:
         """Return the mean Kullback–Leibler divergence of a structure's grades from the intact model's."""
@@ -63,11 +64,12 @@ class Workshop:
         if name not in self._divergences:
             after = self._log_probabilities(self.smaller(structure), name)
             self._divergences[name] = float((np.exp(self._intact) * (self._intact - after)).sum(1).mean())
+        self.study.progress.advance()
         return self._divergences[name]
 
     def _log_probabilities(self, classifier: Classifier, name: str) -> NDArray[np.float64]:
         runner = self._runner(classifier, self.sample, name)
-        logits = runner.logits([classifier.all_heads.matrix], "candidates on a sample")[0].astype(np.float64)
+        logits = runner.logits([classifier.all_heads.matrix])[0].astype(np.float64)
         logits /= classifier.config.temperature
         shifted = logits - logits.max(1, keepdims=True)
         return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))

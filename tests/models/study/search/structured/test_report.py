@@ -102,7 +102,7 @@ def test_figures_can_be_drawn(result: Result) -> None:
 
 
 def test_a_speed_that_nothing_has_is_refused(study: Study) -> None:
-    with pytest.raises(ModelError, match="no network of heads is 15 times as fast"):
+    with pytest.raises(ModelError, match="no network is 15 times as fast without some heads"):
         search.run(replace(study, what=("heads",), speedup=15.0))
 
 
