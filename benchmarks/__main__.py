@@ -28,6 +28,7 @@ SECTIONS = {
     "servers": "over HTTP beside Ray Serve, LitServe, BentoML, mosec and Infinity",
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
+    "cascade": "a cascade beside the full model: pairs/s and latency over HTTP, NDCG@10",
     "policies": "the scheduler without each of its policies, under simulated traffic in virtual time",
     "families": "RoBERTa's and ModernBERT's shapes beside other engines, and BERT's for comparison",
     "hour": "our server under an hour of traffic: memory (only if --only names it)",
