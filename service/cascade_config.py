@@ -49,8 +49,14 @@ class StageConfig(BaseModel):
     )
 
 
-def check_stages(stages: Sequence[StageConfig]) -> None:
-    """Check what one cascade says by itself. Raises ValueError, which names the stage."""
+def check_stages(stages: Sequence[StageConfig], **others: object) -> None:
+    """Check what one cascade says by itself. Raises ValueError, which names the stage.
+
+    others: fields that other variants have, and a cascade must not set.
+    """
+    for field, value in others.items():
+        if value:
+            raise ValueError(f"{field}: a cascade has none of its own; its stages' variants have")
     seen: set[str] = set()
     kept: int | None = None
     for number, stage in enumerate(stages):

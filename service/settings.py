@@ -200,10 +200,9 @@ class VariantConfig(_Config):
         if self.name == CUSTOM:
             raise ValueError(f"the name {CUSTOM!r} is taken: it stands for masks that callers bring along")
         if self.cascade is not None:
-            for field in ("head_mask", "sliced", "checkpoint"):
-                if getattr(self, field):
-                    raise ValueError(f"{field}: a cascade has none of its own; its stages' variants have")
-            check_stages(self.cascade)
+            check_stages(
+                self.cascade, head_mask=self.head_mask, sliced=self.sliced, checkpoint=self.checkpoint
+            )
             return self
         if self.sliced and self.head_mask is None:
             raise ValueError("sliced needs a head_mask that says which heads to cut out")
@@ -256,18 +255,14 @@ class LiveConfig(_Config):
         return variants
 
     @model_validator(mode="after")
-    def _cascades_fit(self) -> Self:
-        check_cascades({variant.name: variant.cascade for variant in self.variants})
-        return self
-
-    @model_validator(mode="after")
     def _default_exists(self) -> Self:
         if self.default is not None and self.default not in {variant.name for variant in self.variants}:
             raise ValueError(f"default: there is no variant {self.default!r}")
         return self
 
     @model_validator(mode="after")
-    def _experiments_fit(self) -> Self:
+    def _parts_fit(self) -> Self:
+        check_cascades({variant.name: variant.cascade for variant in self.variants})
         check_together(self.experiments, self.holdout, [variant.name for variant in self.variants])
         return self
 

@@ -84,7 +84,7 @@ function Named({ state }) {
 /** @param {Facts} facts @param {string} name */
 function pickVariant(facts, name) {
   const variant = facts.variants.find((one) => one.name === name);
-  const isOwn = variant?.model === facts.model.name;
+  const isOwn = variant?.model === facts.model.name && !variant.cascade;
   const weights = variant && isOwn ? weightsOf(variant.head_mask.spec, facts.model) : null;
   update({ ...edited(current(), weights, { name, variant: weights ? null : name }), selection: [] });
 }

@@ -154,3 +154,51 @@ def test_a_better_order_than_word_matching_is_seen(run: Run, tiny_checkpoint: Pa
     for baseline in report["baselines"].values():
         assert baseline["metrics"]["ndcg10"]["value"] == pytest.approx(1)
         assert baseline["metrics"]["query_spearman"]["value"] == pytest.approx(1)
+
+
+def test_a_cascade_beside_its_last_stage(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """NDCG is that of the cascade's scores: with one title kept of two, the kept one comes first."""
+    rng = np.random.default_rng(1)
+    words = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel"]
+    rows = [
+        {"query": f"lamp {number // 4}", "title": " ".join(rng.choice(words, 5)), "grade": number % 5}
+        for number in range(48)
+    ]
+    labelled = tmp_path / "pairs.jsonl"
+    labelled.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = tmp_path / "serve.yaml"
+    config.write_text(
+        "applications: [{deployments: [{name: Relevance, user_config: {variants: [{name: full}, "
+        '{name: small, head_mask: "0-1.*"}, '
+        "{name: both, cascade: [{variant: small, keep: 0.25}, {variant: full}]}]}}]}]"
+    )
+    arguments = [
+        *("evaluate", "--data", str(labelled), "--config", str(config), "--model", str(tiny_checkpoint)),
+        *("--device", "cpu", "--dtype", "float32", "--resamples", "200"),
+    ]
+    report = orjson.loads(run(*arguments, "--variant", "both", "--json").out)
+    metrics = {side["name"]: side["metrics"] for side in report["sides"]}
+    assert list(metrics) == ["full", "both"]
+    assert report["stages"] == {"small": 36, "full": 12}
+
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    pairs = [(row["query"], row["title"]) for row in rows]
+    small = clf.score(pairs, HeadMask.parse("0-1.*", layers=3, heads=4))
+    full = clf.score(pairs)
+    kept = [start + int(np.argmax(small.score[start : start + 4])) for start in range(0, 48, 4)]
+    probabilities, order = small.probabilities.copy(), small.score.astype(float)
+    probabilities[kept], order[kept] = full.probabilities[kept], 2.0  # before all that were left behind
+    expected = Evaluation(
+        [row["query"] for row in rows], [int(str(row["grade"])) for row in rows], probabilities, order
+    ).metrics()
+    found = {name: metric["value"] for name, metric in metrics["both"].items()}
+    for name in ("accuracy", "qwk", "ndcg10"):
+        assert found[name] == pytest.approx(expected[name], abs=1e-6)
+    change = report["differences"][0]["change"]["ndcg10"]["value"]
+    assert change == pytest.approx(found["ndcg10"] - metrics["full"]["ndcg10"]["value"], abs=1e-6)
+
+    masked = run(*arguments, "--variant", "small")
+    assert masked.out.splitlines()[1].split() == ["none", "small", "change"]
+    both = run(*arguments, "--variant", "small", "--mask", "0.0")
+    assert both.status == 2
+    assert "a variant has its own mask" in both.err

@@ -173,3 +173,31 @@ def test_prune_writes_a_checkpoint_that_scores_as_the_mask(
     again = run("prune", "--model", str(tiny_checkpoint), "--mask", "none", "--out", str(out))
     assert again.status == 1
     assert "not empty" in again.err
+
+
+def test_a_cascade_of_a_config_file(run: Run, options: list[str], tmp_path: Path) -> None:
+    config = tmp_path / "serve.yaml"
+    config.write_text(
+        "applications: [{deployments: [{name: Relevance, user_config: {variants: [{name: full}, "
+        '{name: small, head_mask: "0-1.*"}, {name: other, head_mask: "@not-there"}, '
+        "{name: both, cascade: [{variant: small, keep: 1}, {variant: full}]}]}}]}]"
+    )
+    lines = [f"{query}\t{title}" for query in (QUERY, "usb cable") for title in TITLES]
+    named = [*options, "--config", str(config), "--json"]
+    found = {
+        variant: [
+            orjson.loads(line)
+            for line in run(
+                "score", "-", *named, "--variant", variant, stdin="\n".join(lines).encode()
+            ).out.splitlines()
+        ]
+        for variant in ("full", "small", "both")
+    }
+    for start in (0, 2):  # of each query, the title that `small` finds best has the score of `full`
+        small, both = found["small"][start : start + 2], found["both"][start : start + 2]
+        best = max((0, 1), key=lambda place: small[place]["score"])
+        assert [row["stage"] for row in both] == ["full" if place == best else "small" for place in (0, 1)]
+        assert both[best]["score"] == pytest.approx(found["full"][start + best]["score"], abs=1e-5)
+        assert both[1 - best]["score"] < both[best]["score"]
+        assert both[1 - best]["probabilities"] == pytest.approx(small[1 - best]["probabilities"], abs=1e-5)
+    assert "stage" not in found["full"][0]

@@ -1,0 +1,217 @@
+"""Measures a cascade beside the full model: pairs/s and latency over HTTP, NDCG@10 on labelled pairs.
+
+The server is `headroom serve` with the shipped model. The first stage is `fast` if the config has a variant
+of that name, else `pruned60`; the last one is `full`. Of the 100 titles of a request, it scores the best 10.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.agreement import DATA
+from benchmarks.measure import machine
+from benchmarks.service_runs import SATURATING, Lengths, Start, plan_for, served
+from loadtest import find_max, running
+from loadtest.plan import Plan
+from models.checkpoint.hub import DEFAULT
+from models.classifier import Classifier
+from models.quality.evaluation import Evaluation, differences, within_range
+from models.quality.labelled import read_labelled
+from service.scoring.catalog import BASE, build_catalog
+from service.scoring.offline import score
+from service.settings import LiveConfig
+
+ROUNDS = 5
+CONFIG = Path(__file__).parents[1] / "deploy" / "serve.yaml"
+LENGTHS = Lengths(saturate=8.0, idle=15.0)
+TITLES, KEPT = 100, 10
+LOAD = 0.6
+"""Rate of the latency runs, relative to the rate that saturates the server with the full model."""
+
+SPEEDUP, MARGIN = 2.5, 0.02
+
+
+def measure(
+    rounds: int = ROUNDS,
+    lengths: Lengths = LENGTHS,
+    config: Path = CONFIG,
+    model: Path = DEFAULT,
+    start: Start = served,
+    labelled: Path = DATA,
+) -> dict[str, Any]:
+    """Measure the full model, the first stage alone and the cascade, in turns."""
+    with tempfile.TemporaryDirectory() as scratch:
+        own, live = with_cascade(config, Path(scratch))
+        first = live.variants[-1].cascade[0].variant if live.variants[-1].cascade else ""
+        with start(own, Path(scratch), model) as server:
+            speed = throughput(plan_for(server, lengths), ("full", first, "cascade"), rounds, lengths)
+            load = latency(plan_for(server, lengths), LOAD * speed["rates"]["full"], rounds, lengths)
+    return {
+        "machine": machine(),
+        "rounds": rounds,
+        "first": first,
+        **speed,
+        **load,
+        "ndcg10": quality(model, live, labelled),
+    }
+
+
+def with_cascade(config: Path, scratch: Path) -> tuple[Path, LiveConfig]:
+    """Write a copy of the config with the cascade as its last variant; return its path and its live part."""
+    document = yaml.safe_load(config.read_text("utf-8"))
+    live = document["applications"][0]["deployments"][0]["user_config"]
+    names = [variant["name"] for variant in live["variants"]]
+    first = "fast" if "fast" in names else "pruned60"
+    stages = [{"variant": first, "keep": KEPT}, {"variant": "full"}]
+    live["variants"] = [variant for variant in live["variants"] if variant["name"] != "cascade"]
+    live["variants"].append({"name": "cascade", "cascade": stages})
+    path = scratch / "cascade.yaml"
+    path.write_text(yaml.safe_dump(document), "utf-8")
+    return path, LiveConfig.model_validate(live)
+
+
+def throughput(plan: Plan, variants: tuple[str, ...], rounds: int, lengths: Lengths) -> dict[str, Any]:
+    """Measure the pairs/s of each variant on a saturated server, in turns."""
+    rates = {}
+    for variant in variants:
+        probe = plan.changed(duration=lengths.saturate, warmup=0.0, traffic=[_traffic(variant)])
+        rates[variant] = find_max.saturation(probe, running.run, _say)
+    turns = []
+    for turn in range(rounds):
+        found = {}
+        for variant in variants:
+            outcome = running.run(
+                plan.changed(
+                    rate=SATURATING * rates[variant],
+                    warmup=lengths.fill,
+                    duration=lengths.saturate,
+                    seed=turn + 1,
+                    traffic=[_traffic(variant)],
+                )
+            )
+            found[variant] = outcome.recorder.ok * TITLES / outcome.seconds
+        turns.append(found)
+    factors = [turn["cascade"] / turn["full"] for turn in turns]
+    return {
+        "rates": rates,
+        "pairs_per_second": {name: statistics.median(turn[name] for turn in turns) for name in variants},
+        "factor": statistics.median(factors),
+        "range": [min(factors), max(factors)],
+        "turns": turns,
+    }
+
+
+def latency(plan: Plan, rate: float, rounds: int, lengths: Lengths) -> dict[str, Any]:
+    """Measure the latency of the full model and of the cascade at the same rate, in turns."""
+    found: dict[str, list[tuple[float, float]]] = {"full": [], "cascade": []}
+    failed = 0
+    for turn in range(max(1, rounds // 2)):
+        for variant, turns in found.items():
+            outcome = running.run(
+                plan.changed(rate=rate, duration=lengths.idle, seed=turn + 1, traffic=[_traffic(variant)])
+            )
+            times = outcome.recorder.latency()
+            turns.append((_milliseconds(times, 50), _milliseconds(times, 99)))
+            failed += sum(outcome.recorder.errors.values())
+    medians = {
+        variant: [statistics.median(column) for column in zip(*turns, strict=True)]
+        for variant, turns in found.items()
+    }
+    return {"rate": rate, "latency_ms": medians, "failed": failed}
+
+
+def quality(model: Path, live: LiveConfig, labelled: Path) -> dict[str, float]:
+    """Return NDCG@10 of the full model and the cascade on labelled pairs, with the interval of the change."""
+    classifier = Classifier.load(model)
+    catalog = build_catalog(live, {BASE: classifier}, Classifier.load)
+    rows = read_labelled(labelled, grades=len(classifier.grades))
+    pairs = [(row.query, row.title) for row in rows]
+    evaluations = []
+    for name in ("full", "cascade"):
+        scores = score(catalog.choose(name, None), pairs).scores
+        ranked_by = scores.score * (len(classifier.grades) - 1)
+        evaluations.append(
+            Evaluation(
+                [row.query for row in rows], [row.grade for row in rows], scores.probabilities, ranked_by
+            )
+        )
+    before, after = (evaluation.metrics()["ndcg10"] for evaluation in evaluations)
+    change = within_range(differences(*evaluations), change=True)["ndcg10"]
+    return {
+        "full": before,
+        "cascade": after,
+        "low": change.low,
+        "high": change.high,
+        "pairs": len(rows),
+        "queries": evaluations[0].queries,
+    }
+
+
+def as_markdown(result: dict[str, Any]) -> str:
+    """Return the section's table."""
+    speed, first, ndcg = result["pairs_per_second"], result["first"], result["ndcg10"]
+    low, high = result["range"]
+    full, cascade = (result["latency_ms"][name] for name in ("full", "cascade"))
+    alone = speed[first] / speed["full"]
+    rows = [
+        (
+            f"{TITLES} titles a request, saturated: `{first}` for all, `full` for the best {KEPT}",
+            f"× {result['factor']:.2f} ({low:.2f} to {high:.2f}): {speed['cascade']:.0f} pairs/s, the full "
+            f"model alone {speed['full']:.0f}, `{first}` alone {speed[first]:.0f} (× {alone:.2f})",
+            f"≥ × {SPEEDUP}",
+        ),
+        (
+            f"latency at {result['rate']:.1f} requests/s ({LOAD:.0%} of what saturates the full model)",
+            f"p50 {cascade[0]:.0f} ms, p99 {cascade[1]:.0f} ms; "
+            f"the full model {full[0]:.0f} ms, {full[1]:.0f} ms",
+            "p99 no worse",
+        ),
+        (
+            f"NDCG@10 on {ndcg['queries']} queries ({ndcg['pairs']} pairs)",
+            f"{ndcg['cascade']:.3f}, the full model {ndcg['full']:.3f}: change "
+            f"{ndcg['cascade'] - ndcg['full']:+.3f} ({ndcg['low']:+.3f} to {ndcg['high']:+.3f})",
+            f"no worse by {MARGIN}",
+        ),
+    ]
+    lines = [
+        f"{result['machine']}; {result['rounds']} rounds.",
+        "",
+        "| what | measured | target |",
+        "|---|---|---|",
+    ]
+    return "\n".join([*lines, *(f"| {what} | {measured} | {target} |" for what, measured, target in rows)])
+
+
+def missed(result: dict[str, Any]) -> list[str]:
+    """Return one line per missed target."""
+    full, cascade = (result["latency_ms"][name] for name in ("full", "cascade"))
+    found = []
+    if result["factor"] < SPEEDUP:
+        found.append(f"the cascade is × {result['factor']:.2f} as fast as the full model, not × {SPEEDUP}")
+    if not cascade[1] <= full[1]:
+        found.append(f"the cascade's p99 is {cascade[1]:.0f} ms, the full model's {full[1]:.0f} ms")
+    if not result["ndcg10"]["low"] >= -MARGIN:
+        found.append(f"NDCG@10 may be worse by {-result['ndcg10']['low']:.3f}, more than {MARGIN}")
+    if result["failed"]:
+        found.append(f"{result['failed']} requests of the latency runs failed")
+    return found
+
+
+def _traffic(variant: str) -> dict[str, Any]:
+    return {"titles": TITLES, "variants": {variant: 1}}
+
+
+def _milliseconds(histogram: Any, percent: float) -> float:
+    value = histogram.percentile_ms(percent)
+    return math.nan if value is None else float(value)
+
+
+def _say(line: str) -> None:
+    print(f"benchmarks: {line}", file=sys.stderr, flush=True)
