@@ -114,7 +114,7 @@ def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
 
 @contextmanager
 def writing(what: str, *, begun: bool = True) -> Iterator[None]:
-    """Turn errors of writing files into one that says what is kept. begun: whether the job has written yet."""
+    """Turn errors of writing files into one that says what is kept. begun: whether the job has written."""
     try:
         yield
     except OSError as error:
