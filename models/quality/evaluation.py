@@ -28,6 +28,9 @@ CUTOFF = 10
 RANGES = {"qwk": (-1.0, 1.0), "spearman": (-1.0, 1.0), "query_spearman": (-1.0, 1.0)}
 """The range of a metric; 0 to 1 for any other."""
 
+_NO_SPREAD = 1e-9
+"""Ranks that differ spread by more than this; less is rounding, of values that are all equal."""
+
 _CHUNK = 256  # resamples at a time; Spearman needs (chunk, pairs) numbers
 
 
@@ -190,8 +193,8 @@ class Evaluation:
         total = weights.sum(1, keepdims=True)
         for ranks in (left, right):
             ranks -= (ranks * weights).sum(1, keepdims=True) / total
-            with np.errstate(invalid="ignore", divide="ignore"):
-                ranks /= np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
+            spread = np.sqrt((weights * ranks**2).sum(1, keepdims=True) / total)
+            ranks /= np.where(spread > _NO_SPREAD, spread, np.nan)
         values = (weights * left * right).sum(1) / total[:, 0]
         if not influences:
             return Draws(values, np.empty((0, self.queries)))

@@ -113,16 +113,13 @@ def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
 
 
 @contextmanager
-def writing(what: str) -> Iterator[None]:
-    """Turn errors of writing files into one that says what is kept."""
+def writing(what: str, *, begun: bool = True) -> Iterator[None]:
+    """Turn errors of writing files into one that says what is kept. begun: whether the job has written."""
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ModelError(
-            f"{what} cannot be written: {reason}; what is scored is kept, and the same command goes on from "
-            "there"
-        ) from None
+        kept = "; what is scored is kept, and the same command goes on from there" if begun else ""
+        raise ModelError(f"{what} cannot be written: {error.strerror or error}{kept}") from None
 
 
 class Progress:
@@ -170,7 +167,7 @@ def run(
     parts = Parts(job.output)
     plan = job.plan()
     before = _state(storage, job.output)
-    with writing(parts.directory):
+    with writing(parts.directory, begun=False):
         same = parts.holds(plan)
         was_put_together = same and parts.mark() not in (None, before)
         if before and not was_put_together and not overwrite:

@@ -165,7 +165,7 @@ def _draw_calibration(found: Comparison) -> Drawing:
     axes.set(
         xlim=(0, 1), ylim=(0, 1), xlabel="probability of the likeliest grade", ylabel="share that is right"
     )
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right")
     return drawing
 
 

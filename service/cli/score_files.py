@@ -189,6 +189,10 @@ def _live(arguments: Arguments, all_variants: bool) -> LiveConfig:
     no_file = arguments.config is None and arguments.model is not None
     path = None if no_file else arguments.config or DEFAULT_CONFIG
     live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
+    for variant in live.variants:
+        # A row is scored without the other titles of its query, which a cascade ranks together.
+        if variant.name in arguments.variants and getattr(variant, "cascade", None):
+            raise ValueError(f"--variant: {variant.name} is a cascade; --input takes its stages, one by one")
     if all_variants:
         return LiveConfig(masks=live.masks, variants=live.variants, default=live.default)
     if not arguments.variants:
