@@ -13,6 +13,7 @@ from pathlib import Path
 
 import ctranslate2
 import numpy as np
+import onnx
 import openvino
 import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -110,6 +111,7 @@ def export_onnx(source: Path, out: Path) -> None:
         per_channel=True,
         reduce_range=True,
         weight_type=QuantType.QInt8,
+        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},  # it cannot infer those of fused nodes
     )
 
 
