@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import checkpoints, workers
+from benchmarks import checkpoints, document, workers
 from benchmarks.measure import machine, ratio
 from benchmarks.peers.pipe import read_workload
 from benchmarks.workers import Worker
 from benchmarks.workload import BERT_SHAPES, SHAPES, useful_flops
+from models.device import processor_features
 
 ROUNDS = 6
 ADAPTERS = {
@@ -29,8 +30,8 @@ ADAPTERS = {
 """Environment by module of benchmarks.peers."""
 
 REFERENCE = "transformers fp32"
-BF16, INT8 = "ours bf16", "ours int8"
-OPENVINO, CTRANSLATE2 = "OpenVINO bf16", "CTranslate2 int8"
+BF16, FP32, INT8 = "ours bf16", "ours fp32", "ours int8"
+OPENVINO, CTRANSLATE2, ONNXRUNTIME = "OpenVINO bf16", "CTranslate2 int8", "onnxruntime int8"
 GEMM = "GEMM bf16"
 MAX_ERROR = 0.5
 """Error, relative to the spread of the logits, above which an engine counts as wrong."""
@@ -42,6 +43,19 @@ TARGETS = (
     ("base", INT8, CTRANSLATE2, 1.5),
 )
 """Targets on titles: shape, our engine, peer, how many times faster."""
+
+AVX2_TARGETS = tuple(
+    (shape, ours, peer, target)
+    for shape in BERT_SHAPES
+    for ours, peer, target in (
+        (INT8, FP32, 1.6),
+        (INT8, CTRANSLATE2, 1.1),
+        (INT8, ONNXRUNTIME, 1.1),
+        (FP32, "onnxruntime fp32", 1.35),
+        (FP32, REFERENCE, 1.35),
+    )
+)
+"""Those on a processor with AVX2 alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,15 +268,23 @@ def times(ratios: Iterable[float] | None) -> str:
 def missed(result: dict[str, Any]) -> list[str]:
     """Return one line for each target that was missed or could not be measured."""
     lines = []
-    for shape, ours, peer, target in TARGETS:
-        field = "bf16_over_it" if ours == BF16 else "int8_over_it"
-        ratios = [
-            row[field]
+    for shape, ours, peer, target in targets():
+        rows = {
+            row["engine"]: row
             for row in result["rows"]
-            if (row["shape"], row["workload"], row["engine"]) == (SHAPES[shape].name, "titles", peer)
-        ]
-        if not ratios or ratios[0] is None:
+            if (row["shape"], row["workload"]) == (SHAPES[shape].name, "titles")
+        }
+        if peer not in rows or ours not in rows:
             lines.append(f"{SHAPES[shape].name}: {ours} against {peer} was not measured")
-        elif ratios[0][0] < target:
-            lines.append(f"{SHAPES[shape].name}: {ours} is {ratios[0][0]:.2f} × {peer}, target {target:g}")
+            continue
+        field = {BF16: "bf16_over_it", INT8: "int8_over_it"}.get(ours)
+        rates = [rows[name]["pairs_per_second"] for name in (ours, peer)]
+        speed = rows[peer][field][0] if field else rates[0] / rates[1]
+        if speed < target:
+            lines.append(f"{SHAPES[shape].name}: {ours} is {speed:.2f} × {peer}, target {target:g}")
     return lines
+
+
+def targets() -> tuple[tuple[str, str, str, float], ...]:
+    """Return the targets of a processor like this one."""
+    return AVX2_TARGETS if document.kind_of(processor_features()) == "avx2" else TARGETS

@@ -173,7 +173,7 @@ def products(shape: Shape) -> Callable[[], object]:
 
 
 def accuracy(int8: Path, test: list[LabelledPair]) -> list[dict[str, Any]]:
-    """Compare the shipped model's bf16 (if it is native) and int8 with float32 on labelled pairs, with some masks."""
+    """Compare the shipped model's int8, and its bf16 if that is native, with float32, with some masks."""
     exact = Classifier.load(DEFAULT, "cpu", "float32")
     classifiers = {INT8: Classifier.load(int8, "cpu")}
     if BF16 in formats():
@@ -194,9 +194,9 @@ def as_markdown(result: dict[str, Any]) -> str:
     floats = result["speed"][0]["floats"]
     bits = {8: "8 bits", 7: "7 bits (no VNNI)"}.get(result["int8_input_bits"], "float products")
     lines = [
-        f"{result['machine']}; batches of 64 query–title pairs, 25 tokens in the mean; inputs of int8 products: "
-        f"{bits}. Limits: one layer's products in the same format; of floats, the fastest of `mm`, `linear` "
-        "(MKL) and the prepacked one (oneDNN). The base shape has random weights.",
+        f"{result['machine']}; batches of 64 query–title pairs, 25 tokens in the mean; inputs of int8 "
+        f"products: {bits}. Limits: one layer's products in the same format; of floats, the fastest of `mm` "
+        "and `linear` (MKL) and the prepacked one (oneDNN). The base shape has random weights.",
         "",
         f"| shape | engine | pairs/s | share of the format's GEMM limit | × ours {floats} | × ours int8 |",
         "|---|---|---|---|---|---|",

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
 
 import torch
 
-from models.checkpoint.hub import locate
 from models.classifier import Classifier
-from models.compress.speed import doubt, stored
+from models.compress.speed import warn_if_slow
 from models.device import describe
 from service.batching.scheduler import Observer, Scheduler
 from service.deadline import Deadline
@@ -38,8 +36,6 @@ from service.scoring.scorer import Scorer
 from service.scoring.shadow import Shadow
 from service.scoring.treatment import Treatment
 from service.settings import InvalidConfig, LiveConfig, Settings
-
-logger = logging.getLogger("headroom.model")
 
 EXPOSURES_SECONDS = 5.0
 """How long `drain` waits for exposures to reach the database."""
@@ -222,10 +218,7 @@ def load_classifier(settings: Settings, path: str | None) -> Classifier:
         )
     finally:
         torch.set_num_threads(threads)
-    if classifier.config.int8 and classifier.network.device.type == "cpu":
-        notice = doubt(classifier.config, stored(locate(path)))
-        if notice is not None:
-            logger.warning("%s: %s", classifier.name, notice)
+    warn_if_slow(classifier, path)
     return classifier
 
 

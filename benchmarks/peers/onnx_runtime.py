@@ -13,13 +13,13 @@ PACKAGES = ("onnxruntime",)
 
 
 def engines(directory: Path) -> Engines:
-    """Return engines as exported, and with attention and LayerNorm fused if the export could do that."""
-    settings = {"as exported": "model.onnx", "fused": "fused.onnx"}
-    return {
-        f"onnxruntime fp32 [{setting}]": engine(directory / file)
-        for setting, file in settings.items()
-        if (directory / file).exists()
+    """Return engines as exported, and with attention and LayerNorm fused, and int8, if the export could."""
+    files = {
+        "onnxruntime fp32 [as exported]": "model.onnx",
+        "onnxruntime fp32 [fused]": "fused.onnx",
+        "onnxruntime int8 [dynamic, fused]": "int8.onnx",
     }
+    return {name: engine(directory / file) for name, file in files.items() if (directory / file).exists()}
 
 
 def engine(file: Path, threads: int = 2) -> Engine:

@@ -7,6 +7,7 @@ the same kind of processor goes by that figure; on another kind, by a rule.
 from __future__ import annotations
 
 import json
+import logging
 import statistics
 import time
 from collections.abc import Sequence
@@ -16,10 +17,13 @@ from pathlib import Path
 import torch
 
 from models.checkpoint.config import ModelConfig
+from models.checkpoint.hub import locate
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.device import processor_features, resolve_dtype
 from models.ops.integer_products import input_bits
+
+logger = logging.getLogger("headroom.model")
 
 ROUNDS = 7
 LEAST_ROUNDS = 3
@@ -90,6 +94,14 @@ def stored(directory: Path) -> Speed | None:
         return Speed(str(found["dtype"]), *ratios, processor=tuple(map(str, found["processor"])))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def warn_if_slow(classifier: Classifier, path: str | Path | None) -> None:
+    """Log a warning if a checkpoint, loaded from `path`, is int8 and not faster than floats here."""
+    if classifier.config.int8 and classifier.network.device.type == "cpu":
+        notice = doubt(classifier.config, stored(locate(path)))
+        if notice is not None:
+            logger.warning("%s: %s", classifier.name, notice)
 
 
 def doubt(config: ModelConfig, speed: Speed | None) -> str | None:

@@ -70,6 +70,11 @@ def test_the_loss_that_is_printed_is_the_loss(
     assert found["largest_probability_difference"] == pytest.approx(largest, abs=1e-6)
     assert found["pairs"] == 60
     assert report["bytes"]["after"] < report["bytes"]["before"]
+    assert 0 < report["speed"]["low"] <= report["speed"]["median"] <= report["speed"]["high"]
+    kept = json.loads((out / "config.json").read_text())["headroom"]["quantization"]["speed"]
+    assert kept == report["speed"]
+    slower = report["speed"]["median"] < 1
+    assert ("headroom: int8 was measured at" in output.err) == slower
     assert "layer 3 of 3" in output.err
 
 
@@ -82,6 +87,7 @@ def test_a_one_label_model_is_compared_on_the_calibration_pairs(
     )
     assert output.status == 0
     assert "of 80 pairs keep their grade" in output.out
+    assert "speed on this machine: " in output.out
     assert "probabilities differ by" in output.out
     assert "qwk" not in output.out
 
