@@ -117,7 +117,7 @@ class Int8Linear(Linear):
     def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
         """Weight an input as `Linear` does; one that is quantized already takes weights of 0 and 1 alone."""
         if isinstance(self.source, TensorScale):
-            return x.masked_fill_(weights == 0, self.source.zero_point)
+            return x.masked_fill_(weights == 0, self._input[1])
         return super().weighted(x, weights)
 
     def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool) -> Tensor:
@@ -208,7 +208,7 @@ class Int8Linear(Linear):
             # The integers' bias includes the midpoints of all inputs; now those of the chosen ones alone.
             scale, midpoint = source.scale[index], source.midpoint[index]
             source = ChannelScale(scale, midpoint)
-            bias = self.bias + (integers.float() * self._scale[:, None] / scale) @ midpoint
+            bias = self.bias + self.weight[:, index] @ midpoint
         return self._with(QuantizedMap(integers, self._scale, bias), source)
 
     def _with(self, integers: QuantizedMap, source: ChannelScale | TensorScale | None = None) -> Int8Linear:
