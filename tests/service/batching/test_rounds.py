@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from service.batching.scheduler import Round
+from service.batching.scheduler import Item, Round
 from service.errors import DeadlineExceeded, QueueFull
 from tests.service.batching.test_scheduler import items, result_of, settle, stage
 
@@ -187,3 +190,48 @@ async def test_a_request_in_rounds_has_the_place_of_one_that_comes_at_once() -> 
         await s.finish_all()
         assert [name for batch in s.device.payloads[1:] for name in batch] == ["one", "a", "b", "x", "y", "z"]
         assert len(await staged.result()) == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.booleans(), st.booleans()),
+        min_size=1,
+        max_size=12,
+    ),
+    st.randoms(use_true_random=False),
+)
+async def test_no_round_is_lost_or_scored_twice_in_any_order_of_events(
+    requests: list[tuple[list[int], bool, bool]], luck: random.Random
+) -> None:
+    """Each request has some rounds of one item of so many tokens; some hang up, and some batches fail."""
+    async with stage(max_batch_tokens=50, slots=2) as s:
+        tickets = []
+        for number, (tokens, gives_up, _) in enumerate(requests):
+            names = [f"{number}.{place}" for place in range(len(tokens))]
+            rounds = [Item(count, "full", name) for count, name in zip(tokens, names, strict=True)]
+            later = [Round([item], sum(tokens[place + 1 :])) for place, item in enumerate(rounds) if place]
+            ticket = s.scheduler.submit([rounds[0]], next_round=then(*later), later_tokens=sum(tokens[1:]))
+            tickets.append((ticket, names, gives_up))
+        await settle()
+        while s.device.running:
+            chosen = luck.randrange(len(s.device.running))
+            if requests[0][2] and luck.random() < 0.2:
+                s.device.fail(ValueError("bad"), chosen)
+            else:
+                s.device.finish(chosen)
+            for ticket, _, gives_up in tickets:
+                if gives_up and luck.random() < 0.3:
+                    ticket.cancel()
+            await settle()
+        assert s.scheduler.queued_tokens == 0
+        for ticket, names, gives_up in tickets:
+            try:
+                found = await ticket.result()
+            except asyncio.CancelledError:
+                assert gives_up
+                continue
+            good = [result for result in found if not isinstance(result, Exception)]
+            assert good == [result_of(name) for name in names if result_of(name) in good]
+            assert len(found) == len(names)
+        assert s.scheduler._queue.later_tokens == 0

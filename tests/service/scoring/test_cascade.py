@@ -42,6 +42,11 @@ def test_of_equal_scores_the_first_in_the_request_go_on() -> None:
     assert rounds[1] == [Due(1, [0, 1])]
 
 
+def test_equal_scores_of_a_later_stage_are_in_the_requests_order_too() -> None:
+    _, rounds = run(["q"] * 4, [3, 1], [[0.1, 0.2, 0.3, 0.4], [0.5] * 4, [0.5] * 4])
+    assert rounds[1:] == [[Due(1, [1, 2, 3])], [Due(2, [1])]]
+
+
 def test_a_stage_that_would_keep_all_titles_is_not_run() -> None:
     _, rounds = run(["q"], [10, 5], [[0.1]] * 3)
     assert rounds == [[Due(2, [0])]]
