@@ -29,7 +29,9 @@ from benchmarks.workload import (
 )
 from benchmarks.workload import SHAPES as ALL_SHAPES
 from models.batch import pack
+from models.head_mask import HeadMask
 from models.ops.cpu import PrepackedLinear
+from models.row_masks import Masks, RowMasks
 
 SHAPES = {name: ALL_SHAPES[name] for name in (*BERT_SHAPES, "modernbert")}
 LIMIT_TOKENS = 1600
@@ -114,9 +116,9 @@ def measure_one(shape_name: str, workload: str, lengths: np.ndarray, rounds: int
     ours = {"bf16": encoder(model, torch.bfloat16), "fp32": encoder(model, torch.float32)}
     pruned = pruned_variants(shape)
 
-    def run(name: str, weights: np.ndarray | None = None) -> Callable[[], object]:
+    def run(name: str, masks: Masks = None) -> Callable[[], object]:
         network = ours[name]
-        return lambda: network.forward(pack(batch, device=network.device), weights)
+        return lambda: network.forward(pack(batch, device=network.device), masks)
 
     ids, attention_mask = padded([pair.ids for pair in batch])
     half = network(shape).bfloat16()
@@ -132,7 +134,7 @@ def measure_one(shape_name: str, workload: str, lengths: np.ndarray, rounds: int
     sides = {
         OURS: run("bf16"),
         MASKED: run("bf16", random_masks(shape, len(lengths))),
-        **{name: run("bf16", weights) for name, weights in pruned.items()},
+        **{name: run("bf16", RowMasks.of(mask)) for name, mask in pruned.items()},
         TRANSFORMERS: transformers(half),
         "ours fp32": run("fp32"),
         "transformers fp32": transformers(model),
@@ -144,8 +146,8 @@ def measure_one(shape_name: str, workload: str, lengths: np.ndarray, rounds: int
     whole = useful_flops(shape, lengths)
     rows = []
     for name in sides:
-        weights = pruned.get(name)
-        needed = whole if weights is None else useful_flops(shape, lengths, weights.mean(1).tolist())
+        mask = pruned.get(name)
+        needed = whole if mask is None else flops_under(mask, shape, lengths)
         against_ours = ratio(seconds, name, OURS)
         rows.append(
             Row(
@@ -156,22 +158,36 @@ def measure_one(shape_name: str, workload: str, lengths: np.ndarray, rounds: int
                 against_transformers=ratio(seconds, name, TRANSFORMERS),
                 against_ours=against_ours,
                 workload=workload,
-                saved=None if weights is None else (1 - 1 / against_ours.median) / (1 - needed / whole),
+                saved=None if mask is None else (1 - 1 / against_ours.median) / (1 - needed / whole),
             )
         )
     return rows
 
 
-def pruned_variants(shape: Shape) -> dict[str, np.ndarray]:
-    """Return masks (layers, heads) float32 of variants whose dead heads are cut out."""
+def flops_under(mask: HeadMask, shape: Shape, lengths: np.ndarray) -> float:
+    """Return the multiplications and additions that a mask leaves."""
+    units = np.ones(shape.layers) if mask.units_off is None else 1 - mask.units_off.mean(1)
+    units[list(mask.skipped)] = 0
+    return useful_flops(shape, lengths, mask.matrix.mean(1).tolist(), units.tolist())
+
+
+def pruned_variants(shape: Shape) -> dict[str, HeadMask]:
+    """Return masks of variants whose heads and units that are off are cut out."""
     half, quarter, upper = np.ones((3, shape.layers, shape.heads), np.float32)
     half[:, ::2] = 0
     quarter[:, np.arange(shape.heads) % 4 != 3] = 0
     upper[: shape.layers // 2] = 0
+    ones, units = np.ones_like(half), np.zeros((shape.layers, shape.inner), np.bool_)
+    units[:, ::2] = True
     return {
-        "ours bf16, 50 % of every layer's heads off": half,
-        "ours bf16, 75 % of every layer's heads off": quarter,
-        "ours bf16, all heads of the lower half of the layers off": upper,
+        "ours bf16, 50 % of every layer's heads off": HeadMask(half),
+        "ours bf16, 75 % of every layer's heads off": HeadMask(quarter),
+        "ours bf16, all heads of the lower half of the layers off": HeadMask(upper),
+        "ours bf16, 50 % of every layer's units off": HeadMask(ones, (), units),
+        "ours bf16, 50 % of every layer's heads and units off": HeadMask(half, (), units),
+        "ours bf16, the upper half of the layers skipped": HeadMask(
+            ones, tuple(range(shape.layers // 2, shape.layers))
+        ),
     }
 
 

@@ -102,14 +102,21 @@ def document_lengths(count: int, seed: int = 0) -> np.ndarray:
     return np.minimum(lengths, 128)
 
 
-def useful_flops(shape: Shape, lengths: np.ndarray, heads_on: float | Sequence[float] = 1.0) -> float:
+def useful_flops(
+    shape: Shape,
+    lengths: np.ndarray,
+    heads_on: float | Sequence[float] = 1.0,
+    units_on: float | Sequence[float] = 1.0,
+) -> float:
     """Return the multiplications and additions for these sequences: GEMMs and attention products.
 
     Padding does not count. In the last layer, only keys and values count for all tokens, because the
-    classifier reads the first token alone. heads_on: share of heads that are on, of all layers or of each.
+    classifier reads the first token alone. heads_on, units_on: share of heads and of feed-forward units that
+    are on, of all layers or of each.
     """
     tokens, rows, hidden = int(lengths.sum()), len(lengths), shape.hidden
     on = [heads_on] * shape.layers if isinstance(heads_on, float) else list(heads_on)
+    units = [units_on] * shape.layers if isinstance(units_on, float) else list(units_on)
     squares = float((lengths.astype(float) ** 2).sum())
     maps = shape.up_maps + 1  # of the feed-forward network
     total = 0.0
@@ -117,5 +124,6 @@ def useful_flops(shape: Shape, lengths: np.ndarray, heads_on: float | Sequence[f
         last = layer == shape.layers - 1
         queries, scores = (rows, tokens) if last else (tokens, squares)
         projections = 2 * (2 * tokens + 2 * queries) * hidden * hidden
-        total += share * (projections + 4 * scores * hidden) + 2 * maps * queries * hidden * shape.inner
+        total += share * (projections + 4 * scores * hidden)
+        total += units[layer] * 2 * maps * queries * hidden * shape.inner
     return total

@@ -157,6 +157,11 @@ class Classifier:
         return self.config.num_heads
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """Return the number of feed-forward units of each layer."""
+        return tuple(layer.units.count for layer in self.network.layers)
+
+    @property
     def grades(self) -> tuple[str, ...]:
         """Return the names of the grades, least relevant first; none for a one-label cross-encoder."""
         return self.config.labels if self.config.is_graded else ()

@@ -135,9 +135,8 @@ def _listed(items: Sequence[_Item], shape: tuple[int, int], axis: str = "head") 
         match = _ITEM.fullmatch(item.text)
         if not match:
             wrong = shown(item.text) if item.text else f"item {item.number}, which is empty,"
-            known = "skip:layers or layer.head" if axis == "head" else f"layer.{axis}"
             raise InvalidMask(
-                f"{wrong} is not {known} (such as 2.3, 6-11.* or *.0); this model has "
+                f"{wrong} is not layer.{axis} (such as 2.3, 6-11.* or *.0); this model has "
                 f"{_range('layer', shape)} and {_range(axis, shape)}"
             )
         heads[_span(match[1], "layer", shape, item.where), _span(match[2], axis, shape, item.where)] = True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.tensors import expected_shapes
+from models.head_mask import HeadMask
 from models.layer import Layer
 from models.live_heads import AttentionHeads
 from models.ops.torch import Linear, Norm, Tensors, TorchOps
@@ -57,6 +60,27 @@ class Weights(ABC):
         return AttentionHeads(
             kept, self.config.head_size, *self.ops.attention_maps(tensors, layer_prefix(number))
         )
+
+    def parameters_off(self, mask: HeadMask) -> int:
+        """Return how many weights belong to the heads, units and layers that a mask switches off."""
+        config = self.config
+        stored = replace(config, int8=False).is_stored
+        sizes = {name: math.prod(shape) for name, shape in expected_shapes(config) if stored(name)}
+        total = 0
+        for number, layer in enumerate(self.layers):
+            prefix = layer_prefix(number)
+            if number in mask.skipped:
+                total += sum(size for name, size in sizes.items() if name.startswith(prefix))
+                continue
+            heads = sum(not mask.matrix[number, head] for head in config.kept_heads[number])
+            total += heads * config.head_parameters
+            if mask.units_off is not None:
+                width = layer.units.count
+                maps = [f"{prefix}{name}.dense." for name in ("intermediate", "gate", "output")]
+                names = [f"{name}weight" for name in maps] + [f"{name}bias" for name in maps[:2]]
+                unit = sum(sizes.get(name, 0) for name in names) // width
+                total += unit * int(mask.units_off[number, :width].sum())
+        return total
 
     def tensors(self) -> dict[str, Tensor]:
         """Return float32 weights under our names; int8 weights as the floats they stand for."""

@@ -264,10 +264,14 @@ def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog
 
 def _make_room(classifiers: Mapping[str, Classifier], catalog: Catalog) -> None:
     """Size each checkpoint's cache of sliced weights for the catalog's sliced lanes."""
-    lanes = {variant.lane for variant in catalog.variants.values()}
-    sliced = Counter(lane.checkpoint for lane in lanes if lane.sliced)
+    lanes = {variant.lane: variant.mask for variant in catalog.variants.values() if variant.sliced}
+    sliced = Counter(lane.checkpoint for lane in lanes)
+    narrow = Counter(lane.checkpoint for lane, mask in lanes.items() if mask.units_off is not None)
     for checkpoint, classifier in classifiers.items():
-        classifier.network.live_heads.make_room(sliced=sliced[checkpoint])
+        stored = catalog.masks.get(checkpoint, {}).values()
+        others = any(mask.units_off is not None for mask in stored)
+        room = narrow[checkpoint] + others
+        classifier.network.live_heads.make_room(sliced=sliced[checkpoint], narrow=room)
 
 
 def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Scheduler[Work, Outcome]:

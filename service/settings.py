@@ -171,8 +171,8 @@ class VariantConfig(_Config):
     """A servable: a checkpoint with a mask."""
 
     name: ConfigName = Field(description="Name in requests, experiments and metrics; not `custom`.")
-    head_mask: MaskForm | None = Field(None, description="Head mask. Unset: all heads on.")
-    sliced: bool = Field(False, description="Cut heads that are off out of the weights, which saves time.")
+    head_mask: MaskForm | None = Field(None, description="Mask. Unset: everything on.")
+    sliced: bool = Field(False, description="Cut what is off out of the weights, which saves time.")
     optional: bool = Field(
         False,
         description="Leave the variant out, with a warning, if the model has no mask of that name. It is an "
@@ -203,7 +203,8 @@ class LiveConfig(_Config):
     """
 
     masks: dict[ConfigName, MaskForm] = Field(
-        default_factory=dict, description="Masks by name, for `@name` in requests and variants."
+        default_factory=dict,
+        description="Masks by name, for `@name` in requests and variants; these may switch units off.",
     )
     variants: tuple[VariantConfig, ...] = Field(
         (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False, description="Servables."

@@ -158,6 +158,8 @@ class TorchOps:
         contexts = []
         for group in batch.groups:
             query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
+            if batch.exact:  # products of one sequence and of several round alike only in one layout
+                query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
             bias = visibility_bias(query, window, group.exists)
             context = self._attend(query, key, value, bias).transpose(1, 2).flatten(0, 1)
             contexts.append(context if group.places is None else context[group.places])  # (tokens, h, d)

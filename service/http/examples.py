@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-_FULL = {"id": "20e5ffaa4b14", "spec": "none", "heads_on": 144, "heads": 144}
-_UPPER_OFF = {"id": "1e5d0679001a", "spec": "6-11.*", "heads_on": 72, "heads": 144}
+_ALL_UNITS = {"units_on": 36_864, "units": 36_864, "layers_on": 12, "layers": 12}
+_FULL = {"id": "20e5ffaa4b14", "spec": "none", "heads_on": 144, "heads": 144, **_ALL_UNITS}
+_UPPER_OFF = {"id": "1e5d0679001a", "spec": "6-11.*", "heads_on": 72, "heads": 144, **_ALL_UNITS}
 _TIMING = {"tokenize": 0.2, "queue": 0.4, "inference": 6.1, "total": 7.0}
 
 
@@ -27,7 +28,7 @@ def _result(index: int, probabilities: list[float], expected_grade: float, token
 _SCORE = {
     "model": "headroom-default",
     "variant": "full",
-    "head_mask": {"id": "6fe97cd857db", "spec": "2.3,7.*", "heads_on": 131, "heads": 144},
+    "head_mask": {"id": "6fe97cd857db", "spec": "2.3,7.*", "heads_on": 131, "heads": 144, **_ALL_UNITS},
     "assignment": None,
     "degraded": False,
     "results": [

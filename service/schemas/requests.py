@@ -39,11 +39,14 @@ _WEIGHTS_SCHEMA = {
 }
 
 
+_SKIP_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+
+
 def _one_key(name: str, title: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {
         "title": title,
         "type": "object",
-        "properties": {name: schema},
+        "properties": {name: schema, "skip": _SKIP_SCHEMA},
         "required": [name],
         "additionalProperties": False,
     }
@@ -52,14 +55,16 @@ def _one_key(name: str, title: str, schema: dict[str, Any]) -> dict[str, Any]:
 MASK_SCHEMA: dict[str, Any] = {
     "description": (
         "Which attention heads to switch off: `none`, `2.3`, `2.3,4.0-5,7.*`, `6-11.*`, `keep:2.3,4.*`, "
-        "`random:0.2@7`, `random:0.2@7/6-11.*`, `@name`; or an object with `off`, `keep` (lists of "
-        "[layer, head]) or `weights` (layers × heads numbers in [0, 1])."
+        "`random:0.2@7`, `random:0.2@7/6-11.*`, `@name`; which whole layers to skip, alone or in a list: "
+        "`skip:3`, `2.3,skip:6-11`; or an object with `off`, `keep` (lists of [layer, head]) or `weights` "
+        "(layers × heads numbers in [0, 1]), and `skip` (a list of layers) beside it or alone."
     ),
     "oneOf": [
         {"type": "string", "minLength": 1, "maxLength": MAX_SPEC_CHARS},
         _one_key("off", "HeadsOff", _HEADS_SCHEMA),
         _one_key("keep", "HeadsKept", _HEADS_SCHEMA),
         _one_key("weights", "HeadWeights", _WEIGHTS_SCHEMA),
+        _one_key("skip", "LayersSkipped", _SKIP_SCHEMA),
     ],
 }
 

@@ -37,12 +37,20 @@ def to_json(value: Any) -> bytes:
 
 @dataclass(slots=True)
 class HeadMaskInfo:
-    """A mask: its id, its spec, and how many heads it leaves on."""
+    """A mask: its id, its spec, and how much of the network it leaves on."""
 
-    id: Annotated[str, Field(description="First 12 hex digits of the SHA-256 of the weights.")]
-    spec: Annotated[str, Field(description="The canonical spec: the heads that are off.")]
-    heads_on: Annotated[int, Field(description="Heads with a weight above 0.")]
+    id: Annotated[
+        str, Field(description="First 12 hex digits of the SHA-256 of weights, skipped layers and units off.")
+    ]
+    spec: Annotated[
+        str, Field(description="The canonical spec: heads that are off, layers that are skipped.")
+    ]
+    heads_on: Annotated[int, Field(description="Heads with a weight above 0 in layers that are computed.")]
     heads: Annotated[int, Field(description="Heads in all: layers × heads per layer.")]
+    units_on: Annotated[int, Field(description="Feed-forward units that are on in layers that are computed.")]
+    units: Annotated[int, Field(description="Feed-forward units of all layers.")]
+    layers_on: Annotated[int, Field(description="Layers that are computed.")]
+    layers: Annotated[int, Field(description="Layers in all.")]
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ def score_response(
     return ScoreResponse(
         model=choice.variant.classifier.name,
         variant=choice.variant.name,
-        head_mask=mask_info(choice.mask),
+        head_mask=mask_info(choice.mask, choice.variant.classifier),
         assignment=None if assigned is None else _assignment(assigned, choice),
         degraded=False,
         results=results,
@@ -77,7 +77,7 @@ def compare_response(
     return CompareResponse(
         model=model,
         columns=[
-            Column(mask_info(choice.mask), choice.variant.name, column)
+            Column(mask_info(choice.mask, choice.variant.classifier), choice.variant.name, column)
             for choice, column in zip(choices, results, strict=True)
         ],
         usage=_usage(columns),
@@ -99,7 +99,7 @@ def attention_response(
     return AttentionResponse(
         model=classifier.name,
         variant=choice.variant.name,
-        head_mask=mask_info(choice.mask),
+        head_mask=mask_info(choice.mask, choice.variant.classifier),
         tokens=classifier.tokenizer.tokens(pair),
         segments=[0] * pair.title_start + [1] * (len(pair) - pair.title_start),
         heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, maps, strict=True)],

@@ -27,7 +27,7 @@ BASE = ""
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A servable: a loaded checkpoint under a mask. `sliced`: the heads that are off are cut out."""
+    """A servable: a loaded checkpoint under a mask. `sliced`: what is off is cut out of the weights."""
 
     name: str
     checkpoint: str
@@ -42,13 +42,9 @@ class Variant:
 
     @property
     def parameters(self) -> int:
-        """The number of parameters, without those of heads that are cut out."""
-        config = self.classifier.config
-        total = self.classifier.network.parameters
-        if not self.sliced:
-            return total
-        off = sum(head in config.kept_heads[layer] for layer, head in self.mask.off)
-        return total - off * config.head_parameters
+        """The number of parameters, without those of heads, units and layers that are cut out."""
+        network = self.classifier.network
+        return network.parameters - (network.parameters_off(self.mask) if self.sliced else 0)
 
 
 @dataclass(frozen=True, slots=True)

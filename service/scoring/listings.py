@@ -21,9 +21,19 @@ from service.schemas.responses import HeadMaskInfo
 from service.scoring.catalog import BASE, Catalog
 
 
-def mask_info(mask: HeadMask) -> HeadMaskInfo:
-    """Return how answers name a mask."""
-    return HeadMaskInfo(mask.id, mask.spec, mask.heads_on, mask.layers * mask.heads)
+def mask_info(mask: HeadMask, classifier: Classifier) -> HeadMaskInfo:
+    """Return how answers name a mask of a model."""
+    widths = classifier.widths
+    return HeadMaskInfo(
+        id=mask.id,
+        spec=mask.spec,
+        heads_on=mask.heads_on,
+        heads=mask.layers * mask.heads,
+        units_on=mask.units_on(widths),
+        units=sum(widths),
+        layers_on=mask.layers_on,
+        layers=mask.layers,
+    )
 
 
 def models(classifiers: Iterable[Classifier]) -> ModelsResponse:
@@ -39,7 +49,7 @@ def variants(catalog: Catalog) -> VariantsResponse:
             VariantInfo(
                 name=variant.name,
                 model=variant.classifier.name,
-                head_mask=mask_info(variant.mask),
+                head_mask=mask_info(variant.mask, variant.classifier),
                 sliced=variant.sliced,
                 parameters=variant.parameters,
                 default=variant is catalog.default,
@@ -56,7 +66,9 @@ def masks(catalog: Catalog) -> MasksResponse:
     """
     return MasksResponse(
         [
-            MaskInfo(name, "config" if name in catalog.config.masks else "model", mask_info(mask))
+            MaskInfo(
+                name, "config" if name in catalog.config.masks else "model", mask_info(mask, catalog.base)
+            )
             for name, mask in sorted(catalog.masks[BASE].items())
         ]
     )

@@ -188,9 +188,12 @@ class Scorer:
     def _wanted_heads(self, spec: str, classifier: Classifier, tokens: int) -> tuple[tuple[int, int], ...]:
         """Return the heads of a list such as `2.3,4.*`: those that a mask of this spec switches off."""
         try:
-            heads = HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads).off
+            mask = HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads)
         except InvalidMask as error:
             raise InvalidRequest(str(error), param="heads") from None
+        if mask.skipped:
+            raise InvalidRequest("names layers with skip:; list heads, such as 2.3,4.*", param="heads")
+        heads = mask.off
         if not heads:
             raise InvalidRequest("names no head; list some, such as 2.3,4.*", param="heads")
         values, limit = len(heads) * tokens**2, self._settings.max_attention_values

@@ -35,12 +35,12 @@ def test_a_run_has_a_row_for_every_engine_and_a_table(monkeypatch: pytest.Monkey
     result = encoder.measure(rounds=2)
 
     rows = [row for row in result["rows"] if row["workload"] == "titles"]
-    assert len({row["engine"] for row in rows}) == 8
+    assert len({row["engine"] for row in rows}) == 11
     assert all(row["pairs_per_second"] > 0 and row["share_of_limit"] > 0 for row in result["rows"])
     ours = next(row for row in rows if row["engine"] == encoder.OURS)
     assert ours["against_ours"] == {"median": 1, "low": 1, "high": 1}
-    assert sum(row["saved"] is not None for row in rows) == 3 * 2
-    assert encoder.as_markdown(result).count("\n| tiny |") == 2 * 2 * 8 + 1
+    assert sum(row["saved"] is not None for row in rows) == 6 * 2
+    assert encoder.as_markdown(result).count("\n| tiny |") == 2 * 2 * 11 + 1
     assert encoder.as_markdown(result).count(", heads of ") == len(result["cores"]) / len(cores.KEYS) == 4
     json.dumps(result)
 

@@ -35,6 +35,7 @@ from service.schemas.responses import (
 )
 
 LAYERS, HEADS = 12, 12
+UNITS = 3072
 LABELS = ("irrelevant", "related", "partial", "good", "exact")
 TIMING = Timing(tokenize=0.2, queue=0.4, inference=6.1, total=7.0)
 
@@ -204,7 +205,9 @@ class FakeBackend:
 
 
 def mask_info(mask: HeadMask) -> HeadMaskInfo:
-    return HeadMaskInfo(mask.id, mask.spec, mask.heads_on, mask.layers * mask.heads)
+    heads, units = mask.layers * mask.heads, mask.layers * UNITS
+    on = (mask.heads_on, heads, mask.units_on(UNITS), units, mask.layers_on, mask.layers)
+    return HeadMaskInfo(mask.id, mask.spec, *on)
 
 
 def results(count: int) -> list[ScoreResult]:

@@ -27,7 +27,16 @@ class RerankError:
 
 _JUDGED: dict[str, Any] = {
     "model": "headroom-default@full",
-    "head_mask": {"id": "20e5ffaa4b14", "spec": "none", "heads_on": 144, "heads": 144},
+    "head_mask": {
+        "id": "20e5ffaa4b14",
+        "spec": "none",
+        "heads_on": 144,
+        "heads": 144,
+        "units_on": 36864,
+        "units": 36864,
+        "layers_on": 12,
+        "layers": 12,
+    },
     "assignment": None,
 }
 _META = {

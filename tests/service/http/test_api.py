@@ -84,6 +84,10 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
         "spec": "2.3,7.*",
         "heads_on": 131,
         "heads": 144,
+        "units_on": 36_864,
+        "units": 36_864,
+        "layers_on": 12,
+        "layers": 12,
     }
     assert body["assignment"] is None
     assert body["degraded"] is False

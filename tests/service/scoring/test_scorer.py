@@ -32,6 +32,10 @@ async def test_scores_are_the_classifiers_own_in_the_request_order(service: Serv
         "spec": "1.*,2.3",
         "heads_on": 7,
         "heads": 12,
+        "units_on": 192,
+        "units": 192,
+        "layers_on": 3,
+        "layers": 3,
     }
     assert answer["usage"] == {"pairs": 4, "tokens": sum(row["tokens"] for row in answer["results"])}
     assert answer["variant"] == "full"

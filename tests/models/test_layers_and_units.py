@@ -1,0 +1,253 @@
+"""The network under masks that skip layers and switch units off, against transformers without those parts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from models import Classifier
+from models.batch import pack
+from models.checkpoint.tokenizer import EncodedPair
+from models.compress.quantize import quantize
+from models.head_mask import HeadMask
+from models.live_heads import Live
+from models.network import Network
+from models.ops.torch import TorchOps
+from models.row_masks import RowMasks
+from tests.checkpoints import WORDS, random_model, write_checkpoint
+from tests.models.reference import CPU, network_of, random_pair
+from tests.modernberts import random_modernbert, write_modernbert
+
+LAYERS, HEADS, ROWS = 4, 4, 14
+UNITS = {"bert": 64, "modernbert": 24, "mean": 24}
+
+MODELS: dict[str, Callable[..., PreTrainedModel]] = {
+    "bert": random_model,
+    "modernbert": random_modernbert,
+    "mean": lambda seed, **shape: random_modernbert(seed, classifier_pooling="mean", mlp_bias=True, **shape),
+}
+
+family = pytest.mark.parametrize("family", MODELS)
+
+
+def model_of(family: str, seed: int = 0) -> PreTrainedModel:
+    return MODELS[family](seed, num_hidden_layers=LAYERS)
+
+
+def some_pairs(rng: np.random.Generator, count: int) -> list[EncodedPair]:
+    return [random_pair(rng, int(length), 40) for length in rng.integers(3, 50, count)]
+
+
+def some_masks(rng: np.random.Generator, count: int, units: int) -> list[HeadMask]:
+    """Masks of every kind: nothing off, layers skipped (the last, all of them), units off, fractions."""
+    masks = []
+    for number in range(count):
+        weights = rng.choice([0.0, 0.5, 1.0], (LAYERS, HEADS), p=[0.3, 0.1, 0.6]) if number % 3 else 1.0
+        skipped = np.flatnonzero(rng.random(LAYERS) < (0.4 if number % 2 else 0)).tolist()
+        off = rng.random((LAYERS, units)) < rng.choice([0.2, 0.5, 1.0]) if number % 4 > 1 else None
+        masks.append(HeadMask(np.broadcast_to(weights, (LAYERS, HEADS)), tuple(skipped), off))
+    masks[count // 2] = HeadMask.parse("skip:*", layers=LAYERS, heads=HEADS)
+    masks[count // 3] = HeadMask.parse("skip:3", layers=LAYERS, heads=HEADS)
+    return masks
+
+
+def without(model: PreTrainedModel, mask: HeadMask) -> PreTrainedModel:
+    """Return the model with skipped layers replaced by the identity, and weights of zero for what is off."""
+    model = copy.deepcopy(model)
+    is_bert = hasattr(model, "bert")
+    for number, layer in enumerate(model.bert.encoder.layer if is_bert else model.model.layers):
+        if number in mask.skipped:
+            layer.forward = lambda hidden_states, *_, **__: hidden_states
+            continue
+        output, down = (
+            (layer.attention.output.dense, layer.output.dense) if is_bert else (layer.attn.Wo, layer.mlp.Wo)
+        )
+        with torch.no_grad():
+            weights = torch.from_numpy(mask.matrix[number].copy())
+            output.weight.mul_(weights.repeat_interleave(output.in_features // HEADS))
+            if mask.units_off is not None:
+                down.weight[:, torch.from_numpy(mask.units_off[number].copy())] = 0
+    return model
+
+
+def oracle(model: PreTrainedModel, pairs: list[EncodedPair], masks: list[HeadMask]) -> np.ndarray:
+    """Return transformers' logits (n, labels) in float64, of each pair on its own under its mask."""
+    models = {mask: without(model, mask).double() for mask in masks}
+    rows = []
+    for pair, mask in zip(pairs, masks, strict=True):
+        inputs: dict[str, Any] = {"input_ids": torch.tensor(pair.ids[None].astype(np.int64))}
+        if hasattr(model, "bert"):
+            segments = np.arange(len(pair)) >= pair.first_segment
+            inputs["token_type_ids"] = torch.tensor(segments[None].astype(np.int64))
+        with torch.no_grad():
+            rows.append(models[mask](**inputs).logits[0].numpy())
+    return np.stack(rows)
+
+
+def logits(
+    network: Network,
+    pairs: list[EncodedPair],
+    masks: HeadMask | list[HeadMask],
+    *,
+    sliced: bool = False,
+) -> np.ndarray:
+    batch = pack(pairs, device=CPU, deterministic=network.deterministic)
+    return network.forward(batch, RowMasks.of(masks), sliced=sliced).numpy()
+
+
+@family
+def test_rows_under_masks_of_every_kind_are_transformers_without_those_parts(family: str) -> None:
+    rng = np.random.default_rng(1)
+    model = model_of(family)
+    pairs, masks = some_pairs(rng, ROWS), some_masks(rng, ROWS, UNITS[family])
+    exact = network_of(model, torch.float64, ops=TorchOps(CPU, torch.float64))
+
+    expected = oracle(model, pairs, masks)
+
+    np.testing.assert_allclose(logits(exact, pairs, masks), expected, atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(logits(network_of(model), pairs, masks), expected, atol=2e-5)
+
+
+@family
+def test_one_mask_for_all_rows_scores_the_same_multiplied_cut_out_and_sliced(family: str) -> None:
+    rng = np.random.default_rng(2)
+    model = model_of(family)
+    pairs = some_pairs(rng, 3)
+    network = network_of(model)
+    for mask in some_masks(rng, 8, UNITS[family]):
+        expected = oracle(model, pairs, [mask] * 3)
+        for sliced in (False, False, True):
+            np.testing.assert_allclose(logits(network, pairs, mask, sliced=sliced), expected, atol=2e-5)
+
+
+@family
+def test_deterministic_scores_are_the_same_bits_alone_and_in_any_batch(family: str) -> None:
+    rng = np.random.default_rng(3)
+    network = network_of(model_of(family), deterministic=True)
+    pairs, masks = some_pairs(rng, ROWS), some_masks(rng, ROWS, UNITS[family])
+
+    together = logits(network, pairs, masks)
+    alone = np.concatenate([logits(network, [p], [m]) for p, m in zip(pairs, masks, strict=True)])
+    order = rng.permutation(len(pairs))
+    shuffled = logits(network, [pairs[i] for i in order], [masks[i] for i in order])
+
+    np.testing.assert_array_equal(together, alone)
+    np.testing.assert_array_equal(shuffled, together[order])
+
+
+def test_a_row_that_is_not_finite_spoils_no_other_row() -> None:
+    rng = np.random.default_rng(4)
+    network = network_of(random_model(4, num_hidden_layers=LAYERS))
+    network.word_embeddings[39] = torch.nan
+    pairs, masks = some_pairs(rng, ROWS), some_masks(rng, ROWS, UNITS["bert"])
+    clean = np.array([39 not in pair.ids for pair in pairs])
+    finite = np.isfinite(logits(network, pairs, masks)).all(axis=1)
+
+    assert finite[clean].all()
+    assert not finite.all()
+
+
+def test_layers_that_all_rows_skip_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    network = network_of(random_model(5, num_hidden_layers=LAYERS))
+    attend, computed = network.ops.attention, []
+
+    def counted(projected: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        computed.append(len(projected))
+        return attend(projected, *arguments, **options)
+
+    monkeypatch.setattr(network.ops, "attention", counted)
+    pairs = [random_pair(rng, 32, 40) for _ in range(4)]
+    upper, all_on = (HeadMask.parse(spec, layers=LAYERS, heads=HEADS) for spec in ("skip:1-3", "none"))
+
+    logits(network, pairs, upper)
+    logits(network, pairs, [upper, upper, upper, all_on])
+    assert computed == [128, 128, 32, 32, 32]
+
+
+def test_units_are_cut_out_at_once_for_a_sliced_variant_and_the_cache_keeps_its_bound() -> None:
+    rng = np.random.default_rng(6)
+    network = network_of(random_model(6, num_hidden_layers=LAYERS))
+    pairs, ones = some_pairs(rng, 3), np.ones((LAYERS, HEADS), np.float32)
+    whole = sum(layer.units.nbytes for layer in network.layers)
+    cache = network.live_heads.cache
+    cache.max_bytes = whole
+    masks = [HeadMask(ones, (), rng.permuted(np.arange(64) < 32)[None].repeat(LAYERS, 0)) for _ in range(3)]
+
+    logits(network, pairs, masks[0], sliced=True)
+    assert whole * 0.45 < cache.nbytes < whole * 0.55
+    first = cache.nbytes
+    logits(network, pairs, masks[0])
+    logits(network, pairs, [masks[0], masks[1], masks[0]])  # rows that differ are multiplied
+    assert cache.nbytes == first
+    for mask in masks * 3:
+        logits(network, pairs, mask, sliced=True)
+    assert 0 < cache.nbytes <= whole
+
+
+@family
+def test_gates_on_units_have_the_gradients_that_differences_show(family: str) -> None:
+    rng = np.random.default_rng(7)
+    network = network_of(model_of(family)).in_plain_torch()
+    pairs = some_pairs(rng, 3)
+    batch = pack(pairs, device=CPU, fill=False)
+    gates = torch.rand(LAYERS, 3, UNITS[family], requires_grad=True)
+    computing = [None, np.array([0, 2]), None, np.array([1])]  # sequences of the pack
+
+    def loss(gates: torch.Tensor) -> torch.Tensor:
+        live = [
+            Live(layer.attention, unit_weights=gate if rows is None else gate[rows], rows=rows)
+            for layer, gate, rows in zip(network.layers, gates, computing, strict=True)
+        ]
+        return network.logits(batch, live)[:3].square().sum()
+
+    (gradient,) = torch.autograd.grad(loss(gates), gates)
+    direction = torch.randn_like(gates)
+    with torch.no_grad():
+        difference = (loss(gates + 1e-2 * direction) - loss(gates - 1e-2 * direction)) / 2e-2
+
+    assert (gradient[1, 1] == 0).all()  # a row that skips the layer
+    assert (gradient[0] != 0).any(dim=1).all()
+    torch.testing.assert_close((gradient * direction).sum(), difference, rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_int8_cuts_out_and_zeroes_the_same_units(tmp_path: Path, family: str) -> None:
+    rng = np.random.default_rng(8)
+    write = write_checkpoint if family == "bert" else write_modernbert
+    source = write(tmp_path / "float", num_hidden_layers=LAYERS, initializer_range=0.2)
+    texts = [(" ".join(rng.choice(WORDS, 3)), " ".join(rng.choice(WORDS, 8))) for _ in range(150)]
+    exact = Classifier.load(source, "cpu", "float32")
+    quantize(source, tmp_path / "int8", exact.tokenizer.encode(texts))
+    int8 = Classifier.load(tmp_path / "int8", "cpu", "float32")
+    ones, off = np.ones((LAYERS, HEADS), np.float32), rng.random((LAYERS, UNITS[family])) < 0.3
+    mask, other = HeadMask(ones, (2,), off), HeadMask.parse("0.1", layers=LAYERS, heads=HEADS)
+
+    expected = exact.score(texts[:20], mask).logits
+    mixed = int8.score(texts[:20] * 2, [mask] * 20 + [other] * 20).logits[:20]
+    multiplied, cut = (int8.score(texts[:20], mask).logits for _ in range(2))
+
+    assert int8.network.live_heads.cache.nbytes > 0
+    for found in (mixed, multiplied, cut):
+        error = np.sqrt(np.square(found - expected).mean()) / expected.std(axis=0).mean()
+        assert error < 0.2
+    np.testing.assert_allclose(cut, multiplied, atol=0.03 * np.abs(expected).max())
+
+    off[1] = True  # of one layer no unit is left
+    none_left = HeadMask(ones, (), off)
+    cut, mixed = int8.score(texts[:4], none_left).logits, int8.score(texts[:5], [none_left] * 4 + [other])
+    np.testing.assert_allclose(cut, mixed.logits[:4], atol=0.03 * np.abs(expected).max())
+
+
+def test_masks_that_do_not_fit_the_feed_forward_network_are_refused(tiny_checkpoint: Path) -> None:
+    clf = Classifier.load(tiny_checkpoint, "cpu", "float32")
+    mask = HeadMask(np.ones((3, 4), np.float32), (), np.ones((3, 5), np.bool_))
+    with pytest.raises(ValueError, match="5 units per layer; this model has 64"):
+        clf.score([("angle", "bracket")], mask)
