@@ -13,7 +13,7 @@ from models.condense import frequencies
 from models.condense.attention import attention_to_query, importance_of_words
 from models.condense.loss import Floats, check_grades, distributions
 from models.condense.search import Condensed, Task, search
-from models.condense.titles import Titles, kept_heads
+from models.condense.titles import Titles, kept_heads, with_unknown
 from models.errors import ModelError
 from models.head_mask import HeadMask
 from models.row_masks import RowMasks
@@ -56,8 +56,7 @@ def condense(
         try:
             queries = steps.send(encoded.spread(judged, len(queries)))
         except StopIteration as end:
-            result: Condensed = end.value
-            return result
+            return with_unknown(classifier.tokenizer, task.query, end.value)
 
 
 def judge(classifier: Classifier, rows: Sequence[EncodedPair], head_mask: HeadMask | None = None) -> Floats:

@@ -76,8 +76,9 @@ class Condensed:
     """A condensed query.
 
     query: its text. loss: what it loses. kept, importance: of each word of the task, in order. path: the
-    queries of all lengths, from all words to one. note: why the query is not shorter, None if it is, or if
-    nobody asked for fewer words. judged: how many queries were judged with all titles.
+    queries of all lengths, from all words to one. note: what a person should know about the result, such as
+    why the query is not shorter; None if there is nothing. judged: how many queries were judged with all
+    titles.
     """
 
     query: str

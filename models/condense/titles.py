@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
 from models.classifier import Classifier
 from models.condense.loss import Floats
+from models.condense.search import Condensed
 from models.head_mask import HeadMask
 
 
@@ -32,6 +34,15 @@ class Titles:
     def spread(self, judged: Floats, queries: int) -> Floats:
         """Return the judgments of `encode`'s pairs as (queries, titles, grades), repeated titles included."""
         return judged.reshape(queries, len(self._distinct), -1)[:, self._number_of]
+
+
+def with_unknown(tokenizer: PairTokenizer, query: str, condensed: Condensed) -> Condensed:
+    """Return the result with a note if the model's vocabulary cannot read all of the query."""
+    text = tokenizer.encode_texts([query])[query]
+    if not text.unknown:
+        return condensed
+    unread = f"The model's vocabulary cannot read {text.unknown} of the query's {text.tokens} tokens."
+    return replace(condensed, note=" ".join(filter(None, (unread, condensed.note))))
 
 
 def kept_heads(classifier: Classifier, head_mask: HeadMask | None) -> tuple[tuple[int, int], ...]:

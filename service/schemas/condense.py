@@ -80,7 +80,7 @@ class WordOfQuery:
     form: Annotated[
         str, Field(description="As a shorter query has it: without punctuation around it and particle.")
     ]
-    kept: bool
+    kept: Annotated[bool, Field(description="Whether the condensed query has it.")]
     importance: Annotated[
         float,
         Field(
@@ -95,13 +95,13 @@ class WordOfQuery:
 class QueryOfLength:
     """The query of one length on the way from all words to one."""
 
-    words: int
-    query: str
+    words: Annotated[int, Field(description="How many words it has.")]
+    query: Annotated[str, Field(description="The query of so many words.")]
     left_out: Annotated[
         int | None,
         Field(description="The place in `words`, from 0, of the word that this length leaves out."),
     ]
-    loss: float
+    loss: Annotated[float, Field(description="What it loses; see `measure`.")]
     measured: Annotated[
         bool,
         Field(
@@ -118,7 +118,7 @@ class CondenseResponse:
     model: Model
     variant: VariantName
     head_mask: HeadMaskInfo
-    method: Method
+    method: Annotated[Method, Field(description="How the words were chosen.")]
     measure: Annotated[
         Literal["jensen_shannon", "ndcg10"],
         Field(
@@ -127,10 +127,16 @@ class CondenseResponse:
             "shorter query loses, from -1 to 1."
         ),
     ]
-    condensed: str
+    condensed: Annotated[str, Field(description="The shorter query.")]
     loss: Annotated[float, Field(description="Of the condensed query.")]
     words: Annotated[list[WordOfQuery], Field(description="In the query's order.")]
     path: Annotated[list[QueryOfLength], Field(description="From all words to one.")]
-    note: Annotated[str | None, Field(description="Why the query is not shorter, if there is a reason.")]
+    note: Annotated[
+        str | None,
+        Field(
+            description="What to know about the result: why the query is not shorter, or that "
+            "the model cannot read all of it."
+        ),
+    ]
     usage: Usage
     timing_ms: Timing

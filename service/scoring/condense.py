@@ -16,7 +16,7 @@ from models.condense import frequencies
 from models.condense.attention import importance_of_words
 from models.condense.loss import Floats, distributions
 from models.condense.search import Condensed, Steps, Task, search
-from models.condense.titles import Titles, kept_heads
+from models.condense.titles import Titles, kept_heads, with_unknown
 from models.condense.words import read_words
 from service.batching.scheduler import Item, Scheduler
 from service.deadline import Deadline
@@ -134,7 +134,7 @@ class _Run:
             judged = await self._judge(queries)
             step = await self._condenser.off_loop(_advance, steps, judged)
             if isinstance(step, Condensed):
-                return step
+                return with_unknown(self._classifier.tokenizer, task.query, step)
             queries = step
 
     def answer(self, task: Task, condensed: Condensed) -> CondenseResponse:

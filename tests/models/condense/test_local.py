@@ -126,6 +126,9 @@ def test_korean_with_particles_stripped(tmp_path: Path) -> None:
     clf = Classifier.load(tmp_path, "cpu", "float32")
     (pair,) = clf.tokenizer.encode([(query, titles[0])])
     assert not pair.unknown_tokens
+    unread = condense(clf, task("오리 鴨 鴨 duck"), titles).note
+    assert unread is not None
+    assert "cannot read 2 of the query's" in unread
 
     result = condense(clf, task(query, "ko", max_words=4), titles)
     assert len(result.query.split()) == 4
