@@ -37,6 +37,11 @@ MODELS: dict[str, Callable[..., PreTrainedModel]] = {
 family = pytest.mark.parametrize("family", MODELS)
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
 def model_of(family: str, seed: int = 0) -> PreTrainedModel:
     return MODELS[family](seed, num_hidden_layers=LAYERS)
 
