@@ -96,6 +96,8 @@ def throughput(plan: Plan, variants: tuple[str, ...], rounds: int, lengths: Leng
                     traffic=[_traffic(variant)],
                 )
             )
+            if not outcome.recorder.ok:
+                raise RuntimeError(f"no request to {variant} was answered: {dict(outcome.recorder.errors)}")
             found[variant] = outcome.recorder.ok * TITLES / outcome.seconds
         turns.append(found)
     factors = [turn["cascade"] / turn["full"] for turn in turns]
