@@ -17,7 +17,7 @@ from models.condense.titles import Titles, kept_heads, with_unknown
 from models.errors import ModelError
 from models.head_mask import HeadMask
 
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 2048
 
 
 def condense(
