@@ -31,7 +31,7 @@ test: referees dev clients page-checks
 
 ## make screenshots  docs/images/playground-*.png again, by the browser tests
 screenshots: referees dev
-	SCREENSHOTS=1 $(BIN)/python -m pytest tests/service/page/test_access.py -k screenshots
+	SCREENSHOTS=1 $(BIN)/python -m pytest tests/service/page/test_access.py tests/service/page/test_condense.py -k "screenshots or struck"
 
 ## make kernels   compile our CPU kernels again, as after installing a C++ compiler
 kernels: .venv/installed

@@ -18,7 +18,7 @@ from models.errors import ModelError
 from models.head_mask import HeadMask
 from models.row_masks import RowMasks
 
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 2048
 
 
 def condense(

@@ -106,7 +106,8 @@ def search(task: Task, importance: Sequence[float] | None = None) -> Steps:
     if task.method == "leave_one_out":
         order = _ascending(single)
         run.follow(order)
-        yield from run.measure_chosen()
+        if task.bound is not None:
+            yield from run.measure_chosen()
     else:
         order = yield from _greedy(run, single)
         run.follow(order)

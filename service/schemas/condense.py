@@ -106,7 +106,7 @@ class QueryOfLength:
         bool,
         Field(
             description="False: the loss is estimated from the deletions of single words, which "
-            "`leave_one_out` does for the lengths that are not chosen."
+            "`leave_one_out` does for lengths that no bound on the loss made it measure."
         ),
     ]
 

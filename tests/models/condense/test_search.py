@@ -75,13 +75,13 @@ def test_a_bound_on_the_loss_gives_the_shortest_query_within_it() -> None:
     assert run(task(max_loss=losses[2] / 2, max_words=5))[0].query == "duck party gangnam"
 
 
-def test_leave_one_out_estimates_what_it_did_not_measure_and_measures_what_it_chooses() -> None:
+def test_leave_one_out_estimates_the_lengths_that_it_did_not_measure() -> None:
     result, _ = run(task(method="leave_one_out", max_words=2))
 
     assert result.query == "duck gangnam"
-    assert result.judged == 13 == 1 + 1 + 10 + 1
+    assert result.judged == 12 == 1 + 1 + 10
     measured = {length.words: length.measured for length in result.path}
-    assert [words for words, is_measured in measured.items() if is_measured] == [10, 9, 2]
+    assert [words for words, is_measured in measured.items() if is_measured] == [10, 9]
     greedy, _ = run(task(max_words=2))
     exact = [length.loss for length in greedy.path]
     # Here the words do act independently, in log-odds, which is what the estimate assumes.
@@ -146,7 +146,7 @@ def test_the_cost_is_bounded() -> None:
             assert result.judged <= largest_cost(words, method)  # type: ignore[arg-type]
     query = " ".join(f"word{number}" for number in range(15))
     assert run(task(query))[0].judged == 90
-    assert run(task(query, method="leave_one_out", max_words=14))[0].judged == 16
+    assert run(task(query, method="leave_one_out", max_words=4))[0].judged == 16
 
 
 def test_the_distance_is_scipys() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select
 
 from tests.service.page.browsing import Page
 
 pytestmark = pytest.mark.slow
 
+IMAGES = Path(__file__).parents[3] / "docs" / "images"
 LONG = "where can i find a quiet wireless mouse that works with my laptop?"
 
 KEEP_ANSWER = """
@@ -26,6 +28,17 @@ window.fetch = async (...what) => {
 """
 
 
+def at_rest(page: Page) -> None:
+    """Wait until the ranking is there, so that nothing is drawn anew under the hand."""
+    page.until(lambda: not page.all(".result[aria-busy=true]") and page.all(".ranking"))
+
+
+def condense(page: Page) -> None:
+    """Press the panel's button."""
+    at_rest(page)
+    page.one(".condense button:not(:disabled)").click()
+
+
 def struck(page: Page) -> list[str]:
     return [str(element.text) for element in page.all(".struck del")]
 
@@ -36,7 +49,7 @@ def test_words_of_a_long_query_are_struck_out_as_the_loss_grows(page: Page) -> N
     assert page.all(".condense") == []  # two words are short enough
     Select(page.one("#example")).select_by_visible_text("A long question")
     page.run(KEEP_ANSWER)
-    page.button("Condense the query").click()
+    condense(page)
     page.one(".struck")
     answer: dict[str, Any] = page.run("return window.condensed")
     assert " ".join(word["word"] for word in answer["words"]) == LONG
@@ -54,7 +67,8 @@ def test_words_of_a_long_query_are_struck_out_as_the_loss_grows(page: Page) -> N
         step = next(step for step in answer["path"] if step["words"] == left)
         assert text == f"{left} of {len(order) + 1} words, loss {step['loss']:.3f}"
         assert page.one(".lengths output").text == text.replace(" words", "")
-    pictures(page)
+        if left == len(order) - 1:
+            pictures(page, slider)
 
     page.one(".lengths button").click()
     page.until(lambda: page.one("#query").get_attribute("value") == answer["path"][-1]["query"])
@@ -65,23 +79,26 @@ def test_other_methods_and_masks_and_what_is_wrong(page: Page) -> None:
     page.open()
     Select(page.one("#example")).select_by_visible_text("A long question")
     Select(page.one(".condense select")).select_by_visible_text("each word left out alone")
+    at_rest(page)
     page.button("Lower half off").click()
-    page.button("Condense the query").click()
+    condense(page)
     page.one(".struck")
     guessed = len(page.all(".losses .guessed"))
     assert guessed >= 8
+    at_rest(page)
     page.button("All on").click()  # what was shown was another mask's
     page.until(lambda: page.all(".struck") == [])
+    Select(page.one(".condense select")).select_by_visible_text("one deletion after the other")
     page.write("#query", "word " * 150)
-    page.button("Condense the query").click()
+    condense(page)
     assert "send at most" in page.one(".condense [role=alert]").text
 
 
-def pictures(page: Page) -> None:
-    """Write the pictures of the documentation, if they are wanted."""
-    directory = os.environ.get("SCREENSHOTS_TO")
-    if directory:
+def pictures(page: Page, slider: WebElement) -> None:
+    """Write the documentation's pictures, at four words, if they are wanted."""
+    if "SCREENSHOTS" in os.environ:
+        slider.send_keys(Keys.HOME, *[Keys.ARROW_RIGHT] * 3)
         for scheme in ("light", "dark"):
             page.colours(scheme)
-            page.screenshot(Path(directory) / f"condense-{scheme}.png", whole=True)
+            page.screenshot(IMAGES / f"playground-condense-{scheme}.png")
         page.colours("light")
