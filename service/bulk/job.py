@@ -13,7 +13,7 @@ from models.checkpoint.hub import locate
 from models.errors import ModelError
 from service.bulk.formats import KNOWN, Format, format_of, known_format
 from service.bulk.parts import Part, Parts
-from service.bulk.reading import WINDOW_BYTES, WINDOW_ROWS
+from service.bulk.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
 from service.bulk.request import Request
 from service.bulk.storage import BUFFER_BYTES, Disk, Storage, storage_of
 from service.bulk.writing import Layout, assemble
@@ -120,6 +120,17 @@ def writing(what: str, *, begun: bool = True) -> Iterator[None]:
     except OSError as error:
         kept = "; what is scored is kept, and the same command goes on from there" if begun else ""
         raise ModelError(f"{what} cannot be written: {error.strerror or error}{kept}") from None
+
+
+def read_windows(job: Job, number: int) -> Iterator[Window]:
+    """Yield the windows of one of the job's files. Raises ModelError if its columns do not fit the job."""
+    file = job.files[number]
+    storage = storage_of(file.name)
+    fields, target = job.request.fields, file.format.kind
+    for window in windows(storage, file.name, number, fields, target=target, window_rows=job.window_rows):
+        if window.number == 0:
+            job.layout.check(file.name, window.names)
+        yield window
 
 
 class Progress:

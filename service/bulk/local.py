@@ -7,12 +7,11 @@ import threading
 from collections.abc import Iterator
 
 from service.bulk import writing
-from service.bulk.job import Job, Progress
+from service.bulk.job import Job, Progress, read_windows
 from service.bulk.job import writing as errors_of_writing
 from service.bulk.parts import Part, Parts
-from service.bulk.reading import Window, windows
+from service.bulk.reading import Window
 from service.bulk.scoring import Pending, Scorer
-from service.bulk.storage import storage_of
 
 AHEAD = 1
 """Windows that wait between the reader and the writer, beside one in the hands of each."""
@@ -92,14 +91,3 @@ def _ahead(job: Job, number: int, scorer: Scorer, progress: Progress) -> Iterato
     finally:
         stop.set()
         reader.join()
-
-
-def read_windows(job: Job, number: int) -> Iterator[Window]:
-    """Yield the windows of one of the job's files. Raises ModelError if its columns do not fit the job."""
-    file = job.files[number]
-    storage = storage_of(file.name)
-    fields, target = job.request.fields, file.format.kind
-    for window in windows(storage, file.name, number, fields, target=target, window_rows=job.window_rows):
-        if window.number == 0:
-            job.layout.check(file.name, window.names)
-        yield window

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.errors import ModelError
 from service.bulk.formats import require_pyarrow
-from service.bulk.job import Job, Progress
+from service.bulk.job import Job, Progress, read_windows
 from service.bulk.parts import Part, Parts
 from service.deployment import tasks
 
@@ -92,8 +92,6 @@ def _score(workers: int, gpus: int, job: Job, parts: Parts, progress: Progress) 
 
 def _read(row: Row, *, job: Job, done: frozenset[tuple[int, int]]) -> Iterator[Row]:
     """Yield the windows of a file that are not done, and then its end."""
-    from service.bulk.local import read_windows
-
     file, count = row["file"], 0
     try:
         for window in read_windows(job, file):

@@ -48,10 +48,17 @@ def score_all(
 
 @dataclass
 class Child:
-    """A process with a job. `events`: how many rows are done, after each window."""
+    """A process with a job, which tells how many rows are done after each window and waits for an answer."""
 
     process: Any
     events: Connection
+
+    def event(self) -> Any:
+        """Return what the job tells next, and let it go on. Raises EOFError after its end."""
+        told = self.events.recv()
+        if isinstance(told, int):  # the last word is none
+            self.events.send(None)
+        return told
 
     def kill(self) -> None:
         self.process.kill()
@@ -65,7 +72,7 @@ class Child:
 def start(job: score_files.Arguments, *, window_rows: int, file_bytes: int | None = None) -> Child:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.service.bulk.killed", "service.bulk.local"])
-    ours, theirs = context.Pipe(duplex=False)
+    ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(job, theirs, window_rows, file_bytes))
     process.start()
     theirs.close()
@@ -78,7 +85,7 @@ def peak_bytes(job: score_files.Arguments) -> int:
     last: Any = None
     try:
         while True:
-            last = child.events.recv()
+            last = child.event()
     except EOFError:
         child.process.join()
     assert isinstance(last, tuple), last
@@ -89,9 +96,14 @@ def _run(job: score_files.Arguments, events: Connection, window_rows: int, file_
     if file_bytes is not None:  # what a full disk does: the next byte is an OSError
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-    events.send(START)
+
+    def tell(what: int) -> None:
+        events.send(what)
+        events.recv()
+
+    tell(START)
     try:
-        score_all(job, lambda _share, rows, _before: events.send(rows), window_rows=window_rows)
+        score_all(job, lambda _share, rows, _before: tell(rows), window_rows=window_rows)
     except Exception as error:
         events.send(str(error))
     else:

@@ -33,7 +33,7 @@ def kill_a_scorer(parts: Path, killed: list[int], over: threading.Event) -> None
 
 
 def main(source: Path, output: Path, model: Path, window_rows: int) -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=2)
         os.environ["RAY_ADDRESS"] = cluster.address
