@@ -90,8 +90,8 @@ def stored(directory: Path) -> Speed | None:
     try:
         raw = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         found = raw["headroom"]["quantization"]["speed"]
-        ratios = (float(found[name]) for name in ("median", "low", "high"))
-        return Speed(str(found["dtype"]), *ratios, processor=tuple(map(str, found["processor"])))
+        median, low, high = (float(found[name]) for name in ("median", "low", "high"))
+        return Speed(str(found["dtype"]), median, low, high, tuple(map(str, found["processor"])))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

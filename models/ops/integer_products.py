@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import platform
 import time
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,9 @@ import torch.nn.functional as F
 from models.device import may_use_avx512
 from models.ops.cpu import CHECKED_TORCH, FUSED
 from models.ops.torch import activate
+
+PLAIN: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
+"""The operator's last arguments for a plain float32 result."""
 
 ROWS = (1, 3, 16, 70)
 """Rows of the products that are tried: oneDNN has other code for few of them."""
@@ -52,13 +56,12 @@ def _is_fast() -> bool:
     x, weight = torch.ones(256, 256, dtype=torch.uint8), torch.ones(256, 256, dtype=torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     scale, zeros = torch.ones(256), torch.zeros(256, dtype=torch.int64)
-    plain = (1.0, 0, torch.float32, "none", [], "")
     floats = x.float(), weight.float()
 
     def seconds(*, integers: bool) -> float:
         started = time.perf_counter()
         if integers:
-            operator()(x, 1.0, 0, packed, scale, zeros, None, *plain)
+            operator()(x, 1.0, 0, packed, scale, zeros, None, *PLAIN)
         else:
             F.linear(*floats)
         return time.perf_counter() - started
@@ -73,10 +76,9 @@ def _is_exact(bits: int) -> bool:
     weight = (signs * torch.ones(48, 160, dtype=torch.int64)).to(torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(weight, None)
     scale, zeros = torch.ones(48), torch.zeros(48, dtype=torch.int64)
-    plain = (1.0, 0, torch.float32, "none", [], "")
     for rows in ROWS:
         x = torch.full((rows, 160), largest, dtype=torch.uint8)
-        sums = operator()(x, 1.0, 0, packed, scale, zeros, None, *plain)
+        sums = operator()(x, 1.0, 0, packed, scale, zeros, None, *PLAIN)
         if not torch.equal(sums, F.linear(x.float(), weight.float())):
             return False
     return True
