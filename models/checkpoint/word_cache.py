@@ -1,8 +1,8 @@
 """Remembers the ids of words, because new texts are made of known words.
 
 For BERT's splitter a text's ids are those of its words, one after the other: ASCII whitespace and punctuation
-always separate, and neither case nor accents change across them. Words that are looked up take a seventh of the
-time that the tokenizers library takes for their text (docs/PERFORMANCE.md, "013 Feeding a GPU").
+always separate, and neither case nor accents change across them. Looking words up takes a seventh of the time
+that the tokenizers library takes for their text (docs/PERFORMANCE.md, "013 Feeding a GPU").
 """
 
 from __future__ import annotations
