@@ -9,7 +9,8 @@ from benchmarks.service_runs import CROWD_RATE, LONG_WORDS
 
 TARGETS = {
     "share": 0.9,
-    "idle_overhead_ms": 3.0,
+    "idle_overhead_ms": 2.0,
+    "idle_overhead_ms, AVX2 alone": 4.0,
     "goodput": 0.9,
     "refused_p99_ms": 50.0,
     "crowd_factor": 3.0,
@@ -30,7 +31,7 @@ def as_markdown(result: dict[str, Any]) -> str:
             "one pair, idle",
             f"p50 {idle['http_ms']:.1f} ms, the model alone {idle['model_ms']:.1f} ms: "
             f"+ {idle['overhead_ms']:.1f} ms",
-            "≤ + 3 ms",
+            f"≤ + {_idle_limit(result):g} ms",
         ),
         (
             f"overload: {overload['rate']:.0f} requests/s, twice the peak, deadline 2 s",
@@ -71,6 +72,12 @@ def as_markdown(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", request_path.as_markdown(result["path"])])
 
 
+def _idle_limit(result: dict[str, Any]) -> float:
+    """Return how many milliseconds more than the model alone one pair may take on this machine."""
+    is_avx2_alone = "avx2" in result["machine"] and "avx512" not in result["machine"]
+    return TARGETS["idle_overhead_ms, AVX2 alone" if is_avx2_alone else "idle_overhead_ms"]
+
+
 def _share(saturated: dict[str, Any]) -> str:
     low, high = saturated["range"]
     return (
@@ -98,7 +105,7 @@ def missed(result: dict[str, Any]) -> list[str]:
             f"HTTP gives {result['base']['share']:.0%} of the model alone with BERT-base's shape",
         ),
         (
-            idle["overhead_ms"] <= TARGETS["idle_overhead_ms"],
+            idle["overhead_ms"] <= _idle_limit(result),
             f"one pair takes {idle['overhead_ms']:.1f} ms more",
         ),
         (overload["goodput"] >= TARGETS["goodput"], f"goodput {overload['goodput']:.0%} under overload"),

@@ -231,9 +231,8 @@ class PairTokenizer:
 
     def _short_texts(self, texts: list[str]) -> list[EncodedText]:
         """Encode texts whole: word by word if a word's ids do not depend on its neighbours."""
-        if self._words is not None:
-            return [self._text(self._words.ids(text)) for text in texts]
-        return [self._text(ids) for ids in self._encode_batch(texts)]
+        encode = self._encode_batch if self._words is None else self._words.ids
+        return [self._text(ids) for ids in encode(texts)]
 
     def _encode_batch(self, texts: list[str]) -> list[bytes]:
         """Return the ids of each text, int32 values without special tokens."""

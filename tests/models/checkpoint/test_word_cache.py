@@ -7,11 +7,13 @@ import struct
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from models.checkpoint.tokenizer import PairTokenizer
 from models.checkpoint.word_cache import LONGEST, WordCache
-from tests.models.checkpoint.library import library_tokenizer
+from tests.models.checkpoint.library import SIZE, library_tokenizer
 
 LIBRARIES = {strip: library_tokenizer(strip_accents=strip) for strip in (False, True)}
 CHARACTERS = "aeLS9 -![].\t\n\0\x1f\x7f\x85\xa0éÀ\u0301\u200b\u3000中の한😀"
+UNKNOWN = LIBRARIES[True].token_to_id("[UNK]")
 words = st.sampled_from(["lamp", "Red", "q" * 101, "é", "e\u0301", "\0", "[SEP]", "#", "12-gauge"])
 
 
@@ -28,8 +30,21 @@ def ids(text: str, *, strip_accents: bool) -> bytes:
 def test_a_text_read_word_by_word_has_the_ids_of_the_whole(parts: list[str], strip: bool, size: int) -> None:
     cache = WordCache(lambda texts: [ids(text, strip_accents=strip) for text in texts], size)
 
-    for text in (" ".join(parts), "".join(parts), "-".join(parts), " ".join(parts)):
-        assert cache.ids(text) == ids(text, strip_accents=strip)
+    texts = [" ".join(parts), "".join(parts), "-".join(parts)]
+    for some in (texts[:1], texts, texts[2:]):
+        assert cache.ids(some) == [ids(text, strip_accents=strip) for text in some]
+
+
+@given(st.lists(words | st.text(CHARACTERS, max_size=12), max_size=6), st.integers(4, 40))
+def test_new_words_have_the_ids_that_they_have_alone(parts: list[str], window: int) -> None:
+    tokenizer = PairTokenizer(library_tokenizer(strip_accents=True), max_tokens=window, vocab_size=SIZE)
+    texts = dict.fromkeys([" ".join(parts), "".join(parts), *parts])
+    whole = [ids(text, strip_accents=True) for text in texts]
+
+    for text, expected in zip(tokenizer.encode_texts(texts).values(), whole, strict=True):
+        kept = expected[: 4 * tokenizer.budget]
+        unknown = list(struct.unpack(f"{len(kept) // 4}i", kept)).count(UNKNOWN)
+        assert text == (kept, len(expected) // 4, unknown)
 
 
 def test_only_words_that_are_not_known_are_encoded() -> None:
@@ -39,13 +54,15 @@ def test_only_words_that_are_not_known_are_encoded() -> None:
         asked.extend(texts)
         return [text.encode() for text in texts]
 
-    cache = WordCache(encode, size=4)
+    cache = WordCache(encode, size=3)
     long = "x" * (LONGEST + 1)
-    assert cache.ids("red lamp") == b"redlamp"
-    assert cache.ids("lamp, red lamp") == b"lamp,redlamp"
-    assert cache.ids(long) == cache.ids(long) == long.encode()
-    assert asked == ["red", "lamp", ",", long, long]
+    assert cache.ids(["red lamp"]) == [b"redlamp"]
+    assert cache.ids(["lamp, red", "lamp"]) == [b"lamp,red", b"lamp"]
+    assert cache.ids([long]) == cache.ids([long]) == [long.encode()]
+    assert asked[2:] == [",", long, long]
 
-    assert cache.ids("a b c") == b"abc"  # there is no room: what was known is forgotten
-    assert cache.ids("red a") == b"reda"
-    assert asked[5:] == ["a", "b", "c", "red"]
+    for number in range(100):  # what comes again is never forgotten, and what does not is
+        assert cache.ids([f"lamp {number}"]) == [f"lamp{number}".encode()]
+    assert asked[5:] == [str(number) for number in range(100)]
+    assert cache.ids(["red 99"]) == [b"red99"]
+    assert asked[105:] == ["red"]
