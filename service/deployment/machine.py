@@ -14,7 +14,7 @@ def replicas(cores: int, gpus: float) -> int:
 
 
 def gpu_share(replicas: int, gpus: float) -> float:
-    """Return each replica's part of a GPU: a whole one, or 1/n if n replicas share each (docs/decisions/013).
+    """Return each replica's part of a GPU: a whole one, or 1/n if n replicas share each (docs/decisions/014).
 
     Ray places a replica on one GPU, so 2 GPUs hold no 3 replicas of two thirds each, but four halves.
     """
