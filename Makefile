@@ -26,7 +26,7 @@ serve: install
 # Two processes, since most tests wait for a server or a browser; then what measures times. Both say what failed.
 test: referees dev clients page-checks
 	@status=0; \
-	$(BIN)/python -m pytest -m "not alone" -n 2 --dist loadgroup --no-loadscope-reorder || status=$$?; \
+	$(BIN)/python -m pytest -m "not alone" -n 2 --no-loadscope-reorder || status=$$?; \
 	$(BIN)/python -m pytest -m alone || status=$$?; exit $$status
 
 ## make screenshots  docs/images/playground-*.png again, by the browser tests

@@ -11,11 +11,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
+from xdist.scheduler import LoadScopeScheduling
 
 from models.ops.kernel_build import build_all
 from models.ops.kernel_levels import levels_of_machine
@@ -27,28 +29,31 @@ settings.load_profile("ci")  # everywhere: the same examples in every run, howev
 # suite than alone, and others again with each edit of a file that it does not use.
 providers._get_local_constants = lambda: providers._local_constants
 
-SHARED = {"server": "server", "page_server": "page", "chromium": "page", "start": "benchmarks"}
-"""Fixtures that take long to start, and the name of the group of the tests that use them."""
+SHARED = ("tests/benchmarks/", "tests/clients/", "tests/service/page/")
+"""Folders whose files share what takes long to start: a server, a browser."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Keep the tests of a file, or of a folder that shares a server, in one process of `pytest -n 2`."""
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    return ByGroup(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that share a fixture in one process of `pytest -n 2 --dist loadgroup`, long groups first.
-
-    A group is a file, or all tests that use the same running server or browser.
-    """
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    groups = {item: _group(item) for item in items}
-    slow = {groups[item] for item in items if item.get_closest_marker("slow")}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: groups[item] not in slow)
+    """Begin with the groups that take long, so that both processes end at about the same time."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {_group(item.nodeid) for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: _group(item.nodeid) not in slow)
 
 
-def _group(item: pytest.Item) -> str:
-    fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
-    return next((group for name, group in SHARED.items() if name in fixtures), item.nodeid.partition("::")[0])
+def _group(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in SHARED if file.startswith(folder)), file)
 
 
 @pytest.fixture(scope="session", autouse=True)
