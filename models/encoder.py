@@ -169,7 +169,8 @@ class Encoder(Weights):
             residual = x[batch.first_token] if first_only else x
             context = self.context(number, x, batch, live, first_only=first_only)
             x = self.after_attention(number, residual, context, live, overwrite=overwrite)
-            return self.feed_forward(number, x, live, batch.sequences(first_only=first_only))
+            sequences = None if live.unit_weights is None else batch.sequences(first_only=first_only)
+            return self.feed_forward(number, x, live, sequences)
         unchanged = x[batch.first_token] if first_only else x
         if not len(live.rows):
             return unchanged
