@@ -21,6 +21,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.cores import cores
 from models.errors import ModelError
+from models.row_masks import RowMasks
 from service.bulk.reading import Window
 from service.bulk.request import Column, Request
 from service.engine import forward_pool
@@ -216,9 +217,9 @@ def forward(choice: Choice, batch: Sequence[EncodedPair], masks: Sequence[Any] |
     classifier = choice.variant.classifier
     if masks is None:
         mask = choice.mask
-        return classifier.forward(batch, None if mask.is_none else mask.matrix, sliced=True)
-    weights = np.stack([*(mask.matrix for mask in masks), classifier.all_heads.matrix])
-    return classifier.forward([*batch, batch[0]], weights)[:-1]
+        return classifier.forward(batch, None if mask.is_none else RowMasks.of(mask), sliced=True)
+    with_all_on = RowMasks.of([*masks, classifier.all_heads])
+    return classifier.forward([*batch, batch[0]], with_all_on)[:-1]
 
 
 def _grouped(choices: Sequence[Choice]) -> list[_Group]:

@@ -191,10 +191,15 @@ def _live(arguments: Arguments, all_variants: bool) -> LiveConfig:
     live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
     for variant in live.variants:
         # A row is scored without the other titles of its query, which a cascade ranks together.
-        if variant.name in arguments.variants and getattr(variant, "cascade", None):
+        if variant.name in arguments.variants and variant.cascade is not None:
             raise ValueError(f"--variant: {variant.name} is a cascade; --input takes its stages, one by one")
     if all_variants:
-        return LiveConfig(masks=live.masks, variants=live.variants, default=live.default)
+        alone = tuple(variant for variant in live.variants if variant.cascade is None)
+        if live.default_variant not in {variant.name for variant in alone}:
+            raise ValueError(
+                f"--variant-column: {live.default_variant}, which rows without a variant get, is a cascade"
+            )
+        return LiveConfig(masks=live.masks, variants=alone, default=live.default)
     if not arguments.variants:
         return LiveConfig(masks=live.masks)
     by_name = {variant.name: variant for variant in live.variants}

@@ -125,6 +125,28 @@ def test_masks_as_columns_and_a_mask_for_each_row_agree(run: Run, options: list[
     assert twice.status == 2
 
 
+def test_a_cascade_is_no_variant_of_a_row(run: Run, options: list[str], tmp_path: Path) -> None:
+    config = tmp_path / "serve.yaml"
+    live = (
+        "{variants: [{name: full}, {name: small, head_mask: '0.*'}, "
+        "{name: both, cascade: [{variant: small, keep: 1}, {variant: full}]}], default: %s}"
+    )
+    whole = "applications: [{deployments: [{name: Relevance, user_config: %s}]}]"
+    config.write_text(whole % (live % "full"))
+    file, output = tmp_path / "rows.csv", tmp_path / "scored.jsonl"
+    file.write_text("query,title,v\nangle bracket,wood,small\nangle bracket,lamp,both\nangle bracket,usb,\n")
+    arguments = ["--input", str(file), "--output", str(output), *options, "--config", str(config)]
+    result = run("score", *arguments, "--variant-column", "v")
+    assert result.status == 0, result.err
+    assert len(read(output)) == 2
+    assert "both" in (tmp_path / "scored.jsonl.rejects.jsonl").read_text()
+    named = run("score", *arguments, "--variant", "both", "--overwrite")
+    assert (named.status, "both is a cascade" in named.err) == (1, True)
+    config.write_text(whole % (live % "both"))
+    default = run("score", *arguments, "--variant-column", "v", "--overwrite")
+    assert (default.status, "rows without a variant" in default.err) == (1, True)
+
+
 def test_a_column_of_rare_masks(run: Run, options: list[str], tiny_checkpoint: Path, tmp_path: Path) -> None:
     specs = [f"random:0.5@{seed}" for seed in range(12)]
     file, output = tmp_path / "rows.csv", tmp_path / "scored.jsonl"
