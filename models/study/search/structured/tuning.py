@@ -23,6 +23,9 @@ from models.live_heads import Live
 from models.study.gradients import DifferentiableNetwork
 from models.study.search.tuning import LARGEST, RIDGE, head_outputs, least_squares
 
+SMALLEST = 1e-3
+"""The smallest scale of a unit: at 0 it would go, and the width would no longer be the one that was timed."""
+
 
 def tuned(
     network: DifferentiableNetwork,
@@ -100,7 +103,7 @@ def _tune_layer(
 def _unit_scales(
     layer: Layer, index: Tensor, inner: Sequence[Tensor], middle: Sequence[Tensor], wanted: Sequence[Tensor]
 ) -> np.ndarray:
-    """Return argmin ‖Σ m_u·a_u·w_u − target‖² + λ‖m − 1‖², clipped to 0 … LARGEST: (units,) float32.
+    """Return argmin ‖Σ m_u·a_u·w_u − target‖² + λ‖m − 1‖², clipped to SMALLEST … LARGEST: (units,) float32.
 
     With activations A (tokens, units) and the down map's columns W, the normal equations' matrix is
     (AᵀA)∘(WᵀW), so nothing of the size tokens·width·units is ever made.
@@ -116,7 +119,7 @@ def _unit_scales(
     gram *= weight.T @ weight
     ridge = RIDGE * max(float(gram.trace()) / len(index), np.finfo(np.float64).tiny)
     eye = torch.eye(len(index), dtype=torch.float64, device=weight.device)
-    scales = torch.linalg.solve(gram + ridge * eye, moment + ridge).clamp(0, LARGEST)
+    scales = torch.linalg.solve(gram + ridge * eye, moment + ridge).clamp(SMALLEST, LARGEST)
     ones = torch.ones_like(scales)
     worse = _loss(gram, moment, scales) > _loss(gram, moment, ones)  # clipping can do that
     return np.asarray((ones if worse else scales).float().numpy(force=True))
