@@ -40,6 +40,7 @@ _SECONDS = (
     *(0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0),
 )
 _STAGE_SECONDS = (0.00005, 0.0001, 0.0002, *_SECONDS)
+_BUILD = ("version", "torch", "model", "device", "dtype")
 _PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
@@ -117,12 +118,7 @@ class Metrics:
         self._heads_on = gauge(
             "heads_on", "Attention heads that a variant keeps.", "livemostrecent", ["variant"]
         )
-        self._build_info = gauge(
-            "build_info",
-            "1, with what runs as labels.",
-            "livemax",
-            ["version", "torch", "model", "device", "dtype"],
-        )
+        self._build_info = gauge("build_info", "1, with what runs as labels.", "livemax", _BUILD)
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count one answered request. `route` is the path's template, never the path."""

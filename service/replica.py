@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Mapping
 from importlib.metadata import version
 
 import torch
@@ -30,7 +28,7 @@ from service.schemas.listings import HeadsResponse, MasksResponse, ModelsRespons
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from service.scoring import listings
-from service.scoring.catalog import BASE, Catalog, build_catalog
+from service.scoring.catalog import BASE, Catalog, build_catalog, make_room
 from service.scoring.condense import Condenser
 from service.scoring.scorer import Scorer
 from service.scoring.shadow import Shadow
@@ -109,7 +107,7 @@ class Replica:
             _apply_experiments(self.live, config)
         except BaseException:
             self.engine.classifiers = before
-            _make_room(self.engine.classifiers, self._catalog)
+            make_room(self.engine.classifiers, self._catalog)
             raise
         finally:
             self._checked = None
@@ -260,24 +258,12 @@ def _batch_tokens(settings: Settings, engine: Engine) -> int:
 def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog | None = None) -> None:
     """Run every lane of a catalog once under each of its masks, but those that `warm` has as well: traffic
     goes on at the same time."""
-    _make_room(engine.classifiers, catalog)
+    make_room(engine.classifiers, catalog)
     seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
     for variant in catalog.variants.values():
         if (variant.lane, variant.mask) not in seen:
             seen.add((variant.lane, variant.mask))
             engine.warm_up(variant.lane, _batch_tokens(settings, engine), variant.mask)
-
-
-def _make_room(classifiers: Mapping[str, Classifier], catalog: Catalog) -> None:
-    """Size each checkpoint's cache of sliced weights for the catalog's sliced lanes."""
-    lanes = {variant.lane: variant.mask for variant in catalog.variants.values() if variant.sliced}
-    sliced = Counter(lane.checkpoint for lane in lanes)
-    narrow = Counter(lane.checkpoint for lane, mask in lanes.items() if mask.units_off is not None)
-    for checkpoint, classifier in classifiers.items():
-        stored = catalog.masks.get(checkpoint, {}).values()
-        others = any(mask.units_off is not None for mask in stored)
-        room = narrow[checkpoint] + others
-        classifier.network.live_heads.make_room(sliced=sliced[checkpoint], narrow=room)
 
 
 def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Scheduler[Work, Outcome]:

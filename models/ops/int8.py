@@ -146,12 +146,7 @@ class Int8Linear(Linear):
         return self._kernels.quantize_gelu(y, 1 / scale, zero_point + 0.5, self._largest, by_tanh=by_tanh)
 
     def _pointwise(
-        self,
-        quantized: Tensor,
-        activation: str,
-        dtype: torch.dtype,
-        scale: float = 1.0,
-        zero_point: int = 0,
+        self, quantized: Tensor, activation: str, dtype: torch.dtype, scale: float = 1.0, zero_point: int = 0
     ) -> Tensor:
         name, algorithm = FUSED[activation]
         y: Tensor = operator()(
@@ -212,11 +207,7 @@ class Int8Linear(Linear):
         return self._with(QuantizedMap(integers, self._scale, bias), source)
 
     def _with(self, integers: QuantizedMap, source: ChannelScale | TensorScale | None = None) -> Int8Linear:
-        same: dict[str, Any] = {
-            "dtype": self.dtype,
-            "source": source or self.source,
-            "target": self.target,
-        }
+        same: dict[str, Any] = {"dtype": self.dtype, "source": source or self.source, "target": self.target}
         return Int8Linear(integers, self.activation, **same, kernels=self._kernels)
 
     @property

@@ -24,15 +24,25 @@ LABELLED = (".csv", ".tsv", ".jsonl", ".parquet")
 HIGHEST_GRADE = 30
 
 
+Titles = Annotated[
+    str,
+    typer.Option(
+        help="File of the query's candidates: one title per line (- reads standard input), or query,title"
+        " in csv, tsv, jsonl or parquet, of which the rows of this query are read."
+    ),
+]
+HowChosen = Annotated[
+    Method,
+    typer.Option(
+        help="How the words are chosen: greedy deletion, the loss of each word left out alone, the "
+        "attention that titles pay to each word, or inverse document frequency."
+    ),
+]
+
+
 def command(
     query: Annotated[str, typer.Argument(help="The verbose query; its words stand between spaces.")],
-    titles: Annotated[
-        str,
-        typer.Option(
-            help="File of the query's candidates: one title per line (- reads standard input), or query,title"
-            " in csv, tsv, jsonl or parquet, of which the rows of this query are read."
-        ),
-    ],
+    titles: Titles,
     words: Annotated[int | None, typer.Option(min=1, help="Number of words to keep.")] = None,
     max_loss: Annotated[
         float | None,
@@ -40,13 +50,7 @@ def command(
             min=0, max=1, help="Largest loss; the shortest query within it is chosen.", show_default="0.1"
         ),
     ] = None,
-    method: Annotated[
-        Method,
-        typer.Option(
-            help="How the words are chosen: greedy deletion, the loss of each word left out alone, the "
-            "attention that titles pay to each word, or inverse document frequency."
-        ),
-    ] = "greedy",
+    method: HowChosen = "greedy",
     grades: Annotated[
         bool, typer.Option("--grades", help="Keep NDCG@10 by the column grade of the file of titles.")
     ] = False,

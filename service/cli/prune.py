@@ -15,17 +15,20 @@ if TYPE_CHECKING:
     from models.checkpoint.config import ModelConfig
 
 
+Scales = Annotated[
+    Path | None,
+    typer.Option(
+        help="A study's scales.json, instead of --mask: heads of scale 0 are removed, others scaled."
+    ),
+]
+
+
 def command(
     out: NewDirectory,
     mask: Annotated[
         str | None, typer.Option(help="What to remove: 2.3,7.*,skip:6-11, @name, or a study's mask.json.")
     ] = None,
-    scales: Annotated[
-        Path | None,
-        typer.Option(
-            help="A study's scales.json, instead of --mask: heads of scale 0 are removed, others scaled."
-        ),
-    ] = None,
+    scales: Scales = None,
     model: Model = None,
     as_json: AsJson = False,
 ) -> None:
@@ -59,30 +62,25 @@ def command(
     refusal = transformers_refusal(pruned)
     old_bytes, new_bytes = ((d / "model.safetensors").stat().st_size for d in (source, out))
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "out": str(out),
-                    "head_mask": None if weights is None else {"id": weights.id, "spec": weights.spec},
-                    "scales": None if scales is None else str(scales),
-                    **{name: {"before": old, "after": new} for name, (old, new) in sizes.items()},
-                    "transformers": {"loads": refusal is None, "reason": refusal},
-                    "bytes": {"before": old_bytes, "after": new_bytes},
-                    "masks": {"kept": sorted(read_stored_masks(out, pruned)), "dropped": dropped},
-                }
-            )
-        )
-    else:
-        for name, reason in dropped.items():
-            print(f"headroom: the stored mask {name} is left out: {reason}", file=sys.stderr)
-        parts = [
-            f"{new:,} of {old:,} {name}"
-            for name, (old, new) in sizes.items()
-            if name == "heads" or new != old
-        ]
-        print(f"{out}: {', '.join(parts)}, {new_bytes / 1e6:.1f} MB of {old_bytes / 1e6:.1f} MB")
-        if refusal is not None:
-            print(f"headroom loads it; transformers does not: {refusal}")
+        document = {
+            "out": str(out),
+            "head_mask": None if weights is None else {"id": weights.id, "spec": weights.spec},
+            "scales": None if scales is None else str(scales),
+            **{name: {"before": old, "after": new} for name, (old, new) in sizes.items()},
+            "transformers": {"loads": refusal is None, "reason": refusal},
+            "bytes": {"before": old_bytes, "after": new_bytes},
+            "masks": {"kept": sorted(read_stored_masks(out, pruned)), "dropped": dropped},
+        }
+        print(json.dumps(document))
+        return
+    for name, reason in dropped.items():
+        print(f"headroom: the stored mask {name} is left out: {reason}", file=sys.stderr)
+    parts = [
+        f"{new:,} of {old:,} {name}" for name, (old, new) in sizes.items() if name == "heads" or new != old
+    ]
+    print(f"{out}: {', '.join(parts)}, {new_bytes / 1e6:.1f} MB of {old_bytes / 1e6:.1f} MB")
+    if refusal is not None:
+        print(f"headroom loads it; transformers does not: {refusal}")
 
 
 def read_mask(spec: str, source: Path, config: ModelConfig) -> HeadMask:

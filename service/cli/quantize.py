@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,11 +40,7 @@ Test = Annotated[
 
 
 def command(
-    out: NewDirectory,
-    model: Model = None,
-    data: Data = None,
-    test: Test = None,
-    as_json: AsJson = False,
+    out: NewDirectory, model: Model = None, data: Data = None, test: Test = None, as_json: AsJson = False
 ) -> None:
     """Write a copy with 8-bit weights and activations: smaller, and on most CPUs faster; it says how much.
 
@@ -66,8 +63,6 @@ def command(
         test = SAMPLE / "test.jsonl.gz"
     labelled = None if test is None else read_labelled(test, grades=len(config.labels))
     pairs = calibration if labelled is None else [(pair.query, pair.title) for pair in labelled]
-
-    from dataclasses import asdict
 
     import orjson
 

@@ -25,33 +25,36 @@ PORTION = 1024
 """Number of pairs read from standard input before they are scored."""
 
 
+Masks = Annotated[
+    list[str] | None,
+    typer.Option(help="Head mask, such as 6-11.* or @pruned60; with --input, repeat it for more columns."),
+]
+Variants = Annotated[
+    list[str] | None,
+    typer.Option(help="Name of a variant in the config file; with --input, repeat it for more columns."),
+]
+Overflow = Annotated[
+    Literal["truncate", "chunks"],
+    typer.Option(
+        help="What becomes of a title longer than the model's window: score its beginning, or all of "
+        "it in overlapping chunks, of which the best one counts."
+    ),
+]
+
+
 def command(
     query: Annotated[
         str | None,
         typer.Argument(help="The query, or - to read lines of query, tab, title from standard input."),
     ] = None,
     titles: Annotated[list[str] | None, typer.Argument(help="The titles to score.")] = None,
-    mask: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Head mask, such as 6-11.* or @pruned60; with --input, repeat it for more columns."
-        ),
-    ] = None,
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(help="Name of a variant in the config file; with --input, repeat it for more columns."),
-    ] = None,
+    mask: Masks = None,
+    variant: Variants = None,
     model: Model = None,
     config: Annotated[Path | None, typer.Option(help="Config file that declares variants and masks.")] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
-    overflow: Annotated[
-        Literal["truncate", "chunks"],
-        typer.Option(
-            help="What becomes of a title longer than the model's window: score its beginning, or all of "
-            "it in overlapping chunks, of which the best one counts."
-        ),
-    ] = "truncate",
+    overflow: Overflow = "truncate",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per pair; with --input, one in all.")
     ] = False,
@@ -79,37 +82,39 @@ def command(
             raise typer.BadParameter(
                 "--input and --output go together, without a query", param_hint="--input"
             )
-        score_files.run(
-            score_files.Arguments(
-                source,
-                output,
-                (query_column, title_column, mask_column, variant_column),
-                tuple(mask or ()),
-                tuple(variant or ()),
-                *(model, config, device, dtype, overflow, prefix, overwrite, use_ray, as_json),
-            )
-        )
+        columns = (query_column, title_column, mask_column, variant_column)
+        masks, variants = tuple(mask or ()), tuple(variant or ())
+        others = (model, config, device, dtype, overflow, prefix, overwrite, use_ray, as_json)
+        score_files.run(score_files.Arguments(source, output, columns, masks, variants, *others))
         return
     if query is None:
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
     one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
-    from_stdin = query == "-"
-    if from_stdin and titles:
-        raise typer.BadParameter("reads pairs from standard input and takes no titles", param_hint="-")
-    if not from_stdin and not titles:
-        raise typer.BadParameter("give at least one title", param_hint="TITLES")
-    if not from_stdin and not query.strip():
-        raise typer.BadParameter("must not be blank", param_hint="QUERY")
-    if from_stdin and sys.stdin.isatty():
-        print(f"headroom: type lines of {EXPECTED}; end with Ctrl-D", file=sys.stderr)
-    pairs = read_pairs(sys.stdin.buffer) if from_stdin else iter([(query, title) for title in titles or ()])
+    pairs = pairs_of(query, titles)
     choice = resolve(model, config, one_variant, one_mask, device, dtype)
     from service.scoring.offline import score
 
     for portion in portions(pairs, whole_queries=bool(choice.stages)):
         scored = score(choice, portion, overflow=overflow)
-        for line in lines(choice.variant.classifier, portion, scored, as_json=as_json, with_query=from_stdin):
+        for line in lines(
+            choice.variant.classifier, portion, scored, as_json=as_json, with_query=query == "-"
+        ):
             print(line)
+
+
+def pairs_of(query: str, titles: list[str] | None) -> Iterator[tuple[str, str]]:
+    """Return the query with each title; if the query is -, the pairs of standard input."""
+    if query == "-":
+        if titles:
+            raise typer.BadParameter("reads pairs from standard input and takes no titles", param_hint="-")
+        if sys.stdin.isatty():
+            print(f"headroom: type lines of {EXPECTED}; end with Ctrl-D", file=sys.stderr)
+        return read_pairs(sys.stdin.buffer)
+    if not titles:
+        raise typer.BadParameter("give at least one title", param_hint="TITLES")
+    if not query.strip():
+        raise typer.BadParameter("must not be blank", param_hint="QUERY")
+    return iter([(query, title) for title in titles])
 
 
 def portions(pairs: Iterator[tuple[str, str]], *, whole_queries: bool) -> Iterator[list[tuple[str, str]]]:

@@ -6,8 +6,9 @@ import contextlib
 import importlib.util
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -120,8 +121,9 @@ def command(
     Example: headroom study search --what heads,units,layers --speedup 2 --data D --holdout H --out runs/fast
     """
     parts = _parts(kind, what, speedup, recover, cost)
+    asked: dict[str, Any] = {"seed": seed, "margin": margin, "model": model, "what": parts}
+    asked |= {"speedup": speedup, "recover_minutes": recover, "cost": cost}
     _check(data, holdout, model, device, dtype)
-    from functools import partial
 
     from models import Classifier
     from models.checkpoint.hub import locate
@@ -141,21 +143,14 @@ def command(
             out=out,
             holdout=held_out,
             holdout_runner=None if held_out is None else runner(held_out),
-            seed=seed,
             resamples=min(resamples, effort.resamples),
-            margin=margin,
-            model=model,
             peer=None if peer is None else Classifier.load(peer, device, dtype),
-            what=parts,
-            speedup=speedup,
-            recover_minutes=recover,
-            cost=cost,
             progress=stages,
             effort=effort,
+            **asked,
         )
         # The speed of a cluster is not that of this machine, so only a study here gets a forecast.
-        text = _run(kind, study, None if use_ray else stages, as_json)
-    print(text)
+        print(_run(kind, study, None if use_ray else stages, as_json))
 
 
 def _parts(

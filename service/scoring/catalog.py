@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -225,3 +226,15 @@ def _stored_masks(config: LiveConfig, classifier: Classifier) -> dict[str, HeadM
         units=classifier.config.intermediate_size,
         stored=classifier.stored_masks,
     )
+
+
+def make_room(classifiers: Mapping[str, Classifier], catalog: Catalog) -> None:
+    """Size each checkpoint's cache of sliced weights for the catalog's sliced lanes."""
+    lanes = {variant.lane: variant.mask for variant in catalog.variants.values() if variant.sliced}
+    sliced = Counter(lane.checkpoint for lane in lanes)
+    narrow = Counter(lane.checkpoint for lane, mask in lanes.items() if mask.units_off is not None)
+    for checkpoint, classifier in classifiers.items():
+        stored = catalog.masks.get(checkpoint, {}).values()
+        others = any(mask.units_off is not None for mask in stored)
+        room = narrow[checkpoint] + others
+        classifier.network.live_heads.make_room(sliced=sliced[checkpoint], narrow=room)
