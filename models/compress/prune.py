@@ -20,13 +20,12 @@ import numpy.typing as npt
 
 from models.checkpoint.checks import check_empty
 from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw, read_stored_masks
+from models.compress.structure import Structure, check
 from models.errors import ModelError
 from models.head_mask import HeadMask
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor
-
-    from models.compress.structure import Structure
 
 LARGEST_SCALE = 100.0
 """Larger scales would leave the range of float16 checkpoints. Studies stay far below."""
@@ -49,15 +48,10 @@ def prune(
     config = read_config(source)
     _check_shape(weights, config)
     check_empty(target)
-    from models.compress.structure import Structure, cut
-
     structure = weights if isinstance(weights, Structure) else structure_of(weights, config)
-    if config.int8 and structure.heads.max() > 1:
-        raise ModelError(
-            f"{source} is quantized, and its 8 bits leave no room for scales above 1; prune the float "
-            "checkpoint it was made from, then quantize the result"
-        )
+    check(structure, config)
     from models.checkpoint.tensors import read_tensors
+    from models.compress.cutting import cut
 
     tensors, smaller = cut(read_tensors(source, config), config, structure)
     masks, dropped = _mapped(read_stored_masks(source, config), structure, config, smaller)
@@ -112,8 +106,6 @@ def transformers_refusal(config: ModelConfig) -> str | None:
 
 def structure_of(weights: HeadMask | npt.NDArray[np.floating], config: ModelConfig) -> Structure:
     """Return the structure of a mask, or of scales of heads (layers, heads)."""
-    from models.compress.structure import Structure
-
     whole = Structure.whole(config)
     if not isinstance(weights, HeadMask):
         return replace(whole, heads=_scales(weights))
@@ -192,8 +184,6 @@ def read_scales(file: Path) -> npt.NDArray[np.float32] | Structure:
         heads = _scales(np.array(content["scales"], np.float64))
         if "unit_scales" not in content:
             return heads
-        from models.compress.structure import Structure
-
         units = _scales(np.array(content["unit_scales"], np.float64))
         skipped = frozenset(content.get("skipped", ()))
         if not skipped <= set(range(len(heads))):

@@ -14,9 +14,10 @@ from transformers import BertForSequenceClassification
 from models import Classifier, HeadMask, ModelError, UnsupportedCheckpoint
 from models.checkpoint.config import read_config
 from models.checkpoint.tensors import read_tensors
+from models.compress.cutting import cut
 from models.compress.prune import prune, transformers_refusal
 from models.compress.quantize import quantize
-from models.compress.structure import Structure, cut
+from models.compress.structure import Structure
 from tests.checkpoints import WORDS
 from tests.modernberts import write_modernbert
 

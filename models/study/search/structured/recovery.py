@@ -21,8 +21,9 @@ from models.batch import pack
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
+from models.compress.cutting import cut
 from models.compress.prune import write_checkpoint
-from models.compress.structure import Structure, cut
+from models.compress.structure import Structure
 from models.network import build
 from models.ops.torch import TorchOps
 from models.quality.evaluation import Evaluation

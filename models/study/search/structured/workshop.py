@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from models.checkpoint.hub import locate
 from models.checkpoint.tensors import read_tensors
 from models.classifier import Classifier
-from models.compress.structure import Structure, cut
+from models.compress.cutting import cut
+from models.compress.structure import Structure
 from models.network import build
 from models.quality.evaluation import Evaluation
 from models.study.base import Judged

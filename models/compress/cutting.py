@@ -1,0 +1,93 @@
+"""Cuts heads, feed-forward units and layers out of a network's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from models.checkpoint.config import ModelConfig
+from models.checkpoint.families import FAMILIES
+from models.checkpoint.like_bert import layer_prefix
+from models.compress.structure import Floats, Structure, check
+from models.live_heads import head_rows
+
+
+def cut(
+    tensors: Mapping[str, Tensor], config: ModelConfig, structure: Structure
+) -> tuple[dict[str, Tensor], ModelConfig]:
+    """Return a network's tensors and configuration without the parts that go.
+
+    Weights other than 1 are folded into the map that reads the part. The layers that stay are numbered anew
+    from 0, units too; heads keep their numbers. A layer keeps at least one unit, with weight 0 if need be.
+    Raises ModelError as `check` does.
+    """
+    check(structure, config)
+    heads, units = structure.kept_heads(config), structure.kept_units(config)
+    layers = structure.layers
+    smaller = {name: tensor for name, tensor in tensors.items() if not name.startswith(layer_prefix(0)[:-2])}
+    for number, layer in enumerate(layers):
+        prefix = layer_prefix(layer)
+        of_layer = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        _cut_heads(of_layer, config, layer, heads[layer], structure.heads[layer])
+        _cut_units(of_layer, config, layer, units[layer] or (0,), structure.units[layer])
+        smaller |= {layer_prefix(number) + name.removeprefix(prefix): t for name, t in of_layer.items()}
+    widths = tuple(max(1, len(units[layer])) for layer in layers)
+    shape = FAMILIES[config.family].of_layers(config, layers)
+    return smaller, replace(
+        shape,
+        kept_heads=tuple(heads[layer] for layer in layers),
+        intermediate_size=max(widths),
+        widths=widths,
+    )
+
+
+def _cut_heads(
+    tensors: dict[str, Tensor], config: ModelConfig, layer: int, kept: tuple[int, ...], weights: Floats
+) -> None:
+    prefix = f"{layer_prefix(layer)}attention."
+    held = config.kept_heads[layer]
+    rows = head_rows([held.index(head) for head in kept], config.head_size)
+    for name in ("query", "key", "value"):
+        for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
+            tensors[f"{prefix}self.{name}.{part}"] = tensors[f"{prefix}self.{name}.{part}"][rows]
+    output = tensors[f"{prefix}output.dense.weight"][:, rows]
+    scales = torch.from_numpy(weights[list(kept)]).repeat_interleave(config.head_size)
+    if config.int8:  # integers cannot be scaled; the output of W^V is scaled instead
+        for part in ("bias", "weight_scale"):
+            tensors[f"{prefix}self.value.{part}"] = tensors[f"{prefix}self.value.{part}"] * scales
+    else:
+        output = _scaled(output, scales)
+    tensors[f"{prefix}output.dense.weight"] = output
+
+
+def _cut_units(
+    tensors: dict[str, Tensor], config: ModelConfig, layer: int, kept: tuple[int, ...], weights: Floats
+) -> None:
+    prefix, index = layer_prefix(layer), torch.tensor(kept, dtype=torch.int64)
+    for name in ("intermediate.dense", "gate.dense") if config.gated else ("intermediate.dense",):
+        for part in ("weight", "bias", "weight_scale") if config.int8 else ("weight", "bias"):
+            tensors[f"{prefix}{name}.{part}"] = tensors[f"{prefix}{name}.{part}"][index]
+    down = f"{prefix}output.dense."
+    whole = tensors[f"{down}weight"]
+    if config.int8 and config.gated:  # each unit has a midpoint, whose effect stands in the bias
+        scale, offset = (tensors[f"{down}input_{part}"] for part in ("scale", "offset"))
+        gone = torch.ones(len(scale), dtype=torch.bool)
+        gone[index] = False
+        effect = (whole[:, gone].float() @ (offset / scale)[gone]) * tensors[f"{down}weight_scale"]
+        tensors[f"{down}bias"] = (tensors[f"{down}bias"].float() - effect).to(tensors[f"{down}bias"].dtype)
+        for part in ("scale", "offset"):
+            tensors[f"{down}input_{part}"] = tensors[f"{down}input_{part}"][index]
+    smaller = whole[:, index]
+    scales = torch.from_numpy(weights[list(kept)])
+    if not config.int8:
+        smaller = _scaled(smaller, scales)
+    elif not scales.any():  # the one unit that a layer without units keeps
+        smaller = torch.zeros_like(smaller)
+    tensors[f"{down}weight"] = smaller
+
+
+def _scaled(columns: Tensor, scales: Tensor) -> Tensor:
+    return (columns.float() * scales).to(columns.dtype) if (scales != 1).any() else columns
