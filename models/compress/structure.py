@@ -89,6 +89,6 @@ def _check_int8(config: ModelConfig, structure: Structure) -> None:
     kept = [structure.units[layer, list(units)] for layer, units in enumerate(structure.kept_units(config))]
     if structure.heads.max() > 1 or any((weights != 1).any() for weights in kept):
         raise ModelError(
-            "the checkpoint is quantized, and its 8 bits leave no room for scales above 1, or of units; prune "
-            "the float checkpoint it was made from, then quantize the result"
+            "the checkpoint is quantized, and its 8 bits leave no room for scales above 1, or of units; "
+            "prune the float checkpoint it was made from, then quantize the result"
         )
