@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from models.condense.methods import Method
 from service.schemas.requests import (
@@ -21,6 +21,11 @@ from service.schemas.requests import VariantName as NameOfVariant
 from service.schemas.responses import HeadMaskInfo, Model, Timing, Usage, VariantName
 
 
+def _whole(value: object) -> object:
+    """Return 5 for 5.0, which is an integer in JSON Schema."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class CondenseRequest(Request):
     """Shorten a query to the words that still find the same titles."""
 
@@ -33,7 +38,7 @@ class CondenseRequest(Request):
         description="How relevant each title is known to be, from 0. With grades the loss is the loss of "
         "NDCG@10; without, the mean Jensen–Shannon distance from the whole query's judgments.",
     )
-    max_words: Annotated[int, Field(ge=1)] | None = Field(
+    max_words: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000)] | None = Field(
         None, description="How many words the shorter query has at most; alone, it has just so many."
     )
     max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(
