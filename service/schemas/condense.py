@@ -38,7 +38,7 @@ class CondenseRequest(Request):
         description="How relevant each title is known to be, from 0. With grades the loss is the loss of "
         "NDCG@10; without, the mean Jensen–Shannon distance from the whole query's judgments.",
     )
-    max_words: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10_000)] | None = Field(
+    max_words: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(_whole)] | None = Field(
         None, description="How many words the shorter query has at most; alone, it has just so many."
     )
     max_loss: Annotated[float, Field(ge=0, le=1)] | None = Field(
