@@ -19,7 +19,7 @@ from models.study.search.noninferiority import Verdict, compare, fixed_sequence
 from models.study.search.structured import plans
 from models.study.search.structured.gates import Gradients, gradients
 from models.study.search.structured.plans import LAYERS, Planner
-from models.study.search.structured.recovery import Recovered, recover
+from models.study.search.structured.recovery import Recovered, from_scratch, recover
 from models.study.search.structured.speed import Pace, paces
 from models.study.search.structured.tuning import tuned
 from models.study.search.structured.workshop import Workshop
@@ -80,6 +80,7 @@ class Found:
     wanted: float | None
     seconds: float
     recovered: Recovered | None = None
+    from_scratch: Recovered | None = None
 
     @property
     def chosen(self) -> int | None:
@@ -138,7 +139,7 @@ def search(study: Study) -> Found:
         _verdicts(study, intact_held_out, path), _verdicts(study, intact_held_out, tuned_path),
         order, measured[0], wanted, seconds,
     )  # fmt: skip
-    return replace(found, recovered=_recovered(study, workshop, found))
+    return _with_training(study, workshop, found)
 
 
 def _stage(layers: int, what: Sequence[str], speedups: int) -> tuple[str, int]:
@@ -284,16 +285,16 @@ def _chosen(path: Sequence[Point], verdicts: Sequence[Verdict], wanted: float | 
     return passed[-1] if passed else None
 
 
-def _recovered(study: Study, workshop: Workshop, found: Found) -> Recovered | None:
-    """Train the chosen network on the intact one's answers, if that is wanted."""
+def _with_training(study: Study, workshop: Workshop, found: Found) -> Found:
+    """Train the chosen network, if that is wanted, and beside it one from random weights."""
     if not study.recover_minutes:
-        return None
+        return found
     place = found.chosen_tuned if found.tuned else found.chosen
     path = found.tuned or found.path
-    if place is None:
-        place = len(path) - 1
-    recovered = recover(workshop, path[place].structure, study.recover_minutes)
-    if recovered.held_out is None or found.intact_held_out is None:
-        return recovered
-    (verdict,) = _tested(study, found.intact_held_out, [recovered.held_out])
-    return replace(recovered, verdict=verdict)
+    structure = path[-1 if place is None else place].structure
+    recovered = recover(workshop, structure, study.recover_minutes)
+    if recovered.held_out is not None and found.intact_held_out is not None:
+        (verdict,) = _tested(study, found.intact_held_out, [recovered.held_out])
+        recovered = replace(recovered, verdict=verdict)
+    scratch = from_scratch(workshop, structure, study.recover_minutes)
+    return replace(found, recovered=recovered, from_scratch=scratch)

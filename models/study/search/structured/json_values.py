@@ -25,6 +25,7 @@ def as_json(found: Found, study: Study) -> dict[str, Any]:
         "chosen_tuned": _chosen(found, found.tuned, found.tuned_verdicts, found.chosen_tuned, "scales.json"),
         "layer_order": [{"layer": layer, "divergence": value} for layer, value in found.layer_order],
         "recovered": None if found.recovered is None else _recovered(found.recovered),
+        "from_scratch": None if found.from_scratch is None else _recovered(found.from_scratch),
         "non_inferiority": {
             "margin": study.margin,
             "metrics": list(TESTED_METRICS),

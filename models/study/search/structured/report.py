@@ -13,11 +13,6 @@ from models.study.search.structured.recovery import Recovered
 from models.study.study import Study
 from models.study.wording import NAMES, signed
 
-FROM_SCRATCH = (
-    "A smaller model trained from scratch is not among the baselines: it needs the training data and a "
-    "training run of hours (headroom train); what is here needs neither."
-)
-
 
 def result(study: Study, found: Found) -> Result:
     """Return the report of a search by time."""
@@ -53,6 +48,8 @@ def conclusion(found: Found, study: Study) -> str:
     text.append(_fastest(found, place))
     if found.recovered is not None:
         text.append(_trained(found.recovered))
+    if found.from_scratch is not None:
+        text.append(_from_scratch(found.from_scratch))
     others = [p for p in found.baselines if p.speedup == point.speedup]
     if others:
         text.append(_beside(point, others))
@@ -77,6 +74,15 @@ def _trained(recovered: Recovered) -> str:
         return f"{text} its checkpoint is in {recovered.directory.name}/."
     outcome = "non-inferior" if recovered.verdict.passed else "not shown to be non-inferior"
     return f"{text} it is {outcome}: {_losses(recovered.verdict)}."
+
+
+def _from_scratch(scratch: Recovered) -> str:
+    judged = scratch.held_out or scratch.quality
+    values = judged.metrics()
+    return (
+        f"A network of the same shape, trained as long on the same pairs from random weights "
+        f"({scratch.steps:,} steps), reaches QWK {values['qwk']:.3f} and NDCG@10 {values['ndcg10']:.3f}."
+    )
 
 
 def _what(found: Found, point: Point) -> str:
@@ -133,7 +139,6 @@ def _sections(found: Found, study: Study) -> tuple[Section, ...]:
             "dropped in the order in which that costs least. Times are of "
             f"{found.planner.tokens:,} tokens in a batch. The same data shows the path below, so it looks "
             "better than it is; the next section is a fair test.",
-            FROM_SCRATCH,
         ),
         (_path_table(found),),
         (

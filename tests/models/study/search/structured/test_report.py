@@ -93,6 +93,19 @@ def test_the_trained_checkpoint_is_written_and_judged(result: Result, study: Stu
     assert "minutes of distillation" in result.conclusion
 
 
+def test_a_network_of_the_same_shape_is_trained_from_random_weights_beside_it(
+    result: Result, study: Study
+) -> None:
+    scratch = result.json["from_scratch"]
+    trained = Classifier.load(study.out / scratch["directory"], "cpu", "float32")
+    assert trained.network.parameters == Classifier.load(study.out / "recovered").network.parameters
+    assert scratch["steps"] >= 1
+    assert (
+        scratch["holdout"]["qwk"] < result.json["recovered"]["holdout"]["qwk"]
+    )  # nothing learned in half a second
+    assert "from random weights" in result.conclusion
+
+
 def test_figures_can_be_drawn(result: Result) -> None:
     names = [figure.name for section in result.sections for figure in section.figures]
     assert names == ["search_speed", "search_held_out", "search_removed"]
