@@ -71,14 +71,17 @@ class Stages:
         self._began = self._said = time.monotonic()
 
     def advance(self, steps: int = 1) -> None:
-        """Count steps as done and, if it is time to, show the progress."""
+        """Count steps as done and, if it is time to, show the progress. Steps beyond the total raise it."""
         self._done += steps
+        self._total = max(self._total, self._done)
         now = time.monotonic()
         left = (now - self._began) * (self._total - self._done) / self._done
         later = sum(seconds for _, seconds in self._plan)
         forecast = f"; in all about {_clock(left + later)} left" if later else ""
         is_done = self._done >= self._total
-        self._bar.update(self._task, completed=self._done, forecast="" if is_done else forecast)
+        self._bar.update(
+            self._task, total=self._total, completed=self._done, forecast="" if is_done else forecast
+        )
         if now - self._began < DELAY_S:
             return
         if self._bar.console.is_terminal:

@@ -147,7 +147,7 @@ def _stage(layers: int, what: Sequence[str], speedups: int) -> tuple[str, int]:
     if LAYERS not in what:
         return "candidates on a sample", speedups
     dropped = layers * 3 // 4
-    return "candidates on a sample", dropped * layers - dropped**2 // 2 + speedups * dropped
+    return "candidates on a sample", dropped * layers - dropped**2 // 2 + speedups * (dropped + 1)
 
 
 def _table(study: Study) -> LatencyTable:
