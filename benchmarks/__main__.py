@@ -29,6 +29,7 @@ SECTIONS = {
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
     "front": "our server with a network that answers at once: what one core of front can feed",
+    "pruned": "the shipped masks in every number format: speed and loss beside the intact model",
     "cascade": "a cascade beside the full model: pairs/s and latency over HTTP, NDCG@10",
     "policies": "the scheduler without each of its policies, under simulated traffic in virtual time",
     "bulk": "headroom score --input against the network alone on the same batches",

@@ -1,7 +1,7 @@
 """Measures a cascade beside the full model: pairs/s and latency over HTTP, NDCG@10 on labelled pairs.
 
-The server is `headroom serve` with the shipped model. The first stage is `fast` if the config has a variant
-of that name, else `pruned60`; the last one is `full`. Of the 100 titles of a request, it scores the best 10.
+The server is `headroom serve` with the shipped model and deploy/serve.yaml, and the cascade is that file's.
+A request has 100 titles.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from models.checkpoint.hub import DEFAULT
 from models.classifier import Classifier
 from models.quality.evaluation import Evaluation, differences, within_range
 from models.quality.labelled import read_labelled
+from service.cascade_config import StageConfig
 from service.scoring.catalog import BASE, build_catalog
 from service.scoring.offline import score
 from service.settings import LiveConfig
@@ -31,7 +32,7 @@ from service.settings import LiveConfig
 ROUNDS = 5
 CONFIG = Path(__file__).parents[1] / "deploy" / "serve.yaml"
 LENGTHS = Lengths(saturate=8.0, idle=15.0)
-TITLES, KEPT = 100, 10
+TITLES = 100
 LOAD = 0.6
 """Rate of the latency runs, relative to the rate that saturates the server with the full model."""
 
@@ -47,34 +48,26 @@ def measure(
     labelled: Path = DATA,
 ) -> dict[str, Any]:
     """Measure the full model, the first stage alone and the cascade, in turns."""
-    with tempfile.TemporaryDirectory() as scratch:
-        own, live = with_cascade(config, Path(scratch))
-        first = live.variants[-1].cascade[0].variant if live.variants[-1].cascade else ""
-        with start(own, Path(scratch), model) as server:
-            speed = throughput(plan_for(server, lengths), ("full", first, "cascade"), rounds, lengths)
-            load = latency(plan_for(server, lengths), LOAD * speed["rates"]["full"], rounds, lengths)
+    live, cascade = _cascade_of(config)
+    first = cascade[0].variant
+    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch), model) as server:
+        speed = throughput(plan_for(server, lengths), ("full", first, "cascade"), rounds, lengths)
+        load = latency(plan_for(server, lengths), LOAD * speed["rates"]["full"], rounds, lengths)
     return {
         "machine": machine(),
         "rounds": rounds,
         "first": first,
+        "kept": cascade[0].keep,
         **speed,
         **load,
         "ndcg10": quality(model, live, labelled),
     }
 
 
-def with_cascade(config: Path, scratch: Path) -> tuple[Path, LiveConfig]:
-    """Write a copy of the config with the cascade as its last variant; return its path and its live part."""
+def _cascade_of(config: Path) -> tuple[LiveConfig, tuple[StageConfig, ...]]:
     document = yaml.safe_load(config.read_text("utf-8"))
-    live = document["applications"][0]["deployments"][0]["user_config"]
-    names = [variant["name"] for variant in live["variants"]]
-    first = "fast" if "fast" in names else "pruned60"
-    stages = [{"variant": first, "keep": KEPT}, {"variant": "full"}]
-    live["variants"] = [variant for variant in live["variants"] if variant["name"] != "cascade"]
-    live["variants"].append({"name": "cascade", "cascade": stages})
-    path = scratch / "cascade.yaml"
-    path.write_text(yaml.safe_dump(document), "utf-8")
-    return path, LiveConfig.model_validate(live)
+    live = LiveConfig.model_validate(document["applications"][0]["deployments"][0]["user_config"])
+    return live, next(variant.cascade for variant in live.variants if variant.name == "cascade") or ()
 
 
 def throughput(plan: Plan, variants: tuple[str, ...], rounds: int, lengths: Lengths) -> dict[str, Any]:
@@ -164,7 +157,7 @@ def as_markdown(result: dict[str, Any]) -> str:
     alone = speed[first] / speed["full"]
     rows = [
         (
-            f"{TITLES} titles a request, saturated: `{first}` for all, `full` for the best {KEPT}",
+            f"{TITLES} titles a request, saturated: `{first}` for all, `full` for the best {result['kept']}",
             f"× {result['factor']:.2f} ({low:.2f} to {high:.2f}): {speed['cascade']:.0f} pairs/s, the full "
             f"model alone {speed['full']:.0f}, `{first}` alone {speed[first]:.0f} (× {alone:.2f})",
             f"≥ × {SPEEDUP}",
