@@ -1,4 +1,4 @@
-"""Measures the shipped masks in every number format: speed beside the intact model, loss on unseen queries."""
+"""Measures the shipped masks in every number format: speed beside the intact model, loss on other queries."""
 
 from __future__ import annotations
 
