@@ -19,9 +19,8 @@ from models.bert import PostNormLayer
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.structure import Structure
 from models.layer import Layer
-from models.live_heads import Live
 from models.study.gradients import DifferentiableNetwork
-from models.study.search.tuning import LARGEST, RIDGE, head_outputs, least_squares
+from models.study.search.tuning import LARGEST, RIDGE, contexts_of, head_outputs, least_squares
 
 SMALLEST = 1e-3
 """The smallest scale of a unit: at 0 it would go, and the width would no longer be the one that was timed."""
@@ -47,7 +46,7 @@ def tuned(
         intact = [network.network.embed(batch) for batch in batches]
         streams = [list(intact) for _ in structures]
         for number, layer in enumerate(network.network.layers):
-            contexts = _contexts(network, number, intact, batches)
+            contexts = contexts_of(network, number, intact, batches)
             sums = _after_heads(network, number, intact, contexts)
             middle = _normed(network, number, sums)
             inner = [_inner(layer, x) for x in middle]
@@ -77,7 +76,7 @@ def _tune_layer(
     wanted: the intact model's residual stream after the heads and after the units, before any norm.
     """
     layer, held = network.network.layers[number], network.config.kept_heads[number]
-    contexts = _contexts(network, number, streams, batches)
+    contexts = contexts_of(network, number, streams, batches)
     kept = [i for i, head in enumerate(held) if heads[head] > 0]
     if kept:
         bias = layer.attention_bias
@@ -127,15 +126,6 @@ def _unit_scales(
 
 def _loss(gram: Tensor, moment: Tensor, scales: Tensor) -> float:
     return float(scales @ gram @ scales - 2 * moment @ scales)
-
-
-def _contexts(
-    network: DifferentiableNetwork, number: int, streams: Sequence[Tensor], batches: Sequence[PackedBatch]
-) -> list[Tensor | None]:
-    live = Live(network.network.layers[number].attention)
-    return [
-        network.network.context(number, x, batch, live) for x, batch in zip(streams, batches, strict=True)
-    ]
 
 
 def _after_heads(
