@@ -74,7 +74,7 @@ def command(
 
     Example: headroom condense "where can i buy a good wireless mouse" --titles candidates.txt --words 2
     """
-    from service.cli.score import resolve
+    from service.cli.choice import resolve
 
     if not query.strip():
         raise typer.BadParameter("must not be blank", param_hint="QUERY")
