@@ -134,16 +134,16 @@ def _lines(source: str) -> list[str]:
 
 
 def _run(clf: Classifier, task: Task, titles: Sequence[str], mask: HeadMask, heads: str | None) -> Condensed:
-    from models import HeadMask
     from models.condense.local import condense
     from models.condense.methods import largest_cost
     from service.cli.terminal import Stages
+    from service.errors import InvalidRequest
+    from service.scoring.heads import heads_of
 
-    wanted = None
-    if heads is not None:
-        wanted = HeadMask.parse(heads, layers=clf.num_layers, heads=clf.num_heads).off
-        if not wanted:
-            raise ValueError("--heads: names no head; list some, such as 2.3,4.*")
+    try:
+        wanted = None if heads is None else heads_of(heads, clf)
+    except InvalidRequest as error:
+        raise ValueError(f"--heads: {error}") from None
     with contextlib.closing(Stages()) as stages:
         stages.start("shorter queries", largest_cost(len(task.words), task.method))
         return condense(clf, task, titles, mask, wanted, stages.advance)
