@@ -11,7 +11,8 @@ from typing import Any
 from models.checkpoint.digest import digest_of
 from models.checkpoint.hub import locate
 from models.errors import ModelError
-from service.bulk.formats import KNOWN, Format, format_of, known_format
+from models.quality.formats import Format, format_of
+from service.bulk.formats import KNOWN, known_format
 from service.bulk.parts import Part, Parts
 from service.bulk.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
 from service.bulk.request import Request

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from models import Classifier, HeadMask
     from models.condense.search import Condensed, Task
 
-LABELLED = (".csv", ".tsv", ".jsonl", ".parquet")
-"""Endings (before .gz) of files with columns; any other file holds one title per line."""
-
 HIGHEST_GRADE = 30
 
 
@@ -100,11 +97,12 @@ def command(
 def read_candidates(source: str, query: str, grades: bool) -> tuple[list[str], tuple[int, ...] | None]:
     """Return the titles of a file, and their grades if they are wanted. Raises ModelError."""
     from models.errors import ModelError
+    from models.quality.formats import format_of
     from models.quality.labelled import read_labelled, read_pairs
 
     path = Path(source)
     known: list[int] = []
-    if (path.with_suffix("") if path.suffix == ".gz" else path).suffix in LABELLED:
+    if format_of(source) is not None:
         if grades:
             rows = [row for row in read_labelled(path, grades=HIGHEST_GRADE + 1) if row.query == query]
             titles, known = [row.title for row in rows], [row.grade for row in rows]
