@@ -141,7 +141,7 @@ def _run(clf: Classifier, task: Task, titles: Sequence[str], mask: HeadMask, hea
     try:
         wanted = None if heads is None else heads_of(heads, clf)
     except InvalidRequest as error:
-        raise ValueError(f"--heads: {error}") from None
+        raise ValueError(f"--{error}") from None  # it begins with the field: "heads: …"
     with contextlib.closing(Stages()) as stages:
         stages.start("shorter queries", largest_cost(len(task.words), task.method))
         return condense(clf, task, titles, mask, wanted, stages.advance)
