@@ -1,4 +1,4 @@
-"""Which feed-forward units a batch needs, and feed-forward weights that hold only those.
+"""Finds which feed-forward units a batch needs, and cuts feed-forward weights down to those.
 
 If all rows that compute a layer have the same units off, the units' rows of the up map (and of the gate) and
 their columns of the down map are cut out. Else, and in a deterministic network, the activations of each row's

@@ -26,7 +26,7 @@ OVERLAP_PART = 6
 
 @dataclass(frozen=True, slots=True)
 class LongTitles:
-    """How much is read of titles that do not fit into the window beside their query.
+    """Limits on what is read of titles that do not fit into the window beside their query.
 
     overflow: "truncate" reads the beginning of each; "chunks" reads all of it, chunk by chunk.
     max_tokens: titles are cut off after this many tokens. max_chunks: titles are cut off after this many

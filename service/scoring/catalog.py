@@ -77,7 +77,7 @@ class Choice:
 
     @property
     def keeps(self) -> list[Keep]:
-        """What each stage of a cascade but the last hands on."""
+        """Return what each stage of a cascade but the last hands on."""
         return [stage.keep for stage in self.variant.stages if stage.keep is not None]
 
 
@@ -99,7 +99,7 @@ class Catalog:
 
     @property
     def assigner(self) -> Assigner:
-        """Who gets which arm of the experiments."""
+        """Return the assigner, which says who gets which arm of the experiments."""
         return self.config.assigner
 
     @property

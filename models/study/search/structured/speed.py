@@ -19,7 +19,9 @@ PAIRS = 256
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """pairs_per_second: the median of the rounds. speedup: the median over rounds of the ratio to the intact
+    """The measured speed of a network.
+
+    pairs_per_second: the median of the rounds. speedup: the median over rounds of the ratio to the intact
     model; low, high: its interval by order statistics, of `coverage`. parameters: of the network."""
 
     pairs_per_second: float
