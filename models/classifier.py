@@ -87,6 +87,7 @@ class Classifier:
         quality: dict[str, float] | None = None,
         origin: Origin | None = None,
         head_study: dict[str, Any] | None = None,
+        directory: Path | None = None,
     ) -> None:
         self.name = name
         self.origin = origin
@@ -96,6 +97,7 @@ class Classifier:
         self.stored_masks = stored_masks
         self.quality = quality
         self.head_study = head_study
+        self.directory = directory
 
     @classmethod
     def load(
@@ -143,6 +145,7 @@ class Classifier:
             read_quality(directory),
             origin_of(directory),
             read_head_study(directory, config),
+            directory,
         )
 
     @property
