@@ -18,7 +18,7 @@ KNOWN = 300
 
 
 class Reading(NamedTuple):
-    """What was counted in one measurement: answers with status 200, others, and the seconds it took."""
+    """The counts of one measurement: answers with status 200, others, and the seconds it took."""
 
     answered: int
     failed: int

@@ -19,7 +19,7 @@ LIMITS = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS"
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times faster one side is than another: median and range of the rounds."""
+    """The speed of one side divided by that of another: median and range of the rounds."""
 
     median: float
     low: float

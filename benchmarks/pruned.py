@@ -16,7 +16,7 @@ from benchmarks.measure import Ratio, alternate, machine, ratio
 from models import Classifier, HeadMask
 from models.checkpoint.hub import DEFAULT
 from models.compress.quantize import quantize
-from models.device import has_native_bfloat16
+from models.device import has_native_bfloat16, one_thread
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import read_labelled, read_pairs
 from models.study.base import Judged
@@ -77,12 +77,11 @@ def _rows(
         return lambda: clf.score(judged.pairs[:PAIRS], mask)
 
     sides = {INTACT: run(None)} | {mask: run(masks[mask]) for mask in masks}
-    losses, threads = _losses(clf, masks, judged), torch.get_num_threads()
-    torch.set_num_threads(1)
-    for side in sides.values():
-        side()  # what is off is cut out when a mask is used a second time
-    seconds = alternate(sides, rounds)
-    torch.set_num_threads(threads)
+    losses = _losses(clf, masks, judged)
+    with one_thread():
+        for side in sides.values():
+            side()  # what is off is cut out when a mask is used a second time
+        seconds = alternate(sides, rounds)
     return [
         {
             "format": name,

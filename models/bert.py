@@ -22,7 +22,6 @@ from models.batch import PackedBatch
 from models.checkpoint.like_bert import layer_prefix
 from models.encoder import Encoder
 from models.layer import Layer
-from models.live_units import FeedForward, NoUnits
 from models.ops.torch import Linear, Norm, Tensors, activate
 
 
@@ -45,15 +44,9 @@ class PostNormLayer(Layer):
         """Return x. (T, D) → (T, D)."""
         return x
 
-    def feed_forward(
-        self,
-        x: Tensor,
-        units: FeedForward | NoUnits | None = None,
-        weights: Tensor | None = None,
-        which: Tensor | None = None,
-    ) -> Tensor:
-        """Compute the feed-forward half of the layer. x: (T, D), may be overwritten → (T, D)."""
-        return self.norm((units or self.units)(x, x, weights, which))
+    def after_feed_forward(self, x: Tensor) -> Tensor:
+        """Return norm(x). (T, D) → (T, D)."""
+        return self.norm(x)
 
 
 class Bert(Encoder):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from models.batch import batches_by_length, pack
-from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_rows, encode_chunks
+from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_chunks, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.figures import read_quality
 from models.checkpoint.head_study import read_head_study
@@ -88,6 +87,7 @@ class Classifier:
         quality: dict[str, float] | None = None,
         origin: Origin | None = None,
         head_study: dict[str, Any] | None = None,
+        directory: Path | None = None,
     ) -> None:
         self.name = name
         self.origin = origin
@@ -97,6 +97,7 @@ class Classifier:
         self.stored_masks = stored_masks
         self.quality = quality
         self.head_study = head_study
+        self.directory = directory
 
     @classmethod
     def load(
@@ -144,6 +145,7 @@ class Classifier:
             read_quality(directory),
             origin_of(directory),
             read_head_study(directory, config),
+            directory,
         )
 
     @property
@@ -195,16 +197,11 @@ class Classifier:
         if overflow == "truncate":
             return self._score(self.tokenizer.encode(pairs), masks, batch_tokens)
         chunked = encode_chunks(self.tokenizer, pairs, LongTitles(overflow))
-        counts = [len(pair.rows) for pair in chunked]
         if isinstance(masks, list):
-            masks = [mask for mask, count in zip(masks, counts, strict=True) for _ in range(count)]
+            masks = [mask for mask, pair in zip(masks, chunked, strict=True) for _ in pair.rows]
         scores = self._score([row for pair in chunked for row in pair.rows], masks, batch_tokens)
-        best = best_rows(scores.score.tolist(), counts)
-        first_rows = accumulate(counts, initial=0)
-        chunks = tuple(
-            pair.chunk(row - first) for pair, row, first in zip(chunked, best, first_rows, strict=False)
-        )
-        return replace(self.scores(scores.logits[best]), chunks=chunks)
+        best, chunks = best_chunks(scores.score.tolist(), chunked)
+        return replace(self.scores(scores.logits[best]), chunks=tuple(chunks))
 
     def _score(
         self, encoded: Sequence[EncodedPair], masks: HeadMask | list[HeadMask] | None, batch_tokens: int

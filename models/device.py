@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from models.cores import cores
@@ -135,6 +137,19 @@ def autocast(device: torch.device) -> torch.autocast:
     import torch
 
     return torch.autocast(device.type, torch.bfloat16, enabled=has_native_bfloat16(device))
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread on a CPU inside the `with` block."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def describe(device: torch.device) -> str:

@@ -47,6 +47,9 @@ class Layer(ABC):
         """Return what the first feed-forward map reads of `after_attention`'s result. (T, D) → (T, D)."""
 
     @abstractmethod
+    def after_feed_forward(self, x: Tensor) -> Tensor:
+        """Return what leaves the layer. x: `after_attention`'s result + down(…), (T, D) → (T, D)."""
+
     def feed_forward(
         self,
         x: Tensor,
@@ -58,3 +61,5 @@ class Layer(ABC):
 
         units: those of the layer's that are computed; None: all. weights, which: as `FeedForward` takes them.
         """
+        y = (units or self.units)(self.feed_forward_input(x), x, weights, which)
+        return self.after_feed_forward(y)

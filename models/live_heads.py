@@ -1,4 +1,4 @@
-"""What a batch needs of each layer, and attention weights that hold only the heads that it needs.
+"""Finds what a batch needs of each layer, and cuts attention weights down to the heads that it needs.
 
 A head whose weight is 0 in every row of a batch is not computed: its rows of W^Q, W^K, W^V and its columns of
 W^O are cut out (`models.sliced_cache`). Feed-forward units are in `models.live_units`.
@@ -61,7 +61,7 @@ class AttentionHeads:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What one layer computes for one batch.
+    """The parts of one layer that one batch computes.
 
     attention: the layer's own heads, or a set cut down to the live ones; None if no head is live.
     weights: (B, h) or (1, h) float32 for those heads, on the device; None if all are 1.
@@ -187,7 +187,7 @@ class LiveHeads:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """Which heads one layer computes for one batch, as positions among the heads that it holds.
+    """The heads that one layer computes for one batch, as positions among the heads that it holds.
 
     live: heads that some row needs, and those that they were filled up with, ascending.
     scaled: heads whose weight is not 1 in every row.

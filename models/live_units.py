@@ -1,4 +1,4 @@
-"""Which feed-forward units a batch needs, and feed-forward weights that hold only those.
+"""Finds which feed-forward units a batch needs, and cuts feed-forward weights down to those.
 
 If all rows that compute a layer have the same units off, the units' rows of the up map (and of the gate) and
 their columns of the down map are cut out. Else, and in a deterministic network, the activations of each row's
@@ -38,12 +38,15 @@ class FeedForward:
         weights: (n, units), the factors of the units' activations. which: (T,) int64, the row of `weights`
         for each token; None if n is 1.
         """
-        inner = self.up(x)
-        if self.gate is not None:
-            inner = self.gate.times(x, inner)
+        inner = self.inner(x)
         if weights is not None:
             inner = self.down.weighted(inner, weights if which is None else weights[which])
         return self.down(inner, residual=residual, overwrite=True)
+
+    def inner(self, x: Tensor) -> Tensor:
+        """Return up(x)·gate(x), the units' activations: (T, D) → (T, units)."""
+        inner = self.up(x)
+        return inner if self.gate is None else self.gate.times(x, inner)
 
     @property
     def count(self) -> int:

@@ -36,7 +36,7 @@ _DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 class Parts(NamedTuple):
-    """What a mask says: the weights of the heads, the layers it skips, and the units it switches off.
+    """The content of a mask: the weights of the heads, the layers it skips, and the units it switches off.
 
     skipped: (layers,) bool. units_off: (layers, units) bool; None if the mask says nothing about units.
     """

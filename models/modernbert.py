@@ -26,7 +26,6 @@ from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.modernbert import ModernBertConfig
 from models.encoder import Encoder
 from models.layer import Layer
-from models.live_units import FeedForward, NoUnits
 from models.ops.torch import Norm, Tensors, activate, rotations
 
 
@@ -52,15 +51,9 @@ class PreNormLayer(Layer):
         """Return norm(x). (T, D) → (T, D)."""
         return self.norm(x)
 
-    def feed_forward(
-        self,
-        x: Tensor,
-        units: FeedForward | NoUnits | None = None,
-        weights: Tensor | None = None,
-        which: Tensor | None = None,
-    ) -> Tensor:
-        """Compute the feed-forward half of the layer. x: (T, D), may be overwritten → (T, D)."""
-        return (units or self.units)(self.norm(x), x, weights, which)
+    def after_feed_forward(self, x: Tensor) -> Tensor:
+        """Return x. (T, D) → (T, D)."""
+        return x
 
 
 class ModernBert(Encoder):

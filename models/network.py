@@ -1,4 +1,4 @@
-"""Which network computes a checkpoint."""
+"""Chooses the network that computes a checkpoint."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Deadline(NamedTuple):
-    """When a request came and when its answer is no longer wanted, in seconds of `time.monotonic`.
+    """The times when a request came and when its answer is no longer wanted, in seconds of `time.monotonic`.
 
     received: its body was read. Latencies count from here: a slow upload is no fault of the service.
     expires: the server's timeout or the request's own `deadline_ms` after its arrival, whichever is sooner.

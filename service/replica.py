@@ -14,7 +14,7 @@ import torch
 
 from models.classifier import Classifier
 from models.compress.speed import warn_if_slow
-from models.device import describe
+from models.device import describe, one_thread
 from service.batching.scheduler import Observer, Scheduler
 from service.deadline import Deadline
 from service.engine import Engine, Outcome, Work
@@ -204,9 +204,7 @@ def load_classifier(settings: Settings, path: str | None) -> Classifier:
     products only while the process has no more of them than cores. With a second set of helpers a batch of
     30 titles took 78 ms on two cores, without it 54 ms.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         classifier = Classifier.load(
             path,
             settings.device,
@@ -214,8 +212,6 @@ def load_classifier(settings: Settings, path: str | None) -> Classifier:
             deterministic=settings.deterministic,
             tokenizer_cache=settings.tokenizer_cache_size,
         )
-    finally:
-        torch.set_num_threads(threads)
     warn_if_slow(classifier, path)
     return classifier
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer, kept_tokens
@@ -25,7 +26,7 @@ OVERLAP_PART = 6
 
 @dataclass(frozen=True, slots=True)
 class LongTitles:
-    """How much is read of titles that do not fit into the window beside their query.
+    """Limits on what is read of titles that do not fit into the window beside their query.
 
     overflow: "truncate" reads the beginning of each; "chunks" reads all of it, chunk by chunk.
     max_tokens: titles are cut off after this many tokens. max_chunks: titles are cut off after this many
@@ -175,6 +176,19 @@ def best_rows(scores: Sequence[float], counts: Sequence[int]) -> list[int]:
         start, end = end, end + count
         best.append(max(range(start, end), key=scores.__getitem__))
     return best
+
+
+def best_chunks(
+    scores: Sequence[float], pairs: Sequence[ChunkedPair]
+) -> tuple[list[int], list[Chunk | None]]:
+    """Return the row with the highest score of each pair, and the place of its chunk.
+
+    scores: one per row of all pairs, in order.
+    """
+    counts = [len(pair.rows) for pair in pairs]
+    best = best_rows(scores, counts)
+    firsts = accumulate(counts, initial=0)
+    return best, [pair.chunk(row - first) for pair, row, first in zip(pairs, best, firsts, strict=False)]
 
 
 def _last_word_start(word_starts: Sequence[int], place: int, *, after: int) -> int:

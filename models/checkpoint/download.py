@@ -171,6 +171,7 @@ def _progress(target: Target, directory: Path, size: int) -> Iterator[None]:
     before, done = _bytes_in(blobs), threading.Event()
 
     def watch() -> None:
+        """Print how much has come, again and again, until the download ends."""
         is_terminal = sys.stderr.isatty()
         while not done.wait(_SAY_EVERY_S[is_terminal]):
             line = f"{size_text(max(0, _bytes_in(blobs) - before))} of {size_text(size)}"

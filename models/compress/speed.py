@@ -37,7 +37,7 @@ at 768 (docs/PERFORMANCE.md)."""
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How many times as many pairs/s int8 computes as `dtype`: median and range of the rounds.
+    """The pairs/s of int8 divided by those of `dtype`: median and range of the rounds.
 
     processor: as `processor` returns, of the machine that measured it.
     """

@@ -1,4 +1,4 @@
-"""Which heads, feed-forward units and layers of a checkpoint stay.
+"""The heads, feed-forward units and layers of a checkpoint that stay, with their scales.
 
 A unit is one of the inner activations of a layer's feed-forward half: a row of the up map (and of the gate)
 and a column of the down map.
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """By how much each part's output is multiplied; a part of weight 0 goes.
+    """The scales that multiply each part's output; a part of scale 0 goes.
 
     heads: (layers, heads), numbered as before pruning. units: (layers, units of the widest layer); what is
     beyond a layer's own width is ignored. skipped: the layers that go whole: what enters them passes through.

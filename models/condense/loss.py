@@ -1,4 +1,4 @@
-"""What a shorter query loses: how far its relevance judgments are from those of the whole query."""
+"""The loss of a shorter query: how far its relevance judgments are from those of the whole query."""
 
 from __future__ import annotations
 

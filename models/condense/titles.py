@@ -49,5 +49,5 @@ def kept_heads(classifier: Classifier, head_mask: HeadMask | None) -> tuple[tupl
     """Return the heads that the checkpoint holds and the mask keeps, as (layer, head); all that it holds if
     the mask keeps none."""
     held = [(layer, head) for layer, kept in enumerate(classifier.config.kept_heads) for head in kept]
-    off = set() if head_mask is None else set(head_mask.off)
-    return tuple(head for head in held if head not in off) or tuple(held)
+    on = held if head_mask is None else [head for head in held if head_mask.matrix[head]]
+    return tuple(on or held)

@@ -14,7 +14,7 @@ from models.quality.labelled import LabelledPair
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far the scores of a second model are from those of a first.
+    """The distance between the scores of two models.
 
     same_grade: the share of pairs with the same grade in both. largest and mean: of the distance between the
     two probabilities of a grade. before, after: metrics on labelled pairs by name, empty without labels.

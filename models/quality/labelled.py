@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from models.errors import ModelError
+from models.quality.formats import format_of
 
 COLUMNS = ("query", "title", "grade")
 FORMATS = "csv, tsv, jsonl (each also .gz) and parquet"
@@ -102,27 +103,27 @@ def _grade(value: object) -> int | None:
 
 
 def _rows(path: Path) -> Iterator[_Row]:
-    suffixes = path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
-    kind = suffixes[0] if suffixes else ""
     if not path.is_file():
         raise ModelError(f"{path} does not exist")
-    if kind == ".parquet":
+    found = format_of(path.name)
+    if found is None or found.compression == "zst":
+        ending = path.suffix or "without an ending"
+        raise ModelError(f"{path}: the format {ending} is not known; use {FORMATS}")
+    if found.kind == "parquet":
         yield from _parquet(path)
-    elif kind in (".csv", ".tsv", ".jsonl"):
-        try:
-            with _open(path) as stream:
-                if kind == ".jsonl":
-                    yield from _jsonl(path, stream)
-                else:
-                    yield from _csv(path, stream, "," if kind == ".csv" else "\t")
-        except (UnicodeDecodeError, OSError, EOFError, csv.Error) as error:
-            raise ModelError(f"{path} cannot be read: {error}") from None
-    else:
-        raise ModelError(f"{path}: the format {kind or 'without an ending'} is not known; use {FORMATS}")
+        return
+    try:
+        with _open(path, zipped=found.compression == "gz") as stream:
+            if found.kind == "jsonl":
+                yield from _jsonl(path, stream)
+            else:
+                yield from _csv(path, stream, "," if found.kind == "csv" else "\t")
+    except (UnicodeDecodeError, OSError, EOFError, csv.Error) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
 
 
-def _open(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
+def _open(path: Path, *, zipped: bool) -> IO[str]:
+    if zipped:
         return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
     return path.open(encoding="utf-8-sig", newline="")
 

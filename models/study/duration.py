@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from models.batch import batches_by_length
+from models.device import one_thread
 from models.study import runner
 from models.study.heads import held_heads
 from models.study.study import Study
@@ -50,18 +51,13 @@ def seconds_per_pass(study: Study) -> float:
     rows = next(batches_by_length([len(pair) for pair in encoded], runner.BATCH_TOKENS))
     first = [encoded[row] for row in rows]
     masks = (np.random.default_rng(0).random((FIRST_MASKS, *study.shape)) < 0.5).astype(np.float32)
-    on_cpu = clf.network.device.type == "cpu"
-    threads = torch.get_num_threads()
-    try:
-        if on_cpu:
-            torch.set_num_threads(1)
+    cores = torch.get_num_threads() if clf.network.device.type == "cpu" else 1
+    with one_thread():
         runner.logits_of(clf, first, masks[:1])  # the first call also sets things up
         started = time.perf_counter()
         runner.logits_of(clf, first, masks)
         took = time.perf_counter() - started
-    finally:
-        torch.set_num_threads(threads)
-    return took / (len(first) * len(masks)) / (threads if on_cpu else 1)
+    return took / (len(first) * len(masks)) / cores
 
 
 def _single(study: Study) -> list[Stage]:

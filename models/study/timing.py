@@ -20,7 +20,7 @@ import torch
 from models.batch import PackedBatch, pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.device import describe, processor_features
+from models.device import describe, one_thread, processor_features
 from models.layer import Layer
 from models.live_heads import Live
 from models.live_units import FeedForward
@@ -169,21 +169,16 @@ def _shortest(
 ) -> dict[tuple[Any, ...], float]:
     """Run everything in turn, once unmeasured and `rounds` times measured; return the shortest times."""
     progress.start("time of a layer's parts", (1 + rounds) * len(timed))
-    threads = torch.get_num_threads()
     seconds = dict.fromkeys(timed, np.inf)
-    try:
-        torch.set_num_threads(1)
-        with torch.inference_mode():
-            for turn in range(1 + rounds):
-                for name, run in timed.items():
-                    started = time.perf_counter()
-                    run()
-                    finish()
-                    if turn:
-                        seconds[name] = min(seconds[name], time.perf_counter() - started)
-                    progress.advance()
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread(), torch.inference_mode():
+        for turn in range(1 + rounds):
+            for name, run in timed.items():
+                started = time.perf_counter()
+                run()
+                finish()
+                if turn:
+                    seconds[name] = min(seconds[name], time.perf_counter() - started)
+                progress.advance()
     return seconds
 
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How good the network is at one time.
+    """The quality of the network at one time.
 
     loss: the training loss on the validation pairs. metrics: those of models.quality.evaluation.
     """

@@ -1,4 +1,4 @@
-"""Which requests are let into the queue."""
+"""Decides which requests are let into the queue."""
 
 from __future__ import annotations
 

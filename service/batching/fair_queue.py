@@ -292,6 +292,6 @@ class FairQueue(Generic[P, T]):
             heapify(lane.heap)
 
     def _clear_sharing_if_empty(self) -> None:
-        """If nothing waits, the imagined sharing owes nothing either."""
+        """Forget what the imagined sharing owes if nothing waits."""
         if not self.items:
             self.sharing.clear()

@@ -1,4 +1,4 @@
-"""How fast the device is, measured while it works."""
+"""Measures how fast the device is while it works."""
 
 from __future__ import annotations
 

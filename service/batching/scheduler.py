@@ -108,12 +108,12 @@ class Scheduler(Generic[P, R]):
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens of the items whose work has not begun."""
+        """Return the tokens of the items whose work has not begun."""
         return self._queue.tokens
 
     @property
     def oldest_age_s(self) -> float:
-        """How long the oldest request with work not begun has waited; 0 if there is none."""
+        """Return how long the oldest request with work not begun has waited; 0 if there is none."""
         return self._queue.oldest_age_s(self._clock())
 
     @property

@@ -1,4 +1,4 @@
-"""How large the next batch is. To change how batches are sized, change this file.
+"""Decides how large the next batch is. To change how batches are sized, change this file.
 
 Three rules decide, each within the one before it:
 

@@ -11,7 +11,8 @@ from typing import Any
 from models.checkpoint.digest import digest_of
 from models.checkpoint.hub import locate
 from models.errors import ModelError
-from service.bulk.formats import KNOWN, Format, format_of, known_format
+from models.quality.formats import Format, format_of
+from service.bulk.formats import KNOWN, known_format
 from service.bulk.parts import Part, Parts
 from service.bulk.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
 from service.bulk.request import Request
@@ -48,7 +49,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to score, with what, and where to. is_directory: whether input and output are directories."""
+    """Files to score, and where their scores go. is_directory: whether input and output are directories."""
 
     request: Request
     files: tuple[File, ...]
@@ -134,7 +135,7 @@ def read_windows(job: Job, number: int) -> Iterator[Window]:
 
 
 class Progress:
-    """What is done of a job. Executors ask it which windows to skip, and hand it the parts that they kept."""
+    """The progress of a job. Executors ask it which windows to skip, and hand it the parts that they kept."""
 
     def __init__(self, job: Job, parts: Parts, report: Report) -> None:
         self.parts, self.ends = parts.done()

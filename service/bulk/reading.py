@@ -10,7 +10,8 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from models.errors import ModelError
-from service.bulk.formats import Format, known_format
+from models.quality.formats import Format
+from service.bulk.formats import known_format
 from service.bulk.storage import Storage, decompressed
 
 WINDOW_ROWS = 4096

@@ -1,4 +1,4 @@
-"""What a job scores its pairs with."""
+"""The models, masks and columns that a job scores its pairs with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.settings import LiveConfig
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a set of output columns is scored with. suffix: ends their names, "" if there is one set only.
+    """The variant and mask of a set of output columns. suffix: ends their names, "" if there is one set only.
 
     variant, mask: None if not given, or if a column of the input chooses them.
     """
@@ -22,7 +22,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to score pairs with: a value that can be sent to another machine.
+    """All that pairs are scored with: a value that can be sent to another machine.
 
     model: a checkpoint's directory or hub id, or None for the shipped one. live: variants and masks.
     """

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 
 from models.batch import batches_by_length
-from models.checkpoint.chunks import Chunk, LongTitles, best_rows, encode_chunks
+from models.checkpoint.chunks import Chunk, ChunkedPair, LongTitles, best_chunks, encode_chunks
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.cores import cores
@@ -43,11 +42,13 @@ class _Group:
 
 @dataclass(slots=True)
 class _Passes:
-    """The batches under way of one group: the encoded rows of each, and their logits to come."""
+    """The batches under way of one group: the encoded rows of each, and their logits to come.
+
+    chunks: of each pair, with `overflow="chunks"`; else empty, and `encoded` has one row per pair.
+    """
 
     group: _Group
-    counts: list[int]
-    chunks: list[Any]
+    chunks: list[ChunkedPair]
     encoded: list[EncodedPair]
     batches: list[tuple[list[int], Future[np.ndarray]]] = field(default_factory=list)
 
@@ -158,14 +159,14 @@ class Scorer:
 
     def _start(self, group: _Group, pairs: Sequence[tuple[str, str]]) -> _Passes:
         classifier = group.choice.variant.classifier
+        chunked: list[ChunkedPair] = []
         if self.request.overflow == "chunks":
             chunked = encode_chunks(classifier.tokenizer, pairs, LongTitles("chunks"))
             encoded = [row for pair in chunked for row in pair.rows]
-            passes = _Passes(group, [len(pair.rows) for pair in chunked], chunked, encoded)
+            owner = [place for place, pair in enumerate(chunked) for _ in pair.rows]
         else:
-            encoded = classifier.tokenizer.encode(pairs)
-            passes = _Passes(group, [], [], encoded)
-        owner = np.repeat(np.arange(len(pairs)), passes.counts) if passes.counts else np.arange(len(pairs))
+            encoded, owner = classifier.tokenizer.encode(pairs), list(range(len(pairs)))
+        passes = _Passes(group, chunked, encoded)
         for rows in batches_by_length([len(pair) for pair in encoded], self.batch_tokens):
             batch = [encoded[row] for row in rows]
             masks = None if group.masks is None else [group.masks[owner[row]] for row in rows]
@@ -179,13 +180,9 @@ class Scorer:
             logits[rows] = future.result()
         chunks: list[Chunk | None] | None = None
         truncated = [pair.truncated for pair in passes.encoded]
-        if passes.counts:
-            best = best_rows(classifier.scores(logits).score.tolist(), passes.counts)
+        if passes.chunks:
+            best, chunks = best_chunks(classifier.scores(logits).score.tolist(), passes.chunks)
             logits = logits[best]
-            firsts = accumulate(passes.counts, initial=0)
-            chunks = [
-                pair.chunk(row - first) for pair, row, first in zip(passes.chunks, best, firsts, strict=False)
-            ]
             truncated = [pair.truncated for pair in passes.chunks]
         finite: np.ndarray = np.asarray(np.isfinite(logits).all(axis=1))
         scores = classifier.scores(np.where(finite[:, None], logits, 0))

@@ -1,4 +1,4 @@
-"""Where files are: this machine's disks, or an object store (s3://, gs://, …) that pyarrow reaches.
+"""The places of files: this machine's disks, or an object store (s3://, gs://, …) that pyarrow reaches.
 
 Everything is written under another name first, so that a file is there whole or not at all.
 """

@@ -13,9 +13,9 @@ import numpy as np
 import orjson
 
 from models.errors import ModelError
+from models.quality.formats import Format
 from service.bulk import reading_parquet
 from service.bulk.cells import cell
-from service.bulk.formats import Format
 from service.bulk.reading import Reject, Window
 from service.bulk.storage import BUFFER_BYTES, Storage, compressed
 

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from models import Classifier, HeadMask
     from models.condense.search import Condensed, Task
 
-LABELLED = (".csv", ".tsv", ".jsonl", ".parquet")
-"""Endings (before .gz) of files with columns; any other file holds one title per line."""
-
 HIGHEST_GRADE = 30
 
 
@@ -74,7 +71,7 @@ def command(
 
     Example: headroom condense "where can i buy a good wireless mouse" --titles candidates.txt --words 2
     """
-    from service.cli.score import resolve
+    from service.cli.choice import resolve
 
     if not query.strip():
         raise typer.BadParameter("must not be blank", param_hint="QUERY")
@@ -100,11 +97,12 @@ def command(
 def read_candidates(source: str, query: str, grades: bool) -> tuple[list[str], tuple[int, ...] | None]:
     """Return the titles of a file, and their grades if they are wanted. Raises ModelError."""
     from models.errors import ModelError
+    from models.quality.formats import format_of
     from models.quality.labelled import read_labelled, read_pairs
 
     path = Path(source)
     known: list[int] = []
-    if (path.with_suffix("") if path.suffix == ".gz" else path).suffix in LABELLED:
+    if format_of(source) is not None:
         if grades:
             rows = [row for row in read_labelled(path, grades=HIGHEST_GRADE + 1) if row.query == query]
             titles, known = [row.title for row in rows], [row.grade for row in rows]
@@ -134,16 +132,16 @@ def _lines(source: str) -> list[str]:
 
 
 def _run(clf: Classifier, task: Task, titles: Sequence[str], mask: HeadMask, heads: str | None) -> Condensed:
-    from models import HeadMask
     from models.condense.local import condense
     from models.condense.methods import largest_cost
     from service.cli.terminal import Stages
+    from service.errors import InvalidRequest
+    from service.scoring.heads import heads_of
 
-    wanted = None
-    if heads is not None:
-        wanted = HeadMask.parse(heads, layers=clf.num_layers, heads=clf.num_heads).off
-        if not wanted:
-            raise ValueError("--heads: names no head; list some, such as 2.3,4.*")
+    try:
+        wanted = None if heads is None else heads_of(heads, clf)
+    except InvalidRequest as error:
+        raise ValueError(f"--{error}") from None  # it begins with the field: "heads: …"
     with contextlib.closing(Stages()) as stages:
         stages.start("shorter queries", largest_cost(len(task.words), task.method))
         return condense(clf, task, titles, mask, wanted, stages.advance)

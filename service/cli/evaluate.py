@@ -13,16 +13,13 @@ import typer
 
 from service.cli import evaluate_variant
 from service.cli.options import AsJson, Data, Device, Dtype
-from service.cli.terminal import progress, table
+from service.cli.terminal import table
 
 if TYPE_CHECKING:
-    from models import Classifier, HeadMask
+    from models import HeadMask
     from models.quality.comparison import Comparison, Side
-    from models.quality.evaluation import Evaluation, Interval
+    from models.quality.evaluation import Interval
     from models.quality.labelled import LabelledPair
-
-CHUNK = 4096
-"""Number of pairs scored between two updates of the progress bar."""
 
 Models = Annotated[
     list[str] | None,
@@ -137,9 +134,15 @@ def score(
     """Load a model and grade the pairs under each mask."""
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.quality.comparison import Side
+    from service.scoring.catalog import BASE, build_catalog
+    from service.settings import LiveConfig
 
     clf = Classifier.load(path, device, dtype)
-    return [Side(name, clf.name, mask.spec, evaluate(clf, pairs, mask)) for name, mask in masks.items()]
+    catalog = build_catalog(LiveConfig(), {BASE: clf}, Classifier.load)
+    return [
+        Side(spec, clf.name, mask.spec, evaluate_variant.evaluate(catalog.choose(None, spec), pairs)[0])
+        for spec, mask in masks.items()
+    ]
 
 
 def named(sides: list[Side]) -> list[Side]:
@@ -150,25 +153,6 @@ def named(sides: list[Side]) -> list[Side]:
         replace(side, name=side.model if side.name == "none" else f"{side.model} {side.name}")
         for side in sides
     ]
-
-
-def evaluate(clf: Classifier, pairs: list[LabelledPair], mask: HeadMask) -> Evaluation:
-    """Return the model's grades of the pairs beside their labels; show progress on standard error."""
-    import numpy as np
-
-    from models.quality.evaluation import Evaluation
-
-    parts = []
-    with progress("{task.completed} of {task.total} pairs", len(pairs)) as advance:
-        for start in range(0, len(pairs), CHUNK):
-            chunk = pairs[start : start + CHUNK]
-            parts.append(
-                clf.score(
-                    [(pair.query, pair.title) for pair in chunk], None if mask.is_none else mask
-                ).probabilities
-            )
-            advance(start + len(chunk))
-    return Evaluation([pair.query for pair in pairs], [pair.grade for pair in pairs], np.concatenate(parts))
 
 
 def labels_of(models: list[str] | None) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def sides(
     from models import ModelError
     from models.quality.comparison import Side
     from models.quality.labelled import read_labelled
-    from service.cli.score import resolve
+    from service.cli.choice import resolve
 
     choice = resolve(model, config, variant, None, device, dtype)
     classifier = choice.variant.classifier

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from service.cli import score_files
+from service.cli import choice, score_files
 from service.cli.options import Device, Dtype, Model
 
 if TYPE_CHECKING:
     from models import Classifier
-    from service.scoring.catalog import Choice
     from service.scoring.offline import Scored
-    from service.settings import LiveConfig
 
 EXPECTED = "a query, a tab and a title"
 
@@ -91,13 +89,13 @@ def command(
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
     one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
     pairs = pairs_of(query, titles)
-    choice = resolve(model, config, one_variant, one_mask, device, dtype)
+    chosen = choice.resolve(model, config, one_variant, one_mask, device, dtype)
     from service.scoring.offline import score
 
-    for portion in portions(pairs, whole_queries=bool(choice.stages)):
-        scored = score(choice, portion, overflow=overflow)
+    for portion in portions(pairs, whole_queries=bool(chosen.stages)):
+        scored = score(chosen, portion, overflow=overflow)
         for line in lines(
-            choice.variant.classifier, portion, scored, as_json=as_json, with_query=query == "-"
+            chosen.variant.classifier, portion, scored, as_json=as_json, with_query=query == "-"
         ):
             print(line)
 
@@ -165,73 +163,6 @@ def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
                 + ("which has too few columns" if cells[0].strip() else "which has no query")
             )
         yield cells[query_at], cells[title_at]
-
-
-def resolve(
-    model: str | None,
-    config: Path | None,
-    variant: str | None,
-    mask: str | None,
-    device: str,
-    dtype: str,
-) -> Choice:
-    """Return the variant and mask that the options name, resolved as the service would."""
-    from models.device import check_device_name, check_dtype_name
-    from service.cli.serve import DEFAULT_CONFIG
-    from service.deployment import config_file
-    from service.settings import LiveConfig
-
-    check_device_name(device)
-    check_dtype_name(dtype)
-    path = DEFAULT_CONFIG if config is None and model is None else config
-    live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
-    if variant is not None:
-        live = only(live, variant)
-        if not live.variants:
-            raise ValueError(f"--variant: there is no variant {variant!r} in {path or 'the default config'}")
-    else:
-        live = LiveConfig(masks=live.masks)
-    for entry in live.variants:
-        check_masks(live.model_copy(update={"variants": (entry,)}), entry.checkpoint or model, mask)
-
-    from models import Classifier  # imports torch, so it comes after the checks that do not need it
-    from service.scoring.catalog import BASE, build_catalog
-
-    def load(path: str | None) -> Classifier:
-        return Classifier.load(path, device, dtype)
-
-    return build_catalog(live, {BASE: load(model)}, load).choose(variant, mask)
-
-
-def only(live: LiveConfig, variant: str) -> LiveConfig:
-    """Return a config with this variant and, if it is a cascade, its stages; without variants if it has none.
-
-    The user asked for this variant, so it is an error if the model has no such mask.
-    """
-    wanted = {variant}
-    wanted |= {stage.variant for v in live.variants if v.name == variant for stage in v.cascade or ()}
-    named = [v.model_copy(update={"optional": False}) for v in live.variants if v.name in wanted]
-    return live.model_copy(update={"variants": tuple(named), "default": variant, "experiments": ()})
-
-
-def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> None:
-    """Raise the errors of a wrong checkpoint or mask before torch is imported, which takes seconds.
-
-    live: a config whose only variant is the one to score with. checkpoint: that variant's checkpoint.
-    """
-    from models import HeadMask
-    from models.checkpoint.config import read_config, read_stored_masks
-    from models.checkpoint.hub import locate
-    from service.variant_masks import resolve_masks, resolve_variant
-
-    directory = locate(checkpoint)
-    own = read_config(directory)
-    shape = {"layers": own.num_layers, "heads": own.num_heads}
-    stored = read_stored_masks(directory, own)
-    masks = resolve_masks(live, **shape, units=own.intermediate_size, stored=stored)
-    resolve_variant(live, live.variants[0].name, **shape, masks=masks)
-    if mask is not None:
-        HeadMask.parse(mask, **shape, stored=masks)
 
 
 def lines(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.cli import choice
 from service.cli.interrupt import ends_at_once
 from service.cli.terminal import Share
 
@@ -141,7 +142,6 @@ def _job(arguments: Arguments) -> Job:
 def _request(arguments: Arguments) -> Request:
     from service.bulk.reading import Fields
     from service.bulk.request import Request
-    from service.cli.score import check_masks
 
     fields = Fields(*arguments.columns)
     if len(set(fields.needed)) < len(fields.needed):
@@ -157,7 +157,7 @@ def _request(arguments: Arguments) -> Request:
     for variant in live.variants:
         only = live.model_copy(update={"variants": (variant,), "default": None})
         for mask in arguments.masks or (None,):
-            check_masks(only, variant.checkpoint or arguments.model, mask)
+            choice.check_masks(only, variant.checkpoint or arguments.model, mask)
     return Request(
         arguments.model, live, columns, fields, arguments.overflow, arguments.device, arguments.dtype
     )
@@ -182,13 +182,9 @@ def _columns(arguments: Arguments) -> tuple[Column, ...]:
 
 def _live(arguments: Arguments, all_variants: bool) -> LiveConfig:
     """Return the config's masks, and those of its variants that may be asked for."""
-    from service.cli.serve import DEFAULT_CONFIG
-    from service.deployment import config_file
     from service.settings import LiveConfig
 
-    no_file = arguments.config is None and arguments.model is not None
-    path = None if no_file else arguments.config or DEFAULT_CONFIG
-    live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
+    live = choice.read_live(arguments.model, arguments.config, arguments.variants)
     for variant in live.variants:
         # A row is scored without the other titles of its query, which a cascade ranks together.
         if variant.name in arguments.variants and variant.cascade is not None:
@@ -200,14 +196,4 @@ def _live(arguments: Arguments, all_variants: bool) -> LiveConfig:
                 f"--variant-column: {live.default_variant}, which rows without a variant get, is a cascade"
             )
         return LiveConfig(masks=live.masks, variants=alone, default=live.default)
-    if not arguments.variants:
-        return LiveConfig(masks=live.masks)
-    by_name = {variant.name: variant for variant in live.variants}
-    for name in arguments.variants:
-        if name not in by_name:
-            raise ValueError(f"--variant: there is no variant {name!r} in {path or 'the default config'}")
-    # The user asked for these variants, so it is an error if the model has no such mask.
-    named = [
-        by_name[name].model_copy(update={"optional": False}) for name in dict.fromkeys(arguments.variants)
-    ]
-    return LiveConfig(masks=live.masks).model_copy(update={"variants": tuple(named)})
+    return choice.only(live, arguments.variants) if arguments.variants else LiveConfig(masks=live.masks)

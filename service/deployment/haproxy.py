@@ -98,6 +98,7 @@ def keep_servers(configuration: str, known: dict[str, list[list[str]]]) -> str:
     """
 
     def with_servers(section: re.Match[str]) -> str:
+        """Return a backend's section with the servers that it had before."""
         listed, before = known.get(section[1], [[], []])
         servers = re.findall(r"^[ \t]+server .*$", section[0], flags=re.MULTILINE)
         if not servers:

@@ -48,6 +48,7 @@ class _Loader(yaml.SafeLoader):
         self._values_of: dict[str, int] = {}  # by anchor
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Refuse nodes that are nested too deeply, too many values, and an alias inside what it names."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         anchor: str | None = event.anchor
         if isinstance(event, yaml.AliasEvent):
@@ -70,6 +71,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> MappingNode:
+        """Refuse a key that stands twice."""
         node = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
@@ -82,6 +84,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
+        """Refuse scalars that are not of the type they look like."""
         try:
             value = super().construct_object(node, deep)
         except (ValueError, LookupError, OverflowError):

@@ -89,10 +89,11 @@ class _Exchange:
         self.status = 0
 
     def seconds(self) -> float:
+        """Return the time since the request came."""
         return time.monotonic() - self._arrived
 
     def route(self) -> str:
-        """The path's template; a caller's own words never become a label."""
+        """Return the path's template; a caller's own words never become a label."""
         path = getattr(self.scope.get("route"), "path", None)
         if path is None:
             app = self.scope.get("app")
@@ -101,6 +102,7 @@ class _Exchange:
         return str(path)
 
     async def send(self, message: Message) -> None:
+        """Send a part of the answer, with the request's id and timing in its head."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = MutableHeaders(scope=message)

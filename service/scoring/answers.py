@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from models.checkpoint.chunks import ChunkedPair, best_rows
+from models.checkpoint.chunks import ChunkedPair, best_chunks
 from models.checkpoint.tokenizer import EncodedPair
 from service.deadline import Deadline
 from service.engine import Outcome, RowScore
@@ -111,11 +110,12 @@ def score_results(choice: Choice, encoded: Encoded, outcomes: Sequence[Outcome])
     """Return one result per pair, in their order. outcomes: one RowScore per row."""
     if encoded.counts is None:
         return _results(choice, encoded.pairs, outcomes)
-    best = best_rows([float(row.score) for row in outcomes if isinstance(row, RowScore)], encoded.counts)
+    chunked = [pair for pair in encoded.pairs if isinstance(pair, ChunkedPair)]
+    best, chunks = best_chunks([float(row.score) for row in outcomes if isinstance(row, RowScore)], chunked)
     results = _results(choice, encoded.pairs, [outcomes[row] for row in best])
-    first_rows = accumulate(encoded.counts, initial=0)
-    for result, pair, row, first_row in zip(results, encoded.pairs, best, first_rows, strict=False):
-        result.chunk = _chunk(pair, row - first_row)
+    for result, chunk in zip(results, chunks, strict=True):
+        if chunk is not None:
+            result.chunk = Chunk(chunk.index, chunk.chunks, chunk.start, chunk.end)
     return results
 
 
@@ -141,13 +141,6 @@ def _results(
             )
         )
     return results
-
-
-def _chunk(pair: EncodedPair | ChunkedPair, row: int) -> Chunk | None:
-    """Return the place in the title of a row's chunk; None if the title is not cut up."""
-    assert isinstance(pair, ChunkedPair)
-    chunk = pair.chunk(row)
-    return None if chunk is None else Chunk(chunk.index, chunk.chunks, chunk.start, chunk.end)
 
 
 def _assignment(assigned: Assigned, choice: Choice) -> Assignment:

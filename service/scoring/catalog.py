@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from models.checkpoint.hub import locate
 from models.classifier import Classifier
 from models.errors import ModelError
 from models.head_mask import HeadMask
@@ -77,7 +78,7 @@ class Choice:
 
     @property
     def keeps(self) -> list[Keep]:
-        """What each stage of a cascade but the last hands on."""
+        """Return what each stage of a cascade but the last hands on."""
         return [stage.keep for stage in self.variant.stages if stage.keep is not None]
 
 
@@ -99,7 +100,7 @@ class Catalog:
 
     @property
     def assigner(self) -> Assigner:
-        """Who gets which arm of the experiments."""
+        """Return the assigner, which says who gets which arm of the experiments."""
         return self.config.assigner
 
     @property
@@ -166,12 +167,12 @@ def build_catalog(
     for entry in config.variants:
         if entry.cascade is not None:
             continue
-        key = entry.checkpoint or BASE
-        if key not in classifiers:
-            try:
+        try:
+            key = _key(entry.checkpoint, classifiers)
+            if key not in classifiers:
                 classifiers[key] = load(key)
-            except ModelError as error:
-                raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from error
+        except ModelError as error:
+            raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from error
         classifier = classifiers[key]
         if key not in masks:
             masks[key] = _stored_masks(config, classifier)
@@ -190,6 +191,14 @@ def build_catalog(
             logger.warning("variant %s is left out: %s", entry.name, left_out_because(entry))
     in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
     return Catalog(config, classifiers[BASE], in_order, masks)
+
+
+def _key(checkpoint: str | None, loaded: Mapping[str, Classifier]) -> str:
+    """Return the key of a variant's checkpoint: BASE too if the config names the service's own one."""
+    if checkpoint is None or checkpoint in loaded:
+        return checkpoint or BASE
+    own = loaded[BASE].directory
+    return BASE if own is not None and locate(checkpoint).resolve() == own.resolve() else checkpoint
 
 
 def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:

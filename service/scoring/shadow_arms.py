@@ -1,4 +1,4 @@
-"""What a shadow comparison keeps of each arm: the way of a request's pairs through the arm's variant."""
+"""One arm of a shadow comparison: the way of a request's pairs through the arm's variant."""
 
 from __future__ import annotations
 

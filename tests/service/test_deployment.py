@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import resource
 import subprocess
 import time
@@ -116,11 +117,12 @@ async def test_a_client_that_hangs_up_leaves_no_work_behind(server: Server) -> N
         await writer.drain()
         writer.transport.abort()
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        if await metric(shed) > before and await metric("headroom_queue_tokens") == 0:
-            return
+    counted, queued = 0.0, math.inf
+    while not (counted > before and queued == 0) and time.monotonic() < deadline:
         await asyncio.sleep(0.2)
-    pytest.fail("the hung-up clients' work was still queued after 10 s")
+        counted, queued = await metric(shed), await metric("headroom_queue_tokens")
+    assert counted > before, "no client that hung up was counted"
+    assert queued == 0, "the hung-up clients' work was still queued after 10 s"
 
 
 async def test_a_request_of_more_than_the_queues_limit_shuts_nobody_out(server: Server) -> None:

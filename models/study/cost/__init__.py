@@ -1,4 +1,4 @@
-"""What does a layer cost on this machine, by heads kept, units kept and tokens in the batch?"""
+"""The time that a layer takes on this machine, by heads kept, units kept and tokens in the batch."""
 
 from models.study.cost import compute, report
 from models.study.result import Result

@@ -60,7 +60,7 @@ class EquivalenceTest:
 
 @dataclass(frozen=True)
 class Halves:
-    """How much more heads of the lower half cost, by metric.
+    """The cost of heads of the lower half beside that of the upper half's, by metric.
 
     difference: the change averaged over all fractions, lower minus upper.
     p_adjusted: Holm-adjusted over metrics.

@@ -68,6 +68,7 @@ def _causal_json(check: CausalCheck) -> dict[str, Any]:
     """Return the comparisons by name."""
 
     def one(comparison: Comparison) -> dict[str, Any]:
+        """Return the values of one comparison."""
         intervals = {m: comparison.relative[m].interval() for m in CAUSAL_METRICS}
         return {
             "heads": [list(head) for head in comparison.heads],

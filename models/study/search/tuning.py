@@ -49,13 +49,13 @@ def tuned_scales(
         intact = [network.network.embed(batch) for batch in batches]
         streams = [list(intact) for _ in masks]
         for number, heads in enumerate(network.config.kept_heads):
-            contexts = _contexts(network, number, intact, batches)
+            contexts = contexts_of(network, number, intact, batches)
             before = _outputs(network, number, intact, contexts)
             wanted = [x + outputs.sum(1) for x, outputs in zip(intact, before, strict=True)]
             ones = torch.ones(len(heads), device=network.device)
             intact = _onward(network, number, intact, contexts, ones)
             for place, mask in enumerate(masks):
-                contexts = _contexts(network, number, streams[place], batches)
+                contexts = contexts_of(network, number, streams[place], batches)
                 outputs = _outputs(network, number, streams[place], contexts)
                 kept = [i for i, head in enumerate(heads) if mask[number, head] > 0]
                 if kept:
@@ -69,9 +69,11 @@ def tuned_scales(
     return scales
 
 
-def _contexts(
+def contexts_of(
     network: DifferentiableNetwork, number: int, streams: Sequence[Tensor], batches: Sequence[PackedBatch]
 ) -> list[Tensor | None]:
+    """Return the input of W^O of layer `number` with all its heads, (T, h·d) for each batch; None if it has
+    no heads. streams: what enters the layer, (T, D) each."""
     live = Live(network.network.layers[number].attention)
     return [
         network.network.context(number, x, batch, live) for x, batch in zip(streams, batches, strict=True)

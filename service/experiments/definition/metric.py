@@ -55,5 +55,5 @@ class Metric(BaseModel):
 
     @property
     def sign(self) -> int:
-        """1 if more is better, -1 if less is better."""
+        """Return 1 if more is better, -1 if less is better."""
         return 1 if self.better == "higher" else -1

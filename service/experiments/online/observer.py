@@ -25,7 +25,7 @@ class ExperimentObserver:
         """Records are in the database."""
 
     def unwritten(self, count: int) -> None:
-        """`count` records wait for the database. A kill would lose them."""
+        """So many records wait for the database. A kill would lose them."""
 
     def rolled_back(self, experiment: str, guardrail: str) -> None:
         """A guardrail took an arm back to control."""

@@ -1,4 +1,4 @@
-"""What a name in another server's shape means here: a checkpoint, a variant, or `NAME@VARIANT`."""
+"""Finds what a name in another server's shape means here: a checkpoint, a variant, or `NAME@VARIANT`."""
 
 from __future__ import annotations
 

@@ -246,7 +246,10 @@ def test_screenshots_for_the_documentation(page: Page, page_server: Server) -> N
             if view == "live":
                 page.until(lambda: under_load(page, page_server) >= 8)
             name = view if view == "playground" else f"playground-{view}"
-            page.screenshot(IMAGES / f"{name}-{scheme}.png", whole=view == "experiments")
+            image = IMAGES / f"{name}-{scheme}.png"
+            image.unlink(missing_ok=True)
+            page.screenshot(image, whole=view == "experiments")
+            assert image.stat().st_size > 10_000, f"{image.name} shows nothing"
 
 
 def under_load(page: Page, server: Server) -> int:

@@ -49,6 +49,25 @@ def test_a_spec_is_remembered_for_its_variant_and_its_config_alone(classifier: C
     assert other.choose(None, "@some").mask == parsed("1.1", classifier)
 
 
+def test_the_services_own_checkpoint_under_another_name_is_not_loaded_again(
+    classifier: Classifier, tiny_checkpoint: Path
+) -> None:
+    again = tiny_checkpoint / ".." / tiny_checkpoint.name
+    config = LiveConfig.model_validate(
+        {"variants": [{"name": "full"}, {"name": "cut", "checkpoint": str(again), "head_mask": "0.1"}]}
+    )
+    loads: list[str] = []
+
+    def load(path: str) -> Classifier:
+        loads.append(path)
+        return Classifier.load(path, device="cpu", dtype="float32")
+
+    found = build_catalog(config, {BASE: classifier}, load)
+    assert loads == []
+    assert list(found.classifiers) == [BASE]  # so rows of both variants share batches
+    assert found.choose("cut", None).mask == parsed("0.1", classifier)
+
+
 def test_a_wrong_spec_is_refused_each_time(classifier: Classifier) -> None:
     config = catalog(classifier)
     for _ in range(2):

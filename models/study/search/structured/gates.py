@@ -78,15 +78,14 @@ def _logits(
     plain, config = network.network, network.config
     x = plain.embed(batch)
     for number, layer in enumerate(plain.layers):
-        last = number == len(plain.layers) - 1
-        first = last and plain.reads_first_tokens
-        row = torch.arange(batch.rows, device=x.device) if first else batch.row_of_token
+        first = plain.reads_first_tokens and number == len(plain.layers) - 1
+        live = Live(
+            layer.attention,
+            heads[:, number, list(config.kept_heads[number])],
+            unit_weights=units[:, number, : config.widths[number]],
+        )
         entered = x[batch.first_token] if first else x
-        live = Live(layer.attention, heads[:, number, list(config.kept_heads[number])])
-        context = plain.context(number, x, batch, live, first_only=first)
-        middle = plain.after_attention(number, entered, context, live)
-        left = layer.feed_forward(middle, None, units[:, number, : config.widths[number]], row)
-        x = entered + whole[:, number][row][:, None] * (left - entered)
-        if last:
-            x = plain.pool(x, batch)
-    return plain.classify(x)
+        left = plain.layer_output(number, x, batch, live, first_only=first)
+        gate = whole[batch.sequences(first_only=first), number]
+        x = entered + gate[:, None] * (left - entered)
+    return plain.classify(plain.pool(x, batch))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.study.search.noninferiority import TESTED_METRICS, Verdict
+from models.study.search import json_values
+from models.study.search.noninferiority import Verdict
 from models.study.search.structured.compute import Found, Point
 from models.study.search.structured.recovery import Recovered
 from models.study.search.structured.speed import Pace
 from models.study.statistics import Resamples
 from models.study.study import Study
-from models.study.wording import NAMES
 
 
 def as_json(found: Found, study: Study) -> dict[str, Any]:
@@ -26,13 +26,7 @@ def as_json(found: Found, study: Study) -> dict[str, Any]:
         "layer_order": [{"layer": layer, "divergence": value} for layer, value in found.layer_order],
         "recovered": None if found.recovered is None else _recovered(found.recovered),
         "from_scratch": None if found.from_scratch is None else _recovered(found.from_scratch),
-        "non_inferiority": {
-            "margin": study.margin,
-            "metrics": list(TESTED_METRICS),
-            "alpha": 0.025,
-            "test": "one-sided cluster bootstrap over held-out queries, both metrics, fixed sequence",
-            "queries": 0 if study.holdout is None else len(study.holdout.queries),
-        },
+        "non_inferiority": json_values.non_inferiority(study),
         "intact_pairs_per_second": None if found.intact_pace is None else found.intact_pace.pairs_per_second,
         "search_seconds": found.seconds,
         "cost": found.table.to_json(),
@@ -42,11 +36,7 @@ def as_json(found: Found, study: Study) -> dict[str, Any]:
 def _path(found: Found, path: list[Point], verdicts: list[Verdict], study: Study) -> list[dict[str, Any]]:
     points, resamples = [], Resamples(study.data, study.resamples, study.seed)
     for place, point in enumerate(path):
-        content = _point(found, point)
-        content["interval"] = {}
-        for name, draws in resamples.draws(point.quality).items():
-            interval = resamples.estimate(draws).interval()
-            content["interval"][name] = [interval.low, interval.high]
+        content = {**_point(found, point), "interval": json_values.intervals(resamples, point.quality)}
         if verdicts:
             content["holdout"] = _verdict(verdicts[place], point)
         points.append(content)
@@ -71,7 +61,7 @@ def _point(found: Found, point: Point) -> dict[str, Any]:
             for layer in point.structure.layers
         ],
         "spec": mask.spec,
-        **{name: point.quality.metrics()[name] for name in NAMES},
+        **json_values.metrics(point.quality),
     }
 
 
@@ -87,26 +77,7 @@ def _pace(pace: Pace) -> dict[str, Any]:
 
 def _verdict(verdict: Verdict, point: Point) -> dict[str, Any]:
     assert point.held_out is not None
-    return {
-        **{name: point.held_out.metrics()[name] for name in NAMES},
-        "tested": verdict.tested,
-        "passed": verdict.passed,
-        "loss": losses_json(verdict),
-    }
-
-
-def losses_json(verdict: Verdict) -> dict[str, Any]:
-    """Return the losses of a verdict by metric."""
-    return {
-        name: {
-            "delta": loss.delta,
-            "bound": loss.bound,
-            "standard_error": loss.error,
-            "power": loss.power,
-            "queries_needed": loss.queries_needed,
-        }
-        for name, loss in verdict.losses.items()
-    }
+    return json_values.held_out(point.held_out, verdict)
 
 
 def _chosen(
@@ -125,12 +96,12 @@ def _recovered(recovered: Recovered) -> dict[str, Any]:
         "minutes": recovered.minutes,
         "loss_first_tenth": recovered.before,
         "loss_last_tenth": recovered.after,
-        **{name: recovered.quality.metrics()[name] for name in NAMES},
+        **json_values.metrics(recovered.quality),
         "holdout": None
         if recovered.held_out is None
         else {
-            **{name: recovered.held_out.metrics()[name] for name in NAMES},
+            **json_values.metrics(recovered.held_out),
             "passed": recovered.verdict is not None and recovered.verdict.passed,
-            "loss": {} if recovered.verdict is None else losses_json(recovered.verdict),
+            "loss": {} if recovered.verdict is None else json_values.losses(recovered.verdict),
         },
     }

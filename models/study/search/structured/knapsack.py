@@ -1,4 +1,4 @@
-"""What to remove for a given time: the least loss of quality whose layers' times fit.
+"""Chooses what to remove for a given time: the least loss of quality whose layers' times fit.
 
 Kwon et al. 2022, §4 (https://arxiv.org/abs/2204.09656). Removing a set of a layer's heads (or units) costs
 ½·Σ F[i, j] over i, j in the set, F being the Fisher information of their gates. Within each layer the parts

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-import torch
 
 from models.classifier import Classifier
+from models.device import one_thread
 from models.study.study import Study
 
 PAIRS = 256
@@ -19,7 +19,9 @@ PAIRS = 256
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """pairs_per_second: the median of the rounds. speedup: the median over rounds of the ratio to the intact
+    """The measured speed of a network.
+
+    pairs_per_second: the median of the rounds. speedup: the median over rounds of the ratio to the intact
     model; low, high: its interval by order statistics, of `coverage`. parameters: of the network."""
 
     pairs_per_second: float
@@ -37,18 +39,14 @@ def paces(study: Study, classifiers: Sequence[Classifier]) -> list[Pace]:
     pairs = judged.pairs[:PAIRS]
     rounds = study.effort.rounds
     study.progress.start("speed", (1 + rounds) * len(every))
-    threads = torch.get_num_threads()
     seconds = np.empty((1 + rounds, len(every)))
-    try:
-        torch.set_num_threads(1)
+    with one_thread():
         for turn in range(1 + rounds):  # the first round also sets things up
             for place, classifier in enumerate(every):
                 started = time.perf_counter()
                 classifier.score(pairs)
                 seconds[turn, place] = time.perf_counter() - started
                 study.progress.advance()
-    finally:
-        torch.set_num_threads(threads)
     return [
         _pace(seconds[1:, 0], seconds[1:, place], len(pairs), every[place]) for place in range(len(every))
     ]

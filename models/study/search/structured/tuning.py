@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 
 from models.batch import PackedBatch
-from models.bert import PostNormLayer
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.structure import Structure
 from models.layer import Layer
-from models.live_heads import Live
 from models.study.gradients import DifferentiableNetwork
-from models.study.search.tuning import LARGEST, RIDGE, head_outputs, least_squares
+from models.study.search.tuning import LARGEST, RIDGE, contexts_of, head_outputs, least_squares
 
 SMALLEST = 1e-3
 """The smallest scale of a unit: at 0 it would go, and the width would no longer be the one that was timed."""
@@ -47,11 +45,11 @@ def tuned(
         intact = [network.network.embed(batch) for batch in batches]
         streams = [list(intact) for _ in structures]
         for number, layer in enumerate(network.network.layers):
-            contexts = _contexts(network, number, intact, batches)
+            contexts = contexts_of(network, number, intact, batches)
             sums = _after_heads(network, number, intact, contexts)
-            middle = _normed(network, number, sums)
-            inner = [_inner(layer, x) for x in middle]
-            intact = [_outer(layer, a, x, plain=True) for a, x in zip(inner, middle, strict=True)]
+            middle = [layer.after_attention(x) for x in sums]
+            inner = [layer.units.inner(layer.feed_forward_input(x)) for x in middle]
+            intact = [layer.down(a, x) for a, x in zip(inner, middle, strict=True)]
             for place, structure in enumerate(structures):
                 if number not in structure.skipped:
                     streams[place] = _tune_layer(
@@ -59,7 +57,7 @@ def tuned(
                         heads[place][number], units[place][number],
                     )  # fmt: skip
                 done(1)
-            intact = [_outer(layer, a, x) for a, x in zip(inner, middle, strict=True)]
+            intact = [layer.after_feed_forward(y) for y in intact]
     return [replace(s, heads=h, units=u) for s, h, u in zip(structures, heads, units, strict=True)]
 
 
@@ -77,7 +75,7 @@ def _tune_layer(
     wanted: the intact model's residual stream after the heads and after the units, before any norm.
     """
     layer, held = network.network.layers[number], network.config.kept_heads[number]
-    contexts = _contexts(network, number, streams, batches)
+    contexts = contexts_of(network, number, streams, batches)
     kept = [i for i, head in enumerate(held) if heads[head] > 0]
     if kept:
         bias = layer.attention_bias
@@ -90,14 +88,15 @@ def _tune_layer(
     contexts = [
         None if c is None else (c.view(len(c), len(held), -1) * scales[:, None]).flatten(1) for c in contexts
     ]
-    middle = _normed(network, number, _after_heads(network, number, streams, contexts))
-    inner = [_inner(layer, x) for x in middle]
+    middle = [layer.after_attention(x) for x in _after_heads(network, number, streams, contexts)]
+    inner = [layer.units.inner(layer.feed_forward_input(x)) for x in middle]
     width = inner[0].shape[1]
     index = np.flatnonzero(units[:width])
     if len(index):
         units[index] = _unit_scales(layer, torch.from_numpy(index), inner, middle, wanted[1])
     factors = torch.from_numpy(units[:width]).to(network.device)
-    return [_outer(layer, a * factors, x) for a, x in zip(inner, middle, strict=True)]
+    outputs = [layer.down(a * factors, x) for a, x in zip(inner, middle, strict=True)]
+    return [layer.after_feed_forward(y) for y in outputs]
 
 
 def _unit_scales(
@@ -129,15 +128,6 @@ def _loss(gram: Tensor, moment: Tensor, scales: Tensor) -> float:
     return float(scales @ gram @ scales - 2 * moment @ scales)
 
 
-def _contexts(
-    network: DifferentiableNetwork, number: int, streams: Sequence[Tensor], batches: Sequence[PackedBatch]
-) -> list[Tensor | None]:
-    live = Live(network.network.layers[number].attention)
-    return [
-        network.network.context(number, x, batch, live) for x, batch in zip(streams, batches, strict=True)
-    ]
-
-
 def _after_heads(
     network: DifferentiableNetwork, number: int, streams: Sequence[Tensor], contexts: Sequence[Tensor | None]
 ) -> list[Tensor]:
@@ -147,20 +137,3 @@ def _after_heads(
         x + layer.attention_bias if c is None or layer.attention is None else layer.attention.output(c, x)
         for x, c in zip(streams, contexts, strict=True)
     ]
-
-
-def _normed(network: DifferentiableNetwork, number: int, sums: Sequence[Tensor]) -> list[Tensor]:
-    return [network.network.layers[number].after_attention(x) for x in sums]
-
-
-def _inner(layer: Layer, x: Tensor) -> Tensor:
-    """Return the layer's inner activations, the input of its down map: (T, D) → (T, U)."""
-    entered = layer.feed_forward_input(x)
-    inner = layer.up(entered)
-    return inner if layer.gate is None else layer.gate.times(entered, inner)
-
-
-def _outer(layer: Layer, inner: Tensor, x: Tensor, *, plain: bool = False) -> Tensor:
-    """Return what the inner activations make of the residual stream x. plain: before any norm."""
-    y = layer.down(inner, x)
-    return layer.norm(y) if isinstance(layer, PostNormLayer) and not plain else y

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from models.checkpoint.hub import locate
 from models.checkpoint.tensors import read_tensors
@@ -72,8 +73,7 @@ class Workshop:
         runner = self._runner(classifier, self.sample, name)
         logits = runner.logits([classifier.all_heads.matrix])[0].astype(np.float64)
         logits /= classifier.config.temperature
-        shifted = logits - logits.max(1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
+        return np.asarray(log_softmax(logits, axis=1))
 
     def _runner(self, classifier: Classifier, data: Judged, name: str) -> Runner:
         there = self.study.runner

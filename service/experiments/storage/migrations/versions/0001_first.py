@@ -12,6 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Make all tables of the first version."""
     _create_exposures()
     _create_outcomes()
     _create_shadow_results()

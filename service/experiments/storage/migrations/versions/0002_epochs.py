@@ -12,6 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Add the epoch of an exposure, the units that come back, and the counts of each epoch."""
     op.add_column("exposures", sa.Column("epoch", sa.Text, nullable=False, server_default=""))
     op.create_table(
         "returns",

@@ -1,0 +1,31 @@
+"""The formats of files of pairs, told by the files' names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KINDS = ("csv", "tsv", "jsonl", "parquet")
+COMPRESSIONS = ("gz", "zst")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """The format of a file. kind: one of KINDS. compression: "gz", "zst" or "" for none."""
+
+    kind: str
+    compression: str = ""
+
+    @property
+    def needs_pyarrow(self) -> bool:
+        """Return whether only pyarrow can read and write it."""
+        return self.kind == "parquet" or self.compression == "zst"
+
+
+def format_of(name: str) -> Format | None:
+    """Return the format that a file's name ends in, or None if it is not known."""
+    parts = name.rsplit("/", 1)[-1].lower().split(".")[1:]
+    compression = parts.pop() if parts and parts[-1] in COMPRESSIONS else ""
+    kind = parts[-1] if parts else ""
+    if kind not in KINDS or (kind == "parquet" and compression):
+        return None
+    return Format(kind, compression)
