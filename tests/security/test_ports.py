@@ -1,0 +1,97 @@
+"""Every port that a process of the service listens on, by connecting to it as a stranger would."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import socket
+from collections import Counter
+from collections.abc import Iterator
+
+import grpc
+import httpx
+import psutil
+import pytest
+import ray.core.generated
+
+from tests.service.running import Server
+
+OTHER_ADDRESS = "127.0.0.2"
+"""An address of this machine on which only those listen who listen on every interface."""
+
+OPEN_PATHS = {
+    "Dashboard": {"/api/healthz", "/api/local_raylet_healthz"},
+    "ServeReplica": {"/", "/-/routes", "/-/healthz", "/health/live", "/v1/models", "/metrics"},
+}
+"""What answers without Ray's token, by process: whether it is well, and our own API, which asks for its keys
+by itself."""
+
+
+def listening(server: Server) -> Iterator[tuple[psutil.Process, int]]:
+    """Yield process and port of every socket that the run listens on."""
+    for process in server.family():
+        for connection in process.net_connections(kind="inet"):
+            if connection.status == psutil.CONN_LISTEN:
+                yield process, connection.laddr.port
+
+
+def methods_of_ray() -> list[str]:
+    """Return every method that Ray's protocols have."""
+    methods = []
+    for module in pkgutil.walk_packages(ray.core.generated.__path__, "ray.core.generated."):
+        if module.name.endswith("_pb2"):
+            services = importlib.import_module(module.name).DESCRIPTOR.services_by_name.values()
+            methods += [f"/{service.full_name}/{one.name}" for service in services for one in service.methods]
+    return methods
+
+
+def test_no_port_is_open_to_other_machines(server: Server) -> None:
+    ports = [port for _, port in listening(server)]
+    assert len(ports) > 10
+    for port in ports:
+        socket.create_connection(("127.0.0.1", port), timeout=10).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((OTHER_ADDRESS, port), timeout=10).close()
+
+
+def test_no_call_of_rays_is_answered_without_the_runs_token(server: Server) -> None:
+    """Who may call Ray's ports runs code, and other users of this machine reach the loopback interface."""
+    methods = methods_of_ray()
+    assert len(methods) > 100
+    refused: Counter[str] = Counter()
+    for process, port in listening(server):
+        for method in methods:
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                try:
+                    channel.unary_unary(method)(b"", timeout=20)
+                except grpc.RpcError as error:
+                    code = error.code()
+                else:
+                    code = grpc.StatusCode.OK
+            if code == grpc.StatusCode.UNAVAILABLE:  # not gRPC
+                break
+            assert code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED), (process, method)
+            refused[method.split("/")[1]] += code == grpc.StatusCode.UNAUTHENTICATED
+    print(refused)
+
+
+def test_no_page_of_rays_is_answered_without_the_runs_token(server: Server) -> None:
+    asked = set()
+    for process, port in listening(server):
+        name = " ".join(process.cmdline())
+        is_ours = process.name() == "haproxy" or "ServeReplica" in name
+        for path in (
+            "/",
+            "/metrics",
+            "/api/version",
+            "/api/jobs/",
+            "/api/healthz",
+            "/api/serve/applications/",
+        ):
+            try:
+                answer = httpx.get(f"http://127.0.0.1:{port}{path}", timeout=20)
+            except httpx.HTTPError:  # not HTTP
+                break
+            asked.add(port)
+            assert is_ours or answer.status_code == 401 or path == "/api/healthz", (name, path, answer)
+    assert len(asked) >= 3
