@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +55,7 @@ def write_poisoned(directory: Path) -> Path:
 
 
 def post(name: str, path: str = "/v1/score", *, key: str = KEY, trace: str = "", **body: Any) -> bytes:
-    texts = {"query": "secretquery bracket", "titles": ["secrettitle one", "two"], "unit": "secretunit"}
+    texts = {"query": "secretquery bracket", "titles": ["secrettitle one", "two"]}
     headers = f"x-request-id: {name}\r\nauthorization: Bearer {key}\r\ncookie: a=secretcookie\r\n{trace}"
     return request("POST", path, json.dumps(texts | body).encode(), headers)
 
@@ -71,9 +70,9 @@ async def traffic(server: Server, collector: Collector) -> dict[str, Answer]:
         "POST", "/v1/score", b'{"query": "secretquery", "secrettitle', f"authorization: Bearer {KEY}\r\n"
     )
     requests = {
-        "sampled": post("sampled", trace=traceparent("sampled")),
+        "sampled": post("sampled", trace=traceparent("sampled"), unit="secretunit"),
         "not": post("not", trace=traceparent("not", "00")),
-        "compare": post("compare", "/v1/compare", unit=None, masks=["none"]),
+        "compare": post("compare", "/v1/compare", masks=["none"]),
         "refused": post("refused", head_mask="secretquery"),
         "unknown": post("unknown", secretunit="secretquery"),
         "wrong_json": wrong_json,
@@ -81,7 +80,6 @@ async def traffic(server: Server, collector: Collector) -> dict[str, Answer]:
         "failed": post("failed", trace=traceparent("failed"), titles=[f"secrettitle {POISON}"]),
         "odd_path": request("GET", "/no%0Awhere%1b[31m?secretparam=1", headers="x-request-id: odd_path\r\n"),
     }
-    requests["compare"] = requests["compare"].replace(b', "unit": null', b"     " + b" " * 9)
     answers = {name: await send_raw(server.port, data) for name, data in requests.items()}
     collector.wait_for(
         lambda spans: {TRACES["sampled"], TRACES["failed"]} <= {s.trace for s in spans if s.kind == 2}
