@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ PACKAGES = ("models", "service", "loadtest")
 
 # Ray Data's rows go from process to process of one Ray cluster, whose ports ask for a token.
 ALLOWED = {("service/deployment/bulk.py", "pickle.loads")}
+SUSPECT = re.compile(r"pickle|load|shelve|marshal|eval\(|exec\(|__import__|trust_remote_code")
 SAFE_YAML = {"_Loader", "CSafeLoader", "CBaseLoader"}
 
 
@@ -105,7 +107,8 @@ def test_no_call_can_unpickle_or_evaluate_a_file() -> None:
     """Finds the calls that a reviewer would have to think about."""
     found = set()
     for file in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        text = file.read_text()
+        for node in ast.walk(ast.parse(text)) if SUSPECT.search(text) else ():
             if isinstance(node, ast.Call) and (call := _unsafe(node)):
                 found.add((str(file.relative_to(ROOT)), call))
     assert found == ALLOWED
