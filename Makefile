@@ -10,7 +10,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev kernels referees clients page-checks serve test screenshots check bench load soak gpu model clean
+.PHONY: help install dev kernels referees clients page-checks serve test screenshots check bench load soak gpu model audit sbom clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -69,9 +69,24 @@ model: install
 	$(if $(filter runs/data,$(DATA)),$(BIN)/python -m models.training.demo.fetch --out $(DATA))
 	$(BIN)/python -m models.training.demo.build --data $(DATA)
 
-## make clean     remove .venv, .venv-clients, the kernels and caches (runs/, where trainings and their data are, stays)
+## make audit     what is known to be vulnerable among the installed packages (asks PyPI's service); with make sbom
+audit: sbom
+	.venv-audit/bin/pip-audit --skip-editable \
+	  --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+
+## make sbom      the bill of materials of .venv (CycloneDX), in runs/sbom.json
+sbom: install .venv-audit/installed.txt
+	@mkdir -p runs
+	.venv-audit/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o runs/sbom.json $(BIN)/python
+
+.venv-audit/installed.txt: tests/security/requirements.txt | .venv/bin/pip
+	@test -x .venv-audit/bin/pip || $(BIN)/python -m venv .venv-audit
+	@.venv-audit/bin/pip install --disable-pip-version-check --progress-bar off --quiet --requirement $<
+	@cp $< $@
+
+## make clean     remove .venv, .venv-audit, .venv-clients, the kernels and caches (runs/, where trainings and their data are, stays)
 clean:
-	rm -rf .venv .venv-clients models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-audit .venv-clients models/ops/built .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 dev: .venv/installed-dev .venv/kernels
 

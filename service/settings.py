@@ -18,13 +18,14 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from service.api_keys import ApiKey, parse_api_keys
 from service.cascade_config import MAX_STAGES, StageConfig, check_cascades, check_stages
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.config import ExperimentConfig, HoldoutConfig, check_together
 from service.experiments.definition.fields import STORABLE, ConfigName
+from service.telemetry.settings import TelemetrySettings
 
 CUSTOM = "custom"
 """Variant name under which metrics count ad hoc masks; no variant may have this name."""
@@ -32,14 +33,13 @@ CUSTOM = "custom"
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
 
-
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _ApiKeys = Annotated[
     tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_api_keys), WithJsonSchema({"type": "string"})
 ]
 
 
-class Settings(BaseSettings):
+class Settings(TelemetrySettings):
     """Settings that are fixed while the process runs; each is an environment variable `HEADROOM_<NAME>`.
 
     The HTTP contract gives the limits and their defaults. docs/settings.md is made from the descriptions.

@@ -136,9 +136,13 @@ def _read_files(directory: Path) -> Mapping[str, Tensor]:
                 raise UnsupportedCheckpoint(f"{pickled} does not hold a plain dictionary of tensors")
             tensors: dict[str, Tensor] = dict(loaded)
             return tensors
+    except pickle.UnpicklingError:  # torch's message says how to run the file's code
+        raise UnsupportedCheckpoint(
+            f"{directory}: the weights cannot be read: pytorch_model.bin is damaged, or holds Python objects "
+            "that could run code; save its tensors as model.safetensors"
+        ) from None
     except (
         SafetensorError,
-        pickle.UnpicklingError,
         ValueError,
         KeyError,
         OSError,

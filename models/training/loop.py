@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from models.device import autocast
 from models.training.batches import Batch
+from models.training.saved import read_saved
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ def save_progress(
 def _resume(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Progress:
     if not path.exists():
         return Progress()
-    state: dict[str, Any] = torch.load(path, weights_only=True)
+    state = read_saved(path)
     model.load_state_dict(state["model"])
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)

@@ -18,6 +18,7 @@ from models.training.evaluate import probabilities_of
 from models.training.job import Options
 from models.training.loop import ordinal_loss
 from models.training.network import Model
+from models.training.saved import read_saved
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ def keep_if_best(
     now = standing(model, tokenizer, validation, options)
     report(f"epoch {epoch}", now)
     if best.standing is None and best.path.exists():  # a resumed run
-        saved = torch.load(best.path, weights_only=True)
+        saved = read_saved(best.path)
         best.standing, best.epoch = Standing(saved["loss"], saved["metrics"]), saved["epoch"]
     if best.standing is None or now.order > best.standing.order:
         best.standing, best.epoch = now, epoch

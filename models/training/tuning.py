@@ -28,6 +28,7 @@ from models.training.job import Job, Options, mark_run, prepare
 from models.training.loop import Progress, Schedule, ordinal_loss, train
 from models.training.network import Model
 from models.training.plan import Plan, plan_for
+from models.training.saved import read_saved
 from models.training.standing import (
     Best,
     Standing,
@@ -79,7 +80,7 @@ def tune(job: Job | Options) -> dict[str, Any]:
     loss_before = loss_on(model, tokenizer, sample, options)
     report("start", before)
     progress = _train(job, model, tokenizer, encoded, plan, best)
-    saved = torch.load(best.path, weights_only=True)
+    saved = read_saved(best.path)
     model.load_state_dict(saved["model"])
     after = Standing(saved["loss"], saved["metrics"])
     learnt = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -15,6 +16,7 @@ from service.errors import DeviceFailed, OutOfMemory
 
 P = TypeVar("P")
 R = TypeVar("R")
+_NOT_FOLLOWED = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class BatchRunner(Generic[P, R]):
     forward: one forward pass; returns a result or an exception for each item of the batch. After OutOfMemory
         the budget is halved and the batch tried again in halves; after any other error it is tried again in
         halves until the items that cause the error are alone. DeviceFailed is the result of every item.
+    has_trails: whether any request so far is traced.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class BatchRunner(Generic[P, R]):
         self.busy_slots = 0
         self.in_flight_items = 0
         self.in_flight_tokens = 0
+        self.has_trails = False
         self._forward = forward
         self._budget = budget
         self._rate = rate
@@ -82,7 +86,7 @@ class BatchRunner(Generic[P, R]):
                 part = [entry for entry in parts.pop() if entry.owner.is_open]
                 if not part:
                     continue
-                results = await self._attempt([entry.item for entry in part], alone=alone)
+                results = await self._attempt(part, alone=alone)
                 if results is not None:
                     yield part, results
                 else:
@@ -93,8 +97,11 @@ class BatchRunner(Generic[P, R]):
             self.in_flight_items -= len(batch)
             self.in_flight_tokens -= tokens
 
-    async def _attempt(self, items: list[Item[P]], *, alone: bool) -> Sequence[R | Exception] | None:
+    async def _attempt(
+        self, part: list[TakenItem[P, Ticket[R]]], *, alone: bool
+    ) -> Sequence[R | Exception] | None:
         """Return the results of one forward pass, or None if the items must be tried again in two halves."""
+        items = [entry.item for entry in part]
         batch = Batch(items[0].lane, tuple(items), sum([item.tokens for item in items]), alone)
         budget = self._budget.tokens
         is_single = len(items) == 1
@@ -103,7 +110,8 @@ class BatchRunner(Generic[P, R]):
         self._observer.on_batch(len(items), batch.tokens, budget)
         began = self._clock()
         try:
-            results = await self._forward(batch)
+            with self._followed(part, batch) if self.has_trails else _NOT_FOLLOWED:
+                results = await self._forward(batch)
             if len(results) != len(items):
                 raise RuntimeError(f"{len(results)} results for a batch of {len(items)} items")
         except DeviceFailed as error:
@@ -122,3 +130,13 @@ class BatchRunner(Generic[P, R]):
         self._budget.record_success(batch.tokens)
         self._rate.record(batch.tokens, began, self._clock(), budget=budget)
         return results
+
+    def _followed(
+        self, part: list[TakenItem[P, Ticket[R]]], batch: Batch[P]
+    ) -> AbstractContextManager[object]:
+        """Return what follows a forward pass for the traced requests in it."""
+        tickets = dict.fromkeys(entry.owner for entry in part)
+        trails = [ticket.trail for ticket in tickets if ticket.trail is not None]
+        if not trails:
+            return _NOT_FOLLOWED
+        return trails[0].in_batch(trails, items=len(part), tokens=batch.tokens)

@@ -30,6 +30,7 @@ from service.batching.rate import TokenRate
 from service.batching.runner import Batch, BatchRunner, Observer
 from service.batching.sizing import Sizing, TokenBudget
 from service.batching.ticket import NextRound, Round, Ticket, Timer
+from service.batching.trail import Trail
 from service.errors import DeadlineExceeded, Draining
 
 __all__ = ["Batch", "Item", "Observer", "Round", "Scheduler", "Ticket"]
@@ -138,6 +139,7 @@ class Scheduler(Generic[P, R]):
         deadline: float | None = None,
         next_round: NextRound | None = None,
         later_tokens: int = 0,
+        trail: Trail | None = None,
     ) -> Ticket[R]:
         """Admit a request. Work that has not begun by `deadline` (on the clock) is dropped.
 
@@ -146,6 +148,7 @@ class Scheduler(Generic[P, R]):
             came together. A round that would not be done by the deadline is left out: the ticket is then
             `is_cut_short`.
         later_tokens: the tokens, at most, of those later rounds.
+        trail: told what becomes of the request.
 
         Raises QueueFull or Draining, both with the seconds after which to try again.
         """
@@ -166,6 +169,9 @@ class Scheduler(Generic[P, R]):
         )
         self._sizing.admit(ticket, tokens, now)
         ticket.next_round = next_round
+        if trail is not None:
+            ticket.trail = trail
+            self._runner.has_trails = True
         ticket.queued = self._queue.push(ticket, items, now=now, deadline=deadline, later_tokens=later_tokens)
         if deadline is not None:
             call_later = self._call_later or asyncio.get_running_loop().call_later
@@ -269,6 +275,8 @@ class Scheduler(Generic[P, R]):
     def _close(self, ticket: Ticket[R], error: BaseException | None = None) -> None:
         """Forget a ticket and wake its waiter, with the results or with an error."""
         self._tickets.discard(ticket)
+        if ticket.trail is not None and ticket.is_open and ticket.started is None:
+            ticket.trail.leaves_queue(ticket.submitted, self._clock())
         self._sizing.forget(ticket)
         if ticket.queued is not None:
             self._queue.remove(ticket.queued)

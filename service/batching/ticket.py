@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from service.batching.queued import Item, QueuedRequest
+from service.batching.trail import Trail
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -47,6 +48,7 @@ class Ticket(Generic[R]):
     next_round: makes the round after this one; None if there is none.
     queued: the request in the queue; None if it never entered.
     timer: goes off at the deadline; None if there is no deadline.
+    trail: told what becomes of the request; None if it is not traced.
     """
 
     def __init__(self, items: int, submitted: float, on_cancel: Callable[[Ticket[R]], None]) -> None:
@@ -62,6 +64,7 @@ class Ticket(Generic[R]):
         self.next_round: NextRound | None = None
         self.queued: QueuedRequest[Any, Ticket[R]] | None = None
         self.timer: Timer | None = None
+        self.trail: Trail | None = None
         self._on_cancel = on_cancel
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -87,11 +90,15 @@ class Ticket(Generic[R]):
         """Note that the round's first batch begins."""
         self.started = now
         self.queue_s += now - self.submitted
+        if self.trail is not None:
+            self.trail.begins(self.submitted, now)
 
     def end_round(self, now: float) -> None:
         """Note that the round's results are all there."""
         if self.started is not None:
             self.inference_s += now - self.started
+        if self.trail is not None:
+            self.trail.ends(now)
 
     def begin_round(self, items: int, now: float) -> None:
         """Make room for the results of another round, which enters the queue now."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from service.deployment import config_file, environment, last_good, preflight
+from service.deployment import access_log, config_file, environment, last_good, preflight
 from service.deployment.live_edits import LiveEdits, glance
 from service.deployment.processes import STOP_SIGNALS, family, kill
 from service.deployment.run_directory import RunDirectory
@@ -117,7 +117,11 @@ def _serve(
     directory: Path,
     stop: StopSignal,
 ) -> None:
-    environment.prepare(directory, request_timeout_s=config.settings.request_timeout_s)
+    has_access_log = config.settings.access_log != "off"
+    environment.prepare(
+        directory, request_timeout_s=config.settings.request_timeout_s, has_access_log=has_access_log
+    )
+    lines = access_log.Copier(directory) if has_access_log else None
     _say("starting Ray")
     # Ray prints errors to standard output, which must hold only our line that the service is ready.
     with (directory / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
@@ -131,6 +135,8 @@ def _serve(
             cluster.deploy(config)
             if cluster.wait_until_running(stop.is_set):
                 print(f"headroom is ready at {_url(config)}", file=sys.__stdout__, flush=True)
+                if lines is not None:
+                    lines.start()
                 apply = partial(_apply, cluster, directory, stop)
                 edits = LiveEdits(path, seen, overrides, config, apply=apply, say=_say)
                 while True:
@@ -142,6 +148,8 @@ def _serve(
             _say("stopping after the accepted requests are answered (repeat to stop at once)")
         finally:
             cluster.stop(config.settings.drain_timeout_s)
+            if lines is not None:
+                lines.stop()
 
 
 def _apply(cluster: Cluster, directory: Path, stop: StopSignal, config: ConfigFile) -> str | None:

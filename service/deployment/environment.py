@@ -17,23 +17,28 @@ from pathlib import Path
 
 from models.checkpoint.hub import LOCATED, share
 from models.cores import cores
-from service.deployment import haproxy, haproxy_pages
+from service.deployment import access_log, haproxy, haproxy_pages
+from service.telemetry.access_log import PIPE
 
 MIN_OPEN_FILES = 1024
 NOTICES = "HEADROOM_NOTICES"
 """Variable that names the file to which a run's processes write lines for the operator."""
 
 
-def prepare(run: Path, *, request_timeout_s: float) -> None:
+def prepare(run: Path, *, request_timeout_s: float, has_access_log: bool = False) -> None:
     """Set this process's environment for Ray and Serve. Call it before ray is imported.
 
     Args:
         run: an empty directory for this run; its path must be short, because Unix sockets go into it.
         request_timeout_s: the time limit of a request.
+        has_access_log: whether the replicas write one, which `access_log.Copier` then takes.
     """
     prepare_tasks(run)
     os.environ.update(_serve())
     os.environ[NOTICES] = str(notices_file(run))
+    os.environ.pop(PIPE, None)
+    if has_access_log:
+        os.environ[PIPE] = str(access_log.make_pipe(run))
     os.environ[LOCATED] = str(run / "located.json")
     share_checkpoints(run)
     if uses_haproxy():
@@ -113,6 +118,8 @@ def _ray(token: Path) -> Mapping[str, str]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         # The service has the machine for itself, so Ray should not kill workers at 95 % of the memory.
         "RAY_memory_monitor_refresh_ms": "0",
+        # Ray's own metrics, which nobody reads here: the port that shows them asks for no token.
+        "RAY_enable_metrics_collection": "0",
     }
 
 

@@ -22,6 +22,7 @@ from service.http.routes import add_routes
 from service.http.validation import explain
 from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.telemetry import Telemetry
 
 API_VERSION = "1"
 
@@ -35,7 +36,8 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     """The service's HTTP side, without a model.
 
     Set `app.state.backend` to a `service.http.Backend` when the replica is up, and back to None when it no
-    longer is; meanwhile requests get 503 with Retry-After. The app has no lifespan of its own.
+    longer is; meanwhile requests get 503 with Retry-After. The app has no lifespan of its own. At the end,
+    close `app.state.telemetry`, unless it is None; that may block for seconds.
     """
     app = _App(
         title="headroom",
@@ -50,10 +52,11 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.backend = None
+    app.state.telemetry = Telemetry.of(settings)
     # The last one added is the outermost.
     app.add_middleware(PostMiddleware)
     app.add_middleware(KeyMiddleware, keys=KeyRing(settings.api_keys))
-    app.add_middleware(RequestMiddleware, metrics=metrics)
+    app.add_middleware(RequestMiddleware, metrics=metrics, telemetry=app.state.telemetry)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     add_routes(app)

@@ -13,11 +13,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api_keys import KeyRing
 from service.edge import SAFE_REQUEST_ID
-from service.errors import BodyTooLarge, InternalError, as_service_error
+from service.errors import BodyTooLarge, InternalError, ShedReason, as_service_error
 from service.http import docs, playground
 from service.http.body import send_and_drain
 from service.http.replies import error_response
 from service.metrics import Metrics
+from service.telemetry.followed import Followed
+from service.telemetry.telemetry import Telemetry
 
 logger = logging.getLogger("headroom.api")
 
@@ -29,6 +31,8 @@ _OPEN_PATHS = (
     | playground.PATHS
     | {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
 )
+_UNTRACED_PATHS = _OPEN_PATHS | {"/metrics"}
+"""Paths that probes and browsers ask for all the time, and that do no work worth a trace."""
 
 
 class RequestMiddleware:
@@ -38,22 +42,26 @@ class RequestMiddleware:
     not the caller's fault are logged with the request id.
     """
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, telemetry: Telemetry | None) -> None:
         self.app = app
         self.metrics = metrics
+        self.telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         exchange = _Exchange(scope, send)
+        if self.telemetry is not None:
+            is_traced = scope["path"] not in _UNTRACED_PATHS
+            exchange.followed = self.telemetry.begin(scope, exchange.request_id, is_traced=is_traced)
         try:
             try:
                 await self.app(exchange.scope, receive, exchange.send)
             except Exception as error:
                 if exchange.status:
                     raise  # half an answer is out; the server has to cut the connection
-                self._count(error, exchange.request_id)
+                self._count(error, exchange)
                 response = error_response(error, exchange.scope)
                 if isinstance(error, BodyTooLarge) and error.unread:
                     await send_and_drain(response, exchange.scope, receive, exchange.send)
@@ -63,17 +71,25 @@ class RequestMiddleware:
             # The proxy in front gave up on this request, as it does when its client hangs up.
             if not exchange.status:
                 exchange.status = 499
-                self.metrics.shed("disconnect")
+                self._shed("disconnect", exchange)
             raise
         finally:
-            self.metrics.request(exchange.route(), exchange.status or 500, exchange.seconds())
+            route, status, seconds = exchange.route(), exchange.status or 500, exchange.seconds()
+            self.metrics.request(route, status, seconds)
+            if self.telemetry is not None and exchange.followed is not None:
+                self.telemetry.end(exchange.followed, route=route, status=status, seconds=seconds)
 
-    def _count(self, error: Exception, request_id: str) -> None:
+    def _count(self, error: Exception, exchange: _Exchange) -> None:
         known = as_service_error(error)
         if known.shed is not None:
-            self.metrics.shed(known.shed)
+            self._shed(known.shed, exchange)
         if known.status == InternalError.status:
-            logger.error("request %s failed", request_id, exc_info=error)
+            logger.error("request %s failed", exchange.request_id, exc_info=error)
+
+    def _shed(self, reason: ShedReason, exchange: _Exchange) -> None:
+        self.metrics.shed(reason)
+        if exchange.followed is not None:
+            exchange.followed.shed = reason
 
 
 class _Exchange:
@@ -86,6 +102,7 @@ class _Exchange:
         self.scope: Scope = {**scope, "method": "GET"} if self._is_head else scope
         self.scope.setdefault("state", {})["arrived"] = self._arrived
         self.request_id = _request_id(scope)
+        self.followed: Followed | None = None
         self.status = 0
 
     def seconds(self) -> float:

@@ -30,6 +30,7 @@ from service.http.waiting import answer
 from service.metrics import Metrics
 from service.schemas.responses import Timing
 from service.settings import Settings
+from service.telemetry.followed import current
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -229,6 +230,8 @@ def _response(value: Any, request: Post) -> Response:
         timing = getattr(value, "timing_ms", None)
     if timing is None:
         return json_response(value)
+    if (followed := current.get()) is not None:
+        followed.responds(timing.queue, timing.inference)
     began = time.perf_counter()
     headers = {
         "x-config-version": request.backend.config_version,

@@ -25,6 +25,7 @@ from service.errors import InvalidRequest
 from service.metrics import Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.responses import Timing, Usage
+from service.scoring import following
 from service.scoring.catalog import Catalog, Choice
 from service.scoring.heads import heads_of
 from service.scoring.listings import mask_info
@@ -47,6 +48,7 @@ class Condenser:
     ) -> CondenseResponse:
         """Choose the words under one variant and mask."""
         choice = catalog.choose(request.variant, request.head_mask)
+        following.asks_for(request, [choice])
         wanted = None if request.heads is None else heads_of(request.heads, choice.variant.classifier)
         task = Task(
             request.query,
@@ -96,7 +98,7 @@ class Condenser:
         outcomes: list[Outcome] = []
         queue_s = inference_s = 0.0
         for portion in self.portions(items):
-            ticket = self._scheduler.submit(portion, deadline=deadline.expires)
+            ticket = self._scheduler.submit(portion, deadline=deadline.expires, trail=following.trail())
             for outcome in await ticket.result():
                 if isinstance(outcome, Exception):
                     raise outcome
@@ -204,7 +206,9 @@ class _Run:
         """Return each query with each distinct title. Raises InvalidRequest if the query has no token."""
         started = time.monotonic()
         rows = await self._condenser.off_loop(self._titles.encode, queries)
-        self._seconds["tokenize"] += time.monotonic() - started
+        ended = time.monotonic()
+        following.tokenized(started, ended)
+        self._seconds["tokenize"] += ended - started
         if queries[0] == self._request.query and not rows[0].query_tokens:
             raise InvalidRequest("holds no character that the model can read", param="query")
         return rows

@@ -25,6 +25,7 @@ from service.schemas.responses import (
     ScoreResult,
     StageInfo,
 )
+from service.scoring import following
 from service.scoring.answers import (
     Computed,
     attention_response,
@@ -63,6 +64,7 @@ class Scorer:
 
         assigned: the experiment's arm that the request's unit is in, which the answer and the metrics name.
         """
+        following.asks_for(request, [choice])
         if choice.stages:
             return await self._score_in_stages(request, choice, deadline, assigned)
         encoded, tokenize_s = await self._encode(
@@ -93,6 +95,7 @@ class Scorer:
         """Score the pairs under every mask and variant, pair by pair in the same batches."""
         choices = [_column(f"masks[{i}]", catalog, None, mask) for i, mask in enumerate(request.masks)]
         choices += [_column(f"variants[{i}]", catalog, name, None) for i, name in enumerate(request.variants)]
+        following.asks_for(request, choices)
         encoded, tokenize_s = await self._encode_for(
             [stage for choice in choices for stage in choice.stages or (choice,)], request
         )
@@ -138,6 +141,7 @@ class Scorer:
     ) -> AttentionResponse:
         """Return the attention of the wanted heads over one pair."""
         choice = catalog.choose(request.variant, request.head_mask)
+        following.asks_for(request, [choice])
         classifier = choice.variant.classifier
         encoded, tokenize_s = await self._encode(classifier, [(request.query, request.title)], request)
         (pair,) = encoded.rows
@@ -171,7 +175,9 @@ class Scorer:
                 in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None
                 param = f"pairs[{number}][0]" if in_pairs else "query"
                 raise InvalidRequest("holds no character that the model can read", param=param)
-        return encoded, time.monotonic() - started
+        ended = time.monotonic()
+        following.tokenized(started, ended)
+        return encoded, ended - started
 
     async def _encode_for(
         self, choices: Iterable[Choice], request: ScoreRequest | CompareRequest
@@ -215,7 +221,11 @@ class Scorer:
                 f"{tokens} tokens are more than the {limit} of one request", param=_texts_field(request)
             )
         ticket: Ticket[Outcome] = self._scheduler.submit(
-            items, deadline=deadline.expires, next_round=rounds, later_tokens=later_tokens
+            items,
+            deadline=deadline.expires,
+            next_round=rounds,
+            later_tokens=later_tokens,
+            trail=following.trail(),
         )
         outcomes = []
         for outcome in await ticket.result():

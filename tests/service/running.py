@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -119,6 +120,18 @@ class Server:
         """Return address and port of every socket that a process of this run listens on."""
         connections = [found for process in self.family() for found in process.net_connections(kind="inet")]
         return {tuple(found.laddr) for found in connections if found.status == psutil.CONN_LISTEN}
+
+    def ports_open_to_others(self) -> set[int]:
+        """Return those of `ports` that take a connection from another machine.
+
+        Who listens on 127.0.0.1 does not listen on 127.0.0.2, and who listens on every interface does.
+        """
+        found = set()
+        for _, port in self.ports():
+            with contextlib.suppress(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", port), timeout=10).close()
+                found.add(port)
+        return found
 
     def replicas(self) -> list[psutil.Process]:
         """Return the processes of the replicas."""

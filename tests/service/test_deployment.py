@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections import Counter
 
-import grpc
 import pytest
 
 from tests.service.client import Answer, request, score, send_raw
@@ -156,24 +155,6 @@ async def test_a_thousand_titles_do_not_delay_one(server: Server) -> None:
     done.set()
     big = sorted(await task)
     assert beside[30] < max(big[len(big) // 2] / 2, 5 * alone), (alone, beside[30], big)
-
-
-def test_ports_are_closed_to_strangers(server: Server) -> None:
-    """Every port of the run is bound to the loopback interface."""
-    addresses = {address.removeprefix("::ffff:") for address, _ in server.ports()}
-    assert addresses <= {"127.0.0.1", "::1"}
-
-
-async def test_a_call_without_the_runs_token_is_refused(server: Server) -> None:
-    """Whoever may call Ray's ports runs code: other users of this machine may not."""
-    refused = 0
-    for _, port in server.ports():
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await call(b"", timeout=5)
-        refused += error.value.code() == grpc.StatusCode.UNAUTHENTICATED
-    assert refused, "no port asked for the token"
 
 
 async def test_what_is_not_http_gets_our_error_shape(server: Server) -> None:

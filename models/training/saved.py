@@ -1,0 +1,23 @@
+"""Reads what a training saved, so that it can go on."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.errors import ModelError
+
+
+def read_saved(path: Path) -> dict[str, Any]:
+    """Return a saved state. Raises ModelError if the file holds anything but tensors and plain values: such
+    a file could run code."""
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
+        raise ModelError(
+            f"{path} is damaged, or holds Python objects that could run code; remove it to begin anew"
+        ) from None
+    return state

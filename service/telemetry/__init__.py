@@ -1,0 +1,1 @@
+"""Follows requests, if the operator asks for it: the access log, and traces for OpenTelemetry."""
