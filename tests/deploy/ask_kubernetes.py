@@ -1,25 +1,30 @@
-"""Installs the chart with Helm's own library into an API server that accepts everything. Prints JSON.
+"""Installs the chart with Helm's own library, and asks Kubernetes' schemas about objects. Prints JSON.
 
-It runs in `.venv-clients/deploy`, where `helm-sdkpy` holds Helm 4 as a shared library. Helm renders and sends
-the objects as it would to a cluster; the server here only writes them down, so no cluster judges them.
+It runs in `.venv-clients/deploy`, where `helm-sdkpy` holds Helm 4 as a shared library, and `kubernetes-validate`
+the schemas. Helm renders and sends the objects as it would to a cluster. The API server here accepts and writes
+down all of them; whether a cluster would take them is what the schemas are asked.
 
-Standard input: {"chart": directory, "values": [{…}, …]}. Output: {"lint": …, "installs": [[object, …] or "why
-Helm refused", …]}.
+ARGUMENTS: {"chart": directory, "values": [{…}, …], "objects": [{…}, …]}.
+Output: {"lint": …, "installs": [[object, …] or "why Helm refused", …], "invalid": ["why", …]}, the last one about
+`objects` and all that Helm sent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import sys
+import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 from helm_sdkpy.actions import Configuration, Install
 from helm_sdkpy.chart import Lint
 
+KUBERNETES = "1.34"
 KINDS = {
     "v1": {"ConfigMap": "configmaps", "Service": "services", "Secret": "secrets"},
     "apps/v1": {"Deployment": "deployments"},
@@ -51,7 +56,13 @@ def discovery(path: str) -> dict[str, Any] | None:
             "apiVersion": "v1",
             "groupVersion": version,
             "resources": [
-                {"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["create", "get"]}
+                {
+                    "name": name,
+                    "singularName": "",
+                    "namespaced": True,
+                    "kind": kind,
+                    "verbs": ["create", "get"],
+                }
                 for kind, name in kinds.items()
             ],
         }
@@ -68,7 +79,13 @@ class Recorder(BaseHTTPRequestHandler):
         found = discovery(path)
         if found is None and path.endswith("/secrets"):  # where Helm keeps its releases
             found = {"kind": "SecretList", "apiVersion": "v1", "items": []}
-        missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+        missing = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "reason": "NotFound",
+            "code": 404,
+        }
         self._answer(404 if found is None else 200, json.dumps(found or missing).encode())
 
     def do_POST(self) -> None:
@@ -77,7 +94,8 @@ class Recorder(BaseHTTPRequestHandler):
             self.created.append(json.loads(body))
         self._answer(201, body, self.headers["content-type"])
 
-    do_PUT = do_POST
+    def do_PUT(self) -> None:
+        self.do_POST()
 
     def _answer(self, status: int, body: bytes, kind: str = "application/json") -> None:
         self.send_response(status)
@@ -90,29 +108,57 @@ class Recorder(BaseHTTPRequestHandler):
         return
 
 
-async def main() -> None:
-    asked = json.load(sys.stdin)
+def accept() -> dict[str, Any]:
+    """Start the API server and return a kubeconfig for it."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     cluster = {"name": "here", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
     context = {"name": "here", "context": {"cluster": "here", "user": "me"}}
-    access = {"apiVersion": "v1", "kind": "Config", "current-context": "here", "clusters": [cluster]}
-    access |= {"contexts": [context], "users": [{"name": "me", "user": {}}]}
-    kubeconfig = Path(os.environ["TMPDIR"]) / "kubeconfig"
-    kubeconfig.write_text(json.dumps(access))
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [cluster],
+        "contexts": [context],
+        "users": [{"name": "me", "user": {}}],
+    }
+
+
+async def install(chart: str, values: list[dict[str, Any]], directory: str) -> dict[str, Any]:
+    kubeconfig = Path(directory) / "kubeconfig"
+    kubeconfig.write_text(json.dumps(accept()))
     helm = Configuration(namespace="search", kubeconfig=str(kubeconfig))
     installs: list[Any] = []
-    for values in asked["values"]:
+    for chosen in values:
         Recorder.created = []
         try:
-            await Install(helm).run("headroom", asked["chart"], values=values, wait=False)
+            await Install(helm).run("headroom", chart, values=chosen, wait=False)
             installs.append(Recorder.created)
         except Exception as error:
             installs.append(str(error))
-    print(json.dumps({"lint": await Lint(helm).run(asked["chart"]), "installs": installs}))
+    return {"lint": await Lint(helm).run(chart), "installs": installs}
+
+
+def invalid(objects: list[dict[str, Any]]) -> list[str]:
+    """Why the objects of Kubernetes' own kinds break its schemas; unknown fields count."""
+    reasons = []
+    for thing in objects:
+        try:
+            kubernetes_validate.validate(thing, KUBERNETES, strict=True)
+        except kubernetes_validate.SchemaNotFoundError:
+            continue  # a custom resource
+        except kubernetes_validate.ValidationError as error:
+            reasons.append(f"{thing['kind']} {thing['metadata']['name']}: {error}")
+    return reasons
+
+
+def main() -> None:
+    asked = json.loads(os.environ["ARGUMENTS"])
+    with tempfile.TemporaryDirectory() as directory:
+        answer = asyncio.run(install(asked["chart"], asked["values"], directory))
+    sent = [thing for objects in answer["installs"] if isinstance(objects, list) for thing in objects]
+    print(json.dumps(answer | {"invalid": invalid([*asked["objects"], *sent])}))
 
 
 if __name__ == "__main__":
-    import asyncio
-
-    asyncio.run(main())
+    main()
