@@ -1,12 +1,12 @@
 """Installs the chart with Helm's own library, and asks Kubernetes' schemas about objects. Prints JSON.
 
-It runs in `.venv-clients/deploy`, where `helm-sdkpy` holds Helm 4 as a shared library, and `kubernetes-validate`
-the schemas. Helm renders and sends the objects as it would to a cluster. The API server here accepts and writes
+It runs in `.venv-clients/deploy`: `helm-sdkpy` holds Helm 4 as a shared library, `kubernetes-validate` the
+schemas. Helm renders and sends the objects as it would to a cluster. The API server here accepts and writes
 down all of them; whether a cluster would take them is what the schemas are asked.
 
 ARGUMENTS: {"chart": directory, "values": [{…}, …], "objects": [{…}, …]}.
-Output: {"lint": …, "installs": [[object, …] or "why Helm refused", …], "invalid": ["why", …]}, the last one about
-`objects` and all that Helm sent.
+Output: {"lint": …, "installs": [[object, …] or "why Helm refused", …], "invalid": ["why", …]}, the last one
+about `objects` and all that Helm sent.
 """
 
 from __future__ import annotations

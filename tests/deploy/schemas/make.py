@@ -1,7 +1,7 @@
 """Makes a JSON schema of a custom resource's definition: python make.py < CRD.yaml > KIND.json
 
-What the definition does not name is an error, as with `kubectl --validate=strict`. Descriptions are left out, and so
-are pods: they are checked as pods.
+What the definition does not name is an error, as with `kubectl --validate=strict`. Descriptions are left out,
+and so are pods: they are checked as pods.
 """
 
 from __future__ import annotations
