@@ -36,11 +36,8 @@ def test_the_compose_file_is_one() -> None:
 
 def test_compose_holds_no_secret_and_opens_two_ports_to_this_machine_only() -> None:
     text = (DEPLOY / "compose.yaml").read_text("utf-8")
-    assert {name for name in ("API_KEY", "METRICS_KEY", "POSTGRES_PASSWORD") if f"${{{name}:?" in text} == {
-        "API_KEY",
-        "METRICS_KEY",
-        "POSTGRES_PASSWORD",
-    }
+    for name in ("API_KEY", "METRICS_KEY", "POSTGRES_PASSWORD", "GRAFANA_PASSWORD"):
+        assert f"${{{name}:?" in text  # without it, nothing starts
     assert all(secret.keys() == {"environment"} for secret in COMPOSE["secrets"].values())
     ports = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
     assert ports == {
@@ -53,6 +50,8 @@ def test_compose_lets_the_service_drain_and_write_only_where_it_must() -> None:
     service = COMPOSE["services"]["headroom"]
     assert int(service["stop_grace_period"].removesuffix("s")) >= Settings().drain_timeout_s + 15
     assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    for name, other in COMPOSE["services"].items():
+        assert not (other.get("read_only") and "secrets" in other), name  # Compose refuses that at the start
     assert service["tmpfs"] == ["/tmp:exec,mode=1777"]
     assert "state:/var/lib/headroom" in service["volumes"]
 
