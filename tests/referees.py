@@ -45,6 +45,7 @@ PROGRAMS = {
     "postgres": Program(("postgres",), "experiments on PostgreSQL", "postgresql", "postgresql"),
     "promtool": Program(("promtool",), "the alerts' tests", "prometheus", "prometheus"),
     "prometheus": Program(("prometheus",), "the dashboard's test", "prometheus", "prometheus"),
+    "systemd-analyze": Program(("systemd-analyze",), "the systemd unit's test", "systemd", ""),
     "g++": Program(("g++",), "the compiled kernels", "g++", ""),
     "aarch64-linux-gnu-g++": Program(
         ("aarch64-linux-gnu-g++",), "the kernels for ARM", "g++-aarch64-linux-gnu", ""

@@ -61,7 +61,7 @@ def command(
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # a replica has another working directory
     overrides = config_file.Overrides(host, port, model, device, dtype, replicas)
-    run(config.resolve(), overrides)
+    run(config.absolute(), overrides)
 
 
 def run(path: Path, overrides: Overrides) -> None:

@@ -10,14 +10,12 @@ import importlib.util
 import os
 import resource
 import secrets
-import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from models.checkpoint.hub import LOCATED, share
 from models.cores import cores
-from service.deployment import access_log, haproxy, haproxy_pages
+from service.deployment import access_log, haproxy_pages
 from service.telemetry.access_log import PIPE
 
 MIN_OPEN_FILES = 1024
@@ -150,17 +148,10 @@ def _serve() -> Mapping[str, str]:
 
 
 def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[str, str]:
-    launcher = run / "launch-haproxy"
-    launcher.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, "-I", haproxy.__file__])} "$@"\n')
-    launcher.chmod(0o700)
-    pages = run / "errors"
-    haproxy_pages.write_pages(pages)
     patience = str(int(request_timeout_s) + 5)
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(launcher),
-        haproxy.PAGES: str(pages),
-        haproxy.PROGRAM: str(haproxy_pages.write_program(run / "haproxy")),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy_pages.write_launcher(run)),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(run / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(run / "metrics.sock"),

@@ -1,17 +1,23 @@
 """Writes HAProxy's own error answers in our shape, from the error tree, before `headroom serve` starts it.
 
 A page is the same for all paths, so it also holds what the clients of the rerank routes read.
+
+On a cluster that `headroom serve` does not start, run `python -m service.deployment.haproxy_pages DIRECTORY`
+on each node or while its image is built, and set RAY_SERVE_HAPROXY_BINARY_PATH to DIRECTORY/launch-haproxy.
 """
 
 from __future__ import annotations
 
 import http
 import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import orjson
 
+from service.deployment import haproxy
 from service.deployment.haproxy import ConfigurationError, bundled_program
 from service.error_shapes import rerank
 from service.errors import (
@@ -49,6 +55,25 @@ _SILENT = (408,)
 
 # HAProxy 2.8's answer to what it cannot parse, whatever the error file says (only an empty one counts).
 _PAGE_400 = re.compile(rb"HTTP/1\.1 400 Bad request\r\n[^\0]*</html>\n\0")
+
+
+def write_launcher(directory: Path) -> Path:
+    """Write the program that Serve starts as HAProxy, and all that it needs; return its path.
+
+    Every user may run it, because a container's user does not own its image.
+    """
+    directory.mkdir(exist_ok=True)
+    write_pages(directory / "errors")
+    variables = {
+        haproxy.PAGES: str(directory / "errors"),
+        haproxy.PROGRAM: str(write_program(directory / "haproxy")),
+    }
+    set_all = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    command = shlex.join([sys.executable, "-I", haproxy.__file__])
+    launcher = directory / "launch-haproxy"
+    launcher.write_text(f'#!/bin/sh\n{set_all} exec {command} "$@"\n')
+    launcher.chmod(0o755)
+    return launcher
 
 
 def write_pages(directory: Path) -> None:
@@ -92,10 +117,10 @@ def write_program(directory: Path) -> Path:
         content = with_our_page(bundled.read_bytes())
     except ConfigurationError:
         return bundled
-    directory.mkdir(mode=0o700)
+    directory.mkdir()
     program = directory / bundled.name
     program.write_bytes(content)
-    program.chmod(0o500)
+    program.chmod(0o555)
     (directory / "lib").symlink_to(bundled.parent / "lib")  # where it looks for its libraries
     return program
 
@@ -116,3 +141,7 @@ def _page(answer: ErrorResponse, more_headers: Mapping[str, str] | None = None) 
         *(f"{name}: {value}" for name, value in headers.items()),
     ]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+if __name__ == "__main__":
+    print(write_launcher(Path(sys.argv[1])))

@@ -28,11 +28,23 @@ def proven(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return model
 
 
+def mount(directory: Path, name: str, text: str) -> None:
+    """Make DIRECTORY/serve.yaml this text as Kubernetes does with a ConfigMap: a folder behind a link."""
+    (directory / name).mkdir()
+    (directory / name / "serve.yaml").write_text(text)
+    (directory / "next").symlink_to(name)
+    (directory / "next").rename(directory / "..data")
+    if not (directory / "serve.yaml").is_symlink():
+        (directory / "serve.yaml").symlink_to("..data/serve.yaml")
+
+
 @pytest.fixture(scope="module")
 def guarded(proven: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     live = yaml.safe_load(DEPLOY.read_text())["applications"][0]["deployments"][0]["user_config"]
     keys = [USER, f"{BOSS};role=admin"]
-    with running(tmp_path_factory.mktemp("guarded"), proven, live=live, api_keys=keys) as server:
+    directory = tmp_path_factory.mktemp("guarded")
+    mount(directory, "..first", "")  # `running` writes through the links
+    with running(directory, proven, live=live, api_keys=keys) as server:
         yield server
 
 
@@ -102,6 +114,19 @@ async def test_no_edit_ends_the_service_and_the_sample_experiment_applies(guarde
     assert [experiment["name"] for experiment in listed] == ["prune20"]
     stored = last_good.copy_of(guarded.config).name
     assert (guarded.config.parent / "state" / "headroom" / "configs" / stored).stat().st_mode & 0o77 == 0
+
+
+@pytest.mark.slow
+async def test_a_config_map_that_kubernetes_replaces_applies_as_an_edit_does(guarded: Server) -> None:
+    old, refusals = guarded.config.resolve().parent, guarded.stderr.count("config refused")
+    text = DEPLOY.read_text().replace("- {name: full}\n", "- {name: full}\n            - {name: mounted}\n")
+    mount(guarded.config.parent, "..second", text)
+    shutil.rmtree(old)
+    names: list[str] = []
+    while "mounted" not in names:  # pytest's timeout is the limit
+        answer = await call(guarded, "/v1/variants", USER)
+        names = [variant["name"] for variant in answer.json["variants"]]
+    assert guarded.stderr.count("config refused") == refusals
 
 
 def test_the_sample_experiment_is_served_with_the_shipped_model_and_refused_with_another(

@@ -1,0 +1,237 @@
+"""The chart and the KubeRay manifests: Helm's own engine, Kubernetes' and the operators' schemas."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from service.deployment import config_file, environment
+from service.settings import Settings
+from tests.clients import environments
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm" / "headroom"
+SCHEMAS = Path(__file__).parent / "schemas"
+
+VARIANTS = {"masks": {"low": "0.0"}, "variants": [{"name": "full"}, {"name": "low", "head_mask": "@low"}]}
+ASKED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "full": {
+        "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
+        "database": {"secret": "headroom-database"},
+        "model": "/models/mine",
+        "args": {"max_pairs": 10},
+        "userConfig": VARIANTS,
+        "drainSeconds": 90,
+        "autoscaling": {"enabled": False},
+        "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+        "extraVolumeMounts": [{"name": "models", "mountPath": "/models"}],
+        "extraEnv": [{"name": "HEADROOM_LOG", "value": "x"}],
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    },
+    "edited": {"userConfig": VARIANTS},
+    "unknown value": {"replica": 3},
+    "keys in the values": {"args": {"api_keys": "k7Qm2vXw9"}},
+    "no CPU limit": {"resources": {"limits": {"cpu": None}}},
+    "drain": {"drainSeconds": "30s"},
+}
+
+
+@pytest.fixture(scope="module")
+def answer() -> dict[str, Any]:
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        pytest.skip("helm-sdkpy holds Helm for Linux on x86-64 only")
+    objects = [*manifests().values(), *pods()]
+    asked = {"chart": str(CHART), "values": list(ASKED.values()), "objects": objects}
+    return environments.run("deploy", Path(__file__).parent / "ask_kubernetes.py", **asked)
+
+
+@pytest.fixture(scope="module")
+def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What Helm creates for each of ASKED, by kind."""
+    made = {
+        name: found for name, found in zip(ASKED, answer["installs"], strict=True) if isinstance(found, list)
+    }
+    assert list(made) == ["plain", "full", "edited"], answer["installs"]
+    return {name: {thing["kind"]: thing for thing in objects} for name, objects in made.items()}
+
+
+def manifests() -> dict[str, dict[str, Any]]:
+    """The manifests for KubeRay, by kind."""
+    documents = yaml.safe_load_all((DEPLOY / "kuberay" / "rayservice.yaml").read_text("utf-8"))
+    return {document["kind"]: document for document in documents}
+
+
+def pods() -> list[dict[str, Any]]:
+    """The pods of the Ray cluster, as Kubernetes' schemas can check them."""
+    cluster = manifests()["RayService"]["spec"]["rayClusterConfig"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": group["template"]["spec"]}
+        for group in groups
+    ]
+
+
+def container(chart: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = chart["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def test_helm_finds_nothing_to_complain_about(answer: dict[str, Any]) -> None:
+    said = [message for message in answer["lint"]["Messages"] if message["Severity"] > 1]  # 1: it has no icon
+    assert (said, answer["lint"]["Errors"]) == ([], None)
+
+
+def test_kubernetes_takes_every_object_with_no_unknown_field(answer: dict[str, Any]) -> None:
+    assert answer["invalid"] == []
+
+
+@pytest.mark.parametrize("kind", ["ServiceMonitor", "PrometheusRule", "RayService"])
+def test_the_operators_take_their_objects(kind: str, charts: dict[str, dict[str, Any]]) -> None:
+    schema = json.loads((SCHEMAS / f"{kind.lower()}.json").read_text("utf-8"))
+    thing = (manifests() | charts["full"])[kind]
+    jsonschema.Draft7Validator(schema).validate(thing)
+    misspelt = copy.deepcopy(thing)
+    misspelt["spec"]["serveconfig"] = ""
+    with pytest.raises(jsonschema.ValidationError, match="serveconfig"):
+        jsonschema.Draft7Validator(schema).validate(misspelt)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("unknown value", "'replica' not allowed"),
+        ("keys in the values", "at '/args/api_keys'"),
+        ("no CPU limit", "missing property 'cpu'"),
+        ("drain", "at '/drainSeconds': got string, want integer"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_name(name: str, reason: str, answer: dict[str, Any]) -> None:
+    refusal = answer["installs"][list(ASKED).index(name)]
+    assert isinstance(refusal, str), "Helm took it"
+    assert reason in refusal
+
+
+def test_the_rules_in_the_cluster_are_those_that_promtool_tries(charts: dict[str, dict[str, Any]]) -> None:
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text("utf-8"))
+    assert charts["full"]["PrometheusRule"]["spec"] == rules
+    assert "PrometheusRule" not in charts["plain"]
+    monitor = charts["full"]["ServiceMonitor"]["spec"]
+    service = charts["full"]["Service"]
+    assert service["metadata"]["labels"][monitor["jobLabel"]] == "headroom"  # the job that the rules ask for
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+
+
+def test_a_pod_serves_deploys_config_with_the_charts_values(
+    charts: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    shipped = yaml.safe_load((DEPLOY / "serve.yaml").read_text("utf-8"))
+    rendered = yaml.safe_load(charts["plain"]["ConfigMap"]["data"]["serve.yaml"])
+    assert rendered["applications"][0].pop("args") == {"drain_timeout_s": 30}
+    assert shipped["applications"][0].pop("args") == {}
+    assert rendered == shipped
+    path = tmp_path / "serve.yaml"
+    path.write_text(charts["full"]["ConfigMap"]["data"]["serve.yaml"])
+    config = config_file.load(path, config_file.Overrides())
+    assert (config.settings.model, config.settings.max_pairs) == ("/models/mine", 10)
+    assert config.settings.drain_timeout_s == 90
+    assert config.deployment["graceful_shutdown_timeout_s"] > 90
+    assert [variant.name for variant in config.live.variants] == ["full", "low"]
+
+
+def test_an_edit_of_the_variants_restarts_no_pod(charts: dict[str, dict[str, Any]]) -> None:
+    plain, edited, full = (
+        charts[name]["Deployment"]["spec"]["template"] for name in ("plain", "edited", "full")
+    )
+    assert charts["edited"]["ConfigMap"] != charts["plain"]["ConfigMap"]
+    assert edited == plain
+    assert full["metadata"]["annotations"] != plain["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("name", ["plain", "full"])
+def test_a_pod_has_time_to_drain_and_rights_to_nothing(name: str, charts: dict[str, dict[str, Any]]) -> None:
+    pod = charts[name]["Deployment"]["spec"]["template"]["spec"]
+    serve = container(charts[name])
+    pause = int(serve["lifecycle"]["preStop"]["exec"]["command"][1])
+    drain = ASKED[name].get("drainSeconds", Settings().drain_timeout_s)
+    assert pod["terminationGracePeriodSeconds"] >= pause + drain + 15
+    assert hardened(pod, serve)
+    assert pod["automountServiceAccountToken"] is False
+    assert [
+        serve[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
+    ] == [
+        "/health/ready",
+        "/health/ready",
+        "/health/live",
+    ]
+    secrets = {
+        entry["name"]: entry["valueFrom"]["secretKeyRef"]["name"]
+        for entry in serve["env"]
+        if "valueFrom" in entry
+    }
+    assert secrets["HEADROOM_API_KEYS"] == "headroom-keys"
+    assert ("HEADROOM_DATABASE_URL" in secrets) == (name == "full")
+    assert ("HorizontalPodAutoscaler" in charts[name]) != ("replicas" in charts[name]["Deployment"]["spec"])
+
+
+def hardened(pod: dict[str, Any], only: dict[str, Any]) -> bool:
+    """Whether it runs as the image's user, on a read-only root, with /tmp and its state writable."""
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text("utf-8")
+    user, group = (pod["securityContext"][name] for name in ("runAsUser", "runAsGroup"))
+    mounts = {mount["mountPath"] for mount in only["volumeMounts"]}
+    return (
+        f"USER {user}:{group}\n" in dockerfile
+        and pod["securityContext"]["runAsNonRoot"]
+        and only["securityContext"]
+        == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        and mounts >= {"/tmp", "/var/lib/headroom"}
+    )
+
+
+def test_kuberay_serves_deploys_config() -> None:
+    shipped = yaml.safe_load((DEPLOY / "serve.yaml").read_text("utf-8"))
+    service = manifests()["RayService"]["spec"]
+    given = yaml.safe_load(service["serveConfigV2"])
+    assert given["applications"][0]["deployments"][0].pop("num_replicas") >= 1
+    assert given["http_options"].pop("host") == "0.0.0.0"
+    del shipped["http_options"]["host"]
+    assert given == shipped
+    assert f"ray=={service['rayClusterConfig']['rayVersion']}\n" in (ROOT / "constraints.txt").read_text(
+        "utf-8"
+    )
+    for pod in pods():
+        assert hardened(pod["spec"], pod["spec"]["containers"][0])
+
+
+def test_kuberays_ray_gets_the_environment_that_headroom_serve_sets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", own)
+    environment.prepare(tmp_path, request_timeout_s=60)
+    ours = {name: value for name, value in own.items() if str(tmp_path) not in value}
+    for name in (
+        "RAY_AUTH_MODE",  # KubeRay's authOptions
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",  # keeps Ray's ports on the loopback interface
+        "RAY_memory_monitor_refresh_ms",  # a pod's memory limit may be watched
+        "RAY_SERVE_HAPROXY_NBTHREAD",  # the number of cores decides
+        "RAY_SERVE_HAPROXY_MAXCONN",  # the limit of open files decides
+    ):
+        ours.pop(name)
+    given = manifests()["ConfigMap"]["data"]
+    assert ours.items() <= given.items()
+    assert given["RAY_SERVE_HAPROXY_BINARY_PATH"] == "/app/haproxy/launch-haproxy"

@@ -1,0 +1,87 @@
+"""The image, the compose file and the systemd unit: what their own tools and schemas say; no daemon."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from service.settings import Settings
+from tests.clients import environments
+from tests.referees import need
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
+UNIT = DEPLOY / "systemd" / "headroom.service"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    hadolint = environments.python("deploy").with_name("hadolint")
+    done = subprocess.run([hadolint, DOCKERFILE], capture_output=True, text=True)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_compose_file_is_one() -> None:
+    schema = json.loads((Path(__file__).parent / "schemas" / "compose.json").read_text("utf-8"))
+    jsonschema.Draft7Validator(schema).validate(COMPOSE)
+    for volume in (entry for service in COMPOSE["services"].values() for entry in service["volumes"]):
+        source = volume.partition(":")[0]
+        assert source in COMPOSE["volumes"] if source[0] != "." else (DEPLOY / source).exists(), volume
+
+
+def test_compose_holds_no_secret_and_opens_two_ports_to_this_machine_only() -> None:
+    text = (DEPLOY / "compose.yaml").read_text("utf-8")
+    for name in ("API_KEY", "METRICS_KEY", "POSTGRES_PASSWORD", "GRAFANA_PASSWORD"):
+        assert f"${{{name}:?" in text  # without it, nothing starts
+    assert all(secret.keys() == {"environment"} for secret in COMPOSE["secrets"].values())
+    ports = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
+    assert ports == {
+        "headroom": ["${BIND:-127.0.0.1}:8000:8000"],
+        "grafana": ["${BIND:-127.0.0.1}:3000:3000"],
+    }
+
+
+def test_compose_lets_the_service_drain_and_write_only_where_it_must() -> None:
+    service = COMPOSE["services"]["headroom"]
+    assert int(service["stop_grace_period"].removesuffix("s")) >= Settings().drain_timeout_s + 15
+    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    for name, other in COMPOSE["services"].items():
+        assert not (other.get("read_only") and "secrets" in other), name  # Compose refuses that at the start
+    assert service["tmpfs"] == ["/tmp:exec,mode=1777"]
+    assert "state:/var/lib/headroom" in service["volumes"]
+
+
+def test_prometheus_takes_its_configuration() -> None:
+    file = DEPLOY / "prometheus" / "prometheus.yml"
+    done = subprocess.run(
+        [need("promtool"), "check", "config", "--syntax-only", file], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (job,) = yaml.safe_load(file.read_text("utf-8"))["scrape_configs"]
+    assert job["job_name"] == "headroom"
+    (mounted,) = COMPOSE["services"]["prometheus"]["secrets"]
+    assert job["authorization"]["credentials_file"] == f"/run/secrets/{mounted}"
+
+
+def test_systemd_takes_the_unit_and_it_drains(tmp_path: Path) -> None:
+    text = UNIT.read_text("utf-8")
+    program = tmp_path / "headroom"
+    program.touch(mode=0o755)
+    unit = tmp_path / UNIT.name
+    unit.write_text(text.replace("/opt/headroom/.venv/bin/headroom", str(program)))
+    done = subprocess.run([need("systemd-analyze"), "verify", unit], capture_output=True, text=True)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if UNIT.name in line]) == (0, [])
+    settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#")
+    assert settings["KillMode"] == "mixed"
+    assert int(settings["TimeoutStopSec"]) >= Settings().drain_timeout_s + 15
+
+
+def test_systemd_rates_the_unit_as_well_confined() -> None:
+    command = [need("systemd-analyze"), "security", "--offline=true", "--threshold=25", str(UNIT)]
+    done = subprocess.run(command, capture_output=True, text=True)  # the threshold is ten times the score
+    assert done.returncode == 0, done.stdout + done.stderr
