@@ -57,11 +57,12 @@ gpu:
 	$(PYTHON) -m benchmarks.gpu --out '$(or $(OUT),runs/gpu)' $(if $(DRY),--dry)
 
 ## make load      the steady load scenario against a server it starts; report in runs/load
-## make soak      the long one with faults (DURATION=10m); report in runs/soak
+## make soak      20 minutes with faults and attacks (DURATION=2h RATE=10); report in runs/soak
 # (Not `load soak:`: a line that begins with `load` is a directive of GNU make.)
 soak load: install
-	$(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port}' --out runs/$@ \
-	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION))
+	@mkdir -p runs/$@ && cp deploy/serve.yaml runs/$@/serve.yaml # a fault of `soak` edits this copy
+	$(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
+	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
 
 ## make model     train and write models/default again (hours); data from ../shared/data, else fetched
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)

@@ -140,7 +140,8 @@ class Watch:
             try:
                 with process.oneshot():
                     key = (process.pid, process.create_time())
-                    name = " ".join(process.cmdline())[:40]
+                    title = process.cmdline()[:1] or [""]  # Ray's workers put what they are there
+                    name = title[0].strip() if title[0].startswith("ray::") else process.name()
                     memory, count = process.memory_info().rss, process.num_fds()
                     self._note_files(process)
             except psutil.Error:  # it ended meanwhile

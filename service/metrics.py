@@ -252,8 +252,8 @@ def _observe(histogram: Histogram, value: float, *, times: int = 1) -> None:
 
     prometheus-client has no public call for this; a test compares the result with single observations.
     The sum takes whole multiples of 2^-24 (60 ns): their sums are exact up to 2^29, in any order. With
-    rounding, the sum of a node would sometimes fall by its last bit when the counts of a dead process are added
-    up, and Prometheus takes a counter that falls for one that began anew.
+    rounding, the sum of a node would sometimes fall by its last bit when the counts of a dead process are
+    added up, and Prometheus takes a counter that falls for one that began anew.
     """
     histogram._sum.inc(round(value * _STEPS) / _STEPS * times)
     histogram._buckets[bisect_left(histogram._upper_bounds, value)].inc(times)

@@ -167,7 +167,7 @@ def test_a_process_with_the_id_of_a_dead_one_is_not_taken_for_it(tmp_path: Path)
 
 
 def test_sums_of_seconds_are_the_same_in_any_order(tmp_path: Path) -> None:
-    """A sum that falls by its last bit, when a process ends, looks to Prometheus like a counter's new start."""
+    """If it fell by its last bit when a process ends, Prometheus would take it for a counter's new start."""
     replica = Replica(tmp_path)
     try:
         for _ in range(3):
