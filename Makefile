@@ -10,7 +10,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev kernels referees clients page-checks serve test screenshots check bench load soak gpu model clean
+.PHONY: help install dev kernels referees clients page-checks serve test screenshots check bench load soak fuzz gpu model clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -51,6 +51,10 @@ check: dev page-checks
 bench: dev .venv/installed-bench
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(CHECK),--check)
 	$(if $(ONLY),,$(BIN)/python -m loadtest.selfbench $(if $(CHECK),--check))
+
+## make fuzz      10,000 malformed requests against the real service; minutes
+fuzz: dev
+	FUZZ_CASES=10000 $(BIN)/python -m pytest tests/service/http/test_api_fuzz.py -k real_service --timeout 3600
 
 ## make gpu       test and measure the network on a GPU, without .venv; report in runs/gpu (OUT= DRY=1)
 gpu:

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MIN_POINTS = 20
-BANDWIDTH = 0.1
-"""Share of the series over which values count as dependent."""
+BLOCKS = 10
+"""The means of so many stretches of the series count as independent."""
 
-_CRITICAL = 1.9600 + 2.9694 * BANDWIDTH + 0.4160 * BANDWIDTH**2 - 0.5324 * BANDWIDTH**3
-"""Critical value of the 95 % interval for Bartlett weights at this bandwidth (Kiefer and Vogelsang, 2005)."""
+_STUDENT = 2.306
+"""Student's t at 97.5 % for BLOCKS - 2 degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Growth per hour with its 95 % interval, and the series' first and last value as the line gives them."""
+    """Growth per hour with its 95 % interval, and the first and last value of the line."""
 
     per_hour: float
     low: float
@@ -25,30 +24,24 @@ class Trend:
     first: float
     last: float
 
-    @property
-    def grows(self) -> bool:
-        """Whether the whole interval is above 0."""
-        return self.low > 0
-
 
 def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend | None:
-    """Return the trend of values at these times, or None if there are fewer than MIN_POINTS.
+    """Return the trend of values at these times; None if there are fewer than two for each of BLOCKS.
 
-    The interval is Newey and West's, whose weights cover BANDWIDTH of the series, with the critical value for
-    that share.
+    It is the least-squares line through the means of BLOCKS stretches, with Student's interval. Single values
+    depend on those before them, so an interval from all of them would promise too much.
     """
-    if len(seconds) < MIN_POINTS:
+    if len(seconds) < 2 * BLOCKS:
         return None
     hours = np.asarray(seconds, dtype=float) / 3600
-    y = np.asarray(values, dtype=float)
-    x = hours - hours.mean()
-    spread = float(x @ x)
-    slope = float(x @ y) / spread
-    scores = x * (y - y.mean() - slope * x)
-    lags = max(1, round(BANDWIDTH * len(scores)))
-    variance = float(scores @ scores)
-    for lag in range(1, lags):
-        variance += 2 * (1 - lag / lags) * float(scores[lag:] @ scores[:-lag])
-    half = _CRITICAL * max(variance, 0.0) ** 0.5 / spread
-    at = y.mean() + slope * x[[0, -1]]
-    return Trend(slope, slope - half, slope + half, float(at[0]), float(at[1]))
+    start = float(values[0])
+    x = np.array([block.mean() for block in np.array_split(hours, BLOCKS)])
+    y = np.array([block.mean() for block in np.array_split(np.asarray(values, dtype=float) - start, BLOCKS)])
+    x0, y0 = x.mean(), y.mean()
+    spread = float(((x - x0) ** 2).sum())
+    slope = float((x - x0) @ (y - y0)) / spread
+    rest = y - y0 - slope * (x - x0)
+    error = (float(rest @ rest) / (BLOCKS - 2) / spread) ** 0.5
+    half = _STUDENT * error
+    first, last = (float(start + y0 + slope * (hour - x0)) for hour in (hours[0], hours[-1]))
+    return Trend(slope, slope - half, slope + half, first, last)

@@ -20,12 +20,15 @@ import psutil
 from loadtest import server_side
 from loadtest.alarm import clock
 from loadtest.plan import Plan
-from loadtest.trend import Trend, trend
+from loadtest.trend import trend
 
 SAMPLES = 400
 MIN_EVERY_S = 1.0
 SETTLING = 0.25
 """Share of the run that is left out of the slopes."""
+
+JUDGED_S = 600.0
+"""Shortest run in which growth counts as a leak; in a shorter one, caches are still filling."""
 
 MAX_FALLS = 20
 UNCLEAR = {
@@ -88,26 +91,23 @@ class Watch:
         settled = [sample for sample in self.samples if sample.at >= SETTLING * self.plan.duration]
         lasting = set.intersection(*(set(sample.rss) for sample in settled)) if settled else set()
         times = [sample.at for sample in settled]
-
-        def over(values: Iterable[float]) -> dict[str, float] | None:
-            found: Trend | None = trend(times, list(values))
-            return None if found is None else asdict(found)
-
+        memory = {p: [sample.rss[p] / 1e6 for sample in settled] for p in lasting}
+        series = {
+            "memory_mb": [sum(at_once) for at_once in zip(*memory.values(), strict=True)],
+            "open_files": [sum(sample.files[p] for p in lasting) for sample in settled],
+            "disk_mb": [sample.disk / 1e6 for sample in settled],
+        }
         return {
             "samples": len(self.samples),
             "scrapes": self.scrapes,
             "counters_fell": self.falls,
-            "processes": {
-                "lasting": sorted(self._names[process] for process in lasting),
-                "seen": len(self._names),
-            },
-            "memory_mb": over(sum(sample.rss[p] for p in lasting) / 1e6 for sample in settled),
+            "processes_seen": len(self._names),
+            **{name: _trend(times, values) for name, values in series.items()},
             "memory_mb_by_process": {
-                f"{self._names[p]} ({p[0]})": over(sample.rss[p] / 1e6 for sample in settled) for p in lasting
+                f"{self._names[p]} ({p[0]})": _trend(times, values) for p, values in sorted(memory.items())
             },
-            "open_files": over(sum(sample.files[p] for p in lasting) for sample in settled),
-            "disk_mb": over(sample.disk / 1e6 for sample in settled),
             "disk_max_mb": max((sample.disk for sample in self.samples), default=0) / 1e6,
+            "series": {"at": times, **series},
         }
 
     def _follow(self, origin: float, every: float) -> None:
@@ -159,6 +159,11 @@ class Watch:
                 self._written.add(path if path.parent in _SHARED else path.parent)
 
 
+def _trend(times: list[float], values: list[float]) -> dict[str, float] | None:
+    found = trend(times, values)
+    return None if found is None else asdict(found)
+
+
 def conclusion(watch: Watch, report: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was seen, with `problems`: what no fault excuses; the list is empty if there is none."""
     watched = watch.as_json()
@@ -179,7 +184,7 @@ def conclusion(watch: Watch, report: Mapping[str, Any]) -> dict[str, Any]:
         found += [f"{fall['counter']} fell from {fall['from']} to {fall['to']} {here}"]
     for name, unit in (("memory_mb", "MB"), ("open_files", "")):
         slope = watched[name]
-        if slope is not None and slope["low"] > 0:
+        if slope is not None and slope["low"] > 0 and watch.plan.duration >= JUDGED_S:
             found.append(
                 f"{name} grew by {slope['per_hour']:,.1f} {unit} an hour"
                 f" (95 %: {slope['low']:,.1f} to {slope['high']:,.1f})"

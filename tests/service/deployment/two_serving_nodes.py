@@ -92,9 +92,9 @@ class Load:
     def seen(self, last: int | None = None) -> list[str]:
         """Return the statuses, models and config versions of the answers (the last ones), each once."""
         answers = [answer for _, answer in self.answers]
-        return sorted(
-            {_described(answer) for answer in answers[-last:] if last is None or len(answers) >= last}
-        )
+        if last is not None:
+            answers = answers[-last:] if len(answers) >= last else []
+        return sorted({_described(answer) for answer in answers})
 
 
 def _described(answer: Answer) -> str:
