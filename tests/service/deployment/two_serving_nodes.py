@@ -191,8 +191,9 @@ def main(directory: Path, model: Path, other: Path) -> None:
             before = [counted(count) for count in counts]
             wait("spread", lambda: all(counted(c) > b + 20 for c, b in zip(counts, before, strict=True)))
         found["scaled_up"] = load.seen()
-        found["counted"] = sum(counted(count) for count in counts)
         found["answered"] = len(load.answers)
+        wait("counted", lambda: sum(map(counted, counts)) >= len(load.answers))
+        found["counted"] = sum(map(counted, counts))
         wait("served by both fronts", lambda: ready(worker))
 
         live = {**LIVE, "masks": {"lower": "2.*", "more": "0.0"}}
@@ -201,7 +202,6 @@ def main(directory: Path, model: Path, other: Path) -> None:
             deploy(config(model, port=head, live=live))
             wait("edited", lambda: len(load.seen()) > 1 and len(load.seen(last=40)) == 1)
         found["edited"] = load.seen()
-        found["edited_replicas"] = replicas()
 
         # Each node has room for one more replica: the new ones start before the old ones stop.
         update = config(other, port=head, live=live, max_replicas_per_node=2)
