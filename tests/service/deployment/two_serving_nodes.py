@@ -36,8 +36,8 @@ GONE_FOR_S = 3.0
 """How long after the node's death the load goes on."""
 
 
-def config(model: Path, *, port: int, live: dict[str, Any] = LIVE, **changes: Any) -> dict[str, Any]:
-    """Return deploy/serve.yaml for two nodes, scaled by tokens. changes: of the deployment's options."""
+def config(model: Path, *, port: int, live: dict[str, Any] = LIVE, num_cpus: float = 0.6) -> dict[str, Any]:
+    """Return deploy/serve.yaml, scaled by tokens. num_cpus: of a replica; a node has one."""
     document: dict[str, Any] = yaml.safe_load(DEPLOY.read_text())
     document["http_options"]["port"] = port
     application = document["applications"][0]
@@ -45,7 +45,8 @@ def config(model: Path, *, port: int, live: dict[str, Any] = LIVE, **changes: An
     deployment = application["deployments"][0]
     del deployment["ray_actor_options"]["runtime_env"]  # the metrics directory is each node's own here
     deployment["user_config"] = live
-    deployment |= {"max_replicas_per_node": 1, "max_surge_percent": 100} | changes
+    deployment["ray_actor_options"]["num_cpus"] = num_cpus
+    deployment["max_surge_percent"] = 100
     deployment["autoscaling_config"] = {
         "min_replicas": 1,
         "max_replicas": 2,
@@ -132,7 +133,7 @@ def wait(what: str, is_so: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def two_nodes(directory: Path, fronts: tuple[int, int]) -> Iterator[Any]:
-    """Start two nodes with room for two replicas each; yield the cluster, connected to it."""
+    """Start two nodes with one CPU each; yield the cluster, connected to it."""
     environment.prepare(directory, request_timeout_s=10)
     os.environ |= {
         "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(fronts[1]),  # two nodes of one machine cannot share a port
@@ -143,7 +144,7 @@ def two_nodes(directory: Path, fronts: tuple[int, int]) -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    options = {"num_cpus": 2, "object_store_memory": 80 * 1024 * 1024, "include_dashboard": False}
+    options = {"num_cpus": 1, "object_store_memory": 80 * 1024 * 1024, "include_dashboard": False}
     nodes = [
         options | {"env_vars": {"PROMETHEUS_MULTIPROC_DIR": str(directory / name)}}
         for name in ("head", "worker")
@@ -207,8 +208,8 @@ def main(directory: Path, model: Path, other: Path) -> None:
             wait("edited", lambda: len(load.seen()) > 1 and len(load.seen(last=40)) == 1)
         found["edited"] = load.seen()
 
-        # Each node has room for one more replica: the new ones start before the old ones stop.
-        update = config(other, port=head, live=live, max_replicas_per_node=2)
+        # Each node has room for a new replica beside its old one, so the new ones start before the old stop.
+        update = config(other, port=head, live=live, num_cpus=0.4)
         with Load(head, clients=2, titles=2) as load:
             deploy(update)
             wait("updated", lambda: len(load.seen()) > 1 and len(load.seen(last=40)) == 1)
