@@ -10,7 +10,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev kernels referees clients page-checks serve test screenshots check bench load soak gpu images model audit sbom clean
+.PHONY: help install dev kernels referees clients page-checks serve test screenshots check bench load soak fuzz gpu images model audit sbom clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -52,16 +52,22 @@ bench: dev .venv/installed-bench
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(CHECK),--check)
 	$(if $(ONLY),,$(BIN)/python -m loadtest.selfbench $(if $(CHECK),--check))
 
+## make fuzz      10,000 malformed requests against the real service; minutes
+fuzz: dev
+	FUZZ_CASES=10000 $(BIN)/python -m pytest tests/service/http/test_api_fuzz.py -k real_service --timeout 3600
+
 ## make gpu       test and measure the network on a GPU, without .venv; report in runs/gpu (OUT= DRY=1)
 gpu:
 	$(PYTHON) -m benchmarks.gpu --out '$(or $(OUT),runs/gpu)' $(if $(DRY),--dry)
 
 ## make load      the steady load scenario against a server it starts; report in runs/load
-## make soak      the long one with faults (DURATION=10m); report in runs/soak
+## make soak      20 minutes with faults and attacks (DURATION=2h RATE=10); report in runs/soak
+# In a soak, the tokenizer's cache is full before the slope of memory is looked at.
 # (Not `load soak:`: a line that begins with `load` is a directive of GNU make.)
 soak load: install
-	$(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port}' --out runs/$@ \
-	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION))
+	@mkdir -p runs/$@ && cp deploy/serve.yaml runs/$@/serve.yaml # a fault of `soak` edits this copy
+	$(if $(filter soak,$@),HEADROOM_TOKENIZER_CACHE_SIZE=4096) $(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
+	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
 
 ## make images    build the CPU image and try it; needs a Docker daemon (DOCKER_BUILD= more arguments of `docker build`)
 images: dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shlex
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from loadtest import server_side
@@ -23,7 +25,7 @@ from loadtest.plan import Event, Plan
 
 READY_S = 180.0
 STOP_S = 60.0
-EVENT_S = 60.0
+EVENT_S = 120.0
 
 
 @contextmanager
@@ -61,16 +63,23 @@ class Events:
 
     Args:
         server: process id for $SERVER_PID; if None, events that use it are refused.
+        directory: $OUT.
     """
 
-    def __init__(self, plan: Plan, server: int | None) -> None:
+    def __init__(self, plan: Plan, server: int | None, directory: Path) -> None:
         for event in plan.events:
             if server is None and "SERVER_PID" in event.run:
                 raise PlanError(
                     f"event {event.name!r} acts on the server's processes: let the run --start it"
                 )
         self._events = plan.events
-        self._environment = {**os.environ, "SERVER_PID": str(server or ""), "PYTHON": sys.executable}
+        self._environment = {
+            **os.environ,
+            "SERVER_PID": str(server or ""),
+            "URL": plan.url,
+            "OUT": str(directory),
+            "PYTHON": sys.executable,
+        }
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self.ran: list[dict[str, Any]] = []
@@ -93,20 +102,33 @@ class Events:
         while not self._over.wait(max(0.0, origin + at - clock())):
             done: dict[str, Any] = {"at": clock() - origin, "name": event.name}
             try:
-                done["status"] = subprocess.run(
+                ended = subprocess.run(
                     event.run,
                     shell=True,
                     env=self._environment,
                     timeout=EVENT_S,
-                    stdout=sys.stderr,
+                    stdout=subprocess.PIPE,
                     check=False,
-                ).returncode
+                )
             except subprocess.TimeoutExpired:
                 done["status"] = None
+            else:
+                done["status"] = ended.returncode
+                done |= _said(ended.stdout)
             self.ran.append(done)
             if event.every is None:
                 return
             at += event.every
+
+
+def _said(output: bytes) -> dict[str, Any]:
+    """Return the JSON object that an event printed as `said`; pass anything else on to stderr."""
+    with contextlib.suppress(ValueError):
+        found = json.loads(output)
+        if isinstance(found, dict):
+            return {"said": found}
+    sys.stderr.write(output.decode(errors="replace"))
+    return {}
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:

@@ -82,6 +82,8 @@ def run(
         raise typer.Exit(INVALID)
     if find_max and report["find_max"]["rate"] is None:
         raise typer.Exit(1)
+    if report.get("watch", {}).get("problems"):
+        raise typer.Exit(1)
 
 
 @app.command("compare")

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import orjson
 
-from loadtest import arrivals, beside, find_max, html, objective, report, running, server_side, terminal
+from loadtest import (
+    arrivals,
+    beside,
+    find_max,
+    html,
+    objective,
+    report,
+    running,
+    server_side,
+    terminal,
+    watching,
+)
 from loadtest.errors import PlanError
 from loadtest.plan import Plan
 from loadtest.report import Report
@@ -33,7 +44,7 @@ def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) ->
             assert slo is not None
             result = _search(plan, slo)
         else:
-            result = _run(_resolved(plan), slo, process)
+            result = _run(_resolved(plan), slo, process, directory)
         (directory / "report.json").write_bytes(orjson.dumps(result))
         (directory / "report.html").write_text(html.render(result), "utf-8")
     return result, directory
@@ -72,16 +83,36 @@ def check_searchable(plan: Plan) -> None:
         )
 
 
-def _run(plan: Plan, slo: objective.Objective | None, server: int | None) -> Report:
-    events = beside.Events(plan, server)
+def _run(plan: Plan, slo: objective.Objective | None, server: int | None, directory: Path) -> Report:
+    events = beside.Events(plan, server, directory)
+    watch = _watch(plan, server)
+
+    def begin(origin: float) -> None:
+        events.begin(origin)
+        if watch is not None:
+            watch.begin(origin)
+
     before = server_side.metrics(plan)
-    with terminal.LiveProgress(plan, arrivals.duration(plan)) as watch:
+    with terminal.LiveProgress(plan, arrivals.duration(plan)) as progress:
         try:
-            outcome = running.run(plan, watch, events.begin)
+            outcome = running.run(plan, progress, begin)
         finally:
+            if watch is not None:
+                watch.end()
             events.end()
     metrics = server_side.difference(before, server_side.metrics(plan))
-    return report.build(outcome, slo, metrics=metrics, models=server_side.models(plan), events=events.ran)
+    result = report.build(outcome, slo, metrics=metrics, models=server_side.models(plan), events=events.ran)
+    if watch is not None:
+        result["watch"] = watching.conclusion(watch, result)
+    return result
+
+
+def _watch(plan: Plan, server: int | None) -> watching.Watch | None:
+    if not plan.watch:
+        return None
+    if server is None:
+        raise PlanError("watch: it looks at the server's processes: let the run --start it")
+    return watching.Watch(plan, server)
 
 
 def _search(plan: Plan, slo: objective.Objective) -> Report:

@@ -1,46 +1,102 @@
-"""A fault for a scenario's events: sends a signal to processes of the server that the run started.
+"""Faults for a scenario's events. They act on processes and files of the server that the run started.
 
-`python -m loadtest.faults KILL ServeReplica` signals the descendants of $SERVER_PID whose command line has
-the word. `python -m loadtest.faults STOP ServeReplica 2s` stops them and continues them two seconds later.
+    python -m loadtest.faults KILL ServeReplica             signal processes by a word of their command line
+    python -m loadtest.faults KILL ServeReplica --youngest  only the one that started last
+    python -m loadtest.faults STOP ServeReplica 2s          stop them, and continue them two seconds later
+    python -m loadtest.faults EDIT serve.yaml               edit the config, and wait until it is in force
+
+The processes are descendants of $SERVER_PID; $URL is the server's address.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
+import secrets
 import signal
-import subprocess
 import sys
 import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
 
 from loadtest.plan import seconds
 
+PATIENCE_S = 50.0
+SAVE_AGAIN_S = 10.0
+"""An edit may be refused while a replica dies; the operator is told to save the file again."""
 
-def descendants(root: int) -> dict[int, str]:
-    """Return the pid and command line of every descendant of `root`."""
-    listing = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-    )
-    rows = [line.split(maxsplit=2) for line in listing.stdout.splitlines()]
-    processes = {int(row[0]): (int(row[1]), row[2] if len(row) > 2 else "") for row in rows}
-    commands: dict[int, str] = {}
-    level = {root}
-    while level:
-        level = {pid for pid, (parent, _) in processes.items() if parent in level and pid not in commands}
-        commands.update({pid: processes[pid][1] for pid in level})
-    return commands
+PREFIX = "soak-"
+"""Beginning of the name of the mask that an edit adds in place of the last one."""
+
+
+def descendants(root: int) -> list[psutil.Process]:
+    """Return the descendants of `root`, the oldest first."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return sorted(psutil.Process(root).children(recursive=True), key=psutil.Process.create_time)
+    return []
+
+
+def send(number: signal.Signals, word: str, *, youngest: bool, wait_s: float | None) -> int:
+    """Send the signal; after `wait_s`, continue what was stopped. Return 0 if a process got it, else 1."""
+    hit: list[psutil.Process] = []
+    for process in descendants(int(os.environ["SERVER_PID"])):
+        with contextlib.suppress(psutil.Error):
+            if word in " ".join(process.cmdline()):
+                hit.append(process)
+    hit = hit[-1:] if youngest else hit
+    for process in hit:
+        process.send_signal(number)
+    if wait_s is not None:
+        time.sleep(wait_s)
+        for process in hit:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it was replaced meanwhile
+                process.send_signal(signal.SIGCONT)
+    return 0 if hit else 1
+
+
+def edit(path: Path, url: str) -> int:
+    """Put another mask into the config; return 0 once the server has it, 1 if it never has."""
+    document: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
+    live = document["applications"][0]["deployments"][0].setdefault("user_config", {})
+    name = f"{PREFIX}{secrets.token_hex(4)}"
+    others = {key: mask for key, mask in (live.get("masks") or {}).items() if not key.startswith(PREFIX)}
+    live["masks"] = {**others, name: "0.0"}
+    text = yaml.safe_dump(document)
+    began = saved = time.monotonic()
+    path.write_text(text, "utf-8")
+    while time.monotonic() < began + PATIENCE_S:
+        if _lists(url, name):
+            return 0
+        if time.monotonic() > saved + SAVE_AGAIN_S:
+            path.write_text(text, "utf-8")
+            saved = time.monotonic()
+        time.sleep(0.5)
+    return 1
+
+
+def _lists(url: str, name: str) -> bool:
+    """Return whether GET /v1/masks has a mask of this name."""
+    try:
+        with urllib.request.urlopen(f"{url}/v1/masks", timeout=5) as answer:
+            return name.encode() in answer.read()
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def main(arguments: list[str]) -> int:
-    """Send the signal. Exit status 0 if a process got it, 1 if there was none."""
-    number = signal.Signals[f"SIG{arguments[0]}"]
-    hit = [pid for pid, line in descendants(int(os.environ["SERVER_PID"])).items() if arguments[1] in line]
-    for pid in hit:
-        os.kill(pid, number)
-    if len(arguments) > 2:
-        time.sleep(seconds(arguments[2]))
-        for pid in hit:
-            os.kill(pid, signal.SIGCONT)
-    return 0 if hit else 1
+    """Run the fault that the arguments name."""
+    if arguments[0] == "EDIT":
+        return edit(Path(arguments[1]), os.environ["URL"].rstrip("/"))
+    youngest = "--youngest" in arguments
+    name, word, *wait = [argument for argument in arguments if argument != "--youngest"]
+    return send(
+        signal.Signals[f"SIG{name}"], word, youngest=youngest, wait_s=seconds(wait[0]) if wait else None
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from loadtest import svg
+from loadtest import svg, terminal
 from loadtest.report import Report, verdict
 
 _CSS = (Path(__file__).parent / "report.css").read_text("utf-8")
@@ -39,6 +39,7 @@ def render(report: Report) -> str:
                 for dimension in ("variant", "mask", "arm", "endpoint", "traffic")
             ),
             _errors(report),
+            _watch(report.get("watch"), report["events"]),
             _metrics(report["server_metrics"]),
             _facts("Client machine and versions", report["machine"]),
             _models(report["server_models"]),
@@ -194,6 +195,18 @@ def _errors(report: Report) -> str:
         return "<h2>Errors</h2><p>None.</p>"
     rows = [[kind, f"{count:,}", f"{count / scheduled:.3%}"] for kind, count in errors.items()]
     return "<h2>Errors</h2>" + _table(["kind", "requests", "share"], rows)
+
+
+def _watch(watch: dict[str, Any] | None, events: list[dict[str, Any]]) -> str:
+    if watch is None:
+        return ""
+    lines = "".join(f"<li>{escape(line)}" for line in terminal.watched(watch))
+    rows = [
+        [f"{event['at']:,.0f}", event["name"], str(event["status"]), json.dumps(event.get("said", ""))]
+        for event in events
+    ]
+    table = _table(["s", "event", "status", "said"], rows, numbers=False)
+    return f"<h2>The server's processes</h2><ul>{lines}</ul><h2>Events</h2>{table}"
 
 
 def _metrics(metrics: dict[str, Any] | None) -> str:

@@ -78,7 +78,11 @@ class Phase(_Model):
 
 
 class Event(_Model):
-    """A shell command to run during the traffic, such as a fault; $SERVER_PID is the server of --start."""
+    """A shell command to run during the traffic, such as a fault.
+
+    It finds the process of --start in $SERVER_PID, the server in $URL, the report's directory in $OUT, and
+    Python in $PYTHON. If it prints a JSON object, the report shows it.
+    """
 
     at: Seconds = Field(ge=0, description="Time since the measured part began.")
     every: Seconds | None = Field(None, ge=1)
@@ -108,6 +112,7 @@ class Plan(_Model):
     max_lag: Seconds = Field(0.010, gt=0, description="p99 of the send lag above which a run is invalid.")
     slo: str | None = None
     events: tuple[Event, ...] = ()
+    watch: bool = Field(False, description="Watch the server of --start: memory, open files, disk, counters.")
 
     @model_validator(mode="after")
     def _check(self) -> Plan:

@@ -71,7 +71,7 @@ def difference(before: Samples | None, after: Samples | None) -> dict[str, Any] 
             total = grown.get((f"{PREFIX}stage_seconds_sum", labels), 0.0)
             stages[dict(labels).get("stage", "")] = total / count * 1000
     counters = {
-        _written(name, dict(labels)): round(value, 6)
+        written(name, dict(labels)): round(value, 6)
         for (name, labels), value in sorted(grown.items())
         if value and name.endswith("_total")
     }
@@ -91,6 +91,6 @@ def models(plan: Plan) -> Any:
         return None
 
 
-def _written(name: str, labels: Mapping[str, str]) -> str:
+def written(name: str, labels: Mapping[str, str]) -> str:
     inside = ",".join(f'{label}="{value}"' for label, value in labels.items())
     return f"{name}{{{inside}}}" if inside else name

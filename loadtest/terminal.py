@@ -101,12 +101,30 @@ def show(report: Report, *, where: str | None = None) -> None:
             else "missed: " + "; ".join(report["objective"]["missed_because"])
         )
         console.print(f"objective {report['objective']['slo']}: {met}")
+    if report.get("watch") is not None:
+        for line in watched(report["watch"]):
+            console.print(line)
     capacity = report.get("find_max")
     if capacity:
         console.print(_curve(capacity))
         console.print(_highest_rate(capacity))
     if where:
         console.print(f"report: {where}")
+
+
+def watched(watch: dict[str, Any]) -> list[str]:
+    """Return the lines about a server that was watched."""
+    lines = []
+    for title, name in (("memory, MB", "memory_mb"), ("open files", "open_files"), ("disk, MB", "disk_mb")):
+        if (trend := watch[name]) is not None:
+            lines.append(
+                f"{title}: {trend['first']:,.1f} to {trend['last']:,.1f}, {trend['per_hour']:+,.1f} an hour"
+                f" (95 %: {trend['low']:+,.1f} to {trend['high']:+,.1f})"
+            )
+    fell = "none fell" if not watch["counters_fell"] else f"{len(watch['counters_fell'])} fell"
+    lines.append(f"counters: {fell} in {watch['scrapes']:,} scrapes")
+    lines.append("problems: none" if not watch["problems"] else "problems:")
+    return [*lines, *(f"  {problem}" for problem in watch["problems"])]
 
 
 def show_comparison(differences: list[Difference], a: Report, b: Report, fields: list[str]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -65,7 +66,7 @@ class NodeMetrics(Collector):
         current = self._current()
         for file in self._directory.glob("*.db"):
             pid = file.stem.rpartition("_")[2]
-            if not pid.isdigit() or _is_alive(int(pid)):
+            if not pid.isdigit() or _is_used(int(pid), file):
                 continue
             if file.name.startswith(_COUNTING) and file.stat().st_size:
                 current.mkdir(exist_ok=True)
@@ -100,11 +101,30 @@ def _write_sums(files: Iterable[Path], out: Path) -> None:
             kept.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
 
 
-def _is_alive(pid: int) -> bool:
+def _is_used(pid: int, file: Path) -> bool:
+    """Return whether the process has the file open, or, without Linux's /proc, whether it is alive.
+
+    In a container, the processes after a restart have the process ids of those before it.
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    if not sys.platform.startswith("linux") or not file.stat().st_size:  # it is being opened
+        return True
+    name = Path(os.path.realpath(file))
+    try:
+        return any(_target(opened) == name for opened in Path(f"/proc/{pid}/fd").iterdir())
+    except PermissionError:
+        return True
+    except OSError:  # it ended meanwhile
+        return False
+
+
+def _target(opened: Path) -> Path | None:
+    try:
+        return opened.readlink()
+    except OSError:  # it was closed meanwhile
+        return None

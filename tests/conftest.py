@@ -29,8 +29,8 @@ settings.load_profile("ci")  # everywhere: the same examples in every run, howev
 # suite than alone, and others again with each edit of a file that it does not use.
 providers._get_local_constants = lambda: providers._local_constants
 
-SHARED = ("tests/benchmarks/", "tests/clients/", "tests/service/page/")
-"""Folders whose files share what takes long to start: a server, a browser."""
+SHARED = ("tests/benchmarks/", "tests/clients/", "tests/loadtest/", "tests/service/page/")
+"""Folders whose files share what takes long to start, or to run: a server, a browser, a soak."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -118,6 +118,11 @@ class Scheduler(Generic[P, R]):
         return self._queue.oldest_age_s(self._clock())
 
     @property
+    def tokens(self) -> int:
+        """Tokens that wait or are being computed."""
+        return self.queued_tokens + self._runner.in_flight_tokens
+
+    @property
     def in_flight_items(self) -> int:
         """Items of the batches that are running."""
         return self._runner.in_flight_items

@@ -12,6 +12,10 @@ We name this script as the binary: it edits CONFIG in place and then becomes the
   replicas that Serve no longer lists stay: as the only servers if it lists none, else as backups. Serve does
   not list a replica while it takes a new live config, so the death of the only listed one would be an outage.
   HAProxy itself finds out which servers are down, and answers 503 if all are.
+* A replica that drains still counts as up. It serves until Serve has told HAProxy who takes over, and then
+  refuses connections, which HAProxy tries elsewhere. By Serve's check it is down at once, so a rolling
+  update fails requests if its successor is not listed yet.
+* `/metrics` of a node is answered by that node's replicas, because each node counts its own.
 * HAProxy dies with its manager instead of keeping the port. It ignores a stop signal that is sent to every
   process of the run, because it would drop the requests in flight.
 * Requests that are not HTTP get our error shape. That answer is a constant in HAProxy's program, so
@@ -57,6 +61,7 @@ _AMENDMENTS: tuple[tuple[str, str, str, bool], ...] = (
         "http-request deny deny_status 503",
         False,
     ),
+    ("health check", r"http-check expect status 200$", r"http-check expect rstring success|DRAINING", False),
     ("statistics page", r"^listen stats$(?:\n[ \t]+.*)*\n?", "", True),
     ("metrics port", r"^frontend prometheus$(?:\n[ \t]+.*)*\n?", "", True),
 )
@@ -112,6 +117,31 @@ def keep_servers(configuration: str, known: dict[str, list[list[str]]]) -> str:
     return re.sub(r"^backend (\S+)\n(?:[ \t]+.*\n)*", with_servers, configuration, flags=re.MULTILINE)
 
 
+def scrape_own_node(configuration: str) -> str:
+    """Return the configuration with a backend for `/metrics` that has only the servers of this node.
+
+    Serve writes them as 127.0.0.1. If a backend has no others, nothing changes.
+    """
+    for name, section in re.findall(r"^backend (\S+)\n((?:[ \t]+.*\n)*)", configuration, flags=re.MULTILINE):
+        servers = re.findall(r"^[ \t]+(server .*)$", section, flags=re.MULTILINE)
+        own = [server.split() for server in servers if _address(server).startswith("127.0.0.1:")]
+        if len(own) == len(servers):
+            continue
+        lines = [f"server {words[1]} {words[2]} track {name}/{words[1]}" for words in own]
+        if not lines:
+            lines = [
+                'http-request return status 200 content-type text/plain string "# no replica on this node"'
+            ]
+        configuration = re.sub(
+            rf"^([ \t]+)(?=use_backend {re.escape(name)} if (\S+)$)",
+            rf"\1use_backend {name}-own-node if \2 {{ path /metrics }}\n\1",
+            configuration,
+            flags=re.MULTILINE,
+        )
+        configuration += "".join([f"backend {name}-own-node\n", *(f"    {line}\n" for line in lines)])
+    return configuration
+
+
 def _address(server: str) -> str:
     return server.split()[2]
 
@@ -146,7 +176,7 @@ def main(arguments: list[str]) -> None:
     if "listen stats" in text:  # a restart with the same file finds it amended
         memory = config.parent / "servers.json"
         known: dict[str, list[list[str]]] = json.loads(memory.read_text()) if memory.exists() else {}
-        config.write_text(keep_servers(amend(text, Path(os.environ[PAGES])), known))
+        config.write_text(scrape_own_node(keep_servers(amend(text, Path(os.environ[PAGES])), known)))
         memory.write_text(json.dumps(known))
     _die_with_parent()
     # HAProxy keeps ignoring a SIGTERM that is ignored at its start. It resets SIGINT, but only a terminal

@@ -20,6 +20,7 @@ from ray.serve._private import replica as serve_replica
 from ray.serve._private.http_util import start_asgi_http_server
 
 from models.cores import cores
+from service.deployment.autoscaling import METRIC
 from service.deployment.config_file import DEPLOYMENT, first_problem
 from service.deployment.environment import tell
 from service.settings import InvalidConfig, LiveConfig, Settings
@@ -129,6 +130,10 @@ class Relevance:
         reason = None if self._replica is None else self._replica.ready()
         if reason is not None:
             raise RuntimeError(f"not ready: {reason}")
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return the tokens of work that this replica holds, for `autoscaling.ByTokens`."""
+        return {} if self._replica is None else {METRIC: self._replica.scheduler.tokens}
 
     async def __del__(self) -> None:
         """End everything that lives here. Serve calls this when the requests in hand are answered."""

@@ -21,7 +21,7 @@ from tests.loadtest.test_comparing import run as measured_run
 def load(*arguments, **environment) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loadtest", *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment}
+        command, capture_output=True, text=True, timeout=280, check=False, env={**os.environ, **environment}
     )
 
 

@@ -146,6 +146,41 @@ def test_replicas_that_are_killed_again_and_again_lose_no_count_and_leave_no_fil
             replica.kill()
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_a_process_with_the_id_of_a_dead_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    """As after the restart of a container: the gauges would stay for ever."""
+    key = mmap_key("headroom_x", "headroom_x", [], [], "X.")
+    for kind, value in (("counter", 10.0), ("gauge_livesum", 1.0)):
+        file = MmapedDict(str(tmp_path / f"{kind}_{os.getpid()}.db"))
+        file.write_value(key, value, 0.0)
+        file.close()
+    now = MmapedDict(str(tmp_path / f"counter_{os.getppid()}.db"))  # open here, not there
+    now.write_value(key, 5.0, 0.0)
+    open_here = MmapedDict(str(tmp_path / f"histogram_{os.getpid()}.db"))
+    NodeMetrics(tmp_path)
+    left = {path.name for path in tmp_path.glob("*.db")}
+    assert left == {f"histogram_{os.getpid()}.db"}
+    (total,) = NodeMetrics(tmp_path).collect()
+    assert [sample.value for sample in total.samples] == [15.0]
+    for file in (now, open_here):
+        file.close()
+
+
+def test_sums_of_seconds_are_the_same_in_any_order(tmp_path: Path) -> None:
+    """If it fell by its last bit when a process ends, Prometheus would take it for a counter's new start."""
+    replica = Replica(tmp_path)
+    try:
+        for _ in range(3):
+            replica.ask("count")
+            replica.counted()
+        replica.ask("scrape")
+        total = replica.scraped()['headroom_pair_seconds_sum{arm="",variant="full"}']
+        assert total == pytest.approx(3 * 5 * 0.01, abs=1e-4)
+        assert (total * 2**24).is_integer(), "sums of such values have no rounding"
+    finally:
+        replica.kill()
+
+
 class KilledError(Exception):
     pass
 

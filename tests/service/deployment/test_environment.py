@@ -27,6 +27,13 @@ def test_memory_settings_are_set_unless_the_operator_did(variables: dict[str, st
     assert variables["LRU_CACHE_CAPACITY"] == "64"
 
 
+def test_logs_are_bounded_unless_the_operator_did(variables: dict[str, str], tmp_path: Path) -> None:
+    variables["RAY_ROTATION_BACKUP_COUNT"] = "9"
+    environment.prepare_tasks(tmp_path)
+    assert variables["RAY_ROTATION_MAX_BYTES"] == str(32 * 2**20)
+    assert variables["RAY_ROTATION_BACKUP_COUNT"] == "9"
+
+
 def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp_path: Path) -> None:
     variables.update(RAY_ADDRESS="10.0.0.1:6379", RAY_AUTH_TOKEN="theirs", RAY_USAGE_STATS_ENABLED="1")
     environment.prepare_tasks(tmp_path)

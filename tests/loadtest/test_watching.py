@@ -1,0 +1,117 @@
+"""What a run sees of the server's processes: a leak is told from noise, a falling counter noticed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadtest.plan import make_plan
+from loadtest.trend import trend
+from loadtest.watching import Sample, Watch, conclusion
+
+HOUR = np.arange(0, 3600, 9.0)
+
+
+def noise(seed: int, likeness: float) -> np.ndarray:
+    """Values of which each is like the one before it."""
+    drawn = np.random.default_rng(seed).normal(size=len(HOUR))
+    for place in range(1, len(drawn)):
+        drawn[place] += likeness * drawn[place - 1]
+    return drawn
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.8])
+def test_the_interval_misses_the_true_slope_about_as_seldom_as_it_says(likeness: float) -> None:
+    missed = 0
+    for seed in range(400):
+        found = trend(HOUR, 500 + 3.0 * HOUR / 3600 + noise(seed, likeness))
+        assert found is not None
+        missed += not found.low <= 3.0 <= found.high
+    assert missed < 0.08 * 400
+
+
+def test_a_leak_is_seen_in_the_noise() -> None:
+    found = trend(HOUR, 500 + 6.0 * HOUR / 3600 + noise(1, 0.8))
+    assert found is not None
+    assert found.low > 0
+    assert trend(HOUR[:10], HOUR[:10]) is None
+
+
+def flat(_at: float) -> float:
+    return 5e8
+
+
+def watch(duration: float, rss: dict[tuple[int, float], Any], **more: Any) -> Watch:
+    """A watch that saw these bytes, by process and time."""
+    plan = make_plan({"url": "http://127.0.0.1:1", "duration": duration, "watch": True, **more})
+    found = Watch(plan, 1)
+    for at in np.linspace(0, duration, 200):
+        alive = {process: round(value(at)) for process, value in rss.items() if value(at)}
+        found.samples.append(Sample(float(at), alive, dict.fromkeys(alive, 50), 1_000_000))
+    found._names = {process: f"process {process[0]}" for process in rss}
+    return found
+
+
+def report(**errors: int) -> dict[str, Any]:
+    return {"requests": {"errors": errors}, "events": []}
+
+
+def test_a_process_that_grows_is_a_problem_and_one_that_was_killed_is_not() -> None:
+    steady = {(1, 0.0): flat, (2, 0.0): lambda at: (1e8 + 1e6 * at) * (at < 900)}
+    assert conclusion(watch(1200, steady), report())["problems"] == []
+    leaks = steady | {(3, 0.0): lambda at: 4e8 + 1e5 * at}
+    (problem,) = conclusion(watch(1200, leaks), report())["problems"]
+    assert problem.startswith("memory_mb grew by 360.0 MB an hour")
+    early = {(1, 0.0): lambda at: 5e8 + 1e6 * min(at, 250)}  # what fills in the first quarter is a cache
+    assert conclusion(watch(1200, early), report())["problems"] == []
+    assert conclusion(watch(120, leaks), report())["problems"] == [], "too short for a slope"
+
+
+def test_only_a_killed_process_excuses_a_connection_that_closes() -> None:
+    kill = {"events": [{"at": 1, "name": "kill", "run": "python -m loadtest.faults KILL x; : $SERVER_PID"}]}
+    errors = {"closed": 3, "http_503": 9, "http_429": 9}
+    assert conclusion(watch(60, {(1, 0.0): flat}, **kill), report(**errors))["problems"] == []
+    (problem,) = conclusion(watch(60, {(1, 0.0): flat}), report(**errors))["problems"]
+    assert problem == "3 requests were closed without an answer"
+    assert (
+        len(conclusion(watch(60, {(1, 0.0): flat}, **kill), report(timeout=1, http_500=2))["problems"]) == 2
+    )
+
+
+def test_a_counter_that_falls_or_disappears_is_told() -> None:
+    found = watch(60, {(1, 0.0): flat})
+    first, second = ("headroom_a_total", ()), ("headroom_b_total", (("x", "y"),))
+    found._compare({first: 3.0, second: 5.0}, {first: 2.0}, 7.0)
+    assert conclusion(found, report())["problems"] == [
+        "headroom_a_total fell from 3.0 to 2.0 at 7 s",
+        'headroom_b_total{x="y"} fell from 5.0 to None at 7 s',
+    ]
+
+
+def test_an_attack_that_gets_through_is_told() -> None:
+    said = {"answers": {"200": 1}, "wrong": ["a zip bomb: 200"]}
+    events = [{"at": 5.0, "name": "malformed", "status": 1, "said": said}]
+    problems = conclusion(watch(60, {(1, 0.0): flat}), report() | {"events": events})["problems"]
+    assert problems == ["malformed at 5 s: a zip bomb: 200"]
+
+
+def test_a_watch_sees_the_memory_the_files_and_the_disk_of_a_server(tmp_path: Any) -> None:
+    script = "import sys; f = open(sys.argv[1], 'w'); f.write('x' * 5000); f.flush(); print(); input()"
+    command = [sys.executable, "-c", script, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        plan = make_plan({"url": "http://127.0.0.1:1", "duration": 60, "watch": True})
+        found = Watch(plan, process.pid)
+        found._sample(0.0)
+        sample = found._sample(1.0)  # the files of the first look count from the second on
+        process.communicate(b"\n")
+    assert sample.disk == 5000
+    assert next(iter(sample.rss.values())) > 1_000_000
+    assert next(iter(sample.files.values())) >= 4
+    assert json.dumps(conclusion(found, report()))
