@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from service.cascade_config import StageConfig
 from service.experiments.definition.config import ArmConfig, ExperimentConfig, Guardrails, HoldoutConfig
 from service.experiments.definition.metric import Metric
-from service.settings import ENVIRONMENT_PREFIX, LiveConfig, Settings, VariantConfig
+from service.settings import ENVIRONMENT_PREFIX, LiveConfig, Settings
+from service.variant_config import DegradeConfig, VariantConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 
@@ -72,6 +73,7 @@ def page() -> str:
         ("user_config", LiveConfig),
         ("user_config.variants", VariantConfig),
         ("user_config.variants.cascade", StageConfig),
+        ("user_config.degrade", DegradeConfig),
         ("user_config.experiments", ExperimentConfig),
         ("user_config.experiments.arms", ArmConfig),
         ("user_config.experiments.guardrails", Guardrails),

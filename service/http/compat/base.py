@@ -197,10 +197,17 @@ async def scored(request: Post, body: CompatRequest) -> Timed:
     try:
         wanted = body.score_request()
         check_score(wanted, request.settings)
-        ours = await request.backend.score(wanted, request.deadline)
+        with request.charged(wanted.count):
+            ours = await request.backend.score(wanted, request.deadline)
     except InvalidRequest as error:
         raise body.in_their_words(error) from None
-    return Timed(body.answer(ours), ours.timing_ms, body.headers(ours))
+    headers = {**body.headers(ours), **degraded_header(ours)}
+    return Timed(body.answer(ours), ours.timing_ms, headers)
+
+
+def degraded_header(scored: ScoreResponse) -> Mapping[str, str]:
+    """Return the header that tells of a degraded answer in shapes that have no place for it."""
+    return {"x-degraded": "true"} if scored.degraded else {}
 
 
 def by_relevance(results: Sequence[ScoreResult], score: Callable[[ScoreResult], Any]) -> list[ScoreResult]:
