@@ -39,10 +39,11 @@ Put dates and masks in quotes: YAML reads `2026-11-30` as a date and `2.3` as a 
 """
 
 _EXAMPLE = """
-This sets one key for users and one for an admin, who may call 50 times a second (on each replica):
+This sets one key for users, who may send 2,000 pairs a second and 10,000 at once, and one for an admin, who
+may call 50 times a second (on each node):
 
 ```console
-$ export HEADROOM_API_KEYS='k7Qm2vXw9,Tz4Rb8Yc1;role=admin;rate=50'
+$ export HEADROOM_API_KEYS='k7Qm2vXw9;pairs=2000;burst=10000,Tz4Rb8Yc1;role=admin;rate=50'
 $ curl -H 'Authorization: Bearer k7Qm2vXw9' http://127.0.0.1:8000/v1/models
 ```
 

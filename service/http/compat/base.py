@@ -253,11 +253,17 @@ class Scored(TypedDict):
     assignment: Annotated[
         Assignment | None, Field(description="Ours: null where no experiment decided the variant.")
     ]
+    degraded: Annotated[bool, Field(description="Ours: as in /v1/score, whether the load made it worse.")]
 
 
 def scored_by(scored: ScoreResponse) -> Scored:
     """Return the fields that tell what judged the documents."""
-    return {"model": model_name(scored), "head_mask": scored.head_mask, "assignment": scored.assignment}
+    return {
+        "model": model_name(scored),
+        "head_mask": scored.head_mask,
+        "assignment": scored.assignment,
+        "degraded": scored.degraded,
+    }
 
 
 def model_name(scored: ScoreResponse) -> str:
