@@ -71,7 +71,7 @@ class Settings(BaseSettings):
         0,
         ge=0,
         description="Number of pairs, each under one mask, whose scores a replica keeps; 0: none. "
-        "1,000,000 take SIZE MB.",
+        "1,000,000 take about 310 MB.",
     )
 
     max_pairs: int = Field(1000, ge=1, description="Maximum titles or pairs of one request.")
