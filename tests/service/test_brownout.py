@@ -22,7 +22,13 @@ from tests.service.in_process import CONFIG, QUERY, TITLES, Service, pairs, serv
 
 LIMIT = 256
 DEGRADE = {"above_queue_tokens": LIMIT, "variant": "cut"}
-LIMITS: dict[str, Any] = {"max_batch_tokens": 64, "max_queue_tokens": 10**6}
+LIMITS: dict[str, Any] = {
+    "max_batch_tokens": 64,
+    "max_queue_tokens": 10**6,
+    "max_queue_s": 1e6,  # however slow the machine, nothing is refused
+    "request_timeout_s": 1e6,
+    "max_age_s": 1e6,  # and the long requests take no part of the small batches
+}
 
 
 @asynccontextmanager
@@ -34,6 +40,7 @@ async def long_queue(service: Service) -> AsyncIterator[None]:
     ]
     scheduler = service.replica.scheduler
     while len(scheduler._tickets) < len(long):
+        assert not any(request.done() for request in long), "refused, or too short"
         await asyncio.sleep(0)
     yield
     assert scheduler.queued_tokens > LIMIT, "too short for the test to mean something"
