@@ -41,6 +41,7 @@ def run(
     masks: options.Masks = None,
     variants: options.Variants = None,
     units: options.Units = None,
+    zipf: options.Zipf = None,
     deadline_ms: options.DeadlineMs = None,
     api_key: options.ApiKey = None,
     timeout: options.Timeout = None,
@@ -68,7 +69,13 @@ def run(
         raise typer.BadParameter("needs an objective, such as --slo p99=100ms", param_hint="--find-max")
     arrivals = arrivals or ("trace" if trace else None)
     traffic = _given(
-        titles=titles, endpoint=endpoint, masks=masks, variants=variants, units=units, deadline_ms=deadline_ms
+        titles=titles,
+        endpoint=endpoint,
+        masks=masks,
+        variants=variants,
+        units=units,
+        zipf=zipf,
+        deadline_ms=deadline_ms,
     )
     schedule = _given(
         rate=_number(rate), duration=duration, warmup=warmup, arrivals=arrivals, rate_to=rate_to, steps=steps

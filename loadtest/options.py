@@ -9,7 +9,8 @@ import typer
 
 Url = Annotated[str | None, typer.Argument(help="Address of the server, such as http://127.0.0.1:8000.")]
 Scenario = Annotated[
-    str | None, typer.Option(help="steady, spike, soak, overload, mixed-tenants, ab-split, or a YAML file.")
+    str | None,
+    typer.Option(help="steady, spike, soak, overload, repeats, mixed-tenants, ab-split, or a YAML file."),
 ]
 Rate = Annotated[
     str | None,
@@ -43,6 +44,10 @@ Masks = Annotated[
 Variants = Annotated[str | None, typer.Option(help="Variants by weight, such as full=1,pruned20=1.")]
 Units = Annotated[
     int | None, typer.Option(help="Number of different units for experiments.  [default: none]")
+]
+Zipf = Annotated[
+    float | None,
+    typer.Option(help="How texts repeat: the k-th most frequent in proportion to 1/k^ZIPF.  [default: 0]"),
 ]
 DeadlineMs = Annotated[float | None, typer.Option(help="Deadline that each request carries.")]
 ApiKey = Annotated[str | None, typer.Option(help="API key to send.", envvar="HEADROOM_API_KEY")]

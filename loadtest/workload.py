@@ -96,7 +96,10 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """An entry of the plan's traffic, ready to build requests from."""
+    """An entry of the plan's traffic, ready to build requests from.
+
+    frequencies: of the pairs at which a request's texts may start, added up; None: all are equally frequent.
+    """
 
     traffic: str
     endpoint: str
@@ -107,6 +110,7 @@ class Template:
     kinds: tuple[Kind, ...]
     kind_shares: NDArray[np.float64]
     units: int
+    frequencies: NDArray[np.float64] | None
 
 
 def title_counts(text: str | int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -134,7 +138,7 @@ class Workload:
 
     def __init__(self, plan: Plan, pairs: Sequence[Pair], api_keys: dict[str, str]) -> None:
         self._plan = plan
-        self._templates = [_template(plan, traffic, api_keys) for traffic in plan.traffic]
+        self._templates = [_template(plan, traffic, api_keys, len(pairs)) for traffic in plan.traffic]
         self._shares = _normal([traffic.weight for traffic in plan.traffic])
         max_titles = max(int(template.title_counts[0].max()) for template in self._templates)
         texts = list(pairs) * (-(-max_titles // len(pairs)) + 1)
@@ -160,7 +164,10 @@ class Workload:
         if template.body is None:
             payload, titles = template.head, 0
         else:
-            start = int(draw[2] * self._starts)
+            if template.frequencies is None:
+                start = int(draw[2] * self._starts)
+            else:
+                start = _pick(template.frequencies, draw[2])
             extras = kind.extras
             if template.units:
                 extras += b',"unit":"user-%d"' % int(draw[3] * template.units)
@@ -169,7 +176,7 @@ class Workload:
         return Request(intended, intended >= self._plan.warmup, payload, titles, template, kind)
 
 
-def _template(plan: Plan, traffic: Traffic, api_keys: dict[str, str]) -> Template:
+def _template(plan: Plan, traffic: Traffic, api_keys: dict[str, str], starts: int) -> Template:
     method, _, free_path = traffic.endpoint.partition(" ")
     body: Body | None
     if free_path:
@@ -194,7 +201,13 @@ def _template(plan: Plan, traffic: Traffic, api_keys: dict[str, str]) -> Templat
         kinds,
         np.cumsum(shares),
         traffic.units,
+        None if traffic.zipf == 0 else np.cumsum(_zipf(starts, traffic.zipf)),
     )
+
+
+def _zipf(count: int, exponent: float) -> NDArray[np.float64]:
+    """Return the shares of Zipf's law: the k-th is in proportion to 1/k^exponent."""
+    return _normal((np.arange(1, count + 1, dtype=np.float64) ** -exponent).tolist())
 
 
 def _head(plan: Plan, method: str, path: str, api_key: str | None) -> bytes:

@@ -1,8 +1,9 @@
-"""API keys: parsing, authentication, and the rate of each key.
+"""API keys: parsing, authentication, and the limits of each key.
 
-`HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50]`. `rate` is in requests per
-second and counts in each replica separately. Instead of a key, an entry may hold `sha256:` and the key's
-SHA-256 digest in hex. Keys are kept as digests only, so no repr, log, pickle or error message can show one.
+`HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]`.
+`rate` is in requests per second, `pairs` in pairs per second, and `burst` is how many pairs may come at once.
+All replicas of a node count together. Instead of a key, an entry may hold `sha256:` and the key's SHA-256
+digest in hex. Keys are kept as digests only, so no repr, log, pickle or error message can show one.
 """
 
 from __future__ import annotations
@@ -14,23 +15,37 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, cast
 
 from service.errors import RateLimited, Unauthorized
+from service.token_bucket import TokenBucket
 
 Role = Literal["user", "admin"]
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # the syntax of a bearer token in RFC 6750
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_FORM = "KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]"
+_LIMITS = {
+    "rate": "a number of requests per second above 0",
+    "pairs": "a number of pairs per second above 0",
+    "burst": "a number of pairs from 1",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key: its digest, its role, and its rate in requests per second (None: unlimited)."""
+    """A key: its digest, its role, and its limits.
+
+    rate: requests per second. pairs: pairs per second. None: unlimited.
+    burst: pairs that may come at once; None: those of one second.
+    """
 
     digest: bytes
     role: Role = "user"
     rate: float | None = None
+    pairs: float | None = None
+    burst: float | None = None
 
     @property
     def name(self) -> str:
@@ -40,11 +55,12 @@ class ApiKey:
     @property
     def entry(self) -> str:
         """The entry with this key's digest, from which `parse_api_keys` makes the same key."""
-        rate = "" if self.rate is None else f";rate={self.rate!r}"
-        return f"sha256:{self.digest.hex()};role={self.role}{rate}"
+        given = {name: getattr(self, name) for name in _LIMITS if getattr(self, name) is not None}
+        limits = "".join(f";{name}={value!r}" for name, value in given.items())
+        return f"sha256:{self.digest.hex()};role={self.role}{limits}"
 
     def __repr__(self) -> str:
-        return f"ApiKey(role={self.role!r}, rate={self.rate})"
+        return f"ApiKey(role={self.role!r}, rate={self.rate}, pairs={self.pairs}, burst={self.burst})"
 
 
 def parse_api_keys(value: object) -> tuple[ApiKey, ...]:
@@ -58,7 +74,7 @@ def parse_api_keys(value: object) -> tuple[ApiKey, ...]:
     elif isinstance(value, list | tuple):
         entries = value
     else:
-        raise ValueError("write KEY[;role=admin][;rate=50] in quotes, or a list of such entries; '' for none")
+        raise ValueError(f"write {_FORM} in quotes, or a list of such entries; '' for none")
     keys: list[ApiKey] = []
     for number, entry in enumerate(entries, 1):
         try:
@@ -80,67 +96,75 @@ def _parse_entry(entry: object) -> ApiKey:
         raise ValueError("sha256: must be followed by the 64 lower-case hex digits of the key's SHA-256")
     if digest is None and not _TOKEN.fullmatch(token):
         raise ValueError("a key is one or more of A-Z a-z 0-9 . _ ~ + / - and may end in =")
-    role: Role = "user"
-    rate: float | None = None
     named = [option.partition("=")[0] for option in options]
     if len(set(named)) < len(named):
         raise ValueError("an option is given twice")
+    role: Role = "user"
+    limits: dict[str, float] = {}
     for option in options:
         name, _, value = option.partition("=")
         if name == "role" and value in ("user", "admin"):
             role = cast(Role, value)
-        elif name == "rate":
-            rate = _parse_rate(value)
+        elif name in _LIMITS:
+            limits[name] = _parse_limit(name, value)
         else:
-            raise ValueError("the options are role=user, role=admin and rate=REQUESTS_PER_SECOND")
-    return ApiKey(bytes.fromhex(digest[1]) if digest else _digest(token.encode()), role, rate)
+            raise ValueError(
+                "the options are role=user, role=admin, rate=REQUESTS_PER_SECOND, pairs=PAIRS_PER_SECOND "
+                "and burst=PAIRS"
+            )
+    if "burst" in limits and "pairs" not in limits:
+        raise ValueError("burst needs pairs=PAIRS_PER_SECOND")
+    return ApiKey(bytes.fromhex(digest[1]) if digest else _digest(token.encode()), role, **limits)
 
 
-def _parse_rate(value: str) -> float:
+def _parse_limit(name: str, value: str) -> float:
     try:
-        rate = float(value)
+        limit = float(value)
     except ValueError:
-        rate = math.nan
-    if not (math.isfinite(rate) and rate > 0):
-        raise ValueError("rate is a number of requests per second above 0")
-    return rate
+        limit = math.nan
+    if not (math.isfinite(limit) and limit > 0 and (name != "burst" or limit >= 1)):
+        raise ValueError(f"{name} is {_LIMITS[name]}")
+    return limit
 
 
 def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-class _TokenBucket:
-    """A rate limit that allows bursts of one second's requests, and of at least one request."""
-
-    def __init__(self, rate: float, now: float) -> None:
-        self.rate = rate
-        self.capacity = max(1.0, rate)
-        self.tokens = self.capacity
-        self.filled_at = now
-
-    def take(self, now: float) -> float:
-        """Take one request. Returns 0, or the seconds until the next request is allowed."""
-        self.tokens = min(self.capacity, self.tokens + (now - self.filled_at) * self.rate)
-        self.filled_at = now
-        if self.tokens < 1:
-            return (1 - self.tokens) / self.rate
-        self.tokens -= 1
-        return 0.0
-
-
 class KeyRing:
-    """The keys that a service accepts, and the state of their rate limits.
+    """The keys that a service accepts, and what is left of their limits.
 
     Args:
         keys: the keys; if empty, the service is open to everybody.
         clock: returns monotonic seconds.
+        directory: where the processes of a node share what is left, in files; None: each has its own.
     """
 
-    def __init__(self, keys: Sequence[ApiKey], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        keys: Sequence[ApiKey],
+        clock: Callable[[], float] = time.monotonic,
+        directory: Path | None = None,
+    ) -> None:
         self._keys = tuple(keys)
-        self._clock = clock
-        self._buckets = {key.digest: _TokenBucket(key.rate, clock()) for key in keys if key.rate is not None}
+        if directory is not None:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+        def bucket(key: ApiKey, limit: str, rate: float, capacity: float) -> TokenBucket:
+            # Not by the key's own digest: a weak key could be guessed from it.
+            name = f"{_digest(key.digest).hex()[:32]}.{limit}"
+            return TokenBucket(rate, capacity, clock, None if directory is None else directory / name)
+
+        self._requests = {
+            key.digest: bucket(key, "requests", key.rate, max(1.0, key.rate))
+            for key in keys
+            if key.rate is not None
+        }
+        self._pairs = {
+            key.digest: bucket(key, "pairs", key.pairs, key.burst or max(1.0, key.pairs))
+            for key in keys
+            if key.pairs is not None
+        }
 
     def __bool__(self) -> bool:
         return bool(self._keys)
@@ -166,9 +190,25 @@ class KeyRing:
         Raises:
             RateLimited: the rate is used up; it says in how many seconds the next request is allowed.
         """
-        bucket = self._buckets.get(key.digest)
-        if bucket is None:
-            return
-        wait_s = bucket.take(self._clock())
-        if wait_s > 0:
-            raise RateLimited(retry_after=wait_s)
+        bucket = self._requests.get(key.digest)
+        if bucket is not None and (wait_s := bucket.take(1.0)) > 0:
+            raise RateLimited(wait_s)
+
+    def spend_pairs(self, key: ApiKey, pairs: int) -> None:
+        """Count the pairs of a request against the key's rate of pairs.
+
+        A request of more pairs than the key may ever have at once is let in when it has all of those, and the
+        requests after it wait for the rest.
+
+        Raises:
+            RateLimited: the rate is used up; it says in how many seconds such a request is allowed.
+        """
+        bucket = self._pairs.get(key.digest)
+        if bucket is not None and (wait_s := bucket.take(pairs)) > 0:
+            raise RateLimited(wait_s, message="This API key's rate of pairs is used up; try again later.")
+
+    def correct_pairs(self, key: ApiKey, pairs: int) -> None:
+        """Give so many pairs back to a key; a negative number takes more, whether they are left or not."""
+        bucket = self._pairs.get(key.digest)
+        if bucket is not None:
+            bucket.add(pairs)

@@ -205,21 +205,26 @@ def score_rows(
     sliced: all rows have one mask, and it is a variant's that is sliced.
     """
     masks = RowMasks.of([row.mask for row in rows])
-    scores = classifier.scores(classifier.forward([row.pair for row in rows], masks, sliced=sliced))
-    finite = np.isfinite(scores.logits).all(axis=1).tolist()
+    logits = classifier.forward([row.pair for row in rows], masks, sliced=sliced)
+    finite = np.isfinite(logits).all(axis=1).tolist()
+    return [
+        result if is_finite else InferenceFailed()
+        for is_finite, result in zip(finite, row_scores(classifier, logits), strict=True)
+    ]
+
+
+def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore]:
+    """Return the results of logits, (rows, labels) float32."""
+    scores = classifier.scores(logits)
     if not classifier.config.is_graded:
         pairs = zip(scores.score, scores.logits, strict=True)
-        results = [RowScore(score, None, None, None, logits) for score, logits in pairs]
-    else:
-        columns = zip(
-            scores.score,
-            scores.grade.tolist(),
-            scores.expected_grade,
-            scores.probabilities,
-            scores.logits,
-            strict=True,
-        )
-        results = list(map(_new_row_score, columns))
-    return [
-        result if is_finite else InferenceFailed() for is_finite, result in zip(finite, results, strict=True)
-    ]
+        return [RowScore(score, None, None, None, logits) for score, logits in pairs]
+    columns = zip(
+        scores.score,
+        scores.grade.tolist(),
+        scores.expected_grade,
+        scores.probabilities,
+        scores.logits,
+        strict=True,
+    )
+    return list(map(_new_row_score, columns))

@@ -188,15 +188,15 @@ class QueueFull(ServiceError):
 
 
 class RateLimited(ServiceError):
-    """The API key's own rate is used up."""
+    """The API key's own rate, of requests or of pairs, is used up."""
 
     status = 429
     type = "rate_limited"
     shed = "rate"
     default = "This API key's request rate is used up; try again later."
 
-    def __init__(self, retry_after: float = 1.0) -> None:
-        super().__init__(retry_after=retry_after)
+    def __init__(self, retry_after: float = 1.0, *, message: str | None = None) -> None:
+        super().__init__(message, retry_after=retry_after)
 
 
 class Unavailable(ServiceError):

@@ -102,8 +102,11 @@ class Metrics:
             "cascade_pairs_total", "Pairs scored by a stage of a cascade.", ["variant", "stage"]
         )
         self._degraded = counter(
-            "degraded_total", "Requests whose cascade left out stages that would have been too late."
+            "degraded_total",
+            "Requests answered by the variant of `degrade`, or by a cascade without its later stages.",
         )
+        lookups = counter("cache_total", "Rows looked up in the score cache, by result.", ["result"])
+        self._lookups = {result: lookups.labels(result) for result in ("hit", "miss")}
         self._truncated = counter("truncated_total", "Pairs cut to the model's window.")
         self._grades = counter("grade_total", "Pairs by the grade they got.", ["variant", "grade"])
         self._device_failures = counter("device_failures_total", "Failures of the device.", ["kind"])
@@ -160,6 +163,7 @@ class Metrics:
         arm: str = "",
         grades: Sequence[int] = (),
         truncated: int = 0,
+        cached: int = 0,
     ) -> None:
         """Record the scored pairs of one request and variant, at a cost that does not grow with their number.
 
@@ -170,23 +174,32 @@ class Metrics:
             arm: the experiment's arm; empty if there is none.
             grades: number of pairs with grade 0, 1, ...
             truncated: number of pairs that did not fit the window.
+            cached: number of pairs whose scores the cache had; they took no time.
         """
         if pairs == 0:
             return
         self._child(self._pairs, variant, arm).inc(pairs)
-        _observe(self._child(self._pair_seconds, variant, arm), seconds, times=pairs)
+        if timed := pairs - cached:
+            _observe(self._child(self._pair_seconds, variant, arm), seconds, times=timed)
         for grade, count in enumerate(grades):
             if count:
                 self._child(self._grades, variant, str(grade)).inc(count)
         if truncated:
             self._truncated.inc(truncated)
 
-    def cascade(self, variant: str, pairs_by_stage: Mapping[str, int], *, degraded: bool) -> None:
-        """Record what a cascade's stages scored of one request, and whether some stages were left out."""
+    def cascade(self, variant: str, pairs_by_stage: Mapping[str, int]) -> None:
+        """Record what a cascade's stages scored of one request."""
         for stage, pairs in pairs_by_stage.items():
             self._cascade_pairs.labels(variant, stage).inc(pairs)
-        if degraded:
-            self._degraded.inc()
+
+    def degraded(self) -> None:
+        """Count one request that was answered by less than it would be without load."""
+        self._degraded.inc()
+
+    def looked_up(self, *, hits: int, misses: int) -> None:
+        """Count the rows of one request that the score cache had, and those that it lacked."""
+        self._lookups["hit"].inc(hits)
+        self._lookups["miss"].inc(misses)
 
     def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
         """Record one batch of `tokens` tokens; `budget` is the limit."""
@@ -240,11 +253,17 @@ class Metrics:
         return generate_latest(registry)
 
 
-def _node() -> NodeMetrics | None:
+def node_directory() -> Path | None:
+    """Return the directory that the processes of this node share; None: this process is on its own."""
     # prometheus-client reads the variable when it is imported, so a later change has no effect.
     if values.ValueClass is values.MutexValue:
         return None
-    return NodeMetrics(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
+    return Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
+
+
+def _node() -> NodeMetrics | None:
+    directory = node_directory()
+    return None if directory is None else NodeMetrics(directory)
 
 
 def _observe(histogram: Histogram, value: float, *, times: int = 1) -> None:

@@ -61,7 +61,7 @@ class Replica:
         shadow = Shadow(live, self.scheduler, engine.run, _batch_tokens(settings, engine))
         self._scorer = Scorer(self.scheduler, settings, metrics)
         self._condenser = Condenser(self.scheduler, settings, metrics)
-        self._treatment = Treatment(self._scorer, live.router, shadow)
+        self._treatment = Treatment(self._scorer, live.router, shadow, lambda: self.scheduler.queued_tokens)
         live.start()
         self._tasks = [
             asyncio.create_task(work) for work in (self.scheduler.run(), self._report(), shadow.run())
@@ -82,6 +82,7 @@ class Replica:
 
     def check(self, config: LiveConfig) -> None:
         """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
+        config.check_limits(self._settings.queue_tokens(_device_type(self.engine)))
         try:
             self.live.check(config.assigner)
         except ValueError as error:
@@ -221,6 +222,7 @@ def _load(
 ) -> tuple[Engine, Catalog, LiveExperiments]:
     """Load and warm up everything that a replica begins with; blocks for seconds."""
     base = load_classifier(settings, settings.model)
+    config.check_limits(settings.queue_tokens(base.network.device.type))
     catalog = build_catalog(config, {BASE: base}, lambda path: load_classifier(settings, path))
     engine = Engine({BASE: base} | catalog.classifiers, threads=threads, on_failure=metrics.device_failure)
     _warm_up(engine, settings, catalog)
@@ -248,7 +250,11 @@ def _apply_experiments(live: LiveExperiments, config: LiveConfig) -> None:
 
 
 def _batch_tokens(settings: Settings, engine: Engine) -> int:
-    return settings.batch_tokens(engine.classifiers[BASE].network.device.type)
+    return settings.batch_tokens(_device_type(engine))
+
+
+def _device_type(engine: Engine) -> str:
+    return engine.classifiers[BASE].network.device.type
 
 
 def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog | None = None) -> None:

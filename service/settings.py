@@ -21,15 +21,12 @@ from pydantic import (
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from service.api_keys import ApiKey, parse_api_keys
-from service.cascade_config import MAX_STAGES, StageConfig, check_cascades, check_stages
+from service.cascade_config import check_cascades
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.config import ExperimentConfig, HoldoutConfig, check_together
-from service.experiments.definition.fields import STORABLE, ConfigName
+from service.experiments.definition.fields import ConfigName
 from service.telemetry.settings import TelemetrySettings
-
-CUSTOM = "custom"
-"""Variant name under which metrics count ad hoc masks; no variant may have this name."""
-
+from service.variant_config import DegradeConfig, MaskForm, VariantConfig, check_degrade
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
 
@@ -69,6 +66,12 @@ class Settings(TelemetrySettings):
     )
     tokenizer_cache_size: int = Field(
         65_536, ge=0, description="Number of texts whose tokens a replica keeps."
+    )
+    score_cache_size: int = Field(
+        0,
+        ge=0,
+        description="Number of pairs, each under one mask, whose scores a replica keeps; 0: none. "
+        "1,000,000 take about 310 MB.",
     )
 
     max_pairs: int = Field(1000, ge=1, description="Maximum titles or pairs of one request.")
@@ -138,8 +141,9 @@ class Settings(TelemetrySettings):
         (),
         repr=False,
         exclude=True,
-        description="API keys: `KEY[;role=admin][;rate=50]`, comma-separated, or a list in the config file. "
-        "`sha256:HEX` may replace a key. Without keys, the service is open to everybody.",
+        description="API keys: `KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]`, comma-separated, or "
+        "a list in the config file. `sha256:HEX` may replace a key. Without keys, the service is open to "
+        "everybody.",
     )
 
     @model_validator(mode="after")
@@ -165,60 +169,14 @@ class Settings(TelemetrySettings):
         return self.max_queue_tokens or 64 * self.batch_tokens(device_type)
 
 
-MaskForm = str | dict[str, Any]
-"""A head mask in a config: a spec, or one of the mask's JSON forms."""
-
-
-class _Config(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class VariantConfig(_Config):
-    """A servable: a checkpoint with a mask, or a cascade of such variants."""
-
-    name: ConfigName = Field(description="Name in requests, experiments and metrics; not `custom`.")
-    head_mask: MaskForm | None = Field(None, description="Mask. Unset: everything on.")
-    sliced: bool = Field(False, description="Cut what is off out of the weights, which saves time.")
-    optional: bool = Field(
-        False,
-        description="Leave the variant out, with a warning, if the model has no mask of that name, or a "
-        "cascade one of its stages. It is an error if `default`, an experiment or a cascade needs it.",
-    )
-    checkpoint: Annotated[str, StringConstraints(min_length=1), STORABLE] | None = Field(
-        None, description="Checkpoint directory or hub id (`name@revision`). Unset: the service's own model."
-    )
-    cascade: tuple[StageConfig, ...] | None = Field(
-        None,
-        min_length=2,
-        max_length=MAX_STAGES,
-        strict=False,
-        description="Stages, cheapest first: each scores the best titles of the one before it.",
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.name == CUSTOM:
-            raise ValueError(f"the name {CUSTOM!r} is taken: it stands for masks that callers bring along")
-        if self.cascade is not None:
-            check_stages(
-                self.cascade, head_mask=self.head_mask, sliced=self.sliced, checkpoint=self.checkpoint
-            )
-            return self
-        if self.sliced and self.head_mask is None:
-            raise ValueError("sliced needs a head_mask that says which heads to cut out")
-        if self.optional and not (isinstance(self.head_mask, str) and self.head_mask.startswith("@")):
-            raise ValueError(
-                "optional needs a head_mask that is stored with some models, such as '@pruned20'"
-            )
-        return self
-
-
-class LiveConfig(_Config):
+class LiveConfig(BaseModel):
     """Settings that may change while the service runs; Ray Serve's `user_config`.
 
     Validation here needs no model; `resolve_masks` checks the masks against one. Both happen before a replica
     gets a config, because a replica that refuses a config stops the service.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     masks: dict[ConfigName, MaskForm] = Field(
         default_factory=dict,
@@ -229,6 +187,9 @@ class LiveConfig(_Config):
     )
     default: ConfigName | None = Field(
         None, description="The variant of requests that name none. Unset: the first."
+    )
+    degrade: DegradeConfig | None = Field(
+        None, description="The variant that answers in place of the default while the queue is long."
     )
     experiments: tuple[ExperimentConfig, ...] = Field(
         (), max_length=64, strict=False, description="A/B tests of variants."
@@ -264,16 +225,28 @@ class LiveConfig(_Config):
     def _parts_fit(self) -> Self:
         check_cascades({variant.name: variant.cascade for variant in self.variants})
         check_together(self.experiments, self.holdout, [variant.name for variant in self.variants])
+        check_degrade(self.degrade, self.default_variant, [variant.name for variant in self.variants])
         return self
 
     @property
     def default_variant(self) -> str:
         return self.default or self.variants[0].name
 
+    def check_limits(self, max_queue_tokens: int) -> None:
+        """Raise InvalidConfig if `degrade` would begin where requests are refused already."""
+        if self.degrade is not None and self.degrade.above_queue_tokens >= max_queue_tokens:
+            raise InvalidConfig(
+                f"degrade.above_queue_tokens: {self.degrade.above_queue_tokens} is not below "
+                f"max_queue_tokens, {max_queue_tokens}, from which requests are refused; "
+                f"give 1 to {max_queue_tokens - 1}"
+            )
+
     def user_of(self, variant: str) -> str | None:
         """Return the place in this config that needs the variant, or None."""
         if variant == self.default_variant:
             return "default"
+        if self.degrade is not None and variant == self.degrade.variant:
+            return "degrade.variant"
         for number, experiment in enumerate(self.experiments):
             for index, arm in enumerate(experiment.arms):
                 if arm.variant == variant:

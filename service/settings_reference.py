@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from service.cascade_config import StageConfig
 from service.experiments.definition.config import ArmConfig, ExperimentConfig, Guardrails, HoldoutConfig
 from service.experiments.definition.metric import Metric
-from service.settings import ENVIRONMENT_PREFIX, LiveConfig, Settings, VariantConfig
+from service.settings import ENVIRONMENT_PREFIX, LiveConfig, Settings
+from service.variant_config import DegradeConfig, VariantConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 
@@ -38,10 +39,11 @@ Put dates and masks in quotes: YAML reads `2026-11-30` as a date and `2.3` as a 
 """
 
 _EXAMPLE = """
-This sets one key for users and one for an admin, who may call 50 times a second (on each replica):
+This sets one key for users, who may send 2,000 pairs a second and 10,000 at once, and one for an admin, who
+may call 50 times a second (on each node):
 
 ```console
-$ export HEADROOM_API_KEYS='k7Qm2vXw9,Tz4Rb8Yc1;role=admin;rate=50'
+$ export HEADROOM_API_KEYS='k7Qm2vXw9;pairs=2000;burst=10000,Tz4Rb8Yc1;role=admin;rate=50'
 $ curl -H 'Authorization: Bearer k7Qm2vXw9' http://127.0.0.1:8000/v1/models
 ```
 
@@ -72,6 +74,7 @@ def page() -> str:
         ("user_config", LiveConfig),
         ("user_config.variants", VariantConfig),
         ("user_config.variants.cascade", StageConfig),
+        ("user_config.degrade", DegradeConfig),
         ("user_config.experiments", ExperimentConfig),
         ("user_config.experiments.arms", ArmConfig),
         ("user_config.experiments.guardrails", Guardrails),

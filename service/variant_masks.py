@@ -6,7 +6,8 @@ from collections.abc import Container, Mapping
 
 from models.errors import InvalidMask
 from models.head_mask import HeadMask
-from service.settings import InvalidConfig, LiveConfig, MaskForm, VariantConfig
+from service.settings import InvalidConfig, LiveConfig
+from service.variant_config import MaskForm, VariantConfig
 
 
 def resolve_masks(

@@ -26,6 +26,7 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
     Raises ConfigFileError, or UnsupportedCheckpoint for a model that cannot be found.
     """
     _check_device(config)
+    _check_limits(path, config)
     _check_database(config)
     _check_model(path, config, say)
 
@@ -109,6 +110,19 @@ def _resolve_auto(settings: Settings) -> None:
     except ModelError as error:
         field = "device" if settings.deterministic else "dtype"
         raise ConfigFileError(f"{field}: {error}") from None
+
+
+def _check_limits(path: Path, config: ConfigFile) -> None:
+    if config.live.degrade is None:
+        return
+    from models.device import resolve_device
+    from service.settings import InvalidConfig
+
+    try:
+        device = resolve_device(config.settings.device).type
+        config.live.check_limits(config.settings.queue_tokens(device))
+    except InvalidConfig as error:
+        raise ConfigFileError(f"{path}: user_config.{error}") from None
 
 
 def _check_database(config: ConfigFile) -> None:

@@ -20,7 +20,7 @@ from service.http.post import PostMiddleware
 from service.http.replies import error_response
 from service.http.routes import add_routes
 from service.http.validation import explain
-from service.metrics import Metrics
+from service.metrics import Metrics, node_directory
 from service.settings import Settings
 from service.telemetry.telemetry import Telemetry
 
@@ -52,10 +52,12 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.backend = None
+    shared = node_directory()
+    app.state.keys = KeyRing(settings.api_keys, directory=None if shared is None else shared / "keys")
     app.state.telemetry = Telemetry.of(settings)
     # The last one added is the outermost.
     app.add_middleware(PostMiddleware)
-    app.add_middleware(KeyMiddleware, keys=KeyRing(settings.api_keys))
+    app.add_middleware(KeyMiddleware, keys=app.state.keys)
     app.add_middleware(RequestMiddleware, metrics=metrics, telemetry=app.state.telemetry)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)

@@ -35,7 +35,8 @@ off per request.
 
 Errors have one shape, `{"error": {"type", "message", "param"}}`, for unknown paths (404) and methods (405)
 too. Bodies are strict JSON: duplicate keys, NaN, infinities and lone surrogates are refused. Every answer
-carries `X-Request-ID` (yours, if you send a plain one) and `Server-Timing`.
+carries `X-Request-ID` (yours, if you send a plain one) and `Server-Timing`. An answer in another server's
+shape carries `X-Degraded: true` if the load has made it worse (see `degraded` of /v1/score).
 """
 
 _HEADERS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,8 @@ request would pull through the processor's caches again (docs/decisions/009-the-
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -17,9 +18,9 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api_keys import ApiKey
+from service.api_keys import ApiKey, KeyRing
 from service.deadline import Deadline
-from service.errors import Forbidden, NotReady, Starting
+from service.errors import Forbidden, NotReady, QueueFull, Starting, Unavailable
 from service.http import strict_json
 from service.http.backend import Backend
 from service.http.body import check_content_type, read
@@ -55,7 +56,7 @@ class Post(Request):
 
         Without keys nobody is an admin: behind the proxy all callers look alike.
         """
-        key: ApiKey | None = getattr(self.state, "key", None)
+        key = self._key
         if key is None:
             raise Forbidden(
                 "This needs an API key with the admin role, and no keys are set: see HEADROOM_API_KEYS."
@@ -63,6 +64,32 @@ class Post(Request):
         if key.role != "admin":
             raise Forbidden
         return key.name
+
+    @contextmanager
+    def charged(self, pairs: int) -> Iterator[None]:
+        """Count pairs against the rate of the request's key while they are scored.
+
+        They are given back if the replica refuses them for want of room. Raises RateLimited.
+        """
+        key, keys = self._key, cast(KeyRing, self.app.state.keys)
+        if key is None:
+            yield
+            return
+        keys.spend_pairs(key, pairs)
+        try:
+            yield
+        except (QueueFull, Unavailable):
+            keys.correct_pairs(key, pairs)
+            raise
+
+    def charge_more(self, pairs: int) -> None:
+        """Count pairs that were scored besides those announced; the key may owe them."""
+        if self._key is not None:
+            cast(KeyRing, self.app.state.keys).correct_pairs(self._key, -pairs)
+
+    @property
+    def _key(self) -> ApiKey | None:
+        return getattr(self.state, "key", None)
 
 
 class Timed(NamedTuple):

@@ -36,25 +36,31 @@ async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreRe
     if isinstance(body, CompatRequest):  # vLLM's, see `ScoreRoute`
         return await scored(request, body)
     check_score(body, request.settings)
-    return await request.backend.score(body, request.deadline)
+    with request.charged(body.count):
+        return await request.backend.score(body, request.deadline)
 
 
 async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:
     """Score the same pairs under several masks and variants, in the same batches."""
     check_compare(body, request.settings)
-    return await request.backend.compare(body, request.deadline)
+    with request.charged(body.count * (len(body.masks) + len(body.variants))):
+        return await request.backend.compare(body, request.deadline)
 
 
 async def attention(request: Post, body: Annotated[AttentionRequest, Body()]) -> AttentionResponse:
     """Show where the tokens of one pair look, head by head."""
     check_attention(body, request.settings)
-    return await request.backend.attention(body, request.deadline)
+    with request.charged(1):
+        return await request.backend.attention(body, request.deadline)
 
 
 async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> CondenseResponse:
     """Shorten a verbose query to the words that still find the same titles."""
     check_condense(body, request.settings)
-    return await request.backend.condense(body, request.deadline)
+    with request.charged(len(body.titles)):
+        condensed = await request.backend.condense(body, request.deadline)
+    request.charge_more(max(0, condensed.usage.pairs - len(body.titles)))  # known only afterwards
+    return condensed
 
 
 async def models(request: Request) -> Response:

@@ -174,7 +174,9 @@ class ScoreResponse:
     degraded: Annotated[
         bool,
         Field(
-            description="Whether a cascade left out its later stages, as they would have missed the deadline."
+            description="Whether the load has made the answer worse: `variant` stands in for the default "
+            "while the queue is long (`degrade` in the config), or a cascade left out its later stages, as "
+            "they would have missed the deadline."
         ),
     ]
     results: Annotated[list[ScoreResult], Field(description="In the request's order.")]

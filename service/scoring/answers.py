@@ -34,6 +34,7 @@ class Computed(NamedTuple):
     """The engine's outcomes for the items of one request, in their order, and the seconds of each stage.
 
     is_cut_short: whether later stages of a cascade were left out because of the deadline.
+    hits, misses: how many rows the score cache had and lacked, if it was asked.
     """
 
     outcomes: list[Outcome]
@@ -41,6 +42,8 @@ class Computed(NamedTuple):
     queue_s: float
     inference_s: float
     is_cut_short: bool = False
+    hits: int = 0
+    misses: int = 0
 
 
 def score_response(
@@ -51,10 +54,13 @@ def score_response(
     computed: Computed,
     deadline: Deadline,
     stages: list[StageInfo] | None = None,
+    *,
+    degraded: bool = False,
 ) -> ScoreResponse:
     """Build the answer of POST /v1/score.
 
     scored: the pairs, once for each time they were scored. stages: of a cascade.
+    degraded: `choice` stands in for the default because of the load.
     assigned: the experiment's arm that the request's unit is in. If `choice` is another variant than the
         arm's, the answer says that it is a fallback.
     """
@@ -63,7 +69,7 @@ def score_response(
         variant=choice.variant.name,
         head_mask=mask_info(choice.mask, choice.variant.classifier),
         assignment=None if assigned is None else _assignment(assigned, choice),
-        degraded=computed.is_cut_short,
+        degraded=degraded or computed.is_cut_short,
         results=results,
         usage=_usage(scored),
         timing_ms=_timing(computed, deadline),

@@ -16,7 +16,8 @@ from service.engine import Lane
 from service.errors import InvalidRequest
 from service.experiments.definition.assignment import Assigner
 from service.scoring.cascade import Keep
-from service.settings import CUSTOM, InvalidConfig, LiveConfig, MaskForm
+from service.settings import InvalidConfig, LiveConfig
+from service.variant_config import CUSTOM, MaskForm
 from service.variant_masks import check_cascade, left_out_because, resolve_masks, resolve_variant
 
 logger = logging.getLogger("headroom.variants")
@@ -186,6 +187,7 @@ def build_catalog(
         if mask is not None:
             variants[entry.name] = Variant(entry.name, key, classifier, mask, entry.sliced)
     _add_cascades(config, variants)
+    _check_stand_in(config, variants)
     for entry in config.variants:
         if entry.name not in variants:
             logger.warning("variant %s is left out: %s", entry.name, left_out_because(entry))
@@ -217,6 +219,18 @@ def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:
                 )
         variants[entry.name] = Variant(
             entry.name, last.checkpoint, last.classifier, last.mask, last.sliced, stages
+        )
+
+
+def _check_stand_in(config: LiveConfig, variants: Mapping[str, Variant]) -> None:
+    """Raise InvalidConfig if the variant of `degrade` would change the kind of score."""
+    if config.degrade is None:
+        return
+    default, stand_in = variants[config.default_variant], variants[config.degrade.variant]
+    if _kind_of_score(stand_in) != _kind_of_score(default):
+        raise InvalidConfig(
+            f"degrade.variant: {stand_in.name} gives {_kind_of_score(stand_in)}, but the default, "
+            f"{default.name}, gives {_kind_of_score(default)}; both must give the same"
         )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from models.checkpoint.chunks import LongTitles
 from models.classifier import Classifier
 from models.errors import InvalidMask
-from service.batching.scheduler import Item, Scheduler, Ticket
+from service.batching.scheduler import Item, Scheduler
 from service.deadline import Deadline
 from service.engine import AttentionRow, Lane, Outcome, Row, Work
 from service.errors import InvalidRequest
@@ -22,26 +21,23 @@ from service.schemas.responses import (
     Column,
     CompareResponse,
     ScoreResponse,
-    ScoreResult,
-    StageInfo,
 )
 from service.scoring import following
 from service.scoring.answers import (
-    Computed,
     attention_response,
     compare_response,
     score_response,
     score_results,
 )
 from service.scoring.catalog import Catalog, Choice
+from service.scoring.computing import AnyRequest, Computing, texts_field
 from service.scoring.encoding import Encoded, Encoder
 from service.scoring.heads import heads_of
 from service.scoring.listings import mask_info
 from service.scoring.reading import check_whole, tokenizer_for
 from service.scoring.stages import Rounds, Staged
-from service.settings import MaskForm, Settings
-
-AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
+from service.settings import Settings
+from service.variant_config import MaskForm
 
 
 class Scorer:
@@ -52,44 +48,68 @@ class Scorer:
     """
 
     def __init__(self, scheduler: Scheduler[Work, Outcome], settings: Settings, metrics: Metrics) -> None:
-        self._scheduler = scheduler
         self._settings = settings
         self._metrics = metrics
         self._encoder = Encoder()
+        self._computing = Computing(scheduler, settings, metrics)
 
     async def score(
-        self, request: ScoreRequest, choice: Choice, deadline: Deadline, assigned: Assigned | None = None
+        self,
+        request: ScoreRequest,
+        choice: Choice,
+        deadline: Deadline,
+        assigned: Assigned | None = None,
+        *,
+        degraded: bool = False,
     ) -> ScoreResponse:
         """Score the pairs under one variant and mask.
 
         assigned: the experiment's arm that the request's unit is in, which the answer and the metrics name.
+            An arm's scores never come from the cache, where the default's are more often than another's:
+            each arm takes the time that its own network takes.
+        degraded: the variant stands in for the default because of the load, which the answer says.
         """
         following.asks_for(request, [choice])
         if choice.stages:
-            return await self._score_in_stages(request, choice, deadline, assigned)
+            return await self._score_in_stages(request, choice, deadline, assigned, degraded)
         encoded, tokenize_s = await self._encode(
             choice.variant.classifier, request.texts(), request, request.long_titles
         )
         self._check_rows([encoded], request)
         items: list[Item[Work]] = [Item(len(row), choice.lane, Row(row, choice.mask)) for row in encoded.rows]
-        computed = await self._compute(items, request, deadline, tokenize_s)
+        computed = await self._computing.compute(
+            items, request, deadline, tokenize_s, cached=choice if assigned is None else None
+        )
         results = score_results(choice, encoded, computed.outcomes)
-        self._count(choice, results, computed, arm="" if assigned is None else assigned.arm)
-        return score_response(choice, assigned, [encoded], results, computed, deadline)
+        self._computing.count(choice, results, computed, arm="" if assigned is None else assigned.arm)
+        if degraded:
+            self._metrics.degraded()
+        return score_response(choice, assigned, [encoded], results, computed, deadline, degraded=degraded)
 
     async def _score_in_stages(
-        self, request: ScoreRequest, choice: Choice, deadline: Deadline, assigned: Assigned | None
+        self,
+        request: ScoreRequest,
+        choice: Choice,
+        deadline: Deadline,
+        assigned: Assigned | None,
+        degraded: bool,
     ) -> ScoreResponse:
         """Score the pairs by a cascade."""
         encoded, tokenize_s = await self._encode_for(choice.stages, request)
         self._check_rows([encoded[choice.stages[0].variant.checkpoint]], request)
         cascade = Staged(choice, _queries(request), encoded, lambda stage: stage.lane)
-        computed = await self._compute(
-            cascade.items(), request, deadline, tokenize_s, rounds=Rounds([cascade])
+        rounds = Rounds([cascade])
+        computed = await self._computing.compute(
+            cascade.items(), request, deadline, tokenize_s, rounds, choice if assigned is None else None
         )
         results, stages = cascade.results(), cascade.stages()
-        self._count(choice, results, computed, arm="" if assigned is None else assigned.arm, stages=stages)
-        return score_response(choice, assigned, cascade.scored, results, computed, deadline, stages)
+        arm = "" if assigned is None else assigned.arm
+        self._computing.count(choice, results, computed, arm, stages)
+        if degraded or computed.is_cut_short:
+            self._metrics.degraded()
+        return score_response(
+            choice, assigned, cascade.scored, results, computed, deadline, stages, degraded=degraded
+        )
 
     async def compare(self, request: CompareRequest, catalog: Catalog, deadline: Deadline) -> CompareResponse:
         """Score the pairs under every mask and variant, pair by pair in the same batches."""
@@ -117,7 +137,7 @@ class Scorer:
                     columns_of_items.append(number)
         rounds = Rounds(list(cascades.values()), plain=len(items)) if cascades else None
         staged = [item for cascade in cascades.values() for item in cascade.items()]
-        computed = await self._compute(items + staged, request, deadline, tokenize_s, rounds=rounds)
+        computed = await self._computing.compute(items + staged, request, deadline, tokenize_s, rounds=rounds)
         outcomes: list[list[Outcome]] = [[] for _ in choices]
         for number, outcome in zip(columns_of_items, computed.outcomes, strict=False):
             outcomes[number].append(outcome)
@@ -129,9 +149,11 @@ class Scorer:
                 score_results(choice, column, outcomes[number]) if cascade is None else cascade.results()
             )
             stages = None if cascade is None else cascade.stages()
-            self._count(choice, results, computed, stages=stages)
+            self._computing.count(choice, results, computed, stages=stages)
             scored += [column] if cascade is None else cascade.scored
             is_cut_short = cascade is not None and computed.is_cut_short
+            if is_cut_short:
+                self._metrics.degraded()
             mask = mask_info(choice.mask, choice.variant.classifier)
             answer.append(Column(mask, choice.variant.name, results, stages, is_cut_short))
         return compare_response(catalog.base.name, answer, scored, computed, deadline)
@@ -148,7 +170,7 @@ class Scorer:
         heads = self._wanted_heads(request.heads, classifier, len(pair))
         lane = Lane(choice.variant.checkpoint, kind="attention")
         items: list[Item[Work]] = [Item(len(pair), lane, AttentionRow(pair, choice.mask, heads))]
-        computed = await self._compute(items, request, deadline, tokenize_s)
+        computed = await self._computing.compute(items, request, deadline, tokenize_s)
         return attention_response(choice, pair, heads, computed, deadline)
 
     def close(self) -> None:
@@ -198,63 +220,8 @@ class Scorer:
         if rows > limit and rows > sum(len(column.pairs) for column in columns):
             raise InvalidRequest(
                 f"{rows} rows, chunks of long titles included, are more than the {limit} of one request",
-                param=_texts_field(request),
+                param=texts_field(request),
             )
-
-    async def _compute(
-        self,
-        items: list[Item[Work]],
-        request: AnyRequest,
-        deadline: Deadline,
-        tokenize_s: float,
-        rounds: Rounds | None = None,
-    ) -> Computed:
-        """Queue the items of one request and wait for all of them. rounds: those after them, of cascades.
-
-        Raises the first error among their outcomes, or InvalidRequest if they hold more tokens than one
-        request may.
-        """
-        later_tokens = 0 if rounds is None else rounds.later_tokens
-        tokens, limit = sum([item.tokens for item in items]) + later_tokens, self._settings.max_request_tokens
-        if limit is not None and tokens > limit:
-            raise InvalidRequest(
-                f"{tokens} tokens are more than the {limit} of one request", param=_texts_field(request)
-            )
-        ticket: Ticket[Outcome] = self._scheduler.submit(
-            items,
-            deadline=deadline.expires,
-            next_round=rounds,
-            later_tokens=later_tokens,
-            trail=following.trail(),
-        )
-        outcomes = []
-        for outcome in await ticket.result():
-            if isinstance(outcome, Exception):
-                raise outcome
-            outcomes.append(outcome)
-        return Computed(outcomes, tokenize_s, ticket.queue_s, ticket.inference_s, ticket.is_cut_short)
-
-    def _count(
-        self,
-        choice: Choice,
-        results: Sequence[ScoreResult],
-        computed: Computed,
-        arm: str = "",
-        stages: Sequence[StageInfo] | None = None,
-    ) -> None:
-        """Add one request, or one column of a compare, to the metrics."""
-        pairs_by_grade = Counter([result.grade for result in results])
-        self._metrics.scored(
-            choice.label,
-            pairs=len(results),
-            seconds=computed.queue_s + computed.inference_s,
-            arm=arm,
-            grades=[pairs_by_grade[grade] for grade in range(len(choice.variant.classifier.grades))],
-            truncated=[result.truncated for result in results].count(True),
-        )
-        if stages is not None:
-            pairs_by_stage = {stage.variant: stage.pairs for stage in stages}
-            self._metrics.cascade(choice.label, pairs_by_stage, degraded=computed.is_cut_short)
 
     def _wanted_heads(self, spec: str, classifier: Classifier, tokens: int) -> tuple[tuple[int, int], ...]:
         """Return the heads of a list such as `2.3,4.*`, if their values fit into one answer."""
@@ -283,10 +250,3 @@ def _shared_lane(choice: Choice) -> Lane:
 
 def _queries(request: ScoreRequest | CompareRequest) -> list[str]:
     return [query for query, _ in request.texts()]
-
-
-def _texts_field(request: AnyRequest) -> str:
-    """Return the name of the field that holds most of a request's text."""
-    if isinstance(request, AttentionRequest):
-        return "title"
-    return "titles" if request.pairs is None else "pairs"

@@ -2,11 +2,16 @@
 
 Assign the unit to an arm, score under the arm's variant, let the control's variant answer if that fails, and
 report to the experiments what became of it. No other file tells them about requests.
+
+While the queue is long, the variant of the config's `degrade` answers in place of the default. A unit in an
+arm keeps its arm's variant: an answer that the arm did not give must not be booked as the arm's, and left out
+of the books it would still shape what the unit does next, and so make the arms look alike.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +21,7 @@ from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, 
 from service.experiments.online.router import Route, Router
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResponse
-from service.scoring.catalog import Catalog
+from service.scoring.catalog import Catalog, Choice
 from service.scoring.scorer import Scorer
 from service.scoring.shadow import Shadow
 
@@ -25,12 +30,18 @@ _CAUSED_BY_NO_ARM = (QueueFull, Draining, DeviceFailed)
 
 
 class Treatment:
-    """Scores requests under the variants that the experiments choose."""
+    """Scores requests under the variants that the experiments choose.
 
-    def __init__(self, scorer: Scorer, experiments: Router, shadow: Shadow) -> None:
+    queued_tokens: returns the tokens that wait for the device.
+    """
+
+    def __init__(
+        self, scorer: Scorer, experiments: Router, shadow: Shadow, queued_tokens: Callable[[], int]
+    ) -> None:
         self._scorer = scorer
         self._experiments = experiments
         self._shadow = shadow
+        self._queued_tokens = queued_tokens
 
     async def score(self, request: ScoreRequest, catalog: Catalog, deadline: Deadline) -> ScoreResponse:
         """Score under the variant or mask that the request names, else under the experiments' choice."""
@@ -40,12 +51,23 @@ class Treatment:
         attributes = request.attributes or {}
         route = self._experiments.route(catalog.assigner, request.unit, attributes)
         if route.assigned is None:
-            answer = await self._scorer.score(request, catalog.choose(route.variant, None), deadline)
+            choice = catalog.choose(route.variant, None)
+            stand_in = self._stand_in(catalog, choice)
+            answer = await self._scorer.score(
+                request, stand_in or choice, deadline, degraded=stand_in is not None
+            )
         else:
             answer = await self._score_in_arm(request, catalog, route, deadline)
         if catalog.assigner.experiments:
             self._shadow.offer(catalog, request, attributes)
         return answer
+
+    def _stand_in(self, catalog: Catalog, choice: Choice) -> Choice | None:
+        """Return the variant that is to answer in place of `choice` while the queue is long, if any."""
+        degrade = catalog.config.degrade
+        if degrade is None or self._queued_tokens() <= degrade.above_queue_tokens:
+            return None
+        return catalog.choose(degrade.variant, None) if degrade.variant != choice.variant.name else None
 
     async def _score_in_arm(
         self, request: ScoreRequest, catalog: Catalog, route: Route, deadline: Deadline

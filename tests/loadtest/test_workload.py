@@ -45,6 +45,15 @@ def test_a_score_request_is_what_the_service_takes():
     assert {body(request)["unit"] for request in made} == {f"user-{i}" for i in range(5)}
 
 
+def test_texts_repeat_as_zipfs_law_says():
+    made = requests([{"titles": 2, "zipf": 1.0}], duration=100)
+    counts = Counter(json.dumps(body(request)["titles"]) for request in made)
+    shares = [count / len(made) for _, count in counts.most_common()]
+    harmonic = sum(1 / k for k in range(1, len(PAIRS) + 1))
+    assert shares[:3] == pytest.approx([1 / harmonic / k for k in (1, 2, 3)], abs=0.02)
+    assert len(counts) == len(PAIRS)
+
+
 def test_titles_masks_and_tenants_come_at_their_shares():
     traffic = [
         {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from service.settings import LiveConfig, Settings, VariantConfig
+from service.settings import LiveConfig, Settings
 from service.settings_reference import PAGE, page
+from service.variant_config import VariantConfig
 
 
 def test_the_page_is_what_the_code_says() -> None:

@@ -197,10 +197,17 @@ async def scored(request: Post, body: CompatRequest) -> Timed:
     try:
         wanted = body.score_request()
         check_score(wanted, request.settings)
-        ours = await request.backend.score(wanted, request.deadline)
+        with request.charged(wanted.count):
+            ours = await request.backend.score(wanted, request.deadline)
     except InvalidRequest as error:
         raise body.in_their_words(error) from None
-    return Timed(body.answer(ours), ours.timing_ms, body.headers(ours))
+    headers = {**body.headers(ours), **degraded_header(ours)}
+    return Timed(body.answer(ours), ours.timing_ms, headers)
+
+
+def degraded_header(scored: ScoreResponse) -> Mapping[str, str]:
+    """Return the header that tells of a degraded answer in shapes that have no place for it."""
+    return {"x-degraded": "true"} if scored.degraded else {}
 
 
 def by_relevance(results: Sequence[ScoreResult], score: Callable[[ScoreResult], Any]) -> list[ScoreResult]:
@@ -246,11 +253,17 @@ class Scored(TypedDict):
     assignment: Annotated[
         Assignment | None, Field(description="Ours: null where no experiment decided the variant.")
     ]
+    degraded: Annotated[bool, Field(description="Ours: as in /v1/score, whether the load made it worse.")]
 
 
 def scored_by(scored: ScoreResponse) -> Scored:
     """Return the fields that tell what judged the documents."""
-    return {"model": model_name(scored), "head_mask": scored.head_mask, "assignment": scored.assignment}
+    return {
+        "model": model_name(scored),
+        "head_mask": scored.head_mask,
+        "assignment": scored.assignment,
+        "degraded": scored.degraded,
+    }
 
 
 def model_name(scored: ScoreResponse) -> str:

@@ -18,7 +18,7 @@ from service.errors import InvalidRequest
 from service.http import strict_json
 from service.http.body import check_content_type
 from service.http.compat import tensors
-from service.http.compat.base import STATUSES
+from service.http.compat.base import STATUSES, degraded_header
 from service.http.compat.oip_schemas import (
     EXAMPLES,
     VERSION,
@@ -96,7 +96,8 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
             },
         )
         check_score(ours, request.settings)
-        scored = await request.backend.score(ours, request.deadline)
+        with request.charged(ours.count):
+            scored = await request.backend.score(ours, request.deadline)
     except InvalidRequest as error:
         raise _in_their_words(error) from None
     answer: dict[str, Any] = {"model_name": name, "model_version": VERSION}
@@ -105,7 +106,7 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
     truncated = sum(result.truncated for result in scored.results)
     answer["parameters"] = {"variant": scored.variant, "truncated": truncated}
     content, headers = tensors.write(answer, _tensors(wanted, scored.results, named=bool(body.outputs)))
-    return Timed(content, scored.timing_ms, headers)
+    return Timed(content, scored.timing_ms, {**headers, **degraded_header(scored)})
 
 
 async def metadata(request: Request, model: _ModelName) -> Response:

@@ -38,6 +38,7 @@ _JUDGED: dict[str, Any] = {
         "layers": 12,
     },
     "assignment": None,
+    "degraded": False,
 }
 _META = {
     "api_version": {"version": "1"},

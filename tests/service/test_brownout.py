@@ -1,0 +1,235 @@
+"""Brownout: while the queue is long, a cheaper variant answers, and the answer says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from models import Classifier, HeadMask
+from service.deployment import config_file, preflight
+from service.deployment.config_file import ConfigFileError, Overrides
+from service.settings import InvalidConfig, LiveConfig
+from tests.checkpoints import write_checkpoint
+from tests.service.experimenting import config as experiment_config
+from tests.service.experimenting import eventually, exposed
+from tests.service.in_process import CONFIG, QUERY, TITLES, Service, pairs, serve
+
+LIMIT = 256
+DEGRADE = {"above_queue_tokens": LIMIT, "variant": "cut"}
+LIMITS: dict[str, Any] = {
+    "max_batch_tokens": 64,
+    "max_queue_tokens": 10**6,
+    "max_queue_s": 1e6,  # however slow the machine, nothing is refused
+    "request_timeout_s": 1e6,
+    "max_age_s": 1e6,  # and the long requests take no part of the small batches
+}
+
+
+@asynccontextmanager
+async def long_queue(service: Service) -> AsyncIterator[None]:
+    """Keep more tokens in the queue than DEGRADE says, by requests that would take long."""
+    long = [
+        asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 250, variant="full"))
+        for _ in range(4)
+    ]
+    scheduler = service.replica.scheduler
+    while len(scheduler._tickets) < len(long):
+        assert not any(request.done() for request in long), "refused, or too short"
+        await asyncio.sleep(0)
+    yield
+    assert scheduler.queued_tokens > LIMIT, "too short for the test to mean something"
+    for request in long:
+        request.cancel()
+    await asyncio.gather(*long, return_exceptions=True)
+    assert not scheduler.queued_tokens
+
+
+async def test_the_cheaper_variant_answers_while_the_queue_is_long_and_no_longer(
+    tiny_checkpoint: Path, clf: Classifier
+) -> None:
+    config = CONFIG | {"degrade": DEGRADE}
+    async with serve(tiny_checkpoint, config, **LIMITS) as service:
+        before = await service.post("/v1/score", query=QUERY, titles=TITLES)
+        async with long_queue(service):
+            answer = await service.post("/v1/score", query=QUERY, titles=TITLES)
+        after = await service.post("/v1/score", query=QUERY, titles=TITLES)
+
+        assert [(a["variant"], a["degraded"]) for a in (before, answer, after)] == [
+            ("full", False),
+            ("cut", True),
+            ("full", False),
+        ]
+        mask = HeadMask.parse("random:0.5@7", layers=3, heads=4)
+        assert answer["head_mask"]["id"] == mask.id
+        expected = clf.score(pairs(), mask).score
+        assert [row["score"] for row in answer["results"]] == pytest.approx(expected, abs=1e-5)
+        assert service.metric("headroom_degraded_total") == 1
+        assert service.metric('headroom_pairs_total{arm="",variant="cut"}') == len(TITLES)
+        assert service.metric('headroom_shed_total{reason="queue_full"}') == 0
+
+
+async def test_who_names_a_variant_or_a_mask_gets_it_however_long_the_queue(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, CONFIG | {"degrade": DEGRADE}, **LIMITS) as service:
+        async with long_queue(service):
+            asked: list[dict[str, Any]] = [{"variant": "full"}, {"variant": "cut"}, {"head_mask": "none"}]
+            named = [await service.post("/v1/score", query=QUERY, titles=TITLES, **name) for name in asked]
+            column = (await service.post("/v1/compare", query=QUERY, titles=TITLES, masks=["none"]))[
+                "columns"
+            ][0]
+        assert [(a["variant"], a["degraded"]) for a in named] == [
+            ("full", False),
+            ("cut", False),
+            ("full", False),
+        ]
+        assert (column["variant"], column["degraded"]) == ("full", False)
+        assert service.metric("headroom_degraded_total") == 0
+
+
+async def test_other_clients_shapes_say_what_scored_and_that_it_stood_in(tiny_checkpoint: Path) -> None:
+    tensor = {"datatype": "BYTES", "shape": [1]}
+    asked: dict[str, dict[str, Any]] = {
+        "/v2/rerank": {"query": QUERY, "documents": TITLES},
+        "/rerank": {"query": QUERY, "texts": TITLES},
+        "/v2/models/tiny/infer": {
+            "inputs": [
+                {"name": "query", **tensor, "data": [QUERY]},
+                {"name": "title", **tensor, "data": ["a"]},
+            ]
+        },
+    }
+    async with serve(tiny_checkpoint, CONFIG | {"degrade": DEGRADE}, **LIMITS) as service:
+        name = (await service.http.get("/v1/models")).json()["models"][0]["name"]
+        asked[f"/v2/models/{name}/infer"] = asked.pop("/v2/models/tiny/infer")
+        async with long_queue(service):
+            answers = {path: await service.http.post(path, json=body) for path, body in asked.items()}
+        after = await service.http.post("/v2/rerank", json=asked["/v2/rerank"])
+        assert {answer.headers.get("x-degraded") for answer in answers.values()} == {"true"}
+        assert answers["/v2/rerank"].json()["model"] == f"{name}@cut"
+        assert "x-degraded" not in after.headers
+        assert service.metric("headroom_degraded_total") == 3
+
+
+async def test_a_unit_in_an_arm_is_scored_by_its_arm_and_exposed_others_are_degraded(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Else the same answers in all arms would make them look alike."""
+    url = f"sqlite:///{tmp_path / 'experiments.db'}"
+    live = experiment_config(traffic=1.0) | {"degrade": DEGRADE}
+    async with serve(tiny_checkpoint, live, database_url=url, **LIMITS) as service:
+        async with long_queue(service):
+            units = [
+                await service.post("/v1/score", query=QUERY, titles=TITLES[:1], unit=f"u{number}")
+                for number in range(20)
+            ]
+            other = await service.post("/v1/score", query=QUERY, titles=TITLES[:1])
+        assert {(a["assignment"]["arm"], a["variant"], a["degraded"]) for a in units} == {
+            ("control", "full", False),
+            ("pruned", "cut", False),
+        }
+        assert (other["assignment"], other["variant"], other["degraded"]) == (None, "cut", True)
+        await eventually(lambda: len(exposed(url)) == 20)
+
+
+async def test_a_cascade_stands_in_and_an_edit_ends_it(tiny_checkpoint: Path) -> None:
+    cascade = {"name": "cut", "cascade": [{"variant": "masked", "keep": 1}, {"variant": "full"}]}
+    config = {"variants": [*CONFIG["variants"][:2], cascade]}
+    async with serve(tiny_checkpoint, config | {"degrade": DEGRADE}, **LIMITS) as service:
+        async with long_queue(service):
+            answer = await service.post("/v1/score", query=QUERY, titles=TITLES)
+            await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate(config))
+            edited = await service.post("/v1/score", query=QUERY, titles=TITLES)
+        assert (answer["variant"], answer["degraded"]) == ("cut", True)
+        assert [stage["pairs"] for stage in answer["stages"]] == [4, 1]
+        assert (edited["variant"], edited["degraded"]) == ("full", False)
+        assert service.metric("headroom_degraded_total") == 1
+
+
+def read(path: Path, degrade: Any, *variants: dict[str, Any], **arguments: Any) -> config_file.ConfigFile:
+    live = {"variants": [{"name": "full"}, *variants], "degrade": degrade}
+    application = {"args": arguments, "deployments": [{"name": "Relevance", "user_config": live}]}
+    return config_file.read(yaml.safe_dump({"applications": [application]}).encode(), path, Overrides())
+
+
+CUT = {"name": "cut", "head_mask": "0.*"}
+
+
+@pytest.mark.parametrize(
+    ("degrade", "message"),
+    [
+        (
+            {"above_queue_tokens": 9, "variant": "no"},
+            "degrade.variant: there is no variant 'no'; there are full, cut",
+        ),
+        ({"above_queue_tokens": 9, "variant": "full"}, "degrade.variant: 'full' is the default already"),
+        (
+            {"above_queue_tokens": 0, "variant": "cut"},
+            "degrade.above_queue_tokens: Input should be greater than or",
+        ),
+        (
+            {"above_queue_tokens": "9", "variant": "cut"},
+            "degrade.above_queue_tokens: Input should be a valid integer",
+        ),
+        ({"variant": "cut"}, "degrade.above_queue_tokens: Field required"),
+        ({"above_queue_tokens": 9}, "degrade.variant: Field required"),
+        (
+            {"above_queue_tokens": 9, "variant": "cut", "below": 1},
+            "degrade.below: Extra inputs are not permitted",
+        ),
+    ],
+    ids=["unknown", "default", "zero", "text", "no number", "no variant", "unknown field"],
+)
+def test_a_wrong_brownout_is_refused_where_it_is_wrong(degrade: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError) as refused:
+        read(tmp_path / "serve.yaml", degrade, CUT)
+    assert message in str(refused.value)
+    assert "user_config" in str(refused.value)
+
+
+def test_a_brownout_that_the_service_could_not_do_is_refused_before_the_start(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "serve.yaml"
+    where = {"model": str(tiny_checkpoint), "device": "cpu"}
+
+    def check(tokens: int, variant: dict[str, Any], **arguments: Any) -> None:
+        degrade = {"above_queue_tokens": tokens, "variant": "cut"}
+        preflight.check(path, read(path, degrade, variant, **where, **arguments), print)
+
+    check(65_535, CUT)
+    check(499, CUT, max_queue_tokens=500)
+    with pytest.raises(ConfigFileError, match=r"above_queue_tokens: 500 is not below max_queue_tokens, 500"):
+        check(500, CUT, max_queue_tokens=500)
+    with pytest.raises(ConfigFileError, match=r"above_queue_tokens: 65536 is not below .* 65536"):
+        check(65_536, CUT)
+    missing = {"name": "cut", "head_mask": "@pruned20", "optional": True}
+    with pytest.raises(
+        ConfigFileError, match=r"user_config.degrade.variant is cut, but the model has no mask"
+    ):
+        check(9, missing)
+
+
+async def test_an_edit_that_the_replica_could_not_do_is_refused(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    other = write_checkpoint(tmp_path / "other", seed=9, num_labels=1)
+    async with serve(tiny_checkpoint, max_queue_tokens=1000) as service:
+        for tokens, variant, message in (
+            (1000, CUT, "degrade.above_queue_tokens: 1000 is not below max_queue_tokens, 1000"),
+            (
+                9,
+                {"name": "cut", "checkpoint": str(other)},
+                r"degrade.variant: cut gives one score .*, but the default",
+            ),
+        ):
+            config = {
+                "variants": [{"name": "full"}, variant],
+                "degrade": {"above_queue_tokens": tokens, "variant": "cut"},
+            }
+            with pytest.raises(InvalidConfig, match=message):
+                service.replica.check(LiveConfig.model_validate(config))
