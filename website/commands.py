@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from service.cli import app
+
+_ROOT = f"{Path(__file__).parents[1]}/"  # a default that lies in it is shown relative to it
 
 _HEAD = """\
 # Commands
@@ -49,14 +52,10 @@ def _command(command: TyperCommand, context: typer.Context) -> Iterator[str]:
     rows = [record for option in command.params if (record := option.get_help_record(context))]
     if rows:
         yield "| argument or option | meaning |\n|---|---|"
-        yield from (f"| `{_cell(name)}` | {_cell(_plain(meaning))} |" for name, meaning in rows)
+        yield from (f"| `{name}` | {_plain(meaning).replace(_ROOT, '')} |" for name, meaning in rows)
 
 
 def _plain(text: str) -> str:
     """Return a help text as Markdown: options as code, and no other markup."""
-    text = re.sub(r"([*_<>\[\]])", r"\\\1", text)
+    text = re.sub(r"([*_\[\]|])", r"\\\1", text.replace("<", "&lt;"))
     return re.sub(r"(?<![\w/-])(--[a-z][\w-]*)", r"`\1`", text)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

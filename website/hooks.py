@@ -68,6 +68,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Lead the links of a file of docs/ to the site's pages."""
+    if page.file.src_uri in ("index.md", "tutorial.md"):  # they stand alone: no list of neighbours
+        page.meta["hide"] = ["navigation"]
     if page.file.generated_by is not None:
         return markdown
     return _rewritten(markdown, ROOT / "docs" / page.file.src_uri)
@@ -105,7 +107,9 @@ def _rewritten(markdown: str, page: Path) -> str:
     def link_on_site(found: re.Match[str]) -> str:
         code, link, attribute, source = found.groups()
         link = link or source
-        if code or (target := _target(link, page)) is None:
+        if code:  # GitHub's tables want a bar in code escaped, the site's do not
+            return code if code.startswith("```") else code.replace("\\|", "|")
+        if (target := _target(link, page)) is None:
             return found[0]
         _, hash_, anchor = link.partition("#")
         link = posixpath.relpath(_place(target), here or ".") + hash_ + anchor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
@@ -119,7 +120,7 @@ def _fields(schema: Schema, here: bool) -> Iterator[str]:
     for name, field in fields.items():
         default = "required" if name in schema.get("required", ()) else ""
         if field.get("default") is not None:
-            default = f"`{_cell(json.dumps(field['default'], ensure_ascii=False))}`"
+            default = f"`{json.dumps(field['default'], ensure_ascii=False)}`"
         yield f"| `{name}` | {_value(field, here)} | {default} | {_one_line(field.get('description', ''))} |"
 
 
@@ -142,7 +143,7 @@ def _value(schema: Schema, here: bool = False) -> str:
         return "`{" + ", ".join(f'"{name}": …' for name in schema["properties"]) + "}`"
     if kind == "object" and isinstance(schema.get("additionalProperties"), Mapping):
         return f"object of {_value(schema['additionalProperties'], here)}"
-    limits = [text.format(f"{schema[key]:,}") for key, text in _LIMITS.items() if key in schema]
+    limits = [text.format(f"{schema[key]:,g}") for key, text in _LIMITS.items() if key in schema]
     return ", ".join([kind + _size(schema, "Length"), *limits])
 
 
@@ -169,8 +170,5 @@ def _link(name: str, here: bool = False) -> str:
 
 
 def _one_line(text: str) -> str:
-    return _cell(" ".join(text.split()))
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    """Return a text as the cell of a table; in code, the site's Markdown takes a bar as it is."""
+    return re.sub(r"(`[^`]*`)|\|", lambda found: found[1] or "\\|", " ".join(text.split()))
