@@ -35,7 +35,7 @@ screenshots: referees dev
 
 ## make docs      the documentation as a site in runs/site; opens without a server and without a network
 docs: .venv/installed-docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 	@echo "runs/site/index.html"
 
 ## make kernels   compile our CPU kernels again, as after installing a C++ compiler
