@@ -138,7 +138,9 @@ def _value(schema: Schema, here: bool = False) -> str:
         return ", ".join(f"`{json.dumps(value)}`" for value in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type", "any")
     if kind == "array":
-        return f"list{_size(schema, 'Items')} of {_items(schema, here)}"
+        if "prefixItems" in schema:
+            return "[" + ", ".join(_value(item, here) for item in schema["prefixItems"]) + "]"
+        return f"list{_size(schema, 'Items')} of {_value(schema.get('items', {}), here)}"
     if kind == "object" and "title" in schema and schema.get("properties"):
         return "`{" + ", ".join(f'"{name}": …' for name in schema["properties"]) + "}`"
     if kind == "object" and isinstance(schema.get("additionalProperties"), Mapping):
@@ -147,18 +149,14 @@ def _value(schema: Schema, here: bool = False) -> str:
     return ", ".join([kind + _size(schema, "Length"), *limits])
 
 
-def _items(schema: Schema, here: bool) -> str:
-    if "prefixItems" in schema:
-        return "[" + ", ".join(_value(item, here) for item in schema["prefixItems"]) + "]"
-    return _value(schema.get("items", {}), here)
-
-
 def _size(schema: Schema, of: str) -> str:
-    least, most = schema.get(f"min{of}"), schema.get(f"max{of}")
+    least, most = schema.get(f"min{of}", 0), schema.get(f"max{of}")
+    if most is None:
+        size = f"at least {least:,}" if least else ""
+    else:
+        size = f"{most:,}" if least == most else f"{least:,} to {most:,}" if least else f"up to {most:,}"
     unit = " characters" if of == "Length" else ""
-    if most is not None:
-        return f" of {most:,}{unit}" if least == most else f" of {least or 0:,} to {most:,}{unit}"
-    return f" of {least} or more{unit}" if least else ""
+    return f" ({size}{unit})" if size else ""
 
 
 def _named(schema: Schema) -> str:
