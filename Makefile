@@ -10,7 +10,7 @@ pip-install = @echo "Installing into .venv; this may take some minutes."; set -o
   $(BIN)/pip install --disable-pip-version-check --progress-bar off --constraint constraints.txt --editable '$(1)' \
   | { grep --line-buffered -oE '(Downloading|Using cached) .* \([0-9.]*([0-9]{2}\.[0-9] M|G)B\)|Installing collected packages|Successfully installed' || true; }
 
-.PHONY: help install dev kernels referees clients page-checks serve test screenshots check bench load soak fuzz gpu images model audit sbom clean
+.PHONY: help install dev kernels referees clients page-checks serve test screenshots docs check bench load soak fuzz gpu images model audit sbom clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -32,6 +32,11 @@ test: referees dev clients page-checks
 ## make screenshots  docs/images/playground-*.png again, by the browser tests
 screenshots: referees dev
 	SCREENSHOTS=1 $(BIN)/python -m pytest tests/service/page/test_access.py tests/service/page/test_condense.py -k "screenshots or struck"
+
+## make docs      the documentation as a site in runs/site; opens without a server and without a network
+docs: .venv/installed-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	@echo "runs/site/index.html"
 
 ## make kernels   compile our CPU kernels again, as after installing a C++ compiler
 kernels: .venv/installed

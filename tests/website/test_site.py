@@ -1,0 +1,142 @@
+"""The documentation site: it builds, its links lead somewhere, and it loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import typer
+from typer.core import TyperGroup
+
+from service.cli import app
+
+ROOT = Path(__file__).parents[2]
+
+MARKDOWN = re.compile(r"\n\s*(?:[-*] |\d+\. |#+ |\|.*\|$)|\*\*\w|\]\(|```", re.MULTILINE)
+"""What Markdown looks like that was not read as such: GitHub takes a list without a blank line before it."""
+
+
+class Reading(HTMLParser):
+    """A page's anchors, links, headings, what it loads, and its paragraphs without their code."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.headings: list[str] = []
+        self.prose: list[str] = []
+        self._open: dict[str, str] = {}  # the text so far of the elements that are open
+        self._in_code = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value for name, value in attrs if value is not None}
+        self.ids |= {values[name] for name in ("id", "name") if name in values}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        elif tag == "link" and values.get("rel") not in ("canonical", "next", "prev"):
+            self.loaded.append(values["href"])
+        elif "src" in values:
+            self.loaded.append(values["src"])
+        if tag in ("p", "h3"):
+            self._open[tag] = ""
+        self._in_code |= tag == "code"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_code &= tag != "code"
+        if tag in self._open:
+            (self.prose if tag == "p" else self.headings).append(self._open.pop(tag))
+
+    def handle_data(self, data: str) -> None:
+        for tag in self._open:
+            if not self._in_code:
+                self._open[tag] += data
+
+
+@dataclass(frozen=True)
+class Site:
+    folder: Path
+    pages: dict[str, Reading]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The built site; every warning of the build is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    pages = {
+        page.relative_to(folder).as_posix(): Reading(page.read_text("utf-8"))
+        for page in folder.rglob("*.html")
+    }
+    return Site(folder, pages)
+
+
+def test_every_link_leads_to_a_page_and_to_an_anchor_of_it(site: Site) -> None:
+    broken = []
+    for name, page in site.pages.items():
+        for link in page.links + page.loaded:
+            address = urlsplit(link)
+            if address.scheme or address.netloc:
+                continue
+            target = name
+            if address.path:
+                target = posixpath.normpath(
+                    posixpath.join(posixpath.dirname(name), unquote(address.path))
+                ).lstrip("/")
+            if not (site.folder / target).is_file():
+                broken.append(f"{name}: {link}: no such file")
+            elif (
+                address.fragment
+                and target in site.pages
+                and unquote(address.fragment) not in site.pages[target].ids
+            ):
+                broken.append(f"{name}: {link}: no such anchor")
+    assert len(site.pages) > 40
+    assert broken == []
+
+
+def test_the_site_works_offline(site: Site) -> None:
+    loaded = {(name, source) for name, page in site.pages.items() for source in page.loaded}
+    assert {source for _, source in loaded if source.endswith(("style.css", "iframe-worker.js", ".png"))}
+    assert [entry for entry in loaded if urlsplit(entry[1]).netloc] == []
+    assert (site.folder / "search" / "search_index.js").is_file()  # for pages that are opened as files
+
+
+def test_no_markdown_is_left_unread(site: Site) -> None:
+    assert [
+        (name, text) for name, page in site.pages.items() for text in page.prose if MARKDOWN.search(text)
+    ] == []
+
+
+def test_every_command_and_route_is_in_the_reference(site: Site) -> None:
+    """The tables come from the parsers and from OpenAPI; this counts that no command or route is left out."""
+    commands = {name for name in site.pages["commands.html"].ids if name.startswith("headroom-")}
+    assert commands == {
+        f"headroom-{name.replace(' ', '-')}" for name in command_names(typer.main.get_command(app))
+    }
+    document = json.loads((site.folder / "openapi.json").read_text("utf-8"))
+    routes = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
+    assert "POST /v1/score" in routes
+    assert routes <= {heading.removesuffix("¶") for heading in site.pages["http.html"].headings}
+
+
+def command_names(group: TyperGroup) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from (f"{name} {inner}" for inner in command_names(command))
+        else:
+            yield name

@@ -1,0 +1,1 @@
+"""The documentation site's pages that are not files of docs/."""
