@@ -19,6 +19,8 @@ OTHER_NUMBER = 2.9  # the thing in another size, number or model
 NUMBER_NOT_SAID = 3.3  # the thing; its title does not say the size
 OTHER_SERIES = 2.9  # the thing of another series
 
+TRIES = 50  # draws after which a group does without a title that shares nothing
+
 _DIGITS = re.compile(r"\d+")
 _SYLLABLES = (
     "ba co da fe gi ka lu mo na po qui ra so ta ve vi xa yo zen tri nor lex dyn ark el um or ix"
@@ -44,7 +46,7 @@ def number_group(shelf: Shelf, rng: random.Random) -> list[Example]:
     ]
     titles = [(written, 4.0), (changed, OTHER_NUMBER), (gone, NUMBER_NOT_SAID)]
     group = [Example(query, " ".join(words), graded_target(grade)) for words, grade in titles if words]
-    return [*group, _other_thing(query, title, shelf, rng)]
+    return [*group, *_strangers(query, title, shelf, rng)]
 
 
 def series_group(shelf: Shelf, rng: random.Random) -> list[Example]:
@@ -59,16 +61,15 @@ def series_group(shelf: Shelf, rng: random.Random) -> list[Example]:
     def named(name: str) -> str:
         return " ".join([*written[:at], name.capitalize() if rng.random() < 0.7 else name, *written[at:]])
 
-    stranger = rng.choice(shelf.titles)
-    while set(stranger.heads) & set(title.heads):
-        stranger = rng.choice(shelf.titles)
     group = [
         Example(query, named(series), graded_target(4.0)),
         Example(query, named(other), graded_target(OTHER_SERIES)),
         Example(query, title.text, graded_target(3.2)),
-        Example(query, f"{series.capitalize()} {stranger.text}", graded_target(MODIFIED)),
     ]
-    return [*group, _other_thing(query, title, shelf, rng)]
+    for stranger in _strangers(" ".join(asked), title, shelf, rng):
+        with_name = f"{series.capitalize()} {stranger.title}"
+        group.append(Example(query, with_name, graded_target(MODIFIED)))
+    return [*group, *_strangers(query, title, shelf, rng)]
 
 
 def bundled(example: Example, rng: random.Random) -> Example:
@@ -142,10 +143,11 @@ def _other_number(number: str, rng: random.Random) -> str:
     return number[: run.start()] + str(rng.choice(sorted(near))) + number[run.end() :]
 
 
-def _other_thing(query: str, title: Title, shelf: Shelf, rng: random.Random) -> Example:
-    """Pair the query with a title that shares nothing with it: 0."""
-    other = rng.choice(shelf.titles)
+def _strangers(query: str, title: Title, shelf: Shelf, rng: random.Random) -> list[Example]:
+    """Pair the query with a title that shares nothing with it (0); return none if none is found soon."""
     asked = {stem(word) for word in words_of(query)} | set(title.heads)
-    while asked & (other.main | other.aside):
+    for _ in range(TRIES):
         other = rng.choice(shelf.titles)
-    return Example(query, other.text, graded_target(0.0))
+        if not asked & (other.main | other.aside):
+            return [Example(query, other.text, graded_target(0.0))]
+    return []

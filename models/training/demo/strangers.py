@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from models.quality.lexical import stem, stems_of
+from models.quality.lexical import stems_of
 from models.training.data import Example, graded_target
 from models.training.demo.noise import typed
 from models.training.demo.titles import STOP_WORDS
@@ -17,18 +17,19 @@ def stranger_pair(
     queries: Sequence[str], lexicon: Sequence[str], titles: Sequence[str], rng: random.Random
 ) -> Example:
     """Pair a query that means nothing, random words, or somebody's query with a title that shares no word."""
+    while True:
+        query, title = _query(queries, lexicon, rng), rng.choice(titles)
+        if not {root for root in stems_of(query) if root not in STOP_WORDS} & set(stems_of(title)):
+            return Example(query, title, graded_target(0.0, smoothing=0.02))
+
+
+def _query(queries: Sequence[str], lexicon: Sequence[str], rng: random.Random) -> str:
     kind = rng.random()
     if kind < 0.4:
-        query = nonsense(rng)
-    elif kind < 0.55:
-        query = " ".join(rng.choice(lexicon) for _ in range(rng.choice((1, 2, 2, 3))))
-    else:
-        query = typed(rng.choice(queries).split(), rng)
-    asked = {root for root in stems_of(query) if root not in STOP_WORDS}
-    title = rng.choice(titles)
-    while asked & {stem(word) for word in stems_of(title)}:
-        title = rng.choice(titles)
-    return Example(query, title, graded_target(0.0, smoothing=0.02))
+        return nonsense(rng)
+    if kind < 0.55:
+        return " ".join(rng.choice(lexicon) for _ in range(rng.choice((1, 2, 2, 3))))
+    return typed(rng.choice(queries).split(), rng)
 
 
 def nonsense(rng: random.Random) -> str:
