@@ -112,9 +112,9 @@ def _judged_group(sources: Sources, rng: random.Random, titles: int) -> Group:
     rows = rng.choice(sources.judged[family])
     picked = rng.sample(rows, min(titles, len(rows)))
     if rng.random() < 0.5:
-        for place, grade in enumerate(rng.sample(grades := sorted({row.grade for row in rows}), len(grades))):
-            if place < len(picked):
-                picked[place] = rng.choice([row for row in rows if row.grade == grade])
+        grades = sorted({row.grade for row in rows})
+        for place, grade in zip(range(len(picked)), rng.sample(grades, len(grades)), strict=False):
+            picked[place] = rng.choice([row for row in rows if row.grade == grade])
     # there are few queries, so vary them
     query = rows[0].query if rng.random() < 0.5 else typed(rows[0].query.split(), rng)
     return [Example(query, row.title, graded_target(row.grade, smoothing=0.15)) for row in picked]

@@ -194,7 +194,7 @@ def probe(clf: Classifier, judged: Sequence[Judged], fixtures: Path = FIXTURES) 
     for name, found in ranking_probes(scored, judged).items():
         answers += ranking_answers(name, found)
         qwk = found.metrics["model"]["qwk"].value
-        answers.append(Answer(f"{name}: qwk", qwk, 0.0, at_least=True))
+        answers.append(Answer(f"{name}: qwk (better than chance)", qwk, 0.0, at_least=True))
     return answers
 
 
