@@ -21,6 +21,7 @@ class Batch:
     labels: for graded pairs target distributions, (B, grades) float32; for masked words their ids, (B, n)
     int64, -100 where no word is masked.
     weights: (B,) float32.
+    groups: (B,) int64, the same number for pairs of one query that are ranked; None if none are.
     """
 
     ids: Tensor
@@ -28,12 +29,14 @@ class Batch:
     mask: Tensor
     labels: Tensor
     weights: Tensor
+    groups: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on a device; the same object if it is there already."""
         if self.ids.device == device:
             return self
-        return Batch(*(getattr(self, part.name).to(device) for part in fields(self)))
+        present = {part.name: getattr(self, part.name) for part in fields(self)}
+        return Batch(**{name: part.to(device) for name, part in present.items() if part is not None})
 
 
 def logits_of_batch(model: nn.Module, batch: Batch) -> Tensor:
@@ -64,18 +67,25 @@ def fitted(left: Ids, right: Ids, max_tokens: int) -> tuple[Ids, Ids]:
     return left[:keep], right[: room - keep]
 
 
-def grouped(lengths: Sequence[int], *, batch_tokens: int) -> list[list[int]]:
+def grouped(
+    lengths: Sequence[int], *, batch_tokens: int, sizes: Sequence[int] | None = None
+) -> list[list[int]]:
     """Group sequences of similar length, so that a group's padded size is at most `batch_tokens`.
 
-    Returns the indices of each group. A sequence longer than `batch_tokens` is a group of its own.
+    sizes: if each item is several sequences that stay together, their number; `lengths` are of the longest.
+    Returns the indices of each group. An item longer than `batch_tokens` is a group of its own.
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     groups: list[list[int]] = []
+    held = 0
     for place in order:  # ascending, so the newest is the longest of its group
-        if groups and lengths[place] * (len(groups[-1]) + 1) <= batch_tokens:
+        size = 1 if sizes is None else sizes[place]
+        if groups and lengths[place] * (held + size) <= batch_tokens:
             groups[-1].append(place)
+            held += size
         else:
             groups.append([place])
+            held = size
     return groups
 
 

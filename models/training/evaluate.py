@@ -1,5 +1,6 @@
 """Evaluates a model on judged pairs while it is trained: logits, metrics by source, a temperature."""
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -78,6 +79,22 @@ def calibrated_temperature(judged: Sequence[Judged], logits: Floats) -> float:
     counts = Counter(families)
     weights = np.array([1 / counts[family] for family in families])
     return fitted_temperature(np.array([row.grade for row in judged]), logits, weights)
+
+
+def crossed(judged: Sequence[Judged], *, count: int = 1000, seed: int = 0) -> list[Judged]:
+    """Return queries with titles judged for other queries of their source family, all irrelevant (0).
+
+    Calibration needs them: judged pairs were retrieved for their query, so few of them are far from it. Fewer
+    than `count` come back if too few queries differ.
+    """
+    rng = random.Random(seed)
+    drawn = [(rng.choice(judged), rng.choice(judged)) for _ in range(4 * count)]
+    pairs = [
+        Judged(one.query, other.title, 0, "crossed", one.fold)
+        for one, other in drawn
+        if one.query != other.query and source_family(one.source) == source_family(other.source)
+    ]
+    return pairs[:count]
 
 
 def fitted_temperature(truth: Ints, logits: Floats, weights: Floats) -> float:

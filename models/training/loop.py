@@ -174,3 +174,16 @@ def ordinal_loss(logits: Tensor, targets: Tensor, weights: Tensor, *, distance_w
     grades = torch.arange(logits.shape[-1], dtype=logits.dtype, device=logits.device)
     distance = (logits.softmax(-1) @ grades - targets @ grades) ** 2  # (B,)
     return ((likelihood + distance_weight * distance) * weights).sum() / weights.sum()
+
+
+def ranking_loss(logits: Tensor, targets: Tensor, groups: Tensor, *, sharpness: float = 2.0) -> Tensor:
+    """Return the logistic loss of each two pairs of a group whose grades differ, weighted by the difference.
+
+    RankNet (Burges et al. 2005) on the expected grades, which are what the service ranks by.
+    targets: (B, grades); groups: (B,). 0 if no two pairs of a group differ.
+    """
+    grades = torch.arange(logits.shape[-1], dtype=torch.float32, device=logits.device)
+    given, wanted = logits.float().softmax(-1) @ grades, targets @ grades  # (B,)
+    apart = (wanted[:, None] - wanted).clamp(min=0) * (groups[:, None] == groups)  # (B, B)
+    losses = F.softplus(-sharpness * (given[:, None] - given))
+    return (apart * losses).sum() / apart.sum().clamp(min=1e-6)

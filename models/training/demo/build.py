@@ -25,7 +25,6 @@ from torch import Tensor
 from models.quality.lexical import words_of
 from models.training.batches import tokenized
 from models.training.data import (
-    TEST_FOLDS,
     TRAINING_FOLDS,
     VALIDATION_FOLDS,
     Judged,
@@ -37,19 +36,16 @@ from models.training.data import (
 )
 from models.training.demo.catalogue import new_catalogue, read_things
 from models.training.demo.dictionary import read_dictionary
-from models.training.demo.export import export
-from models.training.demo.finetune import Sources, Validation, finetune, group_judged
+from models.training.demo.export import export, trainable
+from models.training.demo.figures import final_metrics
+from models.training.demo.finetune import Validation, finetune
+from models.training.demo.mixture import Sources, group_judged
 from models.training.demo.pretrain import MaskedLanguageModel, masked_round
+from models.training.demo.prose import new_prose
 from models.training.demo.recipe import GradedStage, Recipe, read_recipe
 from models.training.demo.shelf import new_shelf
-from models.training.demo.titles import overlap_probabilities, title_statistics
+from models.training.demo.titles import title_statistics
 from models.training.embeddings import cooccurrence_vectors
-from models.training.evaluate import (
-    by_family,
-    calibrated_temperature,
-    logits_of,
-    probabilities_of,
-)
 from models.training.loop import Progress, train
 from models.training.network import Model, new_model, stacked
 from models.training.vocabulary import alphabet, save_tokenizer, train_tokenizer
@@ -64,10 +60,14 @@ def build(recipe: Recipe, *, data: Path, out: Path, work: Path) -> dict[str, Any
     work.mkdir(parents=True, exist_ok=True)
     text = read_text(data)
     sources = read_sources(recipe, data)
-    tokenizer = vocabulary_stage(recipe, text, sources, work)
-    tokens = [tokenized(tokenizer, lines) for lines in text.values()]
-    model = start(recipe, vectors_stage(recipe, tokens, work))
-    compute = {"pretrain": asdict(pretrain_stage(recipe, model, tokens, work))}
+    compute: dict[str, Any] = {}
+    if recipe.begins_from is not None:
+        model, tokenizer = trainable(recipe.begins_from)
+    else:
+        tokenizer = vocabulary_stage(recipe, text, sources, work)
+        tokens = [tokenized(tokenizer, lines) for lines in text.values()]
+        model = start(recipe, vectors_stage(recipe, tokens, work))
+        compute["pretrain"] = asdict(pretrain_stage(recipe, model, tokens, work))
     validation = validation_rows(recipe, data)
     handed_on: dict[str, dict[str, Tensor]] = {}
     for stage in recipe.graded:
@@ -97,9 +97,23 @@ def read_sources(recipe: Recipe, data: Path) -> Sources:
     lexicon = sorted(
         set(dictionary.words()) | {word for product in products for word in words_of(product.title)}
     )
-    judged = group_judged(read_judged(data, TRAINING_FOLDS))
+    judged = read_judged(data, TRAINING_FOLDS)
     catalogue = new_catalogue(read_things(), shelf.titles)
-    return Sources(shelf, catalogue, lexicon, read_movies(data), judged, recipe.judged_shares)
+    movies = read_movies(data)
+    entries = [row.title for row in judged if source_family(row.source) in ("dbpedia", "socrata")]
+    definitions = [synset.definition for synset in dictionary.synsets]
+    return Sources(
+        shelf,
+        catalogue,
+        lexicon,
+        movies,
+        group_judged(judged),
+        recipe.judged_shares,
+        new_prose([*entries, *definitions[::6]]),
+        [product.title for product in products] + [t for thing in catalogue.things for t in thing.titles],
+        sorted({row.query for row in judged} | {query for query, _, _ in movies[::20]})
+        + [name for thing in catalogue.things for name in thing.names],
+    )
 
 
 def validation_rows(recipe: Recipe, data: Path) -> list[Judged]:
@@ -158,6 +172,7 @@ def start(recipe: Recipe, vectors: Tensor) -> Model:
 def pretrain_stage(recipe: Recipe, model: Model, tokens: list[list[list[int]]], work: Path) -> Progress:
     """Masked-language-model training of the first layers, in place."""
     stage = recipe.pretrain
+    assert stage is not None  # the recipe has either this or begins_from
     masked = MaskedLanguageModel(model)
 
     def make_round(index: int) -> list[Any]:
@@ -200,6 +215,7 @@ def graded_stage(
         batch_tokens=stage.batch_tokens,
         pairs_per_round=stage.pairs_per_round,
         dropout=stage.dropout,
+        ranking_weight=stage.ranking_weight,
         after_step=watch,
     )
     watch.measure(progress)
@@ -219,26 +235,6 @@ def averaged(weights: dict[str, dict[str, Tensor]], shares: dict[str, float]) ->
         name: torch.stack([shares[key] * weights[key][name] for key in shares]).sum(0)
         for name in next(iter(weights.values()))
     }
-
-
-def final_metrics(model: Model, tokenizer: Tokenizer, sources: Sources, data: Path) -> dict[str, Any]:
-    """Return the temperature from the validation folds, and metrics of model and baseline on both splits.
-
-    "test" and "validation" are the product pairs' figures; "..._by_source" holds every source's.
-    """
-    result: dict[str, Any] = {}
-    for name, folds in (("validation", VALIDATION_FOLDS), ("test", TEST_FOLDS)):
-        rows = read_judged(data, folds)
-        logits = logits_of(model, tokenizer, [(row.query, row.title) for row in rows])
-        if name == "validation":
-            result["temperature"] = calibrated_temperature(rows, logits)
-        by_source = by_family(rows, probabilities_of(logits, result["temperature"]))
-        result[name] = by_source["products"]
-        result[f"{name}_by_source"] = by_source
-        result[f"{name}_word_overlap"] = by_family(
-            rows, overlap_probabilities(rows, sources.shelf.statistics)
-        )
-    return result
 
 
 def _versions(data: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ from models.quality.lexical import stems_of
 from models.training.data import Example, graded_target
 from models.training.demo.catalogue import Catalogue, Roots, Thing
 from models.training.demo.noise import typed
-from models.training.demo.shelf import ACCESSORY
+from models.training.demo.shelf import ACCESSORY, MODIFIED
 from models.training.demo.synthetic import JOINTS
 from models.training.demo.titles import STOP_WORDS
 
@@ -44,27 +44,63 @@ class Wanted:
 
 def thing_pair(catalogue: Catalogue, rng: random.Random) -> Example:
     """Return a query for a thing and a title of it, of a substitute, an accessory or something else."""
-    place = rng.randrange(len(catalogue.things))
-    wanted = _wanted(place, catalogue.things[place], rng)
+    wanted = _wanted(catalogue, rng)
     kind = rng.random()
-    if kind < 0.27:
-        title, grade = _itself(wanted, catalogue, rng)
-    elif kind < 0.48:
-        title, grade = _substitute(wanted, catalogue, rng)
-    elif kind < 0.7:
-        title, grade = _accessory(wanted, catalogue, rng)
-    elif kind < 0.75:
+    if 0.7 <= kind < 0.75:
         return _asked_for_accessory(wanted, catalogue, rng)
-    else:
-        pool = catalogue.by_department[catalogue.departments[place]]
-        other = rng.choice(pool) if kind < 0.82 else rng.randrange(len(catalogue.things))
-        title = _title_of(other, catalogue, rng)
-        grade = _unrelated_grade(wanted, other, title, catalogue)
+    title, grade = _title_for(wanted, kind, catalogue, rng)
     return Example(typed(_query(wanted, rng), rng), title, graded_target(grade))
 
 
-def _wanted(place: int, thing: Thing, rng: random.Random) -> Wanted:
-    """Draw a name, a narrower kind or a branded model, with up to two details."""
+def thing_group(catalogue: Catalogue, rng: random.Random) -> list[Example]:
+    """Return one query with four titles, to be ranked.
+
+    They are the thing, what has the query's words before another thing's name, and two others of all kinds.
+    """
+    wanted = _wanted(catalogue, rng)
+    query = typed(_query(wanted, rng), rng)
+    titles = [_itself(wanted, catalogue, rng), _title_for(wanted, rng.uniform(0.27, 0.7), catalogue, rng)]
+    titles.append(_title_for(wanted, rng.choice((0.4, 0.6, 0.78, 0.9)), catalogue, rng))
+    if modified := _modified(wanted, catalogue, rng):
+        titles.append(modified)
+    return [Example(query, title, graded_target(grade)) for title, grade in titles]
+
+
+def _title_for(wanted: Wanted, kind: float, catalogue: Catalogue, rng: random.Random) -> tuple[str, float]:
+    """Return a title and its grade; `kind`, between 0 and 1, says how near it is."""
+    if kind < 0.27:
+        return _itself(wanted, catalogue, rng)
+    if kind < 0.48:
+        return _substitute(wanted, catalogue, rng)
+    if kind < 0.75:
+        return _accessory(wanted, catalogue, rng)
+    pool = catalogue.by_department[catalogue.departments[wanted.place]]
+    other = rng.choice(pool) if kind < 0.82 else rng.randrange(len(catalogue.things))
+    title = _title_of(other, catalogue, rng)
+    return title, _unrelated_grade(wanted, other, title, catalogue)
+
+
+def _modified(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple[str, float] | None:
+    """Return another department's thing with all the query's words before its name: "White Jeans Perfume".
+
+    None if the thing drawn has to do with the one asked for.
+    """
+    other = rng.randrange(len(catalogue.things))
+    thing = catalogue.things[other]
+    words = " ".join([*wanted.details, wanted.name])
+    if (
+        catalogue.departments[other] == catalogue.departments[wanted.place]
+        or set(stems_of(thing.names[0])) & set(stems_of(words))
+        or _unrelated_grade(wanted, other, thing.names[0], catalogue) > 0
+    ):
+        return None
+    return _composed(f"{words} {_name_of(thing, rng)}", thing, rng), MODIFIED
+
+
+def _wanted(catalogue: Catalogue, rng: random.Random) -> Wanted:
+    """Draw a thing, and a name, a narrower kind or a branded model of it, with up to two details."""
+    place = rng.randrange(len(catalogue.things))
+    thing = catalogue.things[place]
     count = rng.choice((0, 0, 0, 1, 1, 2))
     details = tuple(rng.sample(thing.traits, min(count, len(thing.traits))))
     kind = rng.random()

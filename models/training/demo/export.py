@@ -1,5 +1,11 @@
-"""Writes a trained model as a Hugging Face checkpoint in 16 bits, and checks it by loading it again."""
+"""Writes a trained model as a Hugging Face checkpoint in 16 bits, and checks it by loading it again.
 
+    python -m models.training.demo.export --weights runs/reading/reading.best.pt --out runs/reading/best
+
+writes the weights of a stage that still runs, with a temperature, so that they can be measured.
+"""
+
+import argparse
 import copy
 import json
 from collections.abc import Mapping
@@ -11,6 +17,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import BertForSequenceClassification
 
+from models.training.data import VALIDATION_FOLDS, read_judged
+from models.training.demo.figures import temperature_of
 from models.training.evaluate import logits_of
 from models.training.network import Model
 from models.training.vocabulary import save_tokenizer
@@ -52,3 +60,53 @@ def export(
     before = logits_of(model, tokenizer, PROBES, bf16=False)
     after = logits_of(read, tokenizer, PROBES, bf16=False)
     return float(np.abs(before - after).max())
+
+
+def trainable(directory: Path) -> tuple[Model, Tokenizer]:
+    """Return a written checkpoint's model in float32, as training needs it, and its tokenizer."""
+    model = BertForSequenceClassification.from_pretrained(
+        directory,
+        dtype=torch.float32,
+        attn_implementation="eager",  # trains twice as fast as sdpa on a CPU under bf16 autocast
+    )
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        setattr(model.config, name, 0.0)
+    return model, Tokenizer.from_file(str(directory / "tokenizer.json"))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m models.training.demo.export",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--weights", type=Path, required=True, help="STAGE.pt or STAGE.best.pt of a run")
+    parser.add_argument(
+        "--like",
+        type=Path,
+        default=Path("models/default"),
+        help="what it began with; default: %(default)s",
+    )
+    parser.add_argument(
+        "--learnt",
+        type=float,
+        default=1.0,
+        help="their share; the rest is --like's; default: 1",
+    )
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
+    parser.add_argument("--out", type=Path, required=True, help="directory to write")
+    options = parser.parse_args(arguments)
+    model, tokenizer = trainable(options.like)
+    learnt = torch.load(options.weights, weights_only=True)["model"]
+    began_with = model.state_dict()
+    model.load_state_dict({name: began_with[name].lerp(learnt[name], options.learnt) for name in learnt})
+    rows = read_judged(options.data, VALIDATION_FOLDS)
+    logits = logits_of(model, tokenizer, [(row.query, row.title) for row in rows])
+    temperature = temperature_of(model, tokenizer, rows, logits)
+    export(model, tokenizer, options.out, temperature=temperature, metrics={"temperature": temperature})
+    print(f"{options.out}: temperature {temperature:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,10 @@
 """Trains on graded pairs, first made-up ones, then mixed with human labels; validation chooses."""
 
 import logging
-import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -14,102 +13,41 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from models.training.batches import Batch, fitted, grouped, padded, tokenized
-from models.training.data import Example, Judged, Target, graded_target, source_family
-from models.training.demo.catalogue import Catalogue
-from models.training.demo.catalogue_pairs import thing_pair
-from models.training.demo.noise import typed
-from models.training.demo.pseudo import dictionary_pair, pseudo_pair
-from models.training.demo.shelf import Shelf
-from models.training.demo.synthetic import described_pair, product_pair
+from models.training.data import Example, Judged
+from models.training.demo.mixture import Sources, mixed_groups
 from models.training.evaluate import by_family, logits_of, probabilities_of
-from models.training.loop import Progress, Schedule, ordinal_loss, train
+from models.training.loop import Progress, Schedule, ordinal_loss, ranking_loss, train
 from models.training.network import Model
 
 log = logging.getLogger(__name__)
 
-MOVIE_TARGETS: Mapping[bool, Target] = {
-    True: (0.02, 0.03, 0.1, 0.25, 0.6),
-    False: (0.5, 0.3, 0.15, 0.05, 0.0),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Everything that pairs are drawn from. judged: by source family, then by query."""
-
-    shelf: Shelf
-    catalogue: Catalogue
-    lexicon: Sequence[str]
-    movies: Sequence[tuple[str, str, bool]]
-    judged: Mapping[str, Sequence[Sequence[Judged]]]
-    judged_shares: Mapping[str, float]
-
-
-def group_judged(rows: Sequence[Judged]) -> dict[str, list[list[Judged]]]:
-    """Group rows by source family, and within it by query."""
-    groups: defaultdict[str, defaultdict[str, list[Judged]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        groups[source_family(row.source)][row.query].append(row)
-    return {family: list(queries.values()) for family, queries in groups.items()}
-
-
-def mixed_examples(
-    sources: Sources, shares: Mapping[str, float], *, count: int, seed: int, index: int
-) -> list[Example]:
-    """Draw a round of examples by the shares of the kinds. It depends on `seed` and `index` alone."""
-    rng = random.Random(f"{seed}/{index}")
-    make: dict[str, Callable[[], Example]] = {
-        "product": lambda: product_pair(sources.shelf, rng),
-        "described": lambda: described_pair(sources.shelf, rng),
-        "thing": lambda: thing_pair(sources.catalogue, rng),
-        "pseudo": lambda: pseudo_pair(sources.lexicon, rng),
-        "dictionary": lambda: dictionary_pair(sources.shelf.dictionary, rng),
-        "movies": lambda: _movie_pair(sources, rng),
-        "judged": lambda: _judged_pair(sources, rng),
-    }
-    if unknown := set(shares) - set(make):
-        raise ValueError(f"no such kind of pair: {', '.join(sorted(unknown))}; there are {', '.join(make)}")
-    kinds = rng.choices(list(shares), weights=list(shares.values()), k=count)
-    return [make[kind]() for kind in kinds]
-
-
-def _movie_pair(sources: Sources, rng: random.Random) -> Example:
-    query, document, relevant = rng.choice(sources.movies)
-    while not relevant and rng.random() < 0.6:  # one in seven is relevant; show one in three
-        query, document, relevant = rng.choice(sources.movies)
-    return Example(query, document, MOVIE_TARGETS[relevant])
-
-
-def _judged_pair(sources: Sources, rng: random.Random) -> Example:
-    """Draw a source, then one of its queries, then a grade, so that none of them dominates."""
-    families = list(sources.judged_shares)
-    family = rng.choices(families, weights=[sources.judged_shares[name] for name in families])[0]
-    rows = rng.choice(sources.judged[family])
-    if rng.random() < 0.5:
-        grade = rng.choice(sorted({row.grade for row in rows}))
-        rows = [row for row in rows if row.grade == grade]
-    row = rng.choice(rows)
-    query = (
-        row.query if rng.random() < 0.5 else typed(row.query.split(), rng)
-    )  # there are few queries, so vary them
-    return Example(query, row.title, graded_target(row.grade, smoothing=0.15))
-
 
 def batches_of(
-    examples: Sequence[Example], tokenizer: Tokenizer, *, max_tokens: int, batch_tokens: int, seed: int
+    groups: Sequence[Sequence[Example]],
+    tokenizer: Tokenizer,
+    *,
+    max_tokens: int,
+    batch_tokens: int,
+    seed: int,
 ) -> list[Batch]:
-    """Return the examples as padded batches of similar length, in a shuffled order."""
+    """Return the groups, each in one batch, as padded batches of similar length in a shuffled order."""
+    examples = [example for group in groups for example in group]
     queries = tokenized(tokenizer, [example.query for example in examples])
     titles = tokenized(tokenizer, [example.title for example in examples])
     sequences = [fitted(query, title, max_tokens) for query, title in zip(queries, titles, strict=True)]
     targets = torch.tensor([example.target for example in examples])
     weights = torch.tensor([example.weight for example in examples])
+    numbers = torch.tensor([number for number, group in enumerate(groups) for _ in group])
+    ends = list(accumulate(map(len, groups)))
+    spans = [range(end - len(group), end) for end, group in zip(ends, groups, strict=True)]
+    lengths = [
+        max(len(sequences[place][0]) + len(sequences[place][1]) + 3 for place in span) for span in spans
+    ]
     batches = []
-    for places in grouped(
-        [len(query) + len(title) + 3 for query, title in sequences], batch_tokens=batch_tokens
-    ):
+    for chosen in grouped(lengths, batch_tokens=batch_tokens, sizes=[len(span) for span in spans]):
+        places = [place for number in chosen for place in spans[number]]
         ids, segments, mask = padded([sequences[place] for place in places])
-        batches.append(Batch(ids, segments, mask, targets[places], weights[places]))
+        batches.append(Batch(ids, segments, mask, targets[places], weights[places], numbers[places]))
     return [batches[place] for place in np.random.default_rng(seed).permutation(len(batches))]
 
 
@@ -127,21 +65,28 @@ def finetune(
     pairs_per_round: int,
     dropout: float = 0.0,
     distance_weight: float = 0.3,
+    ranking_weight: float = 0.0,
     checkpoint_seconds: float = 120.0,
     after_step: Callable[[Progress], None] | None = None,
 ) -> Progress:
-    """Train `model` in place on a mixture (see `mixed_examples`); resumes exactly from `checkpoint`."""
+    """Train `model` in place on a mixture (see `mixed_groups`); resumes exactly from `checkpoint`.
+
+    The loss is `ordinal_loss` plus `ranking_weight` × `ranking_loss`.
+    """
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = dropout
 
     def loss_of(batch: Batch) -> Tensor:
         output = model(input_ids=batch.ids, token_type_ids=batch.segments, attention_mask=batch.mask)
-        return ordinal_loss(output.logits, batch.labels, batch.weights, distance_weight=distance_weight)
+        loss = ordinal_loss(output.logits, batch.labels, batch.weights, distance_weight=distance_weight)
+        if not ranking_weight or batch.groups is None:
+            return loss
+        return loss + ranking_weight * ranking_loss(output.logits, batch.labels, batch.groups)
 
     def make_round(index: int) -> list[Batch]:
-        examples = mixed_examples(sources, shares, count=pairs_per_round, seed=seed, index=index)
-        return batches_of(examples, tokenizer, max_tokens=max_tokens, batch_tokens=batch_tokens, seed=index)
+        groups = mixed_groups(sources, shares, count=pairs_per_round, seed=seed, index=index)
+        return batches_of(groups, tokenizer, max_tokens=max_tokens, batch_tokens=batch_tokens, seed=index)
 
     return train(
         model,
@@ -183,11 +128,13 @@ class Validation:
         families = by_family(self.judged, probabilities_of(logits, 1.0))
         score = validation_score(families)
         log.info(
-            "validation at step %d: %.4f  (%s)",
+            "validation at step %d: %.4f  QWK of products %.3f  (Spearman/within queries/NDCG@10: %s)",
             progress.step,
             score,
+            families.get("products", {}).get("qwk", float("nan")),
             "  ".join(
-                f"{name} {values['spearman']:.3f}/{values['ndcg10']:.3f}" for name, values in families.items()
+                f"{name} {values['spearman']:.3f}/{values['query_spearman']:.3f}/{values['ndcg10']:.3f}"
+                for name, values in families.items()
             ),
         )
         if score > self.best:
@@ -205,7 +152,7 @@ def validation_score(families: Mapping[str, Mapping[str, float]]) -> float:
     total = sum(present.values())
     return (
         sum(
-            weight * (families[name]["spearman"] + families[name]["ndcg10"]) / 2
+            weight * sum(families[name][metric] for metric in ("spearman", "query_spearman", "ndcg10")) / 3
             for name, weight in present.items()
         )
         / total

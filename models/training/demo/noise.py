@@ -3,6 +3,8 @@
 import random
 import re
 
+from models.quality.lexical import stem
+
 _KEYS_BESIDE = (  # a to z on a QWERTY keyboard
     "sqz vgn xfv sefcx wrd dgcv fhvb gjbn uok hknm jlm kop njk "
     "bhm ipl ol wa etf adwz ryg yij cgb qes zsc tuh xas"
@@ -22,7 +24,23 @@ _UNIT_FORMS = {
     "gb": ("gb", " gb", " gigabyte"),
     "lb": (" lbs", "lb", " pound", " pounds"),
     "pack": (" pack", "-pack", "pk", " count", " pcs"),
+    "volt": ("v", " v", " volt", "-volt", " volts"),
+    "watt": ("w", " w", " watt", "-watt", " watts"),
+    "tb": ("tb", " tb", " terabyte"),
+    "mm": ("mm", " mm"),
+    "cm": ("cm", " cm"),
+    "ml": ("ml", " ml"),
+    "kg": ("kg", " kg"),
+    "qt": (" qt", "qt", " quart", "-quart"),
+    "gallon": (" gallon", "-gallon", " gal", " gallons"),
+    "mah": ("mah", " mah"),
 }
+_IRREGULAR = dict(
+    pair.split("/")
+    for pair in "knife/knives shelf/shelves bookshelf/bookshelves scarf/scarves leaf/leaves loaf/loaves "
+    "half/halves mouse/mice foot/feet tooth/teeth man/men woman/women child/children".split()
+)
+_IRREGULAR |= {plural: singular for singular, plural in _IRREGULAR.items()}
 _UNIT_OF = {
     name: unit
     for unit, forms in _UNIT_FORMS.items()
@@ -37,10 +55,10 @@ def typed(words: list[str], rng: random.Random) -> str:
     words = list(words)
     if rng.random() < 0.12 and len(words) > 1:
         rng.shuffle(words)
-    if rng.random() < 0.15:
-        place = rng.randrange(len(words))
-        words[place] = toggled_plural(words[place])
-    if rng.random() < 0.12:
+    if rng.random() < 0.2:
+        place = rng.choice((rng.randrange(len(words)), len(words) - 1))  # the thing mostly comes last
+        words[place] = other_number(words[place])
+    if rng.random() < 0.14:
         place = rng.randrange(len(words))
         words[place] = misspelled(words[place], rng)
     if rng.random() < 0.06:
@@ -51,13 +69,23 @@ def typed(words: list[str], rng: random.Random) -> str:
     return _MEASURE.sub(lambda match: match[1] + rng.choice(_UNIT_FORMS[_UNIT_OF[match[2]]]), " ".join(words))
 
 
+def other_number(word: str) -> str:
+    """Return the plural of a singular noun or the singular of a plural, irregular ones too."""
+    return _IRREGULAR.get(word) or toggled_plural(word)
+
+
 def toggled_plural(word: str) -> str:
-    """Return the plural of a singular noun or the singular of a plural, by the regular rule."""
+    """Return the plural of a singular noun or the singular of a plural, by the regular rule.
+
+    Both have the same stem.
+    """
     if not word.isalpha() or len(word) < 4:
         return word
-    if word.endswith("s"):
-        return word if word.endswith("ss") else word[:-1]
-    return word + ("es" if word.endswith(("x", "ch", "sh")) else "s")
+    if stem(word) != word:
+        return stem(word)
+    if word.endswith("y") and word[-2] not in "aeiou":
+        return word[:-1] + "ies"
+    return word + ("es" if word.endswith(("x", "ch", "sh", "ss")) else "s")
 
 
 def misspelled(word: str, rng: random.Random) -> str:

@@ -79,9 +79,10 @@ def dictionary_pair(dictionary: Dictionary, rng: random.Random) -> Example:
         return _dictionary_example(query, _said_of(rng.choice(wider), dictionary, rng), 2.5, rng)
     if kind < 0.65 and len(sisters) > 1:
         return _dictionary_example(query, _said_of(rng.choice(sisters), dictionary, rng), 2.2, rng)
-    return _dictionary_example(
-        query, _said_of(rng.randrange(len(dictionary.synsets)), dictionary, rng), 0.0, rng
-    )
+    other = rng.randrange(len(dictionary.synsets))
+    grade = 2.5 if other in wider else 2.2 if other in sisters else 0.0
+    said = _said_of(other, dictionary, rng)
+    return _dictionary_example(query, said, 4.0 if query in dictionary.synsets[other].members else grade, rng)
 
 
 def _said_of(place: int, dictionary: Dictionary, rng: random.Random) -> str:

@@ -47,6 +47,8 @@ class Stage(_Section):
 class GradedStage(Stage):
     """A stage on graded pairs: `shares` by kind of pair; `layers` to grow to before it starts.
 
+    ranking_weight: the weight of the ranking loss within queries beside that of the grades.
+
     It begins with the weights that the stage before it handed on, or with a weighted mean of those that
     earlier stages handed on (`begins_with`: shares by stage).
 
@@ -60,6 +62,7 @@ class GradedStage(Stage):
     layers: int
     shares: dict[str, float]
     dropout: float = 0.0
+    ranking_weight: float = 0.0
     validate_minutes: float = 8.0
     learnt: float = 1.0
     hands_on: Literal["best", "last"] = "best"
@@ -69,13 +72,17 @@ class GradedStage(Stage):
 class Recipe(_Section):
     """The whole recipe. judged_shares: of the human labels, by source family.
 
+    begins_from: a checkpoint directory whose tokenizer and weights the first graded stage begins with; if
+    there is none, the recipe trains a vocabulary and pre-trains the first layers (`pretrain`).
+
     average: the share of each graded stage's weights in the finished model (Wortsman et al. 2022, model
     soups); if it is empty, the finished model has the last stage's weights.
     """
 
     seed: int = 0
     network: Network = Network()
-    pretrain: Stage
+    begins_from: Path | None = None
+    pretrain: Stage | None = None
     graded: tuple[GradedStage, ...]
     judged_shares: dict[str, float]
     validation_dbpedia_pairs: int = 1500
@@ -84,6 +91,12 @@ class Recipe(_Section):
     def averaged_stages(self) -> set[str]:
         """Return the stages whose results are needed again after the next has begun."""
         return {*self.average, *(name for stage in self.graded for name in stage.begins_with)}
+
+    @model_validator(mode="after")
+    def _begins_somewhere(self) -> Self:
+        if (self.begins_from is None) == (self.pretrain is None):
+            raise ValueError("give either begins_from or pretrain")
+        return self
 
     @model_validator(mode="after")
     def _averages_stages(self) -> Self:

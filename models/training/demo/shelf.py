@@ -12,6 +12,7 @@ from models.training.demo.kinship import kin_by_head
 from models.training.demo.titles import COLORS, STOP_WORDS, UNITS, Title, TitleStatistics, read_title
 
 ACCESSORY = 1.9  # the grade of a thing that only goes with the thing asked for
+MODIFIED = 1.2  # of another thing that has the query's words before its name ("White Jeans Perfume")
 MADE_FOR = frozenset(("for", "fits", "compatible"))
 
 

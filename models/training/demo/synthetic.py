@@ -13,7 +13,7 @@ import random
 from models.quality.lexical import stem, stems_of, words_of
 from models.training.data import Example, graded_target
 from models.training.demo.noise import typed
-from models.training.demo.shelf import ACCESSORY, Query, Shelf, ask_for, graded
+from models.training.demo.shelf import ACCESSORY, MODIFIED, Query, Shelf, ask_for, graded
 from models.training.demo.titles import COLORS, STOP_WORDS, Title, TitleStatistics, read_title
 
 JOINTS = (
@@ -52,7 +52,8 @@ def product_pair(shelf: Shelf, rng: random.Random) -> Example:
 def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
     """Write another product as made for the thing asked for: "Bit Set for Drill" or "Drill Bit Set".
 
-    It is an accessory of the thing asked for, unless the query names the accessory too (4).
+    "for" makes it an accessory. The query's words before its name do not (MODIFIED): most such things only
+    share words. It is what was asked for if the query names it too (4).
     """
     title = _accessory(shelf, rng)
     while not title.heads or title.heads[0] == query.head:
@@ -62,14 +63,14 @@ def _accessory_pair(query: Query, shelf: Shelf, rng: random.Random) -> Example:
     asked = " ".join(word.capitalize() if rng.random() < 0.7 else word for word in words)
     written = title.text.split()
     named = _place_of_thing(title)
+    grade = ACCESSORY
     if named is None or rng.random() < 0.6:
         between = f"{rng.choice(shelf.brands).capitalize()} " if shelf.brands and rng.random() < 0.2 else ""
         text = f"{_ended(title.text)} {rng.choice(JOINTS)} {between}{asked}"
         if rng.random() < 0.4:
             text += ", " + " ".join(rng.choice(shelf.titles).text.split()[-3:])
     else:
-        text = " ".join([*written[:named], asked, *written[named:]])
-    grade = ACCESSORY
+        text, grade = " ".join([*written[:named], asked, *written[named:]]), MODIFIED
     words = query.words[:4] if rng.random() < 0.6 else words
     if rng.random() < 0.3:
         words, grade = (*kept, title.heads[0]), 4.0

@@ -27,6 +27,8 @@ COLORS = _set(
 QUALIFIERS = _set(
     "original direct box retail bulk wired wireless indoor outdoor matte matt small medium large xl xxl xs"
 )
+BUNDLES = _set("kit kits set sets pack packs system systems bundle bundles combo collection assortment")
+"""Words that say how a thing is sold, not what it is: a "drill kit" is a drill."""
 UNITS = _set(
     "inch inches in ft feet foot cm mm m oz ounce ounces lb lbs pound pounds g kg ml l gb tb mb mah w watt "
     "watts v volt hz ghz mhz pack count pcs pc piece pieces set sets pair qt quart gallon gauge gram yd "
@@ -91,7 +93,7 @@ def title_statistics(products: Sequence[Product], nouns: Iterable[str]) -> Title
         and word.isalpha()
         and len(word) >= 3
         and brands[word] < count / 2
-        and word not in COLORS | UNITS | STOP_WORDS | QUALIFIERS
+        and word not in COLORS | UNITS | BUNDLES | STOP_WORDS | QUALIFIERS
     }
     total = len(products)
     idf = {word: math.log(total / count) for word, count in documents.items()}
@@ -100,7 +102,7 @@ def title_statistics(products: Sequence[Product], nouns: Iterable[str]) -> Title
 
 
 def _closes(after: str) -> bool:
-    return not after.isalpha() or after in COLORS or after in STOP_WORDS or after in QUALIFIERS
+    return not after.isalpha() or after in COLORS | STOP_WORDS | QUALIFIERS | BUNDLES
 
 
 def read_title(text: str, statistics: TitleStatistics, *, headness: float = 0.3) -> Title:

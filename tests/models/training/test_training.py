@@ -23,8 +23,10 @@ from models.training.data import (
 from models.training.demo.catalogue import new_catalogue
 from models.training.demo.dictionary import read_dictionary
 from models.training.demo.export import PROBES, export
-from models.training.demo.finetune import Sources, finetune, group_judged
+from models.training.demo.finetune import finetune
+from models.training.demo.mixture import Sources, group_judged
 from models.training.demo.pretrain import MaskedLanguageModel, masked_round
+from models.training.demo.prose import new_prose
 from models.training.demo.report import predict
 from models.training.demo.shelf import new_shelf
 from models.training.demo.titles import title_statistics
@@ -67,7 +69,8 @@ def judged_sources() -> Sources:
     ]
     products = [Product("angle bracket", "", "")]
     shelf = new_shelf(products, read_dictionary([]), title_statistics(products, []))
-    return Sources(shelf, new_catalogue({}, []), WORDS, [], group_judged(rows), {"esci": 1.0})
+    judged = group_judged(rows)
+    return Sources(shelf, new_catalogue({}, []), WORDS, [], judged, {"esci": 1.0}, new_prose([]), [], [])
 
 
 def test_no_query_is_in_two_folds_and_test_folds_never_reach_training(tmp_path: Path) -> None:

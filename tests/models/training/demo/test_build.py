@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from models.training.demo.build import averaged, build, main
+from models.training.demo.export import main as export
 from models.training.demo.recipe import Recipe, read_recipe
 from models.training.demo.reliability import plot
 from models.training.demo.report import as_markdown, predict, report
@@ -84,6 +85,7 @@ def recipe() -> Recipe:
         "dictionary": 0.1,
         "movies": 0.1,
         "judged": 0.1,
+        **dict.fromkeys(("things", "numbers", "series", "strangers", "prose", "ranked"), 0.1),
     }
     stage = {"steps": 2, "rate": 1e-3, "pairs_per_round": 60, "max_tokens": 32, "batch_tokens": 512}
     return Recipe.model_validate(
@@ -129,13 +131,36 @@ def test_the_pipeline_ends_in_a_checkpoint_with_its_figures(
     assert again["test"] == metrics["test"]
 
 
-def test_the_committed_recipe_is_sound() -> None:
-    recipe = read_recipe(
-        Path(__file__).parents[4] / "models" / "training" / "demo" / "recipes" / "default.yaml"
-    )
+def test_a_recipe_goes_on_from_a_checkpoint(data: Path, recipe: Recipe, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    build(recipe, data=data, out=first, work=tmp_path / "work")
+    stage = {**recipe.graded[1].model_dump(), "ranking_weight": 0.5, "learnt": 0.0}
+    again = {**recipe.model_dump(), "begins_from": first, "pretrain": None, "graded": [stage], "average": {}}
+
+    metrics = build(Recipe.model_validate(again), data=data, out=second, work=tmp_path / "again")
+
+    assert list(metrics["compute"]) == ["all"]
+    before, after = (load_file(path / "model.safetensors") for path in (first, second))
+    assert all(torch.equal(before[name], after[name]) for name in before)  # nothing of what it learnt is kept
+    assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
+    export(["--weights", str(tmp_path / "again" / "all.pt"), "--like", str(first), "--data", str(data),
+            "--out", str(tmp_path / "third")])  # fmt: skip
+    learnt = load_file(tmp_path / "third" / "model.safetensors")
+    assert any(not torch.equal(before[name], learnt[name]) for name in before)
+
+
+def test_a_recipe_begins_somewhere(recipe: Recipe) -> None:
+    with pytest.raises(ValueError, match="either begins_from or pretrain"):
+        Recipe.model_validate({**recipe.model_dump(), "pretrain": None})
+
+
+@pytest.mark.parametrize("name", ["default", "reading"])
+def test_the_committed_recipe_is_sound(name: str) -> None:
+    recipes = Path(__file__).parents[4] / "models" / "training" / "demo" / "recipes"
+    recipe = read_recipe(recipes / f"{name}.yaml")
     assert recipe.network.layers == recipe.graded[-1].layers == 12
     for stage in recipe.graded:
-        made_up = sum(share for kind, share in stage.shares.items() if kind != "judged")
+        made_up = sum(share for kind, share in stage.shares.items() if kind not in ("judged", "ranked"))
         assert made_up / sum(stage.shares.values()) >= 0.5
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from models.quality.lexical import stems_of
 from models.training.data import Product
 from models.training.demo.catalogue import Catalogue, Thing, new_catalogue, read_things
-from models.training.demo.catalogue_pairs import thing_pair
+from models.training.demo.catalogue_pairs import thing_group, thing_pair
 from models.training.demo.titles import read_title, title_statistics
 
 QUADRUPLES = Path("tests/fixtures/quadruples.tsv")
@@ -50,7 +50,7 @@ def _grade(target: tuple[float, ...]) -> float:
     return sum(grade * share for grade, share in enumerate(target))
 
 
-def _by_query(catalogue: Catalogue, count: int = 6000) -> dict[tuple[str, str], set[float]]:
+def _by_query(catalogue: Catalogue, count: int = 20_000) -> dict[tuple[str, str], set[float]]:
     rng = random.Random(0)
     found = defaultdict(set)
     for _ in range(count):
@@ -122,6 +122,20 @@ def test_synonyms_are_exact_and_substitutes_accessories_and_others_are_below(cat
     assert grades["acme comfort 2", "acme comfort 2"] == {4.0}
     assert grades["acme comfort 2", "acme comfort 3"] == {2.7}
     assert grades["leather sofa", "acme three-seat couch"] == {3.2}
+
+
+def test_a_group_is_one_query_with_the_thing_and_with_another_that_only_has_its_words(
+    catalogue: Catalogue,
+) -> None:
+    rng = random.Random(0)
+    modified = set()
+    for _ in range(300):
+        group = thing_group(catalogue, rng)
+        assert len({example.query for example in group}) == 1
+        assert _grade(group[0].target) >= 2.7
+        modified |= {one.title.lower() for one in group if round(_grade(one.target), 1) == 1.2}
+    assert any("sofa drill" in title or "couch drill" in title for title in modified)
+    assert not any("slipcover" in title and "drill" not in title for title in modified)
 
 
 def test_a_detail_asked_for_and_not_said_costs_less_than_another_thing(catalogue: Catalogue) -> None:
