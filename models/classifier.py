@@ -145,7 +145,7 @@ class Classifier:
             read_quality(directory),
             origin_of(directory),
             read_head_study(directory, config),
-            directory,
+            directory.resolve(),  # now: a link may point elsewhere later
         )
 
     @property

@@ -67,12 +67,15 @@ _BY_STATUS: dict[int, tuple[str, ServiceError]] = {
 _BY_STATUS[424] = ("The model gave no finite score.", InferenceFailed())  # only in TEI's shape
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route that may answer with errors of these statuses."""
+def errors(*statuses: int, model: Any = Error) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route that may answer with errors of these statuses.
+
+    model: the type of their bodies.
+    """
     described: dict[int | str, dict[str, Any]] = {}
     for status in statuses:
         meaning, example = _BY_STATUS[status]
-        described[status] = {"model": Error, "description": meaning}
+        described[status] = {"model": model, "description": meaning}
         for header in to_response(example).headers:
             if header in _HEADERS:
                 described[status]["headers"] = _HEADERS[header]

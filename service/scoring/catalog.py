@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -168,12 +168,12 @@ def build_catalog(
     for entry in config.variants:
         if entry.cascade is not None:
             continue
-        try:
-            key = _key(entry.checkpoint, classifiers)
-            if key not in classifiers:
-                classifiers[key] = load(key)
-        except ModelError as error:
-            raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from error
+        key = entry.checkpoint or BASE
+        if key not in classifiers:
+            try:
+                classifiers[key] = _same(key, classifiers.values()) or load(key)
+            except ModelError as error:
+                raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from error
         classifier = classifiers[key]
         if key not in masks:
             masks[key] = _stored_masks(config, classifier)
@@ -195,12 +195,10 @@ def build_catalog(
     return Catalog(config, classifiers[BASE], in_order, masks)
 
 
-def _key(checkpoint: str | None, loaded: Mapping[str, Classifier]) -> str:
-    """Return the key of a variant's checkpoint: BASE too if the config names the service's own one."""
-    if checkpoint is None or checkpoint in loaded:
-        return checkpoint or BASE
-    own = loaded[BASE].directory
-    return BASE if own is not None and locate(checkpoint).resolve() == own.resolve() else checkpoint
+def _same(checkpoint: str, loaded: Iterable[Classifier]) -> Classifier | None:
+    """Return the classifier that was loaded from this checkpoint under another name, if there is one."""
+    directory = locate(checkpoint).resolve()
+    return next((one for one in loaded if one.directory == directory), None)
 
 
 def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:
@@ -252,12 +250,15 @@ def _stored_masks(config: LiveConfig, classifier: Classifier) -> dict[str, HeadM
 
 
 def make_room(classifiers: Mapping[str, Classifier], catalog: Catalog) -> None:
-    """Size each checkpoint's cache of sliced weights for the catalog's sliced lanes."""
+    """Size each checkpoint's cache of sliced weights for the catalog's sliced lanes.
+
+    classifiers: by key; one that several keys name has room for the lanes of all.
+    """
     lanes = {variant.lane: variant.mask for variant in catalog.variants.values() if variant.sliced}
     sliced = Counter(lane.checkpoint for lane in lanes)
     narrow = Counter(lane.checkpoint for lane, mask in lanes.items() if mask.units_off is not None)
-    for checkpoint, classifier in classifiers.items():
-        stored = catalog.masks.get(checkpoint, {}).values()
-        others = any(mask.units_off is not None for mask in stored)
-        room = narrow[checkpoint] + others
-        classifier.network.live_heads.make_room(sliced=sliced[checkpoint], narrow=room)
+    for classifier in {id(classifier): classifier for classifier in classifiers.values()}.values():
+        keys = [key for key, one in classifiers.items() if one is classifier]
+        stored = [mask for key in keys for mask in catalog.masks.get(key, {}).values()]
+        room = sum(narrow[key] for key in keys) + any(mask.units_off is not None for mask in stored)
+        classifier.network.live_heads.make_room(sliced=sum(sliced[key] for key in keys), narrow=room)

@@ -109,10 +109,7 @@ class CompatRequest(BaseModel, ABC):
 
     def in_their_words(self, error: InvalidRequest) -> InvalidRequest:
         """Return the error with their name of the field at fault."""
-        if error.param is None:
-            return error
-        sentence = error.message.removeprefix(f"{error.param}: ")
-        return type(error)(sentence, param=self._their_name(error.param))
+        return renamed(error, self._their_name)
 
 
 class CompatRoute(PostRoute):
@@ -186,7 +183,7 @@ def _examples(shapes: Sequence[type[CompatRequest]]) -> dict[str, Any]:
 
 def _errors(statuses: Sequence[int], model: type[Any]) -> dict[int | str, dict[str, Any]]:
     """Return the `responses` for these statuses of errors."""
-    described = {status: {**entry, "model": model} for status, entry in errors(*statuses).items()}
+    described = errors(*statuses, model=model)
     if InvalidRequest.status not in statuses:
         described[400]["description"] = "The body is not strict JSON, or a field is wrong."
     return described
@@ -208,6 +205,14 @@ async def scored(request: Post, body: CompatRequest) -> Timed:
 def degraded_header(scored: ScoreResponse) -> Mapping[str, str]:
     """Return the header that tells of a degraded answer in shapes that have no place for it."""
     return {"x-degraded": "true"} if scored.degraded else {}
+
+
+def renamed(error: InvalidRequest, their_name: Callable[[str], str]) -> InvalidRequest:
+    """Return the error with the name that `their_name` gives to our name of the field at fault."""
+    if error.param is None:
+        return error
+    sentence = error.message.removeprefix(f"{error.param}: ")
+    return InvalidRequest(sentence, param=their_name(error.param))
 
 
 def by_relevance(results: Sequence[ScoreResult], score: Callable[[ScoreResult], Any]) -> list[ScoreResult]:

@@ -18,7 +18,7 @@ from service.errors import InvalidRequest
 from service.http import strict_json
 from service.http.body import check_content_type
 from service.http.compat import tensors
-from service.http.compat.base import STATUSES, degraded_header
+from service.http.compat.base import STATUSES, degraded_header, renamed
 from service.http.compat.oip_schemas import (
     EXAMPLES,
     VERSION,
@@ -99,7 +99,7 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
         with request.charged(ours.count):
             scored = await request.backend.score(ours, request.deadline)
     except InvalidRequest as error:
-        raise _in_their_words(error) from None
+        raise renamed(error, _their_name) from None
     answer: dict[str, Any] = {"model_name": name, "model_version": VERSION}
     if body.id is not None:
         answer["id"] = body.id
@@ -157,7 +157,12 @@ def add_routes(app: FastAPI) -> None:
         ("/v2/models/{model:path}", metadata, "oip_model", ModelMetadata, _GET),
     ):
         app.add_api_route(
-            path, endpoint, name=name, response_model=answer, responses=_errors(*statuses), tags=[TAG]
+            path,
+            endpoint,
+            name=name,
+            response_model=answer,
+            responses=errors(*statuses, model=OipError),
+            tags=[TAG],
         )
     app.router.add_api_route(
         "/v2/models/{model:path}/infer",
@@ -165,14 +170,10 @@ def add_routes(app: FastAPI) -> None:
         name="oip_infer",
         methods=["POST"],
         response_model=InferAnswer,
-        responses=_errors(*STATUSES, 404),
+        responses=errors(*STATUSES, 404, model=OipError),
         tags=[TAG],
         route_class_override=InferRoute,
     )
-
-
-def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {**entry, "model": OipError} for status, entry in errors(*statuses).items()}
 
 
 def _without_version(model: str) -> str:
@@ -258,11 +259,8 @@ def _texts(body: InferRequest, binary: bytes) -> dict[str, Any]:
     return {"pairs": list(zip(queries, titles, strict=True))}
 
 
-def _in_their_words(error: InvalidRequest) -> InvalidRequest:
-    """Return the error with the tensor's name in place of our field's."""
-    if error.param is None:
-        return error
-    field = error.param.partition("[")[0]
-    sentence = error.message.removeprefix(f"{error.param}: ")
-    place = error.param[len(field) :].removesuffix("[0]") if field == "pairs" else error.param[len(field) :]
-    return InvalidRequest(sentence, param=_NAMES.get(field, field) + place)
+def _their_name(param: str) -> str:
+    """Return the tensor, and the place in it, of one of our fields: `title[3]` for `titles[3]`."""
+    field = param.partition("[")[0]
+    place = param[len(field) :]
+    return _NAMES.get(field, field) + (place.removesuffix("[0]") if field == "pairs" else place)

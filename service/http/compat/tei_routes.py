@@ -77,12 +77,8 @@ class TeiInfo:
     auto_truncate: Annotated[bool, Field(description="Always true: what does not fit is truncated.")]
     tokenization_workers: Annotated[int, Field(description="Threads that read long texts, of one replica.")]
     version: Annotated[str, Field(description="headroom's version.")]
-    sha: Annotated[
-        str | None, Field(description="The repository's commit that was loaded; null for a local directory.")
-    ]
-    docker_label: Annotated[
-        str | None, Field(description="The repository's commit that was loaded; null for a local directory.")
-    ]
+    sha: Annotated[str | None, Field(description="Always null: text-embeddings-inference's own commit.")]
+    docker_label: Annotated[str | None, Field(description="Always null: the label of its own image.")]
 
 
 async def info(request: Request) -> Response:
@@ -133,7 +129,7 @@ def add_routes(app: FastAPI) -> None:
         info,
         name="tei_info",
         response_model=TeiInfo,
-        responses=_errors(401, 429, 500, 503),
+        responses=errors(401, 429, 500, 503, model=TeiError),
         tags=[TAG],
     )
     for path in ("/health", "/ping"):
@@ -142,7 +138,7 @@ def add_routes(app: FastAPI) -> None:
             health,
             name=f"tei_{path[1:]}",
             response_class=Response,
-            responses=_errors(500, 503),
+            responses=errors(500, 503, model=TeiError),
             tags=[TAG],
         )
 
@@ -175,10 +171,6 @@ def _model_type(labels: Sequence[str]) -> TeiReranker | TeiClassifier:
         {label: place for place, label in enumerate(labels)},
     )
     return TeiReranker(named) if len(labels) == 1 else TeiClassifier(named)
-
-
-def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {**entry, "model": TeiError} for status, entry in errors(*statuses).items()}
 
 
 _EXAMPLE = {

@@ -17,10 +17,8 @@ from service.errors import DatabaseUnavailable
 from service.experiments.analysis import aggregates
 from service.experiments.definition.events import Action, Exposure, Outcome, OutcomeReceipt, ShadowResult
 from service.experiments.definition.metric import Metric
-from service.experiments.storage.connection import default_url
 from service.experiments.storage.schema import exposures, metadata, outcomes
 from service.experiments.storage.store import Store
-from tests.service.experiments.postgres import Cluster
 
 
 def exposure(
@@ -282,65 +280,3 @@ def test_p99_of_shadow_differences_is_over_all_pairs(store: Store) -> None:
     assert quantile(counts, 0.5) == pytest.approx(0.05, rel=0.06)
     assert quantile({}, 0.5) is None
     assert quantile({0: 3}, 0.5) == 0.0
-
-
-def test_a_missing_database_is_one_error_and_names_no_password(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    broken = [
-        Store("postgresql://user:hunter2@127.0.0.1:1/none"),
-        Store(f"sqlite:///{tmp_path / 'file' / 'below.db'}"),
-    ]
-    for store in broken:
-        assert "hunter2" not in repr(store)
-        calls: list[Callable[[], object]] = [
-            store.migrate,
-            lambda s=store: s.add_exposures([exposure("a")]),  # type: ignore[misc]
-            lambda s=store: s.exposure_counts(["prune20"]),  # type: ignore[misc]
-        ]
-        for call in calls:
-            with pytest.raises(DatabaseUnavailable) as caught:
-                call()
-            assert caught.value.status == 503
-            assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("mysql://host/db", "mysql is not supported"),
-        ("sqlite://", "needs a file"),
-        ("sqlite:///:memory:", "needs a file"),
-        ("/path/to/file", "not a URL"),
-    ],
-)
-def test_a_wrong_url_is_refused_in_one_sentence(url: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        Store(url)
-
-
-def test_a_store_made_while_the_server_was_down_heals(postgres: Cluster) -> None:
-    store = Store(postgres.create("heals"))
-    try:
-        postgres.stop()
-        try:
-            with pytest.raises(DatabaseUnavailable):
-                store.add_exposures([exposure("a")])
-        finally:
-            postgres.start()
-        assert store.add_exposures([exposure("a")]) == 1
-        postgres.stop()  # and connections of the pool that broke
-        postgres.start()
-        assert store.add_exposures([exposure("b")]) == 1
-    finally:
-        store.close()
-
-
-def test_the_default_is_a_file_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert default_url() == f"sqlite:///{tmp_path}/headroom/experiments.db"
-    store = Store()
-    try:
-        assert store.add_exposures([exposure("a")]) == 1
-    finally:
-        store.close()
-    assert (tmp_path / "headroom" / "experiments.db").exists()
