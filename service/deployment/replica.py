@@ -140,8 +140,8 @@ class Relevance:
         if self._replica is not None:
             replica, self._replica = self._replica, None
             await replica.drain()
-        if self._app.state.telemetry is not None:
-            await asyncio.to_thread(self._app.state.telemetry.close)
+            if self._app.state.telemetry is not None:
+                await asyncio.to_thread(self._app.state.telemetry.close)
 
     async def _start(self, config: LiveConfig) -> None:
         start = await asyncio.to_thread(self._import)
