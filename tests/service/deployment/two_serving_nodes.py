@@ -136,11 +136,17 @@ def two_nodes(directory: Path, fronts: tuple[int, int]) -> Iterator[Any]:
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "30",  # Serve's default, as on a cluster
         "RAY_worker_niceness": "0",  # by default other tests come first
+        "RAY_raylet_start_wait_time_s": str(int(PATIENCE_S)),
     }
     import ray
     from ray.cluster_utils import Cluster
 
-    options = {"num_cpus": 1, "object_store_memory": 80 * 1024 * 1024, "include_dashboard": False}
+    options = {
+        "wait": False,
+        "num_cpus": 1,
+        "object_store_memory": 80 * 1024 * 1024,
+        "include_dashboard": False,
+    }
     nodes = [
         options | {"env_vars": {"PROMETHEUS_MULTIPROC_DIR": str(directory / name)}}
         for name in ("head", "worker")
@@ -149,6 +155,7 @@ def two_nodes(directory: Path, fronts: tuple[int, int]) -> Iterator[Any]:
     try:
         cluster.add_node(**nodes[1])
         ray.init(address=cluster.address, log_to_driver=False)
+        wait("connected", lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
         yield cluster
     finally:
         ray.shutdown()
