@@ -136,11 +136,17 @@ def two_nodes(directory: Path, fronts: tuple[int, int]) -> Iterator[Any]:
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "30",  # Serve's default, as on a cluster
         "RAY_worker_niceness": "0",  # by default other tests come first
+        "RAY_raylet_start_wait_time_s": str(int(PATIENCE_S)),
     }
     import ray
     from ray.cluster_utils import Cluster
 
-    options = {"num_cpus": 1, "object_store_memory": 80 * 1024 * 1024, "include_dashboard": False}
+    options = {
+        "wait": False,
+        "num_cpus": 1,
+        "object_store_memory": 80 * 1024 * 1024,
+        "include_dashboard": False,
+    }
     nodes = [
         options | {"env_vars": {"PROMETHEUS_MULTIPROC_DIR": str(directory / name)}}
         for name in ("head", "worker")
@@ -149,6 +155,7 @@ def two_nodes(directory: Path, fronts: tuple[int, int]) -> Iterator[Any]:
     try:
         cluster.add_node(**nodes[1])
         ray.init(address=cluster.address, log_to_driver=False)
+        wait("connected", lambda: sum(node["Alive"] for node in ray.nodes()) == 2)
         yield cluster
     finally:
         ray.shutdown()
@@ -161,74 +168,92 @@ def family(node: Any) -> list[psutil.Process]:
     return [process for root in roots for process in (root, *root.children(recursive=True))]
 
 
-def main(directory: Path, model: Path, other: Path) -> None:
-    head, worker = free_port(), free_port()
-    counts = directory / "head", directory / "worker"
-    with two_nodes(directory, (head, worker)) as cluster:
-        from ray import serve
+class Serving:
+    """The service on the two nodes. head, worker: ports of their fronts. counts: their metrics."""
+
+    def __init__(self, directory: Path, head: int, worker: int, first: dict[str, Any]) -> None:
         from ray.serve._private.api import serve_start
         from ray.serve.schema import ServeDeploySchema
 
-        schema = ServeDeploySchema.model_validate(config(model, port=head))
-        client = serve_start(
+        self.head, self.worker = head, worker
+        self.counts = directory / "head", directory / "worker"
+        self._schema: Any = ServeDeploySchema
+        schema = ServeDeploySchema.model_validate(first)
+        self._client: Any = serve_start(
             http_options=schema.http_options.model_dump(),
             proxy_location=schema.proxy_location,
             global_logging_config=schema.logging_config,
         )
+        self.deploy(first)
 
-        def deploy(document: dict[str, Any]) -> None:
-            client.deploy_apps(ServeDeploySchema.model_validate(document))
+    def deploy(self, document: dict[str, Any]) -> None:
+        self._client.deploy_apps(self._schema.model_validate(document))
 
-        def replicas() -> int:
-            application = serve.status().applications.get("headroom")
-            deployments = application.deployments.values() if application is not None else ()
-            return sum(found.replica_states.get("RUNNING", 0) for found in deployments)
+    def replicas(self) -> int:
+        """Return the number of replicas that serve."""
+        from ray import serve
 
-        found: dict[str, Any] = {}
-        deploy(config(model, port=head))
-        wait("ready", lambda: replicas() == 1 and ready(head))
-        with Load(head, clients=12, titles=40) as load:
-            wait("scaled up", lambda: replicas() == 2)
-            before = [counted(count) for count in counts]
-            wait("spread", lambda: all(counted(c) > b + 20 for c, b in zip(counts, before, strict=True)))
-        found["scaled_up"] = load.seen()
-        found["answered"] = len(load.answers)
-        wait("counted", lambda: sum(map(counted, counts)) >= len(load.answers))
-        found["counted"] = sum(map(counted, counts))
-        wait("served by both fronts", lambda: ready(worker))
-        wait("scaled down", lambda: replicas() == 1)
+        application = serve.status().applications.get("headroom")
+        deployments = application.deployments.values() if application is not None else ()
+        return sum(found.replica_states.get("RUNNING", 0) for found in deployments)
 
+
+def scaled(serving: Serving) -> dict[str, Any]:
+    """Load it until it has a replica on each node and both have answered; then wait for one again."""
+    counts = serving.counts
+    with Load(serving.head, clients=12, titles=40) as load:
+        wait("scaled up", lambda: serving.replicas() == 2)
+        before = [counted(count) for count in counts]
+        wait("spread", lambda: all(counted(c) > b + 20 for c, b in zip(counts, before, strict=True)))
+    wait("counted", lambda: sum(map(counted, counts)) >= len(load.answers))
+    total = sum(map(counted, counts))
+    wait("served by both fronts", lambda: ready(serving.worker))
+    wait("scaled down", lambda: serving.replicas() == 1)
+    return {"scaled_up": load.seen(), "answered": len(load.answers), "counted": total}
+
+
+def updated(serving: Serving, change: dict[str, Any]) -> list[str]:
+    """Deploy a changed config under load; return what was answered meanwhile, until all answers are new."""
+    with Load(serving.head, clients=2, titles=2) as load:
+        wait("loaded", lambda: len(load.answers) > 20)
+        serving.deploy(change)
+        wait("updated", lambda: len(load.seen()) > 1 and len(load.seen(last=40)) == 1)
+    return load.seen()
+
+
+def killed(serving: Serving, node: Any) -> dict[str, Any]:
+    """Kill a node under load; return what the requests after that were answered."""
+    wait("two", lambda: serving.replicas() == 2)
+    with Load(serving.head, clients=4, titles=10) as load:
+        wait("loaded", lambda: len(load.answers) > 40)
+        for process in family(node):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        end = time.monotonic()
+        wait("served", lambda: sum(at > end + GONE_FOR_S for at, _ in load.answers) > 40)
+    after = [(at - end, answer.status) for at, answer in load.answers if at > end]
+    failed = [at for at, status in after if status != 200]
+    return {
+        "answers": len(after),
+        "failed": len(failed),
+        "last_failure_s": max(failed, default=0.0),
+        "statuses": sorted({status for _, status in after}),
+        "at_the_end": sorted({status for _, status in after[-20:]}),
+    }
+
+
+def main(directory: Path, model: Path, other: Path) -> None:
+    head, worker = free_port(), free_port()
+    with two_nodes(directory, (head, worker)) as cluster:
+        serving = Serving(directory, head, worker, config(model, port=head))
+        wait("ready", lambda: serving.replicas() == 1 and ready(head))
+        found = scaled(serving)
         live = {**LIVE, "masks": {"lower": "2.*", "more": "0.0"}}
-        with Load(head, clients=2, titles=2) as load:
-            wait("loaded", lambda: len(load.answers) > 20)
-            deploy(config(model, port=head, live=live))
-            wait("edited", lambda: len(load.seen()) > 1 and len(load.seen(last=40)) == 1)
-        found["edited"] = load.seen()
-
+        found["edited"] = updated(serving, config(model, port=head, live=live))
         # Each node has room for one new replica beside an old one, so both start before the old one stops.
-        with Load(head, clients=2, titles=2) as load:
-            deploy(config(other, port=head, live=live, num_cpus=0.4, least=2))
-            wait("updated", lambda: len(load.seen()) > 1 and len(load.seen(last=40)) == 1)
-            wait("two", lambda: replicas() == 2)
-        found["updated"] = load.seen()
-
-        node = next(iter(cluster.worker_nodes))
-        with Load(head, clients=4, titles=10) as load:
-            wait("loaded", lambda: len(load.answers) > 40)
-            for process in family(node):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            killed = time.monotonic()
-            wait("served", lambda: sum(at > killed + GONE_FOR_S for at, _ in load.answers) > 40)
-        after = [(at - killed, answer.status) for at, answer in load.answers if at > killed]
-        failed = [at for at, status in after if status != 200]
-        found["killed"] = {
-            "answers": len(after),
-            "failed": len(failed),
-            "last_failure_s": max(failed, default=0.0),
-            "statuses": sorted({status for _, status in after}),
-            "at_the_end": sorted({status for _, status in after[-20:]}),
-        }
+        new = config(other, port=head, live=live, num_cpus=0.4, least=2)
+        found["updated"] = updated(serving, new)
+        found["killed"] = killed(serving, next(iter(cluster.worker_nodes)))
     print(json.dumps(found))
 
 
