@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from service.deployment import config_file, environment
+from service.deployment.autoscaling import ByTokens
 from service.settings import Settings
 from tests.clients import environments
 
@@ -206,7 +207,10 @@ def test_kuberay_serves_deploys_config() -> None:
     shipped = yaml.safe_load((DEPLOY / "serve.yaml").read_text("utf-8"))
     service = manifests()["RayService"]["spec"]
     given = yaml.safe_load(service["serveConfigV2"])
-    assert given["applications"][0]["deployments"][0].pop("num_replicas") >= 1
+    scaling = given["applications"][0]["deployments"][0].pop("autoscaling_config")
+    assert 1 <= scaling["min_replicas"] < scaling["max_replicas"]
+    assert scaling["policy"]["policy_function"] == f"{ByTokens.__module__}:{ByTokens.__qualname__}"
+    ByTokens(**scaling["policy"]["policy_kwargs"])
     assert given["http_options"].pop("host") == "0.0.0.0"
     del shipped["http_options"]["host"]
     assert given == shipped
@@ -230,6 +234,7 @@ def test_kuberays_ray_gets_the_environment_that_headroom_serve_sets(
         "RAY_memory_monitor_refresh_ms",  # a pod's memory limit may be watched
         "RAY_SERVE_HAPROXY_NBTHREAD",  # the number of cores decides
         "RAY_SERVE_HAPROXY_MAXCONN",  # the limit of open files decides
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",  # several fronts learn of a replica's end later than one
     ):
         ours.pop(name)
     given = manifests()["ConfigMap"]["data"]
