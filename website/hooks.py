@@ -18,7 +18,13 @@ sys.path.insert(0, str(ROOT))  # MkDocs loads a hook by its path
 
 from website import commands, interface  # noqa: E402
 
-RENAMED = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "docs/decisions": "decisions/index.md"}
+RENAMED = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    "deploy/README.md": "deploy.md",
+    "docs/decisions": "decisions/index.md",
+}
 """The place on the site of what is not a file of docs/, by its path in the repository."""
 
 SHOWN = {".yml": "yaml", ".yaml": "yaml", ".json": "json", ".py": "python", ".toml": "toml"}
