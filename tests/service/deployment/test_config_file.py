@@ -107,7 +107,7 @@ def test_a_wrong_setting_of_the_environment_is_named_as_such(
         ({"http_options": {"port": 70_000}}, "http_options.port must be a whole number from 1 to 65535"),
         ({"http_options": {"host": 1.5}}, "http_options.host must be an address"),
         ({"user_config": [1]}, "user_config must be a mapping"),
-        ({"user_config": {"degrade": {}}}, "user_config: unknown key degrade"),
+        ({"user_config": {"downgrade": {}}}, "user_config: unknown key downgrade"),
         ({"user_config": {"masks": {"a": 2.3}}}, "user_config.masks.a: Input should be a valid string; put"),
         ({"user_config": {"masks": {1: "2.3"}}}, "user_config.masks[1]: as a name: Input should be a valid"),
         ({"ray_actor_options": [1]}, "ray_actor_options must be a mapping"),
