@@ -140,3 +140,10 @@ def test_a_hostile_body_of_four_megabytes_costs_less_than_a_second(body: bytes) 
     with contextlib.suppress(InvalidJSON):
         loads(body, max_depth=DEPTH)
     assert time.process_time() - started < 1.0
+
+
+def test_brackets_in_strings_are_not_counted_as_arrays_whatever_is_escaped() -> None:
+    texts = ['[{"', "\\", '\\"[', "[" * 60_000, '"' + "{" * 60_000]
+    assert loads(json.dumps({"titles": texts}).encode(), max_depth=3) == {"titles": texts}
+    with pytest.raises(InvalidJSON, match="more than 50000 arrays and objects"):
+        loads(json.dumps({"titles": texts + [[]] * 60_000}).encode(), max_depth=3)
