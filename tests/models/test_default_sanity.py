@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import random
 from pathlib import Path
 
@@ -10,9 +9,9 @@ import numpy as np
 import pytest
 
 from models import Classifier
+from models.training.demo.probes import KINDS, read_table
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-KINDS = ("exact", "substitute", "accessory", "unrelated")
 
 SYNONYMS = (
     ("sofa", "Modern Couch, Grey Fabric, 3 Seater", "Motor Oil 5W-30"),
@@ -31,14 +30,9 @@ def clf() -> Classifier:
     return Classifier.load(device="cpu", dtype="float32")
 
 
-def read_quadruples(name: str) -> list[dict[str, str]]:
-    with (FIXTURES / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader((line for line in file if not line.startswith("#")), delimiter="\t"))
-
-
 @pytest.fixture(scope="module")
 def quadruples() -> list[dict[str, str]]:
-    return read_quadruples("quadruples.tsv")
+    return read_table(FIXTURES / "quadruples.tsv")
 
 
 def expected_grades(clf: Classifier, pairs: list[tuple[str, str]], columns: int) -> np.ndarray:
@@ -74,7 +68,7 @@ def test_exact_beats_substitute_beats_accessory_beats_unrelated(in_order: np.nda
 
 def test_half_of_a_harder_hundred_are_in_order(clf: Classifier) -> None:
     """No aim, but what there is: docs/model-card.md says what fails."""
-    hundred = read_quadruples("quadruples_development.tsv")
+    hundred = read_table(FIXTURES / "quadruples_development.tsv")
     assert len({row["type"] for row in hundred}) >= 50
     assert steps_in_order(clf, hundred).all(1).mean() >= 0.5
 
