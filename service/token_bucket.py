@@ -62,9 +62,8 @@ class TokenBucket:
         """Return what is missing now, and the time."""
         missing, at = _STATE.unpack_from(self._state)
         now = self._clock()
-        elapsed = max(
-            0.0, now - at
-        )  # a file may be older than the machine's start, where the clock began anew
+        # A file may be older than the machine's start, where the clock began anew.
+        elapsed = max(0.0, now - at)
         return max(0.0, missing - elapsed * self._rate), now
 
     def _write(self, missing: float, now: float) -> None:

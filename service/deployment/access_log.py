@@ -11,6 +11,8 @@ import os
 import threading
 from pathlib import Path
 
+from service.telemetry.access_log import write_all
+
 STOP_SECONDS = 2.0
 _OUT = 1
 """Standard output itself: Python's object for it is redirected while Ray runs."""
@@ -54,8 +56,7 @@ class Copier:
 def _write(data: bytes) -> bool:
     """Write to standard output. Return whether somebody still reads it."""
     try:
-        while data:
-            data = data[os.write(_OUT, data) :]
+        write_all(_OUT, data)
     except OSError:
         return False
     return True

@@ -78,14 +78,14 @@ class AccessLog:
         while self._waiting:
             line = self._line(self._waiting.popleft()).encode("ascii")
             if len(chunk) + len(line) > CHUNK_BYTES:
-                _write(self._out, chunk)
+                write_all(self._out, chunk)
                 chunk = b""
             chunk += line
         if (lost := self._lost) > self._lost_told:
             chunk += self._lost_line.format(lost - self._lost_told).encode("ascii")
             self._lost_told = lost
         if chunk:
-            _write(self._out, chunk)
+            write_all(self._out, chunk)
 
 
 def json_line(request: Followed) -> str:
@@ -142,6 +142,7 @@ def _plain(text: bytes) -> str:
     return quote(text[:LONGEST_PATH], safe=_PRINTABLE)
 
 
-def _write(out: int, data: bytes) -> None:
+def write_all(out: int, data: bytes) -> None:
+    """Write all bytes to an open file. Raises OSError if nobody takes them."""
     while data:
         data = data[os.write(out, data) :]
