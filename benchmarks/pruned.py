@@ -9,14 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
-from benchmarks.int8 import SAMPLE
+from benchmarks.int8 import DTYPES, INT8, SAMPLE, formats
 from benchmarks.measure import Ratio, alternate, machine, ratio
 from models import Classifier, HeadMask
 from models.checkpoint.hub import DEFAULT
 from models.compress.quantize import quantize
-from models.device import has_native_bfloat16, one_thread
+from models.device import one_thread
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import read_labelled, read_pairs
 from models.study.base import Judged
@@ -47,8 +45,8 @@ def measure(rounds: int, limit: int | None = None) -> dict[str, Any]:
 
 
 def _formats(int8: Path) -> list[tuple[str, Path, str]]:
-    half = [("bf16", DEFAULT, "bfloat16")] if has_native_bfloat16(torch.device("cpu")) else []
-    return [*half, ("fp32", DEFAULT, "float32"), ("int8", int8, "auto")]
+    floats = [(name, DEFAULT, str(DTYPES[name]).removeprefix("torch.")) for name in formats()]
+    return [*floats, (INT8, int8, "auto")]
 
 
 def _losses(clf: Classifier, masks: dict[str, HeadMask], judged: Judged) -> dict[str, dict[str, Any]]:
