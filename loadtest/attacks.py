@@ -222,7 +222,11 @@ def measure(url: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Attack, or measure. Exit status 1 if an answer was wrong."""
+    """Attack, or measure. Exit status 1 if an answer was wrong, 2 if the arguments are."""
+    is_known = len(arguments) == 3 and arguments[0] in ATTACKS
+    if not is_known and (len(arguments) != 2 or arguments[0] != "--measure"):
+        print(f"{__doc__}\nThe attacks: {', '.join(ATTACKS)}.", file=sys.stderr)
+        return 2
     if arguments[0] == "--measure":
         measure(arguments[1])
         return 0

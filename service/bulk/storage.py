@@ -95,6 +95,7 @@ class Disk(Storage):
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
+        """Open a new file for writing; it gets its name when it is whole."""
         draft = Path(name + UNFINISHED)
         try:
             with draft.open("wb") as stream:

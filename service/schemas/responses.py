@@ -126,7 +126,7 @@ class ScoreResult:
 
     @property
     def logits(self) -> Row:
-        """What the network gave, one per label: for the routes of other people's clients, not for JSON."""
+        """Return what the network gave, one per label: for other clients' shapes, not for JSON."""
         return self._logits
 
 

@@ -1,4 +1,4 @@
-"""What every scoring request goes through: limits, the score cache, the scheduler, and the metrics."""
+"""The way of every scoring request: limits, the score cache, the scheduler, and the metrics."""
 
 from __future__ import annotations
 

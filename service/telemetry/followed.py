@@ -1,4 +1,4 @@
-"""What becomes of one request, for its line of the access log and for its trace."""
+"""Notes of what becomes of one request, for its line of the access log and for its trace."""
 
 from __future__ import annotations
 

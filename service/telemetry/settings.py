@@ -14,7 +14,7 @@ _EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 
 
 class TelemetrySettings(BaseSettings):
-    """What follows requests. Each is off by default, and costs nothing then."""
+    """Settings of what follows requests. Each is off by default, and costs nothing then."""
 
     access_log: Literal["off", "console", "json"] = Field(
         "off",

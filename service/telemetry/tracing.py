@@ -107,6 +107,7 @@ class RequestTrace:
 
     @contextlib.contextmanager
     def in_batch(self, trails: Sequence[object], *, items: int, tokens: int) -> Iterator[None]:
+        """Record a batch while the context lasts, with links to the requests in it and back."""
         forwards = [trail._forward for trail in trails if isinstance(trail, RequestTrace) and trail._forward]
         batch = self._batch_tracer.start_span(
             "batch",

@@ -32,7 +32,7 @@ TopN = Annotated[
 
 
 class BilledUnits(TypedDict):
-    """What Cohere would bill."""
+    """The units that Cohere would bill."""
 
     search_units: Annotated[int, Field(description="One for each 100 documents, the last ones rounded up.")]
 
@@ -50,7 +50,7 @@ class ApiVersion(TypedDict):
 
 
 class Meta(TypedDict):
-    """What is to be known besides the results."""
+    """The part of an answer besides its results."""
 
     api_version: ApiVersion
     billed_units: BilledUnits

@@ -86,7 +86,7 @@ STATUSES_TEI = (422, 424)
 
 
 class TeiRequest(CompatRequest):
-    """What /rerank and /predict share."""
+    """The fields that /rerank and /predict share."""
 
     errors = error_shapes.tei
 

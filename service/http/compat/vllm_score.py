@@ -44,7 +44,7 @@ class VllmScore:
 
 @dataclass(slots=True)
 class VllmUsage:
-    """What was read."""
+    """The tokens that were read."""
 
     prompt_tokens: Annotated[int, Field(description="Tokens scored.")]
     total_tokens: Annotated[int, Field(description="The same.")]
@@ -63,7 +63,7 @@ class VllmScores:
 
 
 class VllmScoreRequest(CompatRequest):
-    """What both forms share."""
+    """The fields that both forms share."""
 
     use_activation: bool | None = Field(None, description="false: logits in place of scores in [0, 1].")
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = Field(
