@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ class Classifier:
         """Return the number of heads per layer before pruning, as masks number them."""
         return self.config.num_heads
 
-    @property
+    @cached_property
     def widths(self) -> tuple[int, ...]:
         """Return the number of feed-forward units of each layer."""
         return tuple(layer.units.count for layer in self.network.layers)

@@ -98,7 +98,7 @@ class HeadMask:
         """Return the number of heads per layer."""
         return int(self.matrix.shape[1])
 
-    @property
+    @cached_property
     def heads_on(self) -> int:
         """Return how many heads have a weight above 0."""
         return int(np.count_nonzero(self.matrix))
@@ -110,6 +110,8 @@ class HeadMask:
 
     def units_on(self, units: int | Sequence[int]) -> int:
         """Return how many feed-forward units are on. units: how many each layer has, or one for all."""
+        if not self.is_structured:
+            return units * self.layers if isinstance(units, int) else sum(units)
         widths = np.broadcast_to(units, self.layers).copy()
         widths[list(self.skipped)] = 0
         if self.units_off is None:

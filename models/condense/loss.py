@@ -7,11 +7,10 @@ from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlogy
 
 from models.classifier import Scores
 from models.errors import ModelError
-from models.quality.evaluation import ndcg10
+from models.quality.discounted import ndcg10
 
 Floats = NDArray[np.float64]
 Measure = Literal["jensen_shannon", "ndcg10"]
@@ -99,6 +98,7 @@ def jensen_shannon(left: Floats, right: Floats) -> Floats:
     """Return the Jensen–Shannon distance (base 2, from 0 to 1) of distributions in the last axis."""
     middle = (left + right) / 2
     safe = np.where(middle > 0, middle, 1)
-    divergence = (xlogy(left, left / safe) + xlogy(right, right / safe)).sum(-1) / 2 / np.log(2)
+    ratios = [np.where(part > 0, part / safe, 1) for part in (left, right)]
+    divergence = (left * np.log2(ratios[0]) + right * np.log2(ratios[1])).sum(-1) / 2
     distance: Floats = np.sqrt(np.clip(divergence, 0, 1))
     return distance

@@ -17,13 +17,11 @@ from scipy.stats import rankdata
 from models.quality import metrics
 from models.quality.bootstrap import Draws, Floats, Interval, resample, symmetric_t, with_data
 from models.quality.calibration import CALIBRATION_BINS, bins_of
+from models.quality.discounted import CUTOFF, dcg, gain, ndcg10
 
 __all__ = ["Evaluation", "Interval", "as_json", "differences", "intervals", "resample"]
 
 Ints = NDArray[np.int64]
-
-CUTOFF = 10
-"""NDCG looks at the first so many titles of a query."""
 
 RANGES = {"qwk": (-1.0, 1.0), "spearman": (-1.0, 1.0), "query_spearman": (-1.0, 1.0)}
 """The range of a metric; 0 to 1 for any other."""
@@ -70,9 +68,9 @@ class Evaluation:
         """Return the exact expected NDCG@10 of a random order: each place expects its query's mean gain."""
         values = []
         for places in self._ranked_queries:
-            gains = _gain(self.truth[places])
+            gains = gain(self.truth[places])
             discounts = 1 / np.log2(np.arange(2, min(len(places), CUTOFF) + 2))
-            values.append(gains.mean() * discounts.sum() / _dcg(np.sort(gains)[::-1]))
+            values.append(gains.mean() * discounts.sum() / dcg(np.sort(gains)[::-1]))
         return float(np.mean(values)) if values else float("nan")
 
     def resampled(self, counts: Floats) -> dict[str, Floats]:
@@ -239,15 +237,6 @@ def differences(
     return {name: symmetric_t(after[name] - before[name], counts) for name in before}
 
 
-def ndcg10(truth: Ints, relevance: Floats) -> float:
-    """Return the NDCG@10 of a query's titles ranked by relevance; those of equal relevance share their gain.
-
-    truth: grades from 0, not all of them 0.
-    """
-    gains = _gain(truth)
-    return float(_dcg(_tied(gains, relevance)) / _dcg(np.sort(gains)[::-1]))
-
-
 def _mean_over_queries(query: tuple[Floats, Floats], counts: Floats, influences: bool) -> Draws:
     """Return the draws of a mean. query: each query's value, and 1 if it has one; (queries,) each."""
     values, present = query
@@ -261,22 +250,6 @@ def _mean_over_queries(query: tuple[Floats, Floats], counts: Floats, influences:
 
 def _defined(values: Floats, present: Floats) -> Floats:
     return np.where(present > 0, values, np.nan)
-
-
-def _gain(grades: Ints) -> Floats:
-    return np.exp2(grades.astype(np.float64)) - 1
-
-
-def _dcg(gains: Floats) -> float:
-    top = gains[:CUTOFF]
-    return float((top / np.log2(np.arange(2, len(top) + 2))).sum())
-
-
-def _tied(gains: Floats, scores: Floats) -> Floats:
-    """Return gains in the order of the scores; equal scores share their mean (McSherry, Najork 2008)."""
-    order = np.argsort(-scores, kind="stable")
-    _, group, sizes = np.unique(-scores[order], return_inverse=True, return_counts=True)
-    return np.asarray((np.bincount(group, gains[order]) / sizes)[group])
 
 
 def _weighted_ranks(values: Floats, weights: Floats) -> Floats:
