@@ -82,7 +82,7 @@ async def masks(request: Request) -> Response:
 
 
 async def heads(request: Request) -> Response:
-    """What a study found out about each head of the service's own checkpoint."""
+    """The head study of the service's own checkpoint: what it found out about each head."""
     backend = backend_of(request)
     return _listing(backend, backend.heads())
 

@@ -132,7 +132,7 @@ class MasksResponse:
 
 @dataclass(slots=True)
 class HeadsResponse:
-    """What a head study found out about the heads of the service's own checkpoint."""
+    """The head study of the service's own checkpoint: what it found out about each head."""
 
     model: Model
     layers: Annotated[int, Field(description="Layers of the encoder.")]
