@@ -28,7 +28,8 @@ def logits_of(
     batch_tokens: int = 8192,
     bf16: bool = True,
 ) -> Floats:
-    """Return the model's logits, (pairs, grades) float64, in the pairs' order. bf16: if the CPU has it."""
+    """Return the model's logits, (pairs, grades) float64, in the pairs' order. bf16: if the device has it."""
+    device = next(model.parameters()).device
     max_tokens = model.config.max_position_embeddings
     queries = tokenized(tokenizer, [query for query, _ in pairs])
     titles = tokenized(tokenizer, [title for _, title in pairs])
@@ -36,13 +37,13 @@ def logits_of(
     result = np.zeros((len(pairs), len(GRADES)))
     was_training = model.training
     model.eval()
-    with torch.no_grad(), autocast(torch.device("cpu")) if bf16 else nullcontext():
+    with torch.no_grad(), autocast(device) if bf16 else nullcontext():
         for places in grouped(
             [len(query) + len(title) + 3 for query, title in sequences], batch_tokens=batch_tokens
         ):
-            ids, segments, mask = padded([sequences[place] for place in places])
+            ids, segments, mask = (part.to(device) for part in padded([sequences[place] for place in places]))
             output = model(input_ids=ids, token_type_ids=segments, attention_mask=mask)
-            result[places] = output.logits.double().numpy()
+            result[places] = output.logits.double().numpy(force=True)
     model.train(was_training)
     return result
 

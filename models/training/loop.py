@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from models.device import autocast
 from models.training.batches import Batch
+from models.training.rounds import MakeRound, rounds
 from models.training.saved import read_saved
 
 log = logging.getLogger(__name__)
@@ -50,11 +51,12 @@ class Progress:
 def train(
     model: nn.Module,
     loss_of: Callable[[Batch], Tensor],
-    make_round: Callable[[int], list[Batch]],
+    make_round: MakeRound,
     schedule: Schedule,
     checkpoint: Path,
     *,
     seed: int,
+    workers: int = 0,
     optimizers_of: Callable[[nn.Module, Schedule], list[torch.optim.Optimizer]] | None = None,
     checkpoint_seconds: float = 120.0,
     after_step: Callable[[Progress], None] | None = None,
@@ -62,15 +64,15 @@ def train(
     """Train `model` in place to the end of its schedule and return its progress.
 
     make_round(i) gives the i-th round of batches and must depend on i alone. With a file at `checkpoint`
-    the run goes on from it and ends with the same weights as an uninterrupted run. optimizers_of: by default
-    Muon and AdamW, which suit a model that starts from nothing.
+    the run goes on from it and ends with the same weights as an uninterrupted run. workers: processes that
+    make rounds ahead. optimizers_of: by default Muon and AdamW, which suit a model that starts from nothing.
     """
     optimizers = (optimizers_of or muon_and_adamw)(model, schedule)
     progress = _resume(checkpoint, model, optimizers)
     parameters = list(model.parameters())
     model.train()
     started, since, smooth = time.monotonic() - progress.seconds, time.monotonic(), 0.0
-    for batch in _batches(make_round, progress):
+    for batch in _batches(make_round, progress, workers):
         if progress.step >= schedule.steps:
             break
         torch.manual_seed(seed * 1_000_003 + progress.step)  # dropout depends on the step alone
@@ -100,9 +102,8 @@ def train(
     return progress
 
 
-def _batches(make_round: Callable[[int], list[Batch]], progress: Progress) -> Iterator[Batch]:
-    while True:
-        batches = make_round(progress.round)
+def _batches(make_round: MakeRound, progress: Progress, workers: int) -> Iterator[Batch]:
+    for batches in rounds(make_round, progress.round, workers=workers):
         while progress.batch < len(batches):
             progress.batch += 1
             yield batches[progress.batch - 1]

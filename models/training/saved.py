@@ -15,7 +15,7 @@ def read_saved(path: Path) -> dict[str, Any]:
     """Return a saved state. Raises ModelError if the file holds anything but tensors and plain values: such
     a file could run code."""
     try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):
         raise ModelError(
             f"{path} is damaged, or holds Python objects that could run code; remove it to begin anew"

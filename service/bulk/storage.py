@@ -133,15 +133,19 @@ class ObjectStore(Storage):
         from pyarrow import fs
 
         try:
-            self._fs, self._base = fs.FileSystem.from_uri(uri)
+            self._fs, base = fs.FileSystem.from_uri(uri)
         except (ValueError, OSError) as error:
             raise ModelError(f"{uri} cannot be reached: {error}") from None
+        self._base: str = base.rstrip("/")
         self._uri = uri.rstrip("/")
         self._is_type = fs.FileType
         self._below = fs.FileSelector
 
     def _path(self, name: str) -> str:
-        return f"{self._base.rstrip('/')}{name.removeprefix(self._uri).rstrip('/')}"
+        name = name.rstrip("/")
+        if name.startswith(self._uri):
+            return self._base + name.removeprefix(self._uri)
+        return self._base.removesuffix(self._uri.removeprefix(name))  # a directory above
 
     def _info(self, name: str) -> Any:
         return self._fs.get_file_info(self._path(name))
@@ -156,7 +160,7 @@ class ObjectStore(Storage):
     def files(self, directory: str) -> list[str]:
         below = self._below(self._path(directory), recursive=True, allow_not_found=True)
         found = self._fs.get_file_info(below)
-        base = len(self._base.rstrip("/"))
+        base = len(self._base)
         return sorted(self._uri + info.path[base:] for info in found if info.type == self._is_type.File)
 
     def open(self, name: str) -> IO[bytes]:

@@ -22,6 +22,7 @@ import transformers
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from models.device import resolve_device
 from models.quality.lexical import words_of
 from models.training.batches import tokenized
 from models.training.data import (
@@ -55,18 +56,22 @@ log = logging.getLogger(__name__)
 RECIPE = Path("models/training/demo/recipes/default.yaml")
 
 
-def build(recipe: Recipe, *, data: Path, out: Path, work: Path) -> dict[str, Any]:
-    """Run every stage of the recipe and write the checkpoint to `out`. Returns metrics.json's content."""
+def build(recipe: Recipe, *, data: Path, out: Path, work: Path, device: str = "auto") -> dict[str, Any]:
+    """Run every stage of the recipe and write the checkpoint to `out`. Returns metrics.json's content.
+
+    device: auto, cpu, cuda, cuda:N. Raises ModelError if it is missing.
+    """
     work.mkdir(parents=True, exist_ok=True)
     text = read_text(data)
     sources = read_sources(recipe, data)
     compute: dict[str, Any] = {}
     if recipe.begins_from is not None:
         model, tokenizer = trainable(recipe.begins_from)
+        model.to(resolve_device(device))
     else:
         tokenizer = vocabulary_stage(recipe, text, sources, work)
         tokens = [tokenized(tokenizer, lines) for lines in text.values()]
-        model = start(recipe, vectors_stage(recipe, tokens, work))
+        model = start(recipe, vectors_stage(recipe, tokens, work)).to(resolve_device(device))
         compute["pretrain"] = asdict(pretrain_stage(recipe, model, tokens, work))
     validation = validation_rows(recipe, data)
     handed_on: dict[str, dict[str, Tensor]] = {}
@@ -199,7 +204,7 @@ def graded_stage(
     """Run one graded stage; the recipe says which weights it hands on (`GradedStage`)."""
     log.info("stage %s: %d layers, %d steps", stage.name, stage.layers, stage.steps)
     if stage.layers != model.config.num_hidden_layers:
-        model = stacked(model, stage.layers)
+        model = stacked(model, stage.layers).to(model.device)
     began_with = weights_of(model)
     checkpoint, best = work / f"{stage.name}.pt", work / f"{stage.name}.best.pt"
     watch = Validation(model, tokenizer, validation, best, every_seconds=60 * stage.validate_minutes)
@@ -219,7 +224,9 @@ def graded_stage(
         after_step=watch,
     )
     watch.measure(progress)
-    learnt = weights_of(model) if stage.hands_on == "last" else torch.load(best, weights_only=True)["model"]
+    learnt = weights_of(model)
+    if stage.hands_on == "best":
+        learnt = torch.load(best, map_location=model.device, weights_only=True)["model"]
     model.load_state_dict({name: began_with[name].lerp(learnt[name], stage.learnt) for name in learnt})
     return model, progress
 
@@ -259,6 +266,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("models/default"), help="default: %(default)s")
     parser.add_argument("--work", type=Path, default=Path("runs/default"), help="default: %(default)s")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; default: %(default)s")
     options = parser.parse_args(arguments)
     if not (options.data / "graded.jsonl.gz").exists():
         parser.error(
@@ -267,7 +275,13 @@ def main(arguments: list[str] | None = None) -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    build(read_recipe(options.recipe), data=options.data, out=options.out, work=options.work)
+    build(
+        read_recipe(options.recipe),
+        data=options.data,
+        out=options.out,
+        work=options.work,
+        device=options.device,
+    )
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def export(
     Returns the largest difference of a probe's logits between the float32 model and the file read back as
     float32. Raises ValueError if the file does not load whole.
     """
+    model = model.cpu()
     written = copy.deepcopy(model).half()
     written.config.headroom = {"temperature": temperature}
     written.config.hidden_dropout_prob = 0.1  # the usual rate for further training
@@ -98,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     options = parser.parse_args(arguments)
     model, tokenizer = trainable(options.like)
-    learnt = torch.load(options.weights, weights_only=True)["model"]
+    learnt = torch.load(options.weights, weights_only=True, map_location="cpu")["model"]
     began_with = model.state_dict()
     model.load_state_dict({name: began_with[name].lerp(learnt[name], options.learnt) for name in learnt})
     rows = read_judged(options.data, VALIDATION_FOLDS)

@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from models.cores import cores
 from models.training.batches import Batch, fitted, grouped, padded, tokenized
 from models.training.data import Example, Judged
 from models.training.demo.mixture import Sources, mixed_groups
@@ -95,6 +96,7 @@ def finetune(
         schedule,
         checkpoint,
         seed=seed,
+        workers=0 if model.device.type == "cpu" else cores() - 1,
         checkpoint_seconds=checkpoint_seconds,
         after_step=after_step,
     )
@@ -115,7 +117,7 @@ class Validation:
     def __post_init__(self) -> None:
         """Read the best figure so far, if the stage is resumed."""
         if self.best_path.exists():
-            self.best = torch.load(self.best_path, weights_only=True)["score"]
+            self.best = torch.load(self.best_path, map_location="cpu", weights_only=True)["score"]
 
     def __call__(self, progress: Progress) -> None:
         """Measure if a measurement is due."""

@@ -33,6 +33,7 @@ from models.training.demo.titles import title_statistics
 from models.training.evaluate import logits_of
 from models.training.loop import Schedule
 from models.training.network import Model, new_model, stacked
+from models.training.rounds import rounds
 from models.training.vocabulary import train_tokenizer
 
 _TEXT = "angle bracket deck screw sofa couch phone case drill red green steel wood inch dish towel napkin"
@@ -168,6 +169,21 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(tmp_path: Path, 
     resumed = run(tmp_path / "killed", tokenizer)
     for name, weight in whole.state_dict().items():
         assert torch.equal(weight, resumed.state_dict()[name]), name
+
+
+def test_rounds_made_ahead_are_those_made_when_they_are_asked_for(tokenizer: Tokenizer) -> None:
+    text = [[tokenizer.encode(line).ids for line in LINES]]
+
+    def make_round(index: int) -> list[Batch]:
+        return masked_round(text, index=index, pairs=20, max_tokens=16, batch_tokens=128, vocab_size=1000)
+
+    def first(workers: int) -> list[Batch]:
+        made = rounds(make_round, 3, workers=workers)
+        return [batch for _ in range(4) for batch in next(made)]
+
+    for one, other in zip(first(0), first(2), strict=True):
+        assert torch.equal(one.ids, other.ids)
+        assert torch.equal(one.labels, other.labels)
 
 
 def test_masked_pretraining_learns(tokenizer: Tokenizer) -> None:
