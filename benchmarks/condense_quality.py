@@ -29,7 +29,7 @@ from models.condense.loss import Floats, relevance
 from models.condense.search import Condensed, Task
 from models.condense.titles import Titles, kept_heads
 from models.condense.words import read_words
-from models.quality.discounted import ndcg10
+from models.quality.ndcg import ndcg10
 from models.study.statistics import mean_intervals
 from models.training.data import TEST_FOLDS, Judged, read_judged, source_family
 

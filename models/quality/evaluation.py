@@ -17,7 +17,7 @@ from scipy.stats import rankdata
 from models.quality import metrics
 from models.quality.bootstrap import Draws, Floats, Interval, resample, symmetric_t, with_data
 from models.quality.calibration import CALIBRATION_BINS, bins_of
-from models.quality.discounted import CUTOFF, dcg, gain, ndcg10
+from models.quality.ndcg import CUTOFF, dcg, gain, ndcg10
 
 __all__ = ["Evaluation", "Interval", "as_json", "differences", "intervals", "resample"]
 

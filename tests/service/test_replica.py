@@ -290,3 +290,12 @@ print(len(os.listdir("/proc/self/task")) - before)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"
+
+
+def test_a_replica_imports_no_large_library_that_it_does_not_need() -> None:
+    code = """
+import sys, service.http, service.replica
+print(sorted({"scipy", "pandas", "sklearn"} & set(sys.modules)))
+"""
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert loaded.stdout == "[]\n"

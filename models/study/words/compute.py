@@ -16,7 +16,7 @@ from scipy.stats import rankdata
 from models.condense.loss import Floats, distributions, jensen_shannon, relevance
 from models.condense.words import Word, join, read_words
 from models.quality.bootstrap import Interval
-from models.quality.discounted import ndcg10
+from models.quality.ndcg import ndcg10
 from models.study.base import Matrix
 from models.study.inputs import MIN_QUERIES
 from models.study.runner import Runner

@@ -1,4 +1,4 @@
-"""Discounted cumulative gain, in numpy alone: a replica needs it, and importing scipy takes most of a second.
+"""NDCG, in numpy alone: a replica needs it, and importing scipy takes most of a second.
 
 Järvelin and Kekäläinen 2002, with a gain of 2^grade − 1.
 """
