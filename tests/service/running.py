@@ -135,7 +135,12 @@ class Server:
 
     def replicas(self) -> list[psutil.Process]:
         """Return the processes of the replicas."""
-        return [process for process in self.family() if "ServeReplica" in " ".join(process.cmdline())]
+        found = []
+        for process in self.family():
+            with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # it ended meanwhile
+                if "ServeReplica" in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
 
     def replica(self) -> psutil.Process:
         """Return the process of the only replica."""

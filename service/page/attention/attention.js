@@ -32,7 +32,7 @@ export function Attention({ state }) {
       </section>
       <section class="one-head" aria-label="One head">
         ${loaded && values
-          ? html`<${Head} state=${state} loaded=${loaded} values=${values} index=${index} texts=${[state.query, title]} />`
+          ? html`<${Head} state=${state} loaded=${loaded} values=${values} index=${index} />`
           : html`<p class="empty" role="status">${problem ? "" : state.query.trim() ? "Loading…" : "Type a query."}</p>`}
       </section>
     </div>`;
@@ -69,10 +69,10 @@ function Pair({ state }) {
     </div>`;
 }
 
-/** @param {{state: State, loaded: import("./loader.js").Loaded, values: Float32Array, index: number, texts: string[]}} props */
-function Head({ state, loaded, values, index, texts }) {
+/** @param {{state: State, loaded: import("./loader.js").Loaded, values: Float32Array, index: number}} props */
+function Head({ state, loaded, values, index }) {
   const { attention, facts } = state;
-  const { tokens, segments } = loaded;
+  const { texts, tokens, segments } = loaded;
   const matrix = useMemo(
     () => shown(tokens, segments, values, attention),
     [tokens, values, attention.special, attention.words],

@@ -10,6 +10,7 @@ import { range, requestForm } from "../lib/mask.js";
 
 /**
  * @typedef {object} Loaded The attention of one pair, as far as it is here.
+ * @property {string[]} texts the query and the title
  * @property {string[]} tokens
  * @property {number[]} segments
  * @property {Map<number, Float32Array>} heads n × n by index of the head
@@ -48,7 +49,7 @@ function maskOf(state) {
 }
 
 /**
- * @param {object} body @param {State} state @param {AbortSignal} signal @param {(loaded: Loaded) => void} show
+ * @param {{query: string, title: string}} body @param {State} state @param {AbortSignal} signal @param {(loaded: Loaded) => void} show
  */
 async function load(body, state, signal, show) {
   const { layers, heads } = /** @type {import("../lib/mask.js").Shape} */ (state.facts?.model);
@@ -61,7 +62,7 @@ async function load(body, state, signal, show) {
     for (const one of reply.heads) {
       found.set(one.layer * heads + one.head, Float32Array.from(one.probabilities.flat()));
     }
-    show({ tokens, segments, heads: new Map(found) });
+    show({ texts: [body.query, body.title], tokens, segments, heads: new Map(found) });
   };
   take();
   const step = Math.max(1, Math.floor(MAX_VALUES / tokens.length ** 2));
