@@ -16,6 +16,7 @@ from scipy.stats import rankdata
 from models.condense.loss import Floats, distributions, jensen_shannon, relevance
 from models.condense.words import Word, join, read_words
 from models.quality.bootstrap import Interval
+from models.quality.evaluation import within_range
 from models.quality.ndcg import ndcg10
 from models.study.base import Matrix
 from models.study.inputs import MIN_QUERIES
@@ -100,7 +101,7 @@ def measure(study: Study) -> WordChoice:
         float(ndcg[0].mean()),
         float(ndcg[1].mean()),
         tuple(
-            LayerOff(layer, *(_interval(study, values[layer]) for values in (change, agreement)))
+            LayerOff(layer, _interval(study, change[layer]), _correlations(study, agreement[layer]))
             for layer in range(depth)
         ),
     )
@@ -183,6 +184,11 @@ def _correlation(one: Floats, other: Floats) -> float:
     if any(np.ptp(values) == 0 for values in ranks):
         return 0.0
     return float(np.corrcoef(*ranks)[0, 1])
+
+
+def _correlations(study: Study, values: Floats) -> Interval:
+    """Return the mean of rank correlations; no interval if it leaves the range of a correlation."""
+    return within_range({"spearman": _interval(study, values)})["spearman"]
 
 
 def _interval(study: Study, values: Floats) -> Interval:

@@ -74,6 +74,8 @@ def _section(found: WordChoice) -> Section:
 
 
 def _plain(value: Interval) -> str:
+    if value.low != value.low:
+        return f"{value.value:.2f} (no interval)"
     return f"{value.value:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 
