@@ -223,18 +223,17 @@ def measure(url: str) -> None:
 
 def main(arguments: list[str]) -> int:
     """Attack, or measure. Exit status 1 if an answer was wrong, 2 if the arguments are."""
-    is_known = len(arguments) == 3 and arguments[0] in ATTACKS
-    if not is_known and (len(arguments) != 2 or arguments[0] != "--measure"):
-        print(f"{__doc__}\nThe attacks: {', '.join(ATTACKS)}.", file=sys.stderr)
-        return 2
-    if arguments[0] == "--measure":
-        measure(arguments[1])
-        return 0
-    name, url, length = arguments
-    target = Target(url, seconds(length))
-    asyncio.run(ATTACKS[name](target))
-    print(json.dumps({"answers": dict(sorted(target.answers.items())), "wrong": target.wrong}))
-    return 1 if target.wrong else 0
+    match arguments:
+        case ["--measure", url]:
+            measure(url)
+            return 0
+        case [name, url, length] if name in ATTACKS:
+            target = Target(url, seconds(length))
+            asyncio.run(ATTACKS[name](target))
+            print(json.dumps({"answers": dict(sorted(target.answers.items())), "wrong": target.wrong}))
+            return 1 if target.wrong else 0
+    print(f"{__doc__}\nThe attacks: {', '.join(ATTACKS)}.", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import count
 
 from models.training.batches import Batch
 
@@ -21,22 +22,16 @@ def rounds(make_round: MakeRound, first: int, *, workers: int = 0) -> Iterator[l
     forked, so what `make_round` reads is not copied, and it must not use the GPU.
     """
     if not workers:
-        index = first
-        while True:
-            yield make_round(index)
-            index += 1
-    fork = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, fork, _remember, (make_round,)) as pool:
-        try:
-            pending: deque[Future[list[Batch]]] = deque()
-            index = first
-            while True:
-                while len(pending) <= workers:
-                    pending.append(pool.submit(_made, index))
-                    index += 1
+        yield from map(make_round, count(first))
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _remember, (make_round,))
+    pending: deque[Future[list[Batch]]] = deque()
+    try:
+        for index in count(first):
+            pending.append(pool.submit(_made, index))
+            if len(pending) > workers:
                 yield pending.popleft().result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _remember(make_round: MakeRound) -> None:

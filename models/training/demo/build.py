@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from models.device import resolve_device
+from models.errors import ModelError
 from models.quality.lexical import words_of
 from models.training.batches import tokenized
 from models.training.data import (
@@ -49,17 +50,21 @@ from models.training.demo.titles import title_statistics
 from models.training.embeddings import cooccurrence_vectors
 from models.training.loop import Progress, train
 from models.training.network import Model, new_model, stacked
+from models.training.saved import read_saved
 from models.training.vocabulary import alphabet, save_tokenizer, train_tokenizer
 
 log = logging.getLogger(__name__)
 
 RECIPE = Path("models/training/demo/recipes/default.yaml")
+_CPU = torch.device("cpu")
 
 
-def build(recipe: Recipe, *, data: Path, out: Path, work: Path, device: str = "auto") -> dict[str, Any]:
+def build(
+    recipe: Recipe, *, data: Path, out: Path, work: Path, device: torch.device = _CPU
+) -> dict[str, Any]:
     """Run every stage of the recipe and write the checkpoint to `out`. Returns metrics.json's content.
 
-    device: auto, cpu, cuda, cuda:N. Raises ModelError if it is missing.
+    device: where the model is trained.
     """
     work.mkdir(parents=True, exist_ok=True)
     text = read_text(data)
@@ -67,11 +72,11 @@ def build(recipe: Recipe, *, data: Path, out: Path, work: Path, device: str = "a
     compute: dict[str, Any] = {}
     if recipe.begins_from is not None:
         model, tokenizer = trainable(recipe.begins_from)
-        model.to(resolve_device(device))
+        model.to(device)
     else:
         tokenizer = vocabulary_stage(recipe, text, sources, work)
         tokens = [tokenized(tokenizer, lines) for lines in text.values()]
-        model = start(recipe, vectors_stage(recipe, tokens, work)).to(resolve_device(device))
+        model = start(recipe, vectors_stage(recipe, tokens, work)).to(device)
         compute["pretrain"] = asdict(pretrain_stage(recipe, model, tokens, work))
     validation = validation_rows(recipe, data)
     handed_on: dict[str, dict[str, Tensor]] = {}
@@ -224,9 +229,9 @@ def graded_stage(
         after_step=watch,
     )
     watch.measure(progress)
-    learnt = weights_of(model)
     if stage.hands_on == "best":
-        learnt = torch.load(best, map_location=model.device, weights_only=True)["model"]
+        model.load_state_dict(read_saved(best)["model"])
+    learnt = model.state_dict()
     model.load_state_dict({name: began_with[name].lerp(learnt[name], stage.learnt) for name in learnt})
     return model, progress
 
@@ -275,12 +280,16 @@ def main(arguments: list[str] | None = None) -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    try:
+        device = resolve_device(options.device)
+    except ModelError as error:
+        parser.error(str(error))
     build(
         read_recipe(options.recipe),
         data=options.data,
         out=options.out,
         work=options.work,
-        device=options.device,
+        device=device,
     )
 
 

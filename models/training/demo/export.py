@@ -21,6 +21,7 @@ from models.training.data import VALIDATION_FOLDS, read_judged
 from models.training.demo.figures import temperature_of
 from models.training.evaluate import logits_of
 from models.training.network import Model
+from models.training.saved import read_saved
 from models.training.vocabulary import save_tokenizer
 
 PROBES = (
@@ -99,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="directory to write")
     options = parser.parse_args(arguments)
     model, tokenizer = trainable(options.like)
-    learnt = torch.load(options.weights, weights_only=True, map_location="cpu")["model"]
+    learnt = read_saved(options.weights)["model"]
     began_with = model.state_dict()
     model.load_state_dict({name: began_with[name].lerp(learnt[name], options.learnt) for name in learnt})
     rows = read_judged(options.data, VALIDATION_FOLDS)

@@ -19,6 +19,7 @@ from models.training.demo.mixture import Sources, mixed_groups
 from models.training.evaluate import by_family, logits_of, probabilities_of
 from models.training.loop import Progress, Schedule, ordinal_loss, ranking_loss, train
 from models.training.network import Model
+from models.training.saved import read_saved
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class Validation:
     def __post_init__(self) -> None:
         """Read the best figure so far, if the stage is resumed."""
         if self.best_path.exists():
-            self.best = torch.load(self.best_path, map_location="cpu", weights_only=True)["score"]
+            self.best = read_saved(self.best_path)["score"]
 
     def __call__(self, progress: Progress) -> None:
         """Measure if a measurement is due."""

@@ -43,7 +43,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def environment(endpoint: str) -> dict[str, str]:
-    """What an operator sets, who has a store of his own."""
+    """The environment of an operator with a store of their own."""
     keys = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
     return os.environ | keys | {"AWS_ENDPOINT_URL": endpoint}
 
