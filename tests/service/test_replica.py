@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -273,29 +271,3 @@ async def test_draining_answers_what_was_accepted_and_refuses_what_comes_after(
         assert (await service.http.get("/health/ready")).status_code == 503
         assert [len(answer["results"]) for answer in await asyncio.gather(*accepted)] == [40] * 5
         await draining
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads by Linux's /proc")
-def test_loading_leaves_no_helper_threads_behind() -> None:
-    """A second set of them would put those of the forward pass to sleep after every product."""
-    script = """
-import os, torch
-from service.replica import load_classifier
-from service.settings import Settings
-torch.set_num_threads(4)
-before = len(os.listdir("/proc/self/task"))
-load_classifier(Settings(device="cpu", dtype="float32"), None)
-assert torch.get_num_threads() == 4
-print(len(os.listdir("/proc/self/task")) - before)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "0"
-
-
-def test_a_replica_imports_no_large_library_that_it_does_not_need() -> None:
-    code = """
-import sys, service.http, service.replica
-print(sorted({"scipy", "pandas", "sklearn"} & set(sys.modules)))
-"""
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert loaded.stdout == "[]\n"
