@@ -1,6 +1,7 @@
 """Trains on graded pairs, first made-up ones, then mixed with human labels; validation chooses."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -112,7 +113,7 @@ class Validation:
     judged: Sequence[Judged]
     best_path: Path
     every_seconds: float
-    best: float = 0.0
+    best: float = -math.inf
     last: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:

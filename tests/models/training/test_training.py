@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -23,17 +24,18 @@ from models.training.data import (
 from models.training.demo.catalogue import new_catalogue
 from models.training.demo.dictionary import read_dictionary
 from models.training.demo.export import PROBES, export
-from models.training.demo.finetune import finetune
+from models.training.demo.finetune import Validation, finetune
 from models.training.demo.mixture import Sources, group_judged
 from models.training.demo.pretrain import MaskedLanguageModel, masked_round
 from models.training.demo.prose import new_prose
 from models.training.demo.report import predict
 from models.training.demo.shelf import new_shelf
 from models.training.demo.titles import title_statistics
-from models.training.evaluate import logits_of
-from models.training.loop import Schedule
+from models.training.evaluate import logits_of, probabilities_of
+from models.training.loop import Progress, Schedule
 from models.training.network import Model, new_model, stacked
 from models.training.rounds import rounds
+from models.training.saved import read_saved
 from models.training.vocabulary import train_tokenizer
 
 _TEXT = "angle bracket deck screw sofa couch phone case drill red green steel wood inch dish towel napkin"
@@ -169,6 +171,23 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(tmp_path: Path, 
     resumed = run(tmp_path / "killed", tokenizer)
     for name, weight in whole.state_dict().items():
         assert torch.equal(weight, resumed.state_dict()[name]), name
+
+
+def test_weights_that_rank_worse_than_chance_are_kept_until_better_ones_come(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    model = small_model()
+    titles = LINES[: len(GRADES)]
+    probabilities = probabilities_of(logits_of(model, tokenizer, [("sofa", title) for title in titles]), 1.0)
+    best_first = np.argsort(-probabilities @ np.arange(len(GRADES)))
+    contrary = [
+        Judged("sofa", titles[place], grade, "esci_us_150q", 2) for grade, place in enumerate(best_first)
+    ]
+    watch = Validation(model, tokenizer, contrary, tmp_path / "best.pt", every_seconds=3600)
+    watch.measure(Progress(step=1))
+    kept = read_saved(tmp_path / "best.pt")
+    assert kept["score"] < 0
+    assert kept["step"] == 1
 
 
 def test_rounds_made_ahead_are_those_made_when_they_are_asked_for(tokenizer: Tokenizer) -> None:
