@@ -14,6 +14,7 @@ from sqlalchemy import select
 from service.experiments.storage.schema import exposures
 from service.experiments.storage.store import Store
 from tests.checkpoints import random_model, write_vocabulary
+from tests.service.in_process import QUERY, TITLES, Service
 from tests.service.running import PATIENCE_S
 
 KEYS = "plain,boss;role=admin"
@@ -60,3 +61,9 @@ def exposed(url: str) -> dict[str, str]:
             return {row.unit: row.arm for row in db.execute(select(exposures))}
     finally:
         store.close()
+
+
+async def score(service: Service, unit: str | None = None, **more: Any) -> dict[str, Any]:
+    return await service.post(
+        "/v1/score", query=QUERY, titles=TITLES, **({"unit": unit} if unit else {}), **more
+    )

@@ -22,7 +22,7 @@ from service.settings import LiveConfig, Settings
 from tests.checkpoints import write_checkpoint
 from tests.referees import in_ci
 from tests.service.page.browsing import Page
-from tests.service.page.test_playground import MOUSE, cell, settled, spec
+from tests.service.page.playground import MOUSE, cell, settled, spec
 from tests.service.running import Server
 
 pytestmark = pytest.mark.slow

@@ -2,69 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import orjson
-import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from models import Classifier
-from service.errors import QueueFull
-from service.http import create_app
-from service.metrics import Metrics
-from service.settings import Settings
 from tests.checkpoints import GRADES, write_checkpoint
-from tests.service.asgi import client
-from tests.service.fake_backend import FakeBackend
-from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
-
-LENGTH = "inference-header-content-length"
-INFER = "/v2/models/full/infer"
-APP = create_app(Settings(api_keys="alpha"), Metrics())
-KEY = {"authorization": "Bearer alpha"}
-
-
-def tensor(name: str, texts: list[str], shape: list[int] | None = None, **more: Any) -> dict[str, Any]:
-    shape = [len(texts)] if shape is None else shape
-    return {"name": name, "datatype": "BYTES", "shape": shape, "data": texts} | more
-
-
-INPUTS = [tensor("query", [QUERY]), tensor("title", TITLES)]
-
-
-def with_bytes(inputs: list[dict[str, Any]], **fields: Any) -> tuple[bytes, dict[str, str]]:
-    """A body whose tensors follow its JSON, and its headers."""
-    described, buffers = [], []
-    for each in inputs:
-        texts = [text.encode() for text in each["data"]]
-        buffers.append(b"".join(struct.pack("<I", len(text)) + text for text in texts))
-        bare = {key: value for key, value in each.items() if key != "data"}
-        described.append(bare | {"parameters": {"binary_data_size": len(buffers[-1])}})
-    head = orjson.dumps({"inputs": described, **fields})
-    headers = {LENGTH: str(len(head)), "content-type": "application/octet-stream"}
-    return head + b"".join(buffers), headers
-
-
-def outputs_of(answer: httpx.Response) -> dict[str, np.ndarray]:
-    """The outputs of an answer, from JSON or bytes."""
-    size = int(answer.headers.get(LENGTH, len(answer.content)))
-    rest = answer.content[size:]
-    outputs = {}
-    for output in orjson.loads(answer.content[:size])["outputs"]:
-        kind = {"FP32": np.float32, "INT64": np.int64}[output["datatype"]]
-        if "data" in output:
-            values = np.array(output["data"], kind)
-        else:
-            count = output["parameters"]["binary_data_size"]
-            values, rest = np.frombuffer(rest[:count], kind), rest[count:]
-        outputs[output["name"]] = values.reshape(output["shape"])
-    assert not rest
-    return outputs
+from tests.service.http.compat.oip import INFER, INPUTS, LENGTH, outputs_of, tensor, with_bytes
+from tests.service.in_process import QUERY, Service, pairs, serve
 
 
 async def infer(service: Service, model: str = "full", **body: Any) -> dict[str, np.ndarray]:
@@ -161,130 +108,6 @@ async def test_metadata_says_what_to_send_and_what_comes(service: Service) -> No
     assert "binary_tensor_data" in (await service.http.get("/v2")).json()["extensions"]
 
 
-async def answered(body: Any, headers: dict[str, str] | None = None) -> tuple[int, str]:
-    """The status and error of a request to a replica without a model."""
-    APP.state.backend = FakeBackend()
-    content = body if isinstance(body, bytes) else orjson.dumps(body)
-    async with client(APP) as http:
-        answer = await http.post(INFER, content=content, headers=KEY | (headers or {}))
-    error = answer.json()
-    assert error.keys() == {"error"}, answer.text
-    return answer.status_code, error["error"]
-
-
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "no title": ({"inputs": INPUTS[:1]}, "inputs: there is no tensor 'title'; send query and title"),
-    "an unknown input": (
-        {"inputs": [*INPUTS, tensor("mask", ["a"])]},
-        "inputs[2]: there is no input 'mask'; send query and title",
-    ),
-    "two titles": ({"inputs": [*INPUTS, INPUTS[1]]}, "inputs[2]: is the second title"),
-    "numbers": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, datatype="FP32")]},
-        "inputs[1].datatype: should be BYTES, not FP32",
-    ),
-    "numbers called BYTES": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, data=[1, 2, 3, 4])]},
-        "inputs[1].data: should hold strings alone",
-    ),
-    "a matrix": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, [2, 2])]},
-        "inputs[1].shape: should be [n] or [n, 1], not [2, 2]",
-    ),
-    "a shape too large": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, [5])]},
-        "inputs[1].data: 4 elements do not fill the shape [5]",
-    ),
-    "no data": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, data=None)]},
-        "inputs[1].data: is missing; give the tensor's elements as strings",
-    ),
-    "queries and titles that do not match": (
-        {"inputs": [tensor("query", ["a", "b"]), INPUTS[1]]},
-        "query: 2 queries for 4 titles; send one, or as many",
-    ),
-    "a blank query": ({"inputs": [tensor("query", [" "]), INPUTS[1]]}, "query: must not be blank"),
-    "a blank query among others": (
-        {"inputs": [tensor("query", ["a", " "]), tensor("title", ["b", "c"])]},
-        "query[1]: must not be blank",
-    ),
-    "an unknown output": (
-        {"inputs": INPUTS, "outputs": [{"name": "embedding"}]},
-        "outputs[0].name: there is no output 'embedding'; there are score, probabilities, grade",
-    ),
-    "a classification": (
-        {"inputs": INPUTS, "outputs": [{"name": "grade", "parameters": {"classification": 2}}]},
-        "outputs[0].parameters.classification: is not supported",
-    ),
-    "shared memory": (
-        {"inputs": [INPUTS[0], tensor("title", TITLES, parameters={"shared_memory_region": "a"})]},
-        "inputs[1].parameters.shared_memory_region: is not supported",
-    ),
-    "a wrong mask": (
-        {"inputs": INPUTS, "parameters": {"head_mask": "99.0"}},
-        "head_mask: layer 99 does not exist; this model has layers 0 to 11",
-    ),
-    "too many titles": (
-        {"inputs": [INPUTS[0], tensor("title", ["a"] * 1001)]},
-        "title: 1001 are more than the 1000 of one request",
-    ),
-    "no inputs": ({}, "inputs: is missing"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-async def test_wrong_tensors_are_refused_by_name(case: str) -> None:
-    body, message = WRONG[case]
-    assert await answered(body) == (400, message)
-
-
-async def test_bytes_that_are_not_what_the_json_says_are_refused() -> None:
-    body, headers = with_bytes(INPUTS)
-    for changed, length, message in (
-        (body, str(len(body) + 1), f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
-        (body, "-1", f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
-        (body[:-1], headers[LENGTH], "inputs[1].parameters.binary_data_size: is more than the body holds"),
-        (body + b"12", headers[LENGTH], "inputs: 2 bytes after the JSON belong to no input"),
-    ):
-        assert await answered(changed, headers | {LENGTH: length}) == (400, message)
-
-    def raw(texts: bytes) -> tuple[bytes, dict[str, str]]:
-        content, headers = with_bytes([INPUTS[0], tensor("title", ["1234"])])
-        start = len(content) - 8
-        return content[:start] + texts, headers
-
-    for texts, message in (
-        (b"\x09\x00\x00\x001234", "inputs[1]: its bytes end within an element"),
-        (b"\x01\x00\x00\x0012\x00\x00", "inputs[1]: its bytes end within an element"),
-        (b"\x04\x00\x00\x00\xff\xfe\xfd\xfc", "inputs[1]: should hold text in UTF-8"),
-    ):
-        assert await answered(*raw(texts)) == (400, message)
-    status, _ = await answered(body, {"content-type": "application/octet-stream"})
-    assert status == 415
-    status, _ = await answered(b"{")
-    assert status == 400
-
-
-@settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    start=st.integers(0, 600),
-    end=st.integers(0, 12),
-    inserted=st.binary(max_size=6),
-    length=st.none() | st.integers(0, 700),
-)
-async def test_mangled_tensors_are_refused_or_understood(
-    start: int, end: int, inserted: bytes, length: int | None
-) -> None:
-    body, headers = with_bytes(INPUTS)
-    mangled = body[:start] + inserted + body[start + end :]
-    length_header = {} if length is None else {LENGTH: str(length)}
-    APP.state.backend = FakeBackend()
-    async with client(APP) as http:
-        answer = await http.post(INFER, content=mangled, headers=KEY | headers | length_header)
-    assert answer.status_code in (200, 400)
-    assert answer.status_code == 200 or answer.json().keys() == {"error"}
-
-
 async def test_a_one_label_model_has_a_score_and_no_grades(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path, num_labels=1)
     expected = Classifier.load(checkpoint, "cpu", "float32").score(pairs()).score
@@ -299,23 +122,3 @@ async def test_a_one_label_model_has_a_score_and_no_grades(tmp_path: Path) -> No
         400,
         {"error": "outputs[0].name: a model with one label has no grade"},
     )
-
-
-async def test_its_own_timeout_a_full_queue_and_a_missing_key_are_told_in_the_protocols_shape() -> None:
-    APP.state.backend = FakeBackend(hangs=True)
-    async with client(APP) as http:
-        late = await http.post(INFER, json={"inputs": INPUTS, "parameters": {"timeout": 1_000}}, headers=KEY)
-        assert (late.status_code, late.json().keys()) == (504, {"error"})
-        APP.state.backend = FakeBackend(fails=QueueFull())
-        full = await http.post(INFER, json={"inputs": INPUTS}, headers=KEY)
-        assert (full.status_code, full.json()) == (429, {"error": str(QueueFull())})
-        assert full.headers["retry-after"] == "1"
-        for method, path in (("POST", INFER), ("GET", "/v2"), ("GET", "/v2/models/full/ready")):
-            answer = await http.request(method, path)
-            assert (answer.status_code, answer.json().keys()) == (401, {"error"})
-        for path in ("/v2/health/live", "/v2/health/ready"):
-            assert (await http.get(path)).status_code == 200
-        APP.state.backend = None
-        assert (await http.get("/v2/health/live")).json() == {"live": True}
-        starting = await http.get("/v2/health/ready")
-        assert (starting.status_code, starting.json()) == (503, {"error": "Not ready: starting."})

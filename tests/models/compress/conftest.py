@@ -1,0 +1,20 @@
+"""An int8 checkpoint, and a copy of it to damage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.models.compress.quantized import make_int8
+
+
+@pytest.fixture(scope="module")
+def int8_checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_int8(tiny_checkpoint, tmp_path_factory.mktemp("quantized") / "int8")
+
+
+@pytest.fixture
+def copied(int8_checkpoint: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(int8_checkpoint, tmp_path / "copied"))

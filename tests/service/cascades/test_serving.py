@@ -1,0 +1,140 @@
+"""Cascades under load and in operation: limits, deadlines, hang-ups, live edits, metrics, experiments."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from service.settings import InvalidConfig, LiveConfig
+from tests.service.asgi import Exchange, chunk
+from tests.service.cascades.cascading import CONFIG, TITLES, VARIANTS
+from tests.service.experimenting import config as experiment_config
+from tests.service.experimenting import eventually, exposed
+from tests.service.in_process import QUERY, Service, serve
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # one service for most of the tests
+
+
+async def test_the_listing_names_the_stages(service: Service) -> None:
+    listed = (await service.http.get("/v1/variants")).json()["variants"]
+    assert [variant["name"] for variant in listed] == [variant["name"] for variant in VARIANTS]
+    by_name = {variant["name"]: variant for variant in listed}
+    assert by_name["full"]["cascade"] is None
+    assert by_name["cascade"]["cascade"] == [
+        {"variant": "cheap", "keep": 5},
+        {"variant": "full", "keep": None},
+    ]
+    assert by_name["three"]["cascade"][0]["keep"] == 0.5
+    assert by_name["cascade"]["head_mask"] == by_name["full"]["head_mask"]
+
+
+async def test_metrics_count_a_cascade_by_its_name_and_its_stages(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, CONFIG) as service:
+        await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
+        await service.post("/v1/score", query=QUERY, titles=TITLES[:2], variant="cascade")
+        assert service.metric('headroom_pairs_total{arm="",variant="cascade"}') == 22
+        assert service.metric('headroom_cascade_pairs_total{stage="cheap",variant="cascade"}') == 20
+        assert service.metric('headroom_cascade_pairs_total{stage="full",variant="cascade"}') == 7
+        assert service.metric("headroom_degraded_total") == 0
+
+
+async def test_an_edit_with_a_wrong_cascade_is_refused_and_the_last_one_stays(
+    tiny_checkpoint: Path,
+) -> None:
+    async with serve(tiny_checkpoint, CONFIG) as service:
+        optional = [
+            {"name": "full"},
+            {"name": "tuned", "head_mask": "@tuned", "optional": True},
+            {"name": "c", "cascade": [{"variant": "tuned", "keep": 5}, {"variant": "full"}]},
+        ]
+        with pytest.raises(
+            InvalidConfig, match=r"variants\[2\].cascade\[0\].variant is tuned, but the model"
+        ):
+            await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate({"variants": optional}))
+        assert len((await service.http.get("/v1/variants")).json()["variants"]) == 5
+
+        optional[2]["optional"] = True
+        await asyncio.to_thread(service.replica.apply, LiveConfig.model_validate({"variants": optional}))
+        listed = (await service.http.get("/v1/variants")).json()["variants"]
+        assert [variant["name"] for variant in listed] == ["full"]
+        with pytest.raises(InvalidConfig, match="default is c, whose stage tuned is left out"):
+            service.replica.check(LiveConfig.model_validate({"variants": optional, "default": "c"}))
+
+        shorter = {"name": "cascade", "cascade": [{"variant": "cheap", "keep": 2}, {"variant": "full"}]}
+        edited = LiveConfig.model_validate({"variants": [shorter, *VARIANTS[1:3]]})
+        await asyncio.to_thread(service.replica.apply, edited)
+        answer = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
+        assert [stage["pairs"] for stage in answer["stages"]] == [20, 2]
+
+
+async def test_a_client_that_hangs_up_has_the_later_stages_dropped(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, CONFIG, max_batch_tokens=64, max_queue_tokens=10**6) as service:
+        scheduler = service.replica.scheduler
+        body = {"query": QUERY, "titles": TITLES * 20, "variant": "cascade"}
+        content = httpx.Request("POST", "http://x", json=body).content
+        exchange = Exchange(service.app, messages=[chunk(content, more=False)])
+        while not scheduler.queued_tokens:
+            await asyncio.sleep(0)
+        exchange.incoming.put_nowait({"type": "http.disconnect"})
+        await exchange.task
+        assert scheduler.queued_tokens == 0
+        while scheduler.in_flight_items:
+            await asyncio.sleep(0)
+        assert service.metric('headroom_cascade_pairs_total{stage="cheap",variant="cascade"}') == 0
+
+
+async def test_a_cascade_that_would_be_late_answers_with_what_it_has(tiny_checkpoint: Path) -> None:
+    """The rate says that the second stage would miss the deadline: then the first stage's scores count."""
+    async with serve(tiny_checkpoint, CONFIG) as service:
+        # The last full batch took ten hours. The queue is empty, so the request is let in all the same.
+        service.replica.scheduler._rate.record(1024, 0.0, 36_000.0, budget=1024)
+        answer = await service.post(
+            "/v1/score", query=QUERY, titles=TITLES, variant="cascade", deadline_ms=30_000
+        )
+        assert answer["degraded"] is True
+        assert {row["stage"] for row in answer["results"]} == {"cheap"}
+        assert [stage["pairs"] for stage in answer["stages"]] == [20, 0]
+        assert service.metric("headroom_degraded_total") == 1
+
+
+async def test_the_token_limit_of_a_request_counts_all_stages(tiny_checkpoint: Path) -> None:
+    async with serve(tiny_checkpoint, CONFIG) as service:
+        tokens = (await service.post("/v1/score", query=QUERY, titles=TITLES))["usage"]["tokens"]
+    async with serve(tiny_checkpoint, CONFIG, max_request_tokens=tokens) as service:
+        await service.post("/v1/score", query=QUERY, titles=TITLES)
+        error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, variant="cascade")
+        assert error["param"] == "titles"
+        assert f"are more than the {tokens} of one request" in error["message"]
+
+
+async def test_a_cascade_is_an_arm_and_is_shadowed(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'experiments.db'}"
+    variants = [{"name": "full"}, {"name": "cheap", "head_mask": "0-1.*"}, VARIANTS[0]]
+    live = experiment_config(variants, shadow=1.0, traffic=1.0)
+    async with serve(tiny_checkpoint, live, database_url=url) as service:
+        seen: dict[str, list[str | None]] = {}
+        for unit in range(30):
+            answer = await service.post("/v1/score", query=QUERY, titles=TITLES, unit=f"u{unit}")
+            assignment = answer["assignment"]
+            assert assignment["fallback"] is False
+            expected = "cascade" if assignment["arm"] == "pruned" else "full"
+            assert answer["variant"] == expected
+            seen.setdefault(assignment["arm"], []).append(answer["results"][0]["stage"])
+        assert set(seen) == {"control", "pruned"}
+        assert set(seen["control"]) == {None}
+        assert None not in seen["pruned"]
+        await eventually(lambda: len(exposed(url)) == 30)
+        scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
+        await eventually(lambda: service.metric(scored) == 30)
+        assert service.metric('headroom_shadow_requests_total{experiment="prune20",result="failed"}') == 0
+        await asyncio.to_thread(service.replica.live.writer.flush, 5)
+        (arm,) = (await service.http.get("/v1/experiments/prune20")).json()["report"]["arms"]
+        alone = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
+        full = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="full")
+        deltas = [c["score"] - f["score"] for c, f in zip(alone["results"], full["results"], strict=True)]
+        mean = arm["shadow"]["measures"]["mean_delta"]["mean"]
+        assert mean == pytest.approx(np.mean(deltas), abs=1e-4)

@@ -1,0 +1,175 @@
+"""`headroom serve` with what it cannot serve: it ends in one line, before anything starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from loadtest.beside import free_port
+from tests.service.running import DEPLOY
+
+HEADROOM = Path(sys.executable).with_name("headroom")
+
+
+def headroom(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [HEADROOM, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_there_fails_in_one_line(tmp_path: Path) -> None:
+    failed = headroom("serve", "--model", tmp_path / "none", "--port", str(free_port()))
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    reason = failed.stderr.splitlines()[-1]
+    assert reason == f"headroom: {tmp_path / 'none'} does not exist"
+    assert "Traceback" not in failed.stderr
+    assert "starting Ray" not in failed.stderr
+
+
+def test_a_mask_that_the_model_cannot_have_fails_before_anything_starts(
+    tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    config = tmp_path / "serve.yaml"
+    config.write_text(DEPLOY.read_text().replace("masks: {}", 'masks: {bad: "5.*"}'))
+    arguments = ("--config", config, "--model", tiny_checkpoint, "--port", str(free_port()))
+    failed = headroom("serve", *arguments)
+    assert failed.returncode == 1
+    assert "layer 5 does not exist" in failed.stderr
+    assert "starting Ray" not in failed.stderr
+
+
+@pytest.mark.slow
+def test_weights_that_cannot_be_read_fail_in_one_line(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    torn = Path(shutil.copytree(tiny_checkpoint, tmp_path / "torn"))
+    weights = torn / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    # Serve starts each replica three times before it gives up; once says as much.
+    once = {"RAY_SERVE_MAX_PER_REPLICA_RETRY_COUNT": "1"}
+    failed = headroom("serve", "--model", torn, "--replicas", "1", "--port", str(free_port()), **once)
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    reason = failed.stderr.splitlines()[-1]
+    assert reason.startswith(f"headroom: {torn}: the weights cannot be read")
+
+
+def test_a_port_that_is_taken_fails_before_anything_starts() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        failed = headroom("serve", "--port", str(port))
+    assert failed.returncode == 1
+    assert failed.stderr.startswith(f"headroom: cannot listen on 127.0.0.1:{port}: ")
+    assert len(failed.stderr.splitlines()) == 1
+
+
+def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("applications: []")
+    failed = headroom("serve", "--config", path)
+    assert failed.returncode == 1
+    assert failed.stderr == f"headroom: {path}: applications must hold exactly one application\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (
+            "masks: {}",
+            "masks: {a: 2026-11-31}",
+            ', line 33: 2026-11-31 is read as a date; put it in quotes: "',
+        ),
+        ("masks: {}", f"masks: {{a: {'7' * 5000}}}", ", line 33: not a valid whole number"),
+        ("masks: {}", f"masks: {'[' * 5000}", ", line 33: nested more than 64 levels deep"),
+        ("args: {}", "args: [1]", ": args must be a mapping (name: value), not a list"),
+        (
+            "args: {}",
+            "args: {dtype: float8}",
+            ": args.dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16'",
+        ),
+        ("http_options:", "http_options: [1]\nthese:", ": http_options must be a mapping"),
+    ],
+)
+def test_whatever_is_wrong_with_the_config_is_said_in_one_line(
+    old: str, new: str, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(DEPLOY.read_text().replace(old, new))
+    failed = headroom("serve", "--config", path)
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    (line,) = failed.stderr.splitlines()
+    assert line.startswith(f"headroom: {path}{reason}")
+
+
+def test_what_serve_itself_would_refuse_is_named_before_ray_starts(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(DEPLOY.read_text().replace("max_ongoing_requests: 20000", "max_ongoing_requests: many"))
+    failed = headroom("serve", "--config", path, "--port", str(free_port()))
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines() == [
+        "headroom: starting Ray",
+        f"headroom: {path}: applications[0].deployments[0].max_ongoing_requests: Input should be a valid "
+        "integer, unable to parse string as an integer",
+    ]
+
+
+def test_wrong_usage_exits_with_2() -> None:
+    assert headroom("serve", "--port", "many").returncode == 2
+    assert headroom("serve", "--nonsense").returncode == 2
+    for flag, value in (("--dtype", "float8"), ("--device", "mps")):
+        refused = headroom("serve", flag, value)
+        assert refused.returncode == 2
+        assert f"'{value}' is not one of" in refused.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_a_gpu_that_is_not_there_fails_before_ray_starts() -> None:
+    failed = headroom("serve", "--device", "cuda", "--port", str(free_port()))
+    assert failed.returncode == 1
+    assert failed.stderr == "headroom: device: device 'cuda' is not here: torch sees no CUDA device\n"
+    half = headroom("serve", "--dtype", "float16", "--port", str(free_port()))
+    assert half.returncode == 1
+    assert half.stderr == (
+        "headroom: dtype: dtype float16 needs a GPU; give auto, float32 or bfloat16 on a CPU\n"
+    )
+    second = headroom("serve", "--device", "cuda:1", "--port", str(free_port()))
+    assert "choose the machine's GPU with CUDA_VISIBLE_DEVICES" in second.stderr
+
+
+def test_a_database_without_its_driver_fails_before_ray_starts(tmp_path: Path) -> None:
+    (tmp_path / "psycopg.py").write_text("raise ImportError('as if it were not installed')")
+    for url, reason in (
+        ("postgresql://me:s3cret@host/db", "PostgreSQL needs psycopg; pip install 'headroom[postgres]'"),
+        ("postgresql://me:s3cret@host:port/db", "not a URL such as sqlite:////path/file.db or postgresql:"),
+        ("mysql://me:s3cret@host/db", "mysql is not supported"),
+    ):
+        failed = headroom("serve", HEADROOM_DATABASE_URL=url, PYTHONPATH=str(tmp_path))
+        assert failed.returncode == 1
+        (line,) = failed.stderr.splitlines()
+        assert line.startswith(f"headroom: database_url: {reason}")
+        assert "s3cret" not in line
+
+
+def test_help_shows_an_example_and_debug_a_traceback(tmp_path: Path) -> None:
+    shown = headroom("serve", "--help").stdout
+    assert "headroom serve --port 8080" in shown
+    assert not {"mps", "float8"} & set(re.split(r"\W+", shown))
+    failed = headroom("serve", "--config", tmp_path / "none", "--debug")
+    assert failed.returncode == 1
+    assert "Traceback" in failed.stderr

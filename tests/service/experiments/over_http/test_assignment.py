@@ -1,0 +1,153 @@
+"""Which units get which arm, who is exposed, and what shadow work does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.service.experimenting import (
+    config,
+    eventually,
+    exposed,
+    score,
+    write_broken_checkpoint,
+)
+from tests.service.in_process import QUERY, TITLES, Service, serve
+
+
+async def test_a_unit_gets_its_arms_variant_every_time_and_is_exposed_once(
+    service: Service, url: str
+) -> None:
+    answers = [await score(service, f"user-{number}") for number in range(20) for _ in range(2)]
+    variants = {"control": "full", "pruned": "cut"}
+    arms: dict[str, str] = {}
+    for number, answer in enumerate(answers):
+        assignment = answer["assignment"]
+        assert answer["variant"] == variants[assignment["arm"]]
+        assert arms.setdefault(f"user-{number // 2}", assignment["arm"]) == assignment["arm"]
+        assert (assignment["experiment"], assignment["forced"], assignment["fallback"]) == (
+            "prune20",
+            False,
+            False,
+        )
+    assert set(arms.values()) == {"control", "pruned"}
+    await eventually(lambda: exposed(url) == arms)
+    counts = Counter(arms.values())
+    for arm in variants:
+        series = f'headroom_exposures_total{{arm="{arm}",experiment="prune20"}}'
+        assert service.metric(series) == counts[arm]
+        pairs = f'headroom_pairs_total{{arm="{arm}",variant="{variants[arm]}"}}'
+        assert service.metric(pairs) == 2 * len(TITLES) * counts[arm]
+
+
+async def test_who_names_a_variant_or_a_mask_or_no_unit_is_in_no_experiment(
+    service: Service,
+) -> None:
+    for more in ({"unit": "u", "variant": "cut"}, {"unit": "u", "head_mask": "none"}, {}):
+        answer = await score(service, **more)
+        assert answer["assignment"] is None
+        assert answer["variant"] == more.get("variant", "full")
+    assert service.metric("headroom_exposures_total") == 0
+
+
+async def test_targeting_takes_who_has_the_attributes(tiny_checkpoint: Path, url: str) -> None:
+    live = config(where={"locale": ["en", "de"], "premium": True})
+    async with serve(tiny_checkpoint, live, database_url=url) as service:
+        inside = {"locale": "de", "premium": True, "more": 1.5}
+        assert (await score(service, "u1", attributes=inside))["assignment"]["experiment"] == "prune20"
+        for other in (None, {}, {"locale": "fr", "premium": True}, {"locale": "de", "premium": 1}):
+            assert (await score(service, "u1", attributes=other))["assignment"] is None
+        for wrong, place in (
+            ({"locale": ["en"]}, "attributes.locale"),
+            ({"locale": "x" * 257}, "attributes.locale"),
+            ({str(number): 1 for number in range(17)}, "attributes"),
+        ):
+            error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, attributes=wrong)
+            assert error["param"] == place
+
+
+async def test_a_listed_unit_sees_its_arm_and_is_not_counted(tiny_checkpoint: Path, url: str) -> None:
+    live = config(force={"qa": "pruned"}, traffic=0.0)
+    async with serve(tiny_checkpoint, live, database_url=url) as service:
+        answer = await score(service, "qa")
+        assert (answer["variant"], answer["assignment"]["forced"]) == ("cut", True)
+        assert (await score(service, "somebody"))["assignment"] is None
+    assert exposed(url) == {}
+
+
+async def test_a_refused_request_exposes_nobody(tiny_checkpoint: Path, url: str) -> None:
+    async with serve(tiny_checkpoint, config(), database_url=url, max_queue_tokens=1) as service:
+        # What the tokenizer cannot read is found out after the unit has its arm; so is a full queue.
+        await service.refused("/v1/score", 422, query="\ufffd", titles=TITLES, unit="unreadable")
+        requests = [{"query": QUERY, "titles": TITLES, "unit": f"user-{number}"} for number in range(60)]
+        answers = await asyncio.gather(*(service.http.post("/v1/score", json=body) for body in requests))
+        assert {answer.status_code for answer in answers} == {200, 429}
+        answered = {
+            body["unit"] for body, answer in zip(requests, answers, strict=True) if answer.status_code == 200
+        }
+        await asyncio.to_thread(service.replica.live.writer.flush, 5)
+        assert exposed(url).keys() == answered
+
+
+async def test_a_unit_whose_arm_fails_is_exposed_whatever_its_request_got(
+    tiny_checkpoint: Path, url: str, tmp_path: Path
+) -> None:
+    """Without them an arm that fails would lose the units that it harmed."""
+    broken = {"name": "broken", "checkpoint": str(write_broken_checkpoint(tmp_path / "broken"))}
+    units = {f"user-{number}" for number in range(12)}
+    for variants, statuses in (
+        ([{"name": "full"}, broken], {200}),  # control answers in the arm's place
+        ([broken, {"name": "full"}], {200, 500}),  # nothing answers in control's
+    ):
+        database = f"{url}-{variants[0]['name']}"
+        async with serve(tiny_checkpoint, config(variants), database_url=database) as service:
+            seen = {
+                (
+                    await service.http.post(
+                        "/v1/score", json={"query": QUERY, "titles": TITLES, "unit": unit}
+                    )
+                ).status_code
+                for unit in units
+            }
+            assert seen == statuses
+            late = {"query": QUERY, "titles": TITLES, "unit": "late", "deadline_ms": 0.001}
+            assert (await service.http.post("/v1/score", json=late)).status_code == 504
+            await asyncio.to_thread(service.replica.live.writer.flush, 5)
+            found = exposed(database)
+            assert found.keys() == units | {"late"}
+            assert set(found.values()) == {"control", "pruned"}
+
+
+async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Path, url: str) -> None:
+    live = config(shadow=1.0, traffic=0.0)
+    titles = [*TITLES, *(f"steel angle bracket {number}" for number in range(9))]
+    async with serve(tiny_checkpoint, live, database_url=url) as service:
+        full = await service.post("/v1/score", query=QUERY, titles=titles, variant="full")
+        cut = await service.post("/v1/score", query=QUERY, titles=titles, variant="cut")
+        grades = [number % 5 for number in range(len(titles))]
+        answer = await service.post("/v1/score", query=QUERY, titles=titles, grades=grades)
+        assert answer["results"] == full["results"]
+        scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
+        await eventually(lambda: service.metric(scored) == 1)
+        await asyncio.to_thread(service.replica.live.writer.flush, 5)
+        report = (await service.http.get("/v1/experiments/prune20")).json()["report"]
+        (arm,) = report["arms"]
+        shadow = arm["shadow"]
+        deltas = [c["score"] - f["score"] for c, f in zip(cut["results"], full["results"], strict=True)]
+        assert shadow["pairs"] == len(titles)
+        assert shadow["measures"]["mean_delta"]["mean"] == pytest.approx(np.mean(deltas), abs=1e-4)
+        assert {"rank_correlation", "top10_overlap", "ndcg_loss", "seconds_delta"} <= shadow[
+            "measures"
+        ].keys()
+        error = await service.refused("/v1/score", 422, query=QUERY, titles=titles, grades=[1])
+        assert error["param"] == "grades"
+
+
+async def test_under_load_shadow_work_is_what_is_dropped(tiny_checkpoint: Path, url: str) -> None:
+    async with serve(tiny_checkpoint, config(shadow=1.0), database_url=url) as service:
+        await asyncio.gather(*(score(service, f"user-{number}") for number in range(120)))  # all 200
+        assert service.metric('headroom_shadow_requests_total{experiment="prune20",result="dropped"}') > 0

@@ -1,0 +1,160 @@
+"""The grid of heads in a real browser: pointer, keyboard and tools switch heads, and the ranking follows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+from models.errors import InvalidMask
+from models.head_mask import HeadMask
+from tests.service.page.browsing import Page
+from tests.service.page.playground import cell, settled, shown_scores, spec
+from tests.service.running import Server
+
+pytestmark = pytest.mark.slow
+CASES = json.loads((Path(__file__).parents[2] / "cases" / "masks.json").read_text(encoding="utf-8"))
+
+
+def test_a_click_a_drag_a_row_and_a_column_switch_heads_and_the_ranking_follows(
+    page: Page, page_server: Server
+) -> None:
+    page.open()
+    before = settled(page)
+    assert len(before) == 10
+    assert before[0]["title"].startswith("Logitech M185 Wireless Mouse")
+    assert before[0]["scores"][0] == before[0]["scores"][1]
+
+    cell(page, 0, 8).click()
+    assert spec(page) == "0.8"
+    shown_scores(page, page_server, "0.8")
+
+    hand = ActionChains(page.browser, duration=20)
+    hand.click_and_hold(cell(page, 1, 0))
+    for head in range(1, 12):
+        hand.move_to_element(cell(page, 1, head))
+    hand.release().perform()
+    assert spec(page) == "0.8,1.*"
+    shown_scores(page, page_server, "0.8,1.*")
+
+    page.one('[role="rowheader"][data-at="1.-1"]').click()
+    assert spec(page) == "0.8"
+    page.one('[role="columnheader"][data-at="-1.3"]').click()
+    assert HeadMask.parse(spec(page), layers=12, heads=12) == HeadMask.parse("0.8,*.3", layers=12, heads=12)
+    changed = settled(page)
+    assert any(row["changes"][1].startswith(("+", "−")) for row in changed)
+    page.button("All on").click()
+    assert spec(page) == "none"
+
+
+def test_tools_make_halves_random_and_named_masks_and_weights(page: Page, page_server: Server) -> None:
+    page.open()
+    settled(page)
+    page.button("Lower half off").click()
+    assert spec(page) == "0-5.*"
+    page.button("Upper half off").click()
+    assert spec(page) == "6-11.*"
+    page.button("Random 20 % off").click()
+    assert spec(page) == HeadMask.parse("random:0.2@7", layers=12, heads=12).spec
+    page.run(
+        "const seed = document.querySelector('[type=number]'); seed.value = 8;"
+        "seed.dispatchEvent(new Event('change', {bubbles: true}))"
+    )
+    assert spec(page) == HeadMask.parse("random:0.2@8", layers=12, heads=12).spec
+    page.one("optgroup option[value='mask:pruned60']").click()
+    assert page.one(".chip.active .label").text == "pruned60"
+    settled(page)
+    shown_scores(page, page_server, "@pruned60")
+
+    page.write("#spec", "12.0\n")
+    assert "layer 12 does not exist; this model has layers 0 to 11" in page.one("#spec-wrong").text
+    page.write("#spec", "keep:0-1.*\n")
+    assert spec(page) == "2-11.*"
+    assert not page.one("#spec").get_attribute("aria-invalid")
+
+    # The weight of a selection: the id of the mask is that of the service.
+    page.button("All on").click()
+    cell(page, 2, 3).click()
+    page.run(
+        "const weight = document.querySelector('.selected [type=range]'); weight.value = 0.4;"
+        "weight.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    weights = [[1.0] * 12 for _ in range(12)]
+    weights[2][3] = 0.4
+    assert spec(page) == HeadMask.from_matrix(weights).spec
+    settled(page)
+    page.button("Keep only this").click()
+    assert spec(page) == HeadMask.parse("keep:2.3", layers=12, heads=12).spec
+
+
+def test_the_grid_works_with_the_keyboard_alone(page: Page) -> None:
+    page.open()
+    settled(page)
+    focusable = page.run("return document.querySelectorAll('[role=grid] [tabindex=\"0\"]').length")
+    assert focusable == 1
+    page.run("document.querySelector('[role=grid] [tabindex=\"0\"]').focus()")
+    active = lambda: page.browser.switch_to.active_element  # noqa: E731
+    active().send_keys(Keys.ARROW_DOWN)
+    active().send_keys(Keys.ARROW_RIGHT)
+    assert active().get_attribute("data-at") == "1.1"
+    active().send_keys(Keys.SPACE)
+    assert spec(page) == "1.1"
+    active().send_keys(Keys.ENTER)
+    assert spec(page) == "none"
+    active().send_keys(Keys.SHIFT, Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    assert len(page.all("[role=gridcell][aria-selected=true]")) == 4
+    active().send_keys(Keys.SPACE)
+    assert spec(page) == "1.1-2,2.1-2"
+    active().send_keys(Keys.NULL, Keys.HOME, Keys.ARROW_LEFT, Keys.SPACE)  # the layer's name
+    assert spec(page) == "1.1-2,2.*"
+    assert "layer 2, all heads" in (active().get_attribute("aria-label") or "")
+    assert "layer 2 head 5, off" in (cell(page, 2, 5).get_attribute("aria-label") or "")
+
+
+def test_a_burst_of_clicks_leaves_one_request_in_flight_and_the_last_state_counts(
+    page: Page, page_server: Server
+) -> None:
+    page.open()
+    settled(page)
+    page.run("""
+      const press = (cell) => cell.dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}));
+      const cells = [...document.querySelectorAll('[role=gridcell]')];
+      let next = 0;
+      const step = () => {
+        press(cells[next++]); dispatchEvent(new PointerEvent('pointerup'));
+        if (next < 143) setTimeout(step, 4); else window.clicked = true;
+      };
+      step();""")
+    page.until(lambda: page.run("return window.clicked"))
+    assert spec(page) == "0-10.*,11.0-10"
+    shown_scores(page, page_server, "0-10.*,11.0-10")
+    assert page.run("return seen.most") <= 4  # the four listings at the start; then one
+    assert page.run("return seen.flying") == 0
+    assert page.run("return seen.requests") < 150
+
+
+def test_the_browser_reads_masks_as_the_service_does(page: Page) -> None:
+    page.open()
+    script = """arguments[0].map(([text, layers, heads]) => {
+        try {
+          const weights = mask_spec.parseSpec(text, {layers, heads});
+          return [mask.canonical(weights, {layers, heads}), mask.maskId(weights)];
+        } catch (error) { return error instanceof mask_spec.MaskError ? error.message : String(error.stack); }
+      })"""
+    valid = [(case["spec"], case["layers"], case["heads"]) for case in CASES["valid"] if "spec" in case]
+    valid += [(f"random:0.{n}@{n * n}/*.0-{n % 5 + 1}", n, 7) for n in range(1, 30)]
+    for (text, layers, heads), answer in zip(valid, page.evaluate(script, valid), strict=True):
+        mask = HeadMask.parse(text, layers=layers, heads=heads)
+        assert answer == [mask.spec, mask.id], text
+    wrong = [(text, 12, 12) for text in CASES["wrong"]["specs"]]
+    for (text, *_), answer in zip(wrong, page.evaluate(script, wrong), strict=True):
+        with pytest.raises(InvalidMask) as refused:
+            HeadMask.parse(text, layers=12, heads=12)
+        assert answer == str(refused.value), text
+    weighted = [case for case in CASES["valid"] if "weights" in case.get("json", {})]
+    script = """arguments[0].map(({json, layers, heads}) =>
+        mask.canonical(Float32Array.from(json.weights.flat()), {layers, heads}))"""
+    assert page.evaluate(script, weighted) == [case["canonical"] for case in weighted]
