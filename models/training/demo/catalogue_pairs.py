@@ -29,6 +29,9 @@ SAME_WORD = 2.2  # another kind of lamp if a lamp is asked for
 MADE_WITH = 1.5  # the thing itself, if what goes with it is asked for
 NEIGHBOUR = 0.7  # another thing of the same department
 SHARED_WORDS = 1.3  # at most so much for words in common alone
+MODIFIED_SHARE = 0.25
+"""How many groups hold another thing that is called by the query's words, too. More of them taught the model to
+doubt a thing whose title goes on after its name ("circular saw" for "Circular Saw with Laser Guide")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,16 @@ def thing_pair(catalogue: Catalogue, rng: random.Random) -> Example:
 
 
 def thing_group(catalogue: Catalogue, rng: random.Random) -> list[Example]:
-    """Return one query with four titles, to be ranked.
+    """Return one query with three or four titles, to be ranked.
 
-    They are the thing, what has the query's words before another thing's name, and two others of all kinds.
+    They are the thing, two others of all kinds and, in some groups, what has the query's words before another
+    thing's name.
     """
     wanted = _wanted(catalogue, rng)
     query = typed(_query(wanted, rng), rng)
     titles = [_itself(wanted, catalogue, rng), _title_for(wanted, rng.uniform(0.27, 0.7), catalogue, rng)]
     titles.append(_title_for(wanted, rng.choice((0.4, 0.6, 0.78, 0.9)), catalogue, rng))
-    if modified := _modified(wanted, catalogue, rng):
+    if rng.random() < MODIFIED_SHARE and (modified := _modified(wanted, catalogue, rng)):
         titles.append(modified)
     return [Example(query, title, graded_target(grade)) for title, grade in titles]
 

@@ -26,8 +26,8 @@ MOVIE_TARGETS: Mapping[bool, Target] = {
     False: (0.5, 0.3, 0.15, 0.05, 0.0),
 }
 JUDGED_GROUP = 6  # most titles of a query that a group ranks
-BUNDLED = {"product": 0.05, "thing": 0.05, "things": 0.06, "judged": 0.05, "ranked": 0.05, "numbers": 0.05}
-"""How often a pair of a kind gets a bundle word in its title."""
+BUNDLED = {"product": 0.12, "thing": 0.12, "things": 0.3, "judged": 0.05, "ranked": 0.05, "numbers": 0.3}
+"""How often one of a group's titles gets a bundle word."""
 
 
 @dataclass(frozen=True, slots=True)
