@@ -30,8 +30,10 @@ MADE_WITH = 1.5  # the thing itself, if what goes with it is asked for
 NEIGHBOUR = 0.7  # another thing of the same department
 SHARED_WORDS = 1.3  # at most so much for words in common alone
 MODIFIED_SHARE = 0.25
-"""How many groups hold another thing that is called by the query's words, too. More of them taught the model to
-doubt a thing whose title goes on after its name ("circular saw" for "Circular Saw with Laser Guide")."""
+"""How many groups hold another thing that is called by the query's words, too.
+
+With nearly all, the model doubted titles that go on after the thing's name ("Circular Saw with Laser Guide").
+"""
 
 
 @dataclass(frozen=True, slots=True)
