@@ -10,7 +10,7 @@ import pytest
 from tests.models.compress.quantized import make_int8
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def int8_checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_int8(tiny_checkpoint, tmp_path_factory.mktemp("quantized") / "int8")
 

@@ -9,13 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.service.experimenting import (
-    config,
-    eventually,
-    exposed,
-    score,
-    write_broken_checkpoint,
-)
+from tests.service.experimenting import config, eventually, exposed, score, write_broken_checkpoint
 from tests.service.in_process import QUERY, TITLES, Service, serve
 
 

@@ -14,13 +14,7 @@ from service.experiments.definition.epochs import Epoch
 from service.experiments.definition.events import Action
 from service.experiments.storage.store import Store
 from tests.checkpoints import write_checkpoint
-from tests.service.experimenting import (
-    BOSS,
-    config,
-    eventually,
-    score,
-    write_broken_checkpoint,
-)
+from tests.service.experimenting import BOSS, config, eventually, score, write_broken_checkpoint
 from tests.service.experiments.storage.test_store import exposure
 from tests.service.in_process import Service, serve
 

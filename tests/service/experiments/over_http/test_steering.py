@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 
 from service.settings import InvalidConfig, LiveConfig
-from tests.service.experimenting import (
-    BOSS,
-    USER,
-    config,
-    score,
-)
+from tests.service.experimenting import BOSS, USER, config, score
 from tests.service.in_process import Service, serve
 
 
