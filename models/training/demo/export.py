@@ -19,7 +19,7 @@ from transformers import BertForSequenceClassification
 
 from models.training.data import VALIDATION_FOLDS, read_judged
 from models.training.demo.figures import temperature_of
-from models.training.evaluate import logits_of
+from models.training.evaluate import by_family, logits_of, probabilities_of
 from models.training.network import Model
 from models.training.saved import read_saved
 from models.training.vocabulary import save_tokenizer
@@ -106,7 +106,13 @@ def main(arguments: list[str] | None = None) -> None:
     rows = read_judged(options.data, VALIDATION_FOLDS)
     logits = logits_of(model, tokenizer, [(row.query, row.title) for row in rows])
     temperature = temperature_of(model, tokenizer, rows, logits)
-    export(model, tokenizer, options.out, temperature=temperature, metrics={"temperature": temperature})
+    by_source = by_family(rows, probabilities_of(logits, temperature))
+    metrics = {
+        "temperature": temperature,
+        "validation": by_source["products"],
+        "validation_by_source": by_source,
+    }
+    export(model, tokenizer, options.out, temperature=temperature, metrics=metrics)
     print(f"{options.out}: temperature {temperature:.3f}")
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from models.checkpoint.figures import read_quality
 from models.training.demo.build import averaged, build, main
 from models.training.demo.export import main as export
 from models.training.demo.recipe import Recipe, read_recipe
@@ -147,6 +148,9 @@ def test_a_recipe_goes_on_from_a_checkpoint(data: Path, recipe: Recipe, tmp_path
             "--out", str(tmp_path / "third")])  # fmt: skip
     learnt = load_file(tmp_path / "third" / "model.safetensors")
     assert any(not torch.equal(before[name], learnt[name]) for name in before)
+    quality = read_quality(tmp_path / "third")  # as whoever loads it reads it
+    assert quality is not None
+    assert quality["pairs"] == 40
 
 
 def test_a_recipe_begins_somewhere(recipe: Recipe) -> None:
