@@ -13,7 +13,7 @@ import hashlib
 import logging
 import random
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +211,8 @@ def graded_stage(
     if stage.layers != model.config.num_hidden_layers:
         model = stacked(model, stage.layers).to(model.device)
     began_with = weights_of(model)
+    if stage.judged_shares:
+        sources = replace(sources, judged_shares=stage.judged_shares)
     checkpoint, best = work / f"{stage.name}.pt", work / f"{stage.name}.best.pt"
     watch = Validation(model, tokenizer, validation, best, every_seconds=60 * stage.validate_minutes)
     progress = finetune(

@@ -29,11 +29,14 @@ SAME_WORD = 2.2  # another kind of lamp if a lamp is asked for
 MADE_WITH = 1.5  # the thing itself, if what goes with it is asked for
 NEIGHBOUR = 0.7  # another thing of the same department
 SHARED_WORDS = 1.3  # at most so much for words in common alone
-MODIFIED_SHARE = 0.25
+MODIFIED_SHARE = 0.1
 """How many groups hold another thing that is called by the query's words, too.
 
-With nearly all, the model doubted titles that go on after the thing's name ("Circular Saw with Laser Guide").
+With more, the model doubts titles that go on after the thing's name ("Circular Saw with Laser Guide").
 """
+
+WITH_SHARE = 0.15
+"""How many made-up titles say what comes with the thing: it is still the thing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ def _modified(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple
     thing = catalogue.things[other]
     words = " ".join([*wanted.details, wanted.name])
     if (
-        catalogue.departments[other] == catalogue.departments[wanted.place]
+        wanted.line  # what follows a model's name mostly says what the model is
+        or catalogue.departments[other] == catalogue.departments[wanted.place]
         or set(stems_of(thing.names[0])) & set(stems_of(words))
         or _unrelated_grade(wanted, other, thing.names[0], catalogue) > 0
     ):
@@ -289,6 +293,8 @@ def _composed(
     brand = rng.choice(thing.brands) if branded and rng.random() < 0.55 else ""
     split = rng.randint(0, len(details))
     front = " ".join(part for part in (brand, *details[:split], name) if part)
+    if traits and rng.random() < WITH_SHARE:
+        front += f" with {rng.choice(thing.goes_with)}"
     return ", ".join(_titled(part, rng) for part in (front, *details[split:]))
 
 

@@ -1,6 +1,6 @@
 """Writes a trained model as a Hugging Face checkpoint in 16 bits, and checks it by loading it again.
 
-    python -m models.training.demo.export --weights runs/reading/reading.best.pt --out runs/reading/best
+    python -m models.training.demo.export --weights runs/default/reading.best.pt --out runs/best
 
 writes the weights of a stage that still runs, with a temperature, so that they can be measured.
 """

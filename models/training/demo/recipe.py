@@ -48,6 +48,7 @@ class GradedStage(Stage):
     """A stage on graded pairs: `shares` by kind of pair; `layers` to grow to before it starts.
 
     ranking_weight: the weight of the ranking loss within queries beside that of the grades.
+    judged_shares: of the human labels, by source family; if there are none, the recipe's.
 
     It begins with the weights that the stage before it handed on, or with a weighted mean of those that
     earlier stages handed on (`begins_with`: shares by stage).
@@ -63,6 +64,7 @@ class GradedStage(Stage):
     shares: dict[str, float]
     dropout: float = 0.0
     ranking_weight: float = 0.0
+    judged_shares: dict[str, float] = {}
     validate_minutes: float = 8.0
     learnt: float = 1.0
     hands_on: Literal["best", "last"] = "best"

@@ -10,11 +10,14 @@ import torch
 from safetensors.torch import load_file
 
 from models.checkpoint.figures import read_quality
-from models.training.demo.build import averaged, build, main
+from models.training.demo.build import RECIPE, averaged, build, main
 from models.training.demo.export import main as export
+from models.training.demo.finetune import finetune
+from models.training.demo.mixture import Sources
 from models.training.demo.recipe import Recipe, read_recipe
 from models.training.demo.reliability import plot
 from models.training.demo.report import as_markdown, predict, report
+from models.training.loop import Progress
 
 THINGS = ("Sofa", "Bracket", "Drill", "Towel", "Lamp", "Kettle")
 MAKERS = ("Acme", "Nordhem", "Volta", "Ironside")
@@ -101,7 +104,7 @@ def recipe() -> Recipe:
                 {**stage, "name": "all", "layers": 2, "shares": shares, "learnt": 0.7},
                 {
                     **stage, "name": "more", "layers": 2, "shares": shares, "hands_on": "last",
-                    "begins_with": {"all": 1.0},
+                    "begins_with": {"all": 1.0}, "judged_shares": {"esci": 1.0},
                 },
             ],
             "average": {"all": 0.5, "more": 0.5},
@@ -132,6 +135,20 @@ def test_the_pipeline_ends_in_a_checkpoint_with_its_figures(
     assert again["test"] == metrics["test"]
 
 
+def test_a_stage_may_weigh_the_sources_of_human_labels_itself(
+    data: Path, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def noted(model: Any, tokenizer: Any, sources: Sources, *rest: Any, **more: Any) -> Progress:
+        seen.append(sources.judged_shares)
+        return finetune(model, tokenizer, sources, *rest, **more)
+
+    monkeypatch.setattr("models.training.demo.build.finetune", noted)
+    build(recipe, data=data, out=tmp_path / "out", work=tmp_path / "work")
+    assert seen == [recipe.judged_shares, recipe.judged_shares, {"esci": 1.0}]
+
+
 def test_a_recipe_goes_on_from_a_checkpoint(data: Path, recipe: Recipe, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     build(recipe, data=data, out=first, work=tmp_path / "work")
@@ -158,10 +175,8 @@ def test_a_recipe_begins_somewhere(recipe: Recipe) -> None:
         Recipe.model_validate({**recipe.model_dump(), "pretrain": None})
 
 
-@pytest.mark.parametrize("name", ["default", "reading"])
-def test_the_committed_recipe_is_sound(name: str) -> None:
-    recipes = Path(__file__).parents[4] / "models" / "training" / "demo" / "recipes"
-    recipe = read_recipe(recipes / f"{name}.yaml")
+def test_the_committed_recipe_is_sound() -> None:
+    recipe = read_recipe(RECIPE)
     assert recipe.network.layers == recipe.graded[-1].layers == 12
     for stage in recipe.graded:
         made_up = sum(share for kind, share in stage.shares.items() if kind not in ("judged", "ranked"))

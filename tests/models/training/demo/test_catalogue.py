@@ -112,13 +112,11 @@ def test_synonyms_are_exact_and_substitutes_accessories_and_others_are_below(cat
     assert grades["couch", "stretch slipcover"] == {1.9}
     assert grades["slipcover", "acme three-seat couch"] == {1.5}
     assert grades["couch", "hammer drill"] == {0.0}
-    made_for = {
-        grade
-        for (query, title), found in grades.items()
-        for grade in found
-        if query == "couch" and "slipcover" in title and "couch" in title
-    }
-    assert made_for == {1.9}
+    both = {title: found for (query, title), found in grades.items()
+            if query == "couch" and "slipcover" in title and "couch" in title}  # fmt: skip
+    comes_with = {title for title in both if "couch with" in title}
+    assert all(both[title] == ({4.0} if title in comes_with else {1.9}) for title in both)
+    assert 0 < len(comes_with) < len(both)
     assert grades["acme comfort 2", "acme comfort 2"] == {4.0}
     assert grades["acme comfort 2", "acme comfort 3"] == {2.7}
     assert grades["leather sofa", "acme three-seat couch"] == {3.2}
