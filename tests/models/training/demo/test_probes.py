@@ -1,11 +1,13 @@
 """The probes: a model that fails them must be seen to, and the shipped one gets no worse."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from models import Classifier
+from models.quality.labelled import read_labelled
 from models.training.data import Judged
 from models.training.demo.probes import (
     Floats,
@@ -18,6 +20,8 @@ from models.training.demo.probes import (
     unrelated_probes,
     wording_probes,
 )
+
+SAMPLE = Path(__file__).parents[4] / "data" / "sample" / "calibration.jsonl.gz"
 
 
 def counts_kits(pairs: Sequence[tuple[str, str]]) -> Floats:
@@ -75,11 +79,20 @@ def clf() -> Classifier:
 
 def test_the_shipped_model_passes_the_probes_of_wording(clf: Classifier) -> None:
     answers = wording_probes(lambda pairs: clf.score(list(pairs)).expected_grade, read_exact())
-    failed = {answer.name for answer in answers if not answer.holds}
-    assert failed <= {'"Kit" at the end of an exact title costs'}  # docs/model-card.md says so
+    assert [answer.name for answer in answers if not answer.holds] == []
 
 
 def test_the_shipped_model_is_asked_for_order(clf: Classifier) -> None:
     sixty, hundred = order_probes(lambda pairs: clf.score(list(pairs)).expected_grade)
-    assert sixty.holds
-    assert hundred.value >= 0.5
+    assert sixty.value >= 0.88
+    assert hundred.value >= 0.6
+
+
+def test_the_shipped_model_gives_nonsense_little(clf: Classifier) -> None:
+    """The aims are 0.5, and 0.6 for other queries' titles: docs/model-card.md says what there is."""
+    rows = [Judged(pair.query, pair.title, pair.grade, "esci_us_150q", 2)
+            for pair in read_labelled(SAMPLE, grades=5)]  # fmt: skip
+    answers = unrelated_probes(lambda pairs: clf.score(list(pairs)).expected_grade, rows)
+    values = {answer.name: answer.value for answer in answers}
+    assert values["a nonsense query"] <= 0.55
+    assert values["another query's title, products"] <= 0.9
