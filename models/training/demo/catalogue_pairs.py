@@ -12,12 +12,13 @@ They say what else a thing is called ("couch"), what can stand in for it ("futon
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from models.quality.lexical import stems_of
 from models.training.data import Example, graded_target
-from models.training.demo.catalogue import Catalogue, Roots, Thing
+from models.training.demo.catalogue import Catalogue, Roots
+from models.training.demo.catalogue_titles import composed, name_of, title_of, title_of_line, titled
 from models.training.demo.noise import typed
 from models.training.demo.shelf import ACCESSORY, MODIFIED
 from models.training.demo.synthetic import JOINTS
@@ -34,9 +35,6 @@ MODIFIED_SHARE = 0.1
 
 With more, the model doubts titles that go on after the thing's name ("Circular Saw with Laser Guide").
 """
-
-WITH_SHARE = 0.15
-"""How many made-up titles say what comes with the thing: it is still the thing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def _title_for(wanted: Wanted, kind: float, catalogue: Catalogue, rng: random.Ra
         return _accessory(wanted, catalogue, rng)
     pool = catalogue.by_department[catalogue.departments[wanted.place]]
     other = rng.choice(pool) if kind < 0.82 else rng.randrange(len(catalogue.things))
-    title = _title_of(other, catalogue, rng)
+    title = title_of(other, catalogue, rng)
     return title, _unrelated_grade(wanted, other, title, catalogue)
 
 
@@ -104,7 +102,7 @@ def _modified(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple
         or _unrelated_grade(wanted, other, thing.names[0], catalogue) > 0
     ):
         return None
-    return _composed(f"{words} {_name_of(thing, rng)}", thing, rng), MODIFIED
+    return composed(f"{words} {name_of(thing, rng)}", thing, rng), MODIFIED
 
 
 def _wanted(catalogue: Catalogue, rng: random.Random) -> Wanted:
@@ -120,11 +118,7 @@ def _wanted(catalogue: Catalogue, rng: random.Random) -> Wanted:
         details = (rng.choice(thing.brands), *details[:1])
     if thing.kinds and kind < 0.4:
         return Wanted(place, rng.choice(thing.kinds), details[:1], kind=True)
-    return Wanted(place, _name_of(thing, rng), details)
-
-
-def _name_of(thing: Thing, rng: random.Random) -> str:
-    return thing.names[0] if rng.random() < 0.4 else rng.choice(thing.names)
+    return Wanted(place, name_of(thing, rng), details)
 
 
 def _query(wanted: Wanted, rng: random.Random) -> list[str]:
@@ -149,15 +143,15 @@ def _itself(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tuple[s
     """Return a title of the thing asked for, and how well it answers."""
     thing = catalogue.things[wanted.place]
     if wanted.line and rng.random() < 0.8:
-        title = _title_of_line(wanted.name, thing, rng)
+        title = title_of_line(wanted.name, thing, rng)
         return title, _details_grade(wanted, title)
     if rng.random() < 0.45:
-        title = _title_of(wanted.place, catalogue, rng)
+        title = title_of(wanted.place, catalogue, rng)
     else:
         narrow = thing.kinds and rng.random() < (0.5 if wanted.kind else 0.25)
-        name = rng.choice(thing.kinds) if narrow else _name_of(thing, rng)
+        name = rng.choice(thing.kinds) if narrow else name_of(thing, rng)
         named = [detail for detail in wanted.details if rng.random() < 0.65]
-        title = _composed(wanted.name if wanted.kind and rng.random() < 0.5 else name, thing, rng, named)
+        title = composed(wanted.name if wanted.kind and rng.random() < 0.5 else name, thing, rng, named)
     if (wanted.line or wanted.kind) and not _says(title, wanted.name):
         return title, SUBSTITUTE if wanted.line else PLAIN
     return title, _details_grade(wanted, title)
@@ -174,16 +168,16 @@ def _substitute(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tup
     thing = catalogue.things[wanted.place]
     others = [line for line in thing.lines if line != wanted.name]
     if wanted.line and others and rng.random() < 0.6:
-        return _title_of_line(rng.choice(others), thing, rng), SUBSTITUTE
+        return title_of_line(rng.choice(others), thing, rng), SUBSTITUTE
     name = rng.choice(thing.instead)
     other = catalogue.by_name.get(stems_of(name))
     named = [detail for detail in wanted.details if rng.random() < 0.5]
     if other is None:
-        title = _composed(name, thing, rng, named)
+        title = composed(name, thing, rng, named)
     elif rng.random() < 0.5:
-        title = _title_of(other, catalogue, rng)
+        title = title_of(other, catalogue, rng)
     else:
-        title = _composed(name, catalogue.things[other], rng, named)
+        title = composed(name, catalogue.things[other], rng, named)
     return title, SUBSTITUTE + (0.15 * _coverage(wanted, title) if wanted.details else 0.0)
 
 
@@ -195,17 +189,17 @@ def _accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Random) -> tupl
     maker = thing if other is None else catalogue.things[other]
     asked = " ".join([*wanted.details[: rng.choice((0, 0, 1))], wanted.name])
     if rng.random() < 0.35:
-        asked = f"{rng.choice(thing.brands or ('',))} {_name_of(thing, rng)}".strip()
+        asked = f"{rng.choice(thing.brands or ('',))} {name_of(thing, rng)}".strip()
     form = rng.random()
     if other is not None and form < 0.25:
-        title = _title_of(other, catalogue, rng)
+        title = title_of(other, catalogue, rng)
     elif _says(name, wanted.name) or form < 0.5:
-        title = _composed(name, maker, rng, traits=other is not None)
+        title = composed(name, maker, rng, traits=other is not None)
     elif form < 0.85:
-        title = _composed(name, maker, rng, traits=other is not None)
-        title += f" {rng.choice(JOINTS)} {_titled(asked, rng)}"
+        title = composed(name, maker, rng, traits=other is not None)
+        title += f" {rng.choice(JOINTS)} {titled(asked, rng)}"
     else:
-        title = _composed(f"{asked} {name}", maker, rng, traits=False)
+        title = composed(f"{asked} {name}", maker, rng, traits=False)
     return title, ACCESSORY
 
 
@@ -218,11 +212,11 @@ def _asked_for_accessory(wanted: Wanted, catalogue: Catalogue, rng: random.Rando
         asked = f"{wanted.name} {name}" if rng.random() < 0.6 else f"{name} for {wanted.name}"
     query = typed(asked.lower().split(), rng)
     if rng.random() < 0.5:
-        title = _composed(name, thing, rng, traits=False)
+        title = composed(name, thing, rng, traits=False)
         if asked != name:
-            title += f" {rng.choice(JOINTS)} {_titled(wanted.name, rng)}"
+            title += f" {rng.choice(JOINTS)} {titled(wanted.name, rng)}"
         return Example(query, title, graded_target(4.0))
-    title = _title_of(wanted.place, catalogue, rng)
+    title = title_of(wanted.place, catalogue, rng)
     whole = _says(title, name)  # "blender with travel cup" for "travel cup"
     return Example(query, title, graded_target(2.2 if whole else MADE_WITH))
 
@@ -254,52 +248,3 @@ def _unrelated_grade(wanted: Wanted, other: int, title: str, catalogue: Catalogu
 
 def _called(names: Iterable[str]) -> set[Roots]:
     return {stems_of(name) for name in names}
-
-
-def _title_of(place: int, catalogue: Catalogue, rng: random.Random) -> str:
-    """Return a title of the thing: a real product's, one written for it, or one made up."""
-    thing = catalogue.things[place]
-    real = catalogue.shelved.get(place, ())
-    kind = rng.random()
-    if real and kind < 0.4:
-        return rng.choice(real)
-    if kind < 0.75:
-        return rng.choice(thing.titles)
-    narrow = thing.kinds and rng.random() < 0.3
-    return _composed(rng.choice(thing.kinds) if narrow else _name_of(thing, rng), thing, rng)
-
-
-def _title_of_line(line: str, thing: Thing, rng: random.Random) -> str:
-    """Make up a title for a branded model, mostly with the thing's name."""
-    return _composed(
-        line if rng.random() < 0.3 else f"{line} {_name_of(thing, rng)}", thing, rng, branded=False
-    )
-
-
-def _composed(
-    name: str,
-    thing: Thing,
-    rng: random.Random,
-    named: Sequence[str] = (),
-    *,
-    traits: bool = True,
-    branded: bool = True,
-) -> str:
-    """Make up a title around a name: perhaps a brand before it, details before and after."""
-    count = rng.choice((0, 0, 1, 1, 2, 3)) if traits else 0
-    details = list(dict.fromkeys([*named, *rng.sample(thing.traits, min(count, len(thing.traits)))]))
-    rng.shuffle(details)
-    branded = branded and bool(thing.brands) and not set(named) & set(thing.brands)
-    brand = rng.choice(thing.brands) if branded and rng.random() < 0.55 else ""
-    split = rng.randint(0, len(details))
-    front = " ".join(part for part in (brand, *details[:split], name) if part)
-    if traits and rng.random() < WITH_SHARE:
-        front += f" with {rng.choice(thing.goes_with)}"
-    return ", ".join(_titled(part, rng) for part in (front, *details[split:]))
-
-
-def _titled(text: str, rng: random.Random) -> str:
-    """Return a text as titles are written, mostly with capitals."""
-    if rng.random() < 0.15:
-        return text
-    return " ".join(word[:1].upper() + word[1:] for word in text.split())
