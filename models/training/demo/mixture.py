@@ -32,7 +32,10 @@ BUNDLED = {"product": 0.12, "thing": 0.12, "things": 0.3, "judged": 0.05, "ranke
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Everything that pairs are drawn from. judged: by source family, then by query."""
+    """Everything that pairs are drawn from. judged: by source family, then by query.
+
+    Raises ValueError if `judged_shares` names a family that is not in `judged`.
+    """
 
     shelf: Shelf
     catalogue: Catalogue
@@ -43,6 +46,11 @@ class Sources:
     prose: Prose
     titles: Sequence[str]
     queries: Sequence[str]
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.judged_shares) - set(self.judged):
+            named, known = (", ".join(sorted(names)) for names in (unknown, self.judged))
+            raise ValueError(f"judged_shares: no such source: {named}; there are {known}")
 
 
 def group_judged(rows: Sequence[Judged]) -> dict[str, list[list[Judged]]]:

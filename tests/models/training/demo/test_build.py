@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from models.checkpoint.figures import read_quality
-from models.training.demo.build import RECIPE, averaged, build, main
+from models.training.demo.build import RECIPE, averaged, build, main, read_sources
 from models.training.demo.export import main as export
 from models.training.demo.finetune import finetune
 from models.training.demo.mixture import Sources
@@ -147,6 +147,12 @@ def test_a_stage_may_weigh_the_sources_of_human_labels_itself(
     monkeypatch.setattr("models.training.demo.build.finetune", noted)
     build(recipe, data=data, out=tmp_path / "out", work=tmp_path / "work")
     assert seen == [recipe.judged_shares, recipe.judged_shares, {"esci": 1.0}]
+
+
+def test_an_unknown_source_of_human_labels_is_named(data: Path, recipe: Recipe) -> None:
+    wrong = recipe.model_copy(update={"judged_shares": {"esci": 0.5, "esc": 0.5}})
+    with pytest.raises(ValueError, match=r"judged_shares: no such source: esc; there are .*esci"):
+        read_sources(wrong, data)
 
 
 def test_a_recipe_goes_on_from_a_checkpoint(data: Path, recipe: Recipe, tmp_path: Path) -> None:
