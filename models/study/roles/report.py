@@ -99,9 +99,9 @@ def _conclusion(roles: Roles) -> str:
             best = int(np.nanargmax(scores[role].excess))
             count = f"{len(places)} heads hold" if len(places) > 1 else "one head holds"
             parts.append(
-                f"{count} {TITLES[role]} (layers {listed([str(x) for x in layers])}; the "
-                f"strongest, {head_name(heads[best])}, has {scores[role].excess[best]:.2f} of its attention "
-                "there beyond chance)"
+                f"{count} {TITLES[role]} ({'layers' if len(layers) > 1 else 'layer'} "
+                f"{listed([str(x) for x in layers])}; the strongest, {head_name(heads[best])}, has "
+                f"{scores[role].excess[best]:.2f} of its attention there beyond chance)"
             )
         else:
             top = np.nanmax(scores[role].excess) if scores[role].queries else float("nan")
@@ -113,11 +113,15 @@ def _conclusion(roles: Roles) -> str:
         qwk = c.relative["qwk"].interval()
         random = signed(100 * float(np.median(c.random["qwk"])), 1)
         text.append(
-            f"Without the {len(c.heads)} leading {TITLES[c.name]} heads QWK changes by {percent(qwk)}, "
+            f"Without the {_leading(len(c.heads), TITLES[c.name])} QWK changes by {percent(qwk)}, "
             f"without as many random heads of the same layers by {random} % "
             f"(median of {len(c.random['qwk'])} sets; p = {p_value(c.p['qwk'])})."
         )
     return " ".join(text)
+
+
+def _leading(number: int, role: str) -> str:
+    return f"leading {role} head" if number == 1 else f"{number} leading {role} heads"
 
 
 def _role_section(roles: Roles, shape: tuple[int, int]) -> Section:

@@ -51,13 +51,18 @@ def _conclusion(study: Study, single: SingleHeads, worst: int, harmless: int, ha
     return (
         "Switching off one head at a time changes accuracy, QWK or NDCG@10 by more than 0.01 for "
         f"{len(heads) - small} of {len(heads)} heads; for {harmless} it is shown that none "
-        f"falls by {study.margin} (one-sided tests, 5 %, one head at a time). For {beyond_chance} "
-        f"heads the change is more than chance (Benjamini–Hochberg, {LEVEL:.0%} false discoveries)"
-        + (f", and {harmful} lower QWK by more than chance. " if beyond_chance else ". ")
+        f"falls by {study.margin} (one-sided tests, 5 %, one head at a time). For "
+        f"{_heads(beyond_chance)} the change is more than chance (Benjamini–Hochberg, {LEVEL:.0%} false "
+        "discoveries)"
+        + (f", and for {_heads(harmful)} it is a loss of QWK. " if beyond_chance else ". ")
         + f"The head that costs most QWK is {head_name(heads[worst])}: "
         f"{with_interval(effects[worst].delta['qwk'].interval())}, "
         f"a relative change of accuracy of {percent(effects[worst].relative['accuracy'].interval())}."
     )
+
+
+def _heads(number: int) -> str:
+    return {0: "no head", 1: "one head"}.get(number, f"{number} heads")
 
 
 def _finding(study: Study, heads: int, harmless: int, harmful: int) -> Finding:

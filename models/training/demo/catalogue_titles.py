@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from models.training.demo.catalogue import Catalogue, Thing
 
 WITH_SHARE = 0.15
-"""How many made-up titles say what comes with the thing: it is still the thing."""
+"""Share of the made-up titles that say what comes with the thing, which is still the thing."""
 
 
 def name_of(thing: Thing, rng: random.Random) -> str:

@@ -90,9 +90,9 @@ def test_the_shipped_model_is_asked_for_order(clf: Classifier) -> None:
 
 def test_the_shipped_model_gives_nonsense_little(clf: Classifier) -> None:
     """The aims are 0.5, and 0.6 for other queries' titles: docs/model-card.md says what there is."""
-    rows = [Judged(pair.query, pair.title, pair.grade, "esci_us_150q", 2)
-            for pair in read_labelled(SAMPLE, grades=5)]  # fmt: skip
-    answers = unrelated_probes(lambda pairs: clf.score(list(pairs)).expected_grade, rows)
+    pairs = read_labelled(SAMPLE, grades=5)
+    rows = [Judged(pair.query, pair.title, pair.grade, "esci_us_150q", 2) for pair in pairs]
+    answers = unrelated_probes(lambda asked: clf.score(list(asked)).expected_grade, rows)
     values = {answer.name: answer.value for answer in answers}
     assert values["a nonsense query"] <= 0.55
     assert values["another query's title, products"] <= 0.9
