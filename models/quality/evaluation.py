@@ -67,7 +67,7 @@ class Evaluation:
     def random_order_ndcg10(self) -> float:
         """Return the exact expected NDCG@10 of a random order: each place expects its query's mean gain."""
         values = []
-        for places in self._ranked_queries:
+        for places in self.ranked_queries:
             gains = gain(self.truth[places])
             discounts = 1 / np.log2(np.arange(2, min(len(places), CUTOFF) + 2))
             values.append(gains.mean() * discounts.sum() / dcg(np.sort(gains)[::-1]))
@@ -117,7 +117,7 @@ class Evaluation:
         return sums
 
     @cached_property
-    def _ranked_queries(self) -> list[Ints]:
+    def ranked_queries(self) -> list[Ints]:
         """Return the pair indices of each query whose titles differ in grade."""
         order = np.argsort(self.query_of, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(self.query_of[order])) + 1)
@@ -127,7 +127,7 @@ class Evaluation:
     def _ndcg(self) -> tuple[Floats, Floats]:
         """Return NDCG@10 of each query, and 1 if it has one; titles of equal score share their gain."""
         values, present = np.zeros(self.queries), np.zeros(self.queries)
-        for places in self._ranked_queries:
+        for places in self.ranked_queries:
             query = self.query_of[places[0]]
             values[query] = ndcg10(self.truth[places], self.expected[places])
             present[query] = 1
@@ -140,7 +140,7 @@ class Evaluation:
         0 for a query whose titles all have one score: it puts none before another.
         """
         values, present = np.zeros(self.queries), np.zeros(self.queries)
-        for places in self._ranked_queries:
+        for places in self.ranked_queries:
             query = self.query_of[places[0]]
             present[query] = 1
             if np.ptp(self.expected[places]) > 0:
