@@ -141,7 +141,7 @@ def _logs() -> Mapping[str, str]:
 def _serve() -> Mapping[str, str]:
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge:middlewares",
-        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.deployment.front:install",
+        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.deployment.controller:install",
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
         # By default the controller and the replicas' gauges run ten times a second.
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
@@ -149,6 +149,9 @@ def _serve() -> Mapping[str, str]:
         "RAY_SERVE_LOG_TO_STDERR": "0",
         # Serve replaces a dead proxy after three failed checks.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        # Serve also replaces a new proxy after three failed checks, and then the start fails. Serve's own
+        # time limit of a check, 5 s, is too short on a busy machine.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",
     }
 
 

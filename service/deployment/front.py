@@ -3,8 +3,8 @@
 Serve checks HAProxy every ten seconds, and after three failures it replaces the manager as well, which means
 half a minute of refused connections. Our manager watches the process and restarts it.
 
-The controller calls `install` (`RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH`) before it starts the proxies.
-This module uses private names of Ray 2.60; if one of them is gone, the start and the tests fail.
+The controller calls `install` before it starts the proxies (controller.py). This module uses private names of
+Ray 2.60; if one of them is gone, the start and the tests fail.
 """
 
 from __future__ import annotations
