@@ -66,7 +66,7 @@ gpu:
 	$(PYTHON) -m benchmarks.gpu --out '$(or $(OUT),runs/gpu)' $(if $(DRY),--dry)
 
 ## make load      the steady load scenario against a server it starts; report in runs/load
-## make soak      20 minutes with faults and attacks (DURATION=2h RATE=10); report in runs/soak
+## make soak      40 minutes with faults and attacks (DURATION=2h RATE=10); report in runs/soak
 # In a soak, the tokenizer's cache is full before the slope of memory is looked at.
 # (Not `load soak:`: a line that begins with `load` is a directive of GNU make.)
 soak load: install

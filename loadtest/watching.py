@@ -2,7 +2,7 @@
 
 A run of minutes shows a leak as a slope. Processes that end meanwhile, such as replicas that a fault kills,
 are left out of the slopes of memory and open files: only those that live through the run count. The first
-quarter is left out too, because caches fill in it.
+half is left out too, because caches fill in it: compiled products take a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loadtest.trend import trend
 
 SAMPLES = 400
 MIN_EVERY_S = 1.0
-SETTLING = 0.25
+SETTLING = 0.5
 """Share of the run that is left out of the slopes."""
 
 JUDGED_S = 600.0

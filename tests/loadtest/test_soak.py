@@ -30,6 +30,6 @@ def test_two_minutes_of_faults_and_attacks_leave_no_problem(soak: Soak) -> None:
     assert watched["scrapes"] > 10
 
 
-def test_a_soak_that_is_not_told_its_length_is_one_of_twenty_minutes_at_most_at_70_percent() -> None:
+def test_a_soak_that_is_not_told_its_length_is_one_of_forty_minutes_at_70_percent() -> None:
     plan = make_plan({**read_scenario("soak"), "url": "http://127.0.0.1:1"})
-    assert (plan.duration, plan.saturation_factor, plan.watch) == (1200, 0.7, True)
+    assert (plan.duration, plan.saturation_factor, plan.watch) == (2400, 0.7, True)

@@ -67,7 +67,7 @@ def test_a_process_that_grows_is_a_problem_and_one_that_was_killed_is_not() -> N
     leaks = steady | {(3, 0.0): lambda at: 4e8 + 1e5 * at}
     (problem,) = conclusion(watch(1200, leaks), report())["problems"]
     assert problem.startswith("memory_mb grew by 360.0 MB an hour")
-    early = {(1, 0.0): lambda at: 5e8 + 1e6 * min(at, 250)}  # what fills in the first quarter is a cache
+    early = {(1, 0.0): lambda at: 5e8 + 1e6 * min(at, 550)}  # what fills in the first half is a cache
     assert conclusion(watch(1200, early), report())["problems"] == []
     assert conclusion(watch(120, leaks), report())["problems"] == [], "too short for a slope"
 
