@@ -2,7 +2,7 @@
 
 For BERT's splitter a text's ids are those of its words, one after the other: ASCII whitespace and punctuation
 always separate, and neither case nor accents change across them. Looking words up takes a seventh of the time
-that the tokenizers library takes for their text (docs/PERFORMANCE.md, "013 Feeding a GPU").
+that the tokenizers library takes for their text (docs/PERFORMANCE.md, "014 Feeding a GPU").
 """
 
 from __future__ import annotations
