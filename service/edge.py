@@ -7,7 +7,8 @@ what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=service.edge:middlewares` return
   disconnect handling, pick a replica), before Serve reads them;
 * tells Serve in a replica, with the same headers, to leave clients and clocks of POST requests to us;
 * replaces the answers that Serve makes itself (plain text, or none at all when a replica dies) by errors of
-  our shape. Everything our application answers passes untouched.
+  our shape. Everything our application answers passes untouched, and so does what a replica tells HAProxy's
+  health check, which reads the text (see deployment/haproxy.py).
 
 It imports neither ray nor the application, and costs a few microseconds a request.
 """
@@ -48,6 +49,7 @@ SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 """Request ids that we take over. Serve decodes the header as UTF-8 and writes it into its logs; any other is
 dropped, and Serve makes its own."""
 
+_HEALTH_CHECK = "/-/healthz"
 _MADE_BY_SERVE: dict[int, Callable[[], ServiceError]] = {
     404: Unavailable,  # our application owns "/", so "no such route" means that it is not deployed (any more)
     408: DeadlineExceeded,
@@ -73,7 +75,7 @@ class Edge:
         self._silence = InternalError if self._in_replica else ReplicaLost
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or (self._in_replica and scope["path"] == _HEALTH_CHECK):
             await self._app(scope, receive, send)
             return
         headers = [header for header in scope["headers"] if not _steers_serve(*header)]

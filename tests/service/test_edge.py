@@ -137,6 +137,16 @@ async def test_what_serve_says_itself_has_the_shape_of_its_path() -> None:
     assert list((await ask(answering(503, PLAIN), path="/v1/score"))[2]) == ["error"]
 
 
+@pytest.mark.parametrize(("haproxy", "told"), [("0", False), ("1", True)])
+async def test_a_replica_tells_haproxys_health_check_how_it_is(
+    haproxy: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", haproxy)
+    status, _, body = await ask(answering(503, PLAIN, b"DRAINING"), path="/-/healthz")
+    assert status == 503
+    assert (body == b"DRAINING") is told
+
+
 async def test_what_the_application_says_passes_untouched() -> None:
     headers = [(b"content-type", b"application/json"), (b"x-request-id", b"1"), (b"X-Request-ID", b"1")]
     status, got, body = await ask(answering(404, headers, b'{"error":1}'))

@@ -12,10 +12,12 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,24 @@ def counted(directory: Path) -> float:
     )
 
 
+def health_of_a_stopping_replica(directory: Path) -> str:
+    """Return what the replica that stops tells HAProxy's health check."""
+    told: list[str] = []
+
+    def is_told() -> bool:
+        known = next(directory.glob("*/servers.json")).read_text()
+        for port in set(re.findall(r":(\d+) check", known)):
+            with contextlib.closing(HTTPConnection("127.0.0.1", int(port))) as connection:
+                connection.request("GET", "/-/healthz")
+                answer = connection.getresponse()
+                if answer.status == 503:
+                    told.append(answer.read().decode())
+        return bool(told)
+
+    wait("told", is_told)
+    return told[0]
+
+
 def wait(what: str, is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not is_so():
@@ -209,7 +229,12 @@ def scaled(serving: Serving) -> dict[str, Any]:
     total = sum(map(counted, counts))
     wait("served by both fronts", lambda: ready(serving.worker))
     wait("scaled down", lambda: serving.replicas() == 1)
-    return {"scaled_up": load.seen(), "answered": len(load.answers), "counted": total}
+    return {
+        "scaled_up": load.seen(),
+        "answered": len(load.answers),
+        "counted": total,
+        "stopping": health_of_a_stopping_replica(counts[0].parent),
+    }
 
 
 def updated(serving: Serving, change: dict[str, Any]) -> list[str]:
