@@ -129,7 +129,7 @@ def _follow(
 def _receive(pipe: Connection) -> tuple[str, Any]:
     try:
         kind, value = pipe.recv()
-    except EOFError:
+    except (EOFError, OSError):  # OSError: it died while it was sending
         raise LoadTestError("a client process died") from None
     if kind == "failed":
         raise LoadTestError(value)

@@ -7,11 +7,14 @@ Messages on the pipe are pairs. The process sends `ready`, `progress`, `result` 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import resource
 import signal
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -96,26 +99,31 @@ async def _run(job: Job, pipe: Connection) -> None:
     )
     stopped = False
 
-    def heard() -> None:
+    def stop() -> None:
         nonlocal stopped
-        try:
-            pipe.recv()
-        except EOFError:
-            os._exit(1)
         stopped = True
         client.stop()
 
     loop = asyncio.get_running_loop()
-    loop.add_reader(pipe.fileno(), heard)
+    threading.Thread(target=_listen, args=(pipe, loop, stop), daemon=True).start()
     gc.freeze()  # these objects live until the end, so the collector need not visit them
     cpu = _Cpu(start + plan.warmup, start + seconds)
     watch = loop.create_task(_watch(client, recorder, pipe, cpu))
     await client.run()
     watch.cancel()
-    loop.remove_reader(pipe.fileno())
     if client.ran_out:
         recorder.not_sent(arrivals.count(plan, job.process, plan.processes) - recorder.scheduled)
     pipe.send(("result", Result(recorder, cpu.share, stopped)))
+
+
+def _listen(pipe: Connection, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Wait for the parent's `stop`. An event loop would make the pipe non-blocking, and `send` fail."""
+    try:
+        pipe.recv()
+    except (EOFError, OSError):
+        os._exit(1)
+    with contextlib.suppress(RuntimeError):  # the run is over, and its loop closed
+        loop.call_soon_threadsafe(stop)
 
 
 async def _watch(client: Client, recorder: Recorder, pipe: Connection, cpu: _Cpu) -> None:
