@@ -43,35 +43,18 @@ def expected_grades(clf: Classifier, pairs: list[tuple[str, str]], columns: int)
 def test_the_quadruples_cover_many_kinds_of_product(quadruples: list[dict[str, str]]) -> None:
     assert len(quadruples) == 60
     assert len({row["type"] for row in quadruples}) >= 15
+    assert len({row["type"] for row in read_table(FIXTURES / "quadruples_development.tsv")}) >= 50
 
 
-def steps_in_order(clf: Classifier, quadruples: list[dict[str, str]]) -> np.ndarray:
-    """(quadruples, 3): whether each of exact, substitute, accessory has a higher grade than the next."""
+def test_exact_beats_a_substitute_and_an_accessory_beats_the_unrelated(
+    clf: Classifier, quadruples: list[dict[str, str]]
+) -> None:
+    """All four in order: tests/models/training/demo/test_probes.py."""
     grades = expected_grades(clf, [(row["query"], row[kind]) for row in quadruples for kind in KINDS], 4)
     assert (grades[:, 0] > grades[:, 3]).all()
-    return np.diff(grades, axis=1) < 0
-
-
-@pytest.fixture(scope="module")
-def in_order(clf: Classifier, quadruples: list[dict[str, str]]) -> np.ndarray:
-    return steps_in_order(clf, quadruples)
-
-
-def test_exact_beats_a_substitute_and_an_accessory_beats_the_unrelated(in_order: np.ndarray) -> None:
+    in_order = np.diff(grades, axis=1) < 0
     assert in_order[:, 0].mean() >= 0.9
     assert in_order[:, 2].mean() >= 0.9
-
-
-def test_exact_beats_substitute_beats_accessory_beats_unrelated(in_order: np.ndarray) -> None:
-    """The aim is 90 %: docs/model-card.md says what fails."""
-    assert in_order.all(1).mean() >= 0.88
-
-
-def test_three_fifths_of_a_harder_hundred_are_in_order(clf: Classifier) -> None:
-    """No aim, but what there is: docs/model-card.md says what fails."""
-    hundred = read_table(FIXTURES / "quadruples_development.tsv")
-    assert len({row["type"] for row in hundred}) >= 50
-    assert steps_in_order(clf, hundred).all(1).mean() >= 0.6
 
 
 def test_a_typo_or_another_word_order_still_finds_the_product(

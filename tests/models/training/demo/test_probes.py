@@ -82,7 +82,8 @@ def test_the_shipped_model_passes_the_probes_of_wording(clf: Classifier) -> None
     assert [answer.name for answer in answers if not answer.holds] == []
 
 
-def test_the_shipped_model_is_asked_for_order(clf: Classifier) -> None:
+def test_the_shipped_model_puts_the_quadruples_in_order(clf: Classifier) -> None:
+    """The aims are 90 and 65 %: docs/model-card.md says what fails."""
     sixty, hundred = order_probes(lambda pairs: clf.score(list(pairs)).expected_grade)
     assert sixty.value >= 0.88
     assert hundred.value >= 0.6
