@@ -150,6 +150,7 @@ def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Pag
     page.button("Yes", ".confirm").click()
     page.one("dialog.key #key").send_keys("boss\n")
     assert "admin role" in page.one(".actions .wrong").text
+    page.until(lambda: not page.all("dialog.key[open]"), "the dialog is still open")
     page.one("#reason").send_keys("half is enough")
     page.button("Ramp").click()
     page.button("Yes", ".confirm").click()
