@@ -2,7 +2,7 @@
 
 A run of minutes shows a leak as a slope. Processes that end meanwhile, such as replicas that a fault kills,
 are left out of the slopes of memory and open files: only those that live through the run count. The first
-half is left out too, because caches fill in it: compiled products take a quarter of an hour.
+half is left out too, because caches fill in it, those of a replica for a quarter of an hour.
 """
 
 from __future__ import annotations
