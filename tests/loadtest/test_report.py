@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from loadtest import html, objective, report, server_side
+from loadtest import html, objective, report, server_side, svg
 from loadtest.plan import make_plan
 from loadtest.recorder import Recorder
 from loadtest.running import Outcome
@@ -166,3 +166,12 @@ def test_what_the_server_counted_is_the_difference_of_two_scrapes():
     assert not grown["restarted"]
     assert server_side.difference(after, before)["restarted"]
     assert server_side.difference(None, after) is None
+
+
+def test_the_names_of_many_events_do_not_cover_each_other() -> None:
+    marks = [(float(at), f"kill {at}") for at in range(0, 2400, 10)]
+    chart = svg.lines(svg.Chart("Rate", "s", "1/s", marks=marks), [svg.Line("r", [(0, 1), (2400, 2)], 0)])
+    assert all(f"<title>{name}</title>" in chart for _, name in marks)
+    places = [float(x) for x in re.findall(r'x="([\d.]+)" y="\d+">kill', chart)]
+    assert len(places) > 5
+    assert (np.diff(places) >= 6 * len("kill 10")).all()
