@@ -58,7 +58,7 @@ class Replica:
         self.live = live
         self.experiments = ExperimentAdmin(live)
         self.scheduler: Scheduler[Work, Outcome] = _scheduler(settings, metrics, engine)
-        shadow = Shadow(live, self.scheduler, engine.run, _batch_tokens(settings, engine))
+        shadow = Shadow(live, self.scheduler, engine.run, settings.batch_tokens(engine.device_type))
         self._scorer = Scorer(self.scheduler, settings, metrics)
         self._condenser = Condenser(self.scheduler, settings, metrics)
         self._treatment = Treatment(self._scorer, live.router, shadow, lambda: self.scheduler.queued_tokens)
@@ -71,18 +71,25 @@ class Replica:
 
     @classmethod
     async def start(
-        cls, settings: Settings, config: LiveConfig, metrics: Metrics, *, threads: int
+        cls,
+        settings: Settings,
+        config: LiveConfig,
+        metrics: Metrics,
+        *,
+        threads: int,
+        own_cores: int | None = None,
     ) -> Replica:
         """Load the models that settings and config name, warm them up, and begin to take requests.
 
-        It takes seconds, on a thread. threads: torch threads of the forward pass on a CPU.
+        It takes seconds, on a thread. threads, own_cores: as `Engine` takes them.
         Raises ModelError or InvalidConfig.
         """
-        return cls(settings, metrics, *await asyncio.to_thread(_load, settings, config, metrics, threads))
+        loaded = await asyncio.to_thread(_load, settings, config, metrics, threads, own_cores)
+        return cls(settings, metrics, *loaded)
 
     def check(self, config: LiveConfig) -> None:
         """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
-        config.check_limits(self._settings.queue_tokens(_device_type(self.engine)))
+        config.check_limits(self._settings.queue_tokens(self.engine.device_type))
         try:
             self.live.check(config.assigner)
         except ValueError as error:
@@ -218,13 +225,18 @@ def load_classifier(settings: Settings, path: str | None) -> Classifier:
 
 
 def _load(
-    settings: Settings, config: LiveConfig, metrics: Metrics, threads: int
+    settings: Settings, config: LiveConfig, metrics: Metrics, threads: int, own_cores: int | None
 ) -> tuple[Engine, Catalog, LiveExperiments]:
     """Load and warm up everything that a replica begins with; blocks for seconds."""
     base = load_classifier(settings, settings.model)
     config.check_limits(settings.queue_tokens(base.network.device.type))
     catalog = build_catalog(config, {BASE: base}, lambda path: load_classifier(settings, path))
-    engine = Engine({BASE: base} | catalog.classifiers, threads=threads, on_failure=metrics.device_failure)
+    engine = Engine(
+        {BASE: base} | catalog.classifiers,
+        threads=threads,
+        own_cores=own_cores,
+        on_failure=metrics.device_failure,
+    )
     _warm_up(engine, settings, catalog)
     live = LiveExperiments(
         Store(settings.database_url), metrics.experiments, retention_days=settings.retention_days
@@ -249,14 +261,6 @@ def _apply_experiments(live: LiveExperiments, config: LiveConfig) -> None:
         ) from error
 
 
-def _batch_tokens(settings: Settings, engine: Engine) -> int:
-    return settings.batch_tokens(_device_type(engine))
-
-
-def _device_type(engine: Engine) -> str:
-    return engine.classifiers[BASE].network.device.type
-
-
 def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog | None = None) -> None:
     """Run every lane of a catalog once under each of its masks, but those that `warm` has as well: traffic
     goes on at the same time."""
@@ -265,20 +269,20 @@ def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog
     for variant in catalog.variants.values():
         if (variant.lane, variant.mask) not in seen:
             seen.add((variant.lane, variant.mask))
-            engine.warm_up(variant.lane, _batch_tokens(settings, engine), variant.mask)
+            engine.warm_up(variant.lane, settings.batch_tokens(engine.device_type), variant.mask)
 
 
 def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Scheduler[Work, Outcome]:
-    base = engine.classifiers[BASE]
     return Scheduler(
         engine.run,
-        max_batch_tokens=_batch_tokens(settings, engine),
-        max_queue_tokens=settings.queue_tokens(base.network.device.type),
-        max_request_tokens=settings.request_tokens(base.max_tokens),
+        max_batch_tokens=settings.batch_tokens(engine.device_type),
+        max_queue_tokens=settings.queue_tokens(engine.device_type),
+        max_request_tokens=settings.request_tokens(engine.classifiers[BASE].max_tokens),
         max_age_s=settings.max_age_s,
         max_wait_s=settings.max_queue_s,
         tokens_per_second=engine.tokens_per_second,
         slots=engine.slots,
+        own_slots=engine.own_slots,
         split_tokens=engine.split_tokens,
         observer=_Meter(metrics),
     )

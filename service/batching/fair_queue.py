@@ -141,9 +141,8 @@ class FairQueue(Generic[P, T]):
         self.tokens -= request.tokens
         self.later_tokens -= request.later_tokens
         request.items = request.tokens = request.later_tokens = 0
-        for part in request.parts:
-            if part.items:
-                self._leave(part)
+        for part in list(request.parts):
+            self._leave(part)
         self._clear_sharing_if_empty()
         return removed_items
 
@@ -283,6 +282,7 @@ class FairQueue(Generic[P, T]):
     def _leave(self, part: LanePart[P, T]) -> None:
         """Remove a part of which nothing waits from its lane, and the lane if it was the last."""
         part.items = []
+        part.request.parts.remove(part)
         lane = self._lanes[part.lane]
         del lane.by_arrival[part.arrival]
         if not lane.by_arrival:

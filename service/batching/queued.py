@@ -44,7 +44,7 @@ class QueuedRequest(Generic[P, T]):
     """One request in the queue.
 
     since: when it came. deadline: when it is removed if it still waits. size: its tokens that came so far.
-    items, tokens: the part of it that still waits. parts: its items, one part per lane.
+    items, tokens: the part of it that still waits. parts: those items, one part per lane.
     later_tokens: at most so many tokens of it are still to come, in later rounds.
     """
 

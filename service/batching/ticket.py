@@ -46,8 +46,8 @@ class Ticket(Generic[R]):
     unanswered: how many items have no result yet. answered: how many results are of earlier rounds.
     started: when the round's first batch began; None before.
     next_round: makes the round after this one; None if there is none.
-    queued: the request in the queue; None if it never entered.
-    timer: goes off at the deadline; None if there is no deadline.
+    queued: the request in the queue; None if it never entered, or once the ticket is closed.
+    timer: goes off at the deadline; None if there is no deadline, or once the ticket is closed.
     trail: told what becomes of the request; None if it is not traced.
     """
 
@@ -113,6 +113,7 @@ class Ticket(Generic[R]):
         self.is_open = False
         if self.timer is not None:
             self.timer.cancel()
+            self.timer = None
         if self._closed.done():  # it was closed before, or its waiter was cancelled
             return
         if error is None:

@@ -212,6 +212,7 @@ class Cluster:
             replicas = deployment["num_replicas"] = machine.replicas(cores(), gpus)
         # Without this, Ray would set a replica's threads to its num_cpus.
         variables.setdefault("OMP_NUM_THREADS", str(machine.threads(cores(), replicas)))
+        variables[environment.OWN_CORES] = str(machine.own_cores(cores(), replicas))
         if gpus:
             options.setdefault("num_gpus", machine.gpu_share(replicas, gpus))
         return document

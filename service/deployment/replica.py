@@ -18,11 +18,12 @@ from ray._common.network_utils import build_address
 from ray._common.tls_utils import add_port_to_grpc_server
 from ray.serve._private import replica as serve_replica
 from ray.serve._private.http_util import start_asgi_http_server
+from ray.serve.schema import LoggingConfig
 
 from models.cores import cores
 from service.deployment.autoscaling import METRIC
 from service.deployment.config_file import DEPLOYMENT, first_problem
-from service.deployment.environment import tell
+from service.deployment.environment import OWN_CORES, tell
 from service.settings import InvalidConfig, LiveConfig, Settings
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ COLLECT_AFTER = 50_000
 hundreds, is freed by counting; Python's 700 sent a tenth of the event loop's time into searches in vain."""
 
 LONGEST_REASON = 300
+
+LOGGING = LoggingConfig(encoding="JSON", log_level="WARNING", enable_access_log=False)
+"""What Serve logs in a replica. At INFO it would make a record of every request, and then drop it."""
 
 Verdict = Literal["applied", "refused", "pending"]
 
@@ -55,7 +59,7 @@ def bind(deployment: Any, arguments: Mapping[str, Any]) -> Any:
     return deployment.bind(bound)
 
 
-@serve.deployment(name=DEPLOYMENT, user_config={})
+@serve.deployment(name=DEPLOYMENT, user_config={}, logging_config=LOGGING)
 @serve.ingress()
 class Relevance:
     """One replica: one process, all its cores or one GPU.
@@ -145,7 +149,9 @@ class Relevance:
 
     async def _start(self, config: LiveConfig) -> None:
         start = await asyncio.to_thread(self._import)
-        replica = await start(self._settings, config, self._metrics, threads=_threads())
+        threads = _number("OMP_NUM_THREADS", cores())  # from `headroom serve`, or Ray's num_cpus
+        own_cores = _number(OWN_CORES, threads)
+        replica = await start(self._settings, config, self._metrics, threads=threads, own_cores=own_cores)
         # What is loaded stays: a collection that walks all of torch's modules would hold up every request.
         gc.collect()
         gc.freeze()
@@ -177,13 +183,10 @@ def _reason(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
 
 
-def _threads() -> int:
-    """Return the threads that Ray set for this replica (num_cpus, or `headroom serve`'s choice), else the
-    number of cores."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    if said.isdecimal() and int(said) > 0:
-        return int(said)
-    return cores()
+def _number(variable: str, default: int) -> int:
+    """Return the positive number in a variable of the environment, or the default."""
+    said = os.environ.get(variable, "")
+    return int(said) if said.isdecimal() and int(said) > 0 else default
 
 
 def _listen_on_loopback_only() -> None:

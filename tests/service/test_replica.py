@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,28 @@ async def test_the_queued_work_of_a_client_that_hung_up_is_dropped(tiny_checkpoi
 
         assert scheduler.queued_tokens == 0
         assert service.metric('headroom_shed_total{reason="disconnect"}') == 1
+
+
+async def test_no_request_leaves_objects_that_only_a_search_for_circles_frees(service: Service) -> None:
+    async def requests() -> None:
+        texts: dict[str, Any] = {"query": QUERY, "titles": TITLES}
+        await asyncio.gather(*(service.post("/v1/score", **texts) for _ in range(5)))
+        await service.post("/v1/score", **texts, variant="cut", deadline_ms=5000)
+        await service.post("/v1/compare", **texts, masks=["none", "1.0-2"])
+        await service.post("/v1/attention", query=QUERY, title=TITLES[0], heads="0.*")
+        await service.refused("/v1/score", 422, **texts, head_mask="99.*")
+
+    await requests()
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        await requests()
+        gc.collect()
+        kinds = {f"{type(found).__module__}.{type(found).__qualname__}" for found in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert not {kind for kind in kinds if kind.startswith(("service.", "models.", "numpy."))}
 
 
 async def test_a_row_without_a_finite_score_fails_its_own_request_only(
