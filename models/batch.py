@@ -114,20 +114,15 @@ class PackedBatch:
 def _part(batch: PackedBatch, rows: np.ndarray) -> BatchPart:
     lengths = batch.lengths[rows]
     starts = (np.cumsum(batch.lengths) - batch.lengths)[rows]
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    row_of_token = np.repeat(np.arange(len(rows)), lengths)
-    tokens = np.arange(offsets[-1]) + (starts - offsets[:-1])[row_of_token]
-    count, sequences = filled_size(len(tokens)), filled_size(len(rows))
+    sequences = filled_size(len(rows))
+    offsets = _offsets(lengths, sequences)
+    row_of_token = np.arange(len(rows)).repeat(lengths)
+    tokens = np.arange(len(row_of_token)) + (starts - offsets[: len(rows)])[row_of_token]
+    count = filled_size(len(tokens))
     index, row, first_token, ends, order = to_device(
-        [
-            _filled(tokens, count),
-            _filled(row_of_token, count),
-            _filled(offsets[:-1], sequences),
-            _filled(offsets, sequences + 1, offsets[-1]),
-            rows,
-        ],
+        [tokens, row_of_token, offsets[: len(rows)], offsets, rows],
         batch.ids.device,
+        sizes=[count, count, sequences, sequences + 1, len(rows)],
     )
     part = PackedBatch(
         ids=batch.ids[index],
@@ -153,28 +148,27 @@ def pack(
         depends on its neighbours.
     fill: fill the pack up to a shape that other packs have too (`filled_size`).
     """
-    lengths = np.fromiter((len(pair) for pair in pairs), np.int64, len(pairs))
-    order = np.argsort(lengths, kind="stable")
+    lengths = np.array([len(pair.ids) for pair in pairs], np.int64)
+    order = lengths.argsort(kind="stable")
     lengths = lengths[order]
-    ordered = [pairs[i] for i in order]
-    query_lengths = np.fromiter((pair.first_segment for pair in ordered), np.int64, len(pairs))
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    row_of_token = np.repeat(np.arange(len(lengths)), lengths)
-    positions = np.arange(offsets[-1]) - offsets[row_of_token]
-    tokens, rows = len(positions), len(lengths)
-    if fill:
-        tokens, rows = filled_size(tokens), filled_size(rows)
+    ordered = [pairs[i] for i in order.tolist()]
+    first_segments = np.array([pair.first_segment for pair in ordered], np.int64)
+    tokens, rows = int(lengths.sum()), len(lengths)
+    row_of_token = np.arange(rows).repeat(lengths)
+    filled_tokens, filled_rows = (filled_size(tokens), filled_size(rows)) if fill else (tokens, rows)
+    offsets = _offsets(lengths, filled_rows)
+    positions = np.arange(tokens) - offsets[row_of_token]
     ids, position, segment, row, first_token, ends = to_device(
         [
-            _filled(np.concatenate([pair.ids for pair in ordered]), tokens),
-            _filled(positions, tokens),
-            _filled(positions >= query_lengths[row_of_token], tokens),
-            _filled(row_of_token, tokens),
-            _filled(offsets[:-1], rows),
-            _filled(offsets, rows + 1, offsets[-1]),
+            np.concatenate([pair.ids for pair in ordered]),
+            positions,
+            positions >= first_segments[row_of_token],
+            row_of_token,
+            offsets[:rows],
+            offsets,
         ],
         device,
+        sizes=[filled_tokens] * 4 + [filled_rows, filled_rows + 1],
     )
     return PackedBatch(
         ids=ids,
@@ -188,6 +182,14 @@ def pack(
         order=order,
         exact=deterministic,
     )
+
+
+def _offsets(lengths: np.ndarray, rows: int) -> np.ndarray:
+    """Return where sequences of these lengths begin and end, (rows + 1,) int64; any more are empty."""
+    offsets = np.full(rows + 1, lengths.sum(), np.int64)
+    offsets[0] = 0
+    lengths.cumsum(out=offsets[1 : len(lengths) + 1])
+    return offsets
 
 
 def filled_size(count: int) -> int:
@@ -220,21 +222,26 @@ def group_by_length(lengths: np.ndarray, step: int, device: torch.device) -> Ite
             yield LengthGroup(slice(first, end), index, real.bool(), places)
 
 
-def _filled(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
-    """Return the array as int64, extended with `value` to `size`."""
-    out = np.full(size, value, np.int64)
-    out[: len(array)] = array
-    return out
-
-
 def to_device(
-    arrays: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype = torch.int64
+    arrays: Sequence[np.ndarray],
+    device: torch.device,
+    dtype: torch.dtype = torch.int64,
+    *,
+    sizes: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    """Move arrays to the device in one transfer that nobody waits for. Returns contiguous tensors."""
-    sizes = [array.size for array in arrays]
-    host = torch.empty(sum(sizes), dtype=dtype, pin_memory=device.type == "cuda")
-    np.concatenate([array.ravel() for array in arrays], out=host.numpy(), casting="same_kind")
-    parts = torch.split(host.to(device, non_blocking=True), sizes)
+    """Move arrays to the device in one transfer that nobody waits for. Returns contiguous tensors.
+
+    sizes: what each array, of one dimension, is filled up to with zeros; None: arrays stay as they are.
+    """
+    lengths = [array.size for array in arrays] if sizes is None else sizes
+    host = torch.zeros(sum(lengths), dtype=dtype, pin_memory=device.type == "cuda")
+    values, start = host.numpy(), 0
+    for array, length in zip(arrays, lengths, strict=True):
+        np.copyto(values[start : start + array.size], array.ravel(), casting="same_kind")
+        start += length
+    parts = host.to(device, non_blocking=True).split_with_sizes(lengths)
+    if sizes is not None:
+        return list(parts)
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 

@@ -28,7 +28,7 @@ def ids(text: str, *, strip_accents: bool) -> bytes:
 @given(st.lists(words | st.text(CHARACTERS, max_size=12)), st.booleans(), st.integers(1, 8))
 @example(["\u0301", "-\u0301", "=\u0338"], True, 2)
 def test_a_text_read_word_by_word_has_the_ids_of_the_whole(parts: list[str], strip: bool, size: int) -> None:
-    cache = WordCache(lambda texts: [ids(text, strip_accents=strip) for text in texts], size)
+    cache = WordCache(lambda word: ids(word, strip_accents=strip), size)
 
     texts = [" ".join(parts), "".join(parts), "-".join(parts)]
     for some in (texts[:1], texts, texts[2:]):
@@ -50,9 +50,9 @@ def test_new_words_have_the_ids_that_they_have_alone(parts: list[str], window: i
 def test_only_words_that_are_not_known_are_encoded() -> None:
     asked: list[str] = []
 
-    def encode(texts: list[str]) -> list[bytes]:
-        asked.extend(texts)
-        return [text.encode() for text in texts]
+    def encode(word: str) -> bytes:
+        asked.append(word)
+        return word.encode()
 
     cache = WordCache(encode, size=3)
     long = "x" * (LONGEST + 1)
