@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,7 @@ def _config() -> str:
 
 def _turn(server: Server, traffic: Traffic, seconds: float) -> dict[str, float]:
     """Measure one load: processor seconds by program, and pairs."""
-    family = psutil.Process(server.pid).children(recursive=True)
-    programs = {
-        "front": [process for process in family if "ServeReplica" in " ".join(process.cmdline())],
-        "haproxy": [process for process in family if process.name() == "haproxy"],
-    }
-    readings: list[dict[str, float]] = []
+    readings: list[dict[str, dict[int, float]]] = []
     requests = traffic.requests(int(MOST_PER_SECOND * (seconds + 1)), "localhost")
     reading = asyncio.run(
         load(
@@ -85,14 +81,17 @@ def _turn(server: Server, traffic: Traffic, seconds: float) -> dict[str, float]:
             requests,
             connections=CONNECTIONS,
             seconds=seconds,
-            at_edge=lambda: readings.append({name: _cpu(which) for name, which in programs.items()}),
+            at_edge=lambda: readings.append(_cpu(server)),
         )
     )
     if reading.failed or not reading.answered:
         raise RuntimeError(f"{reading.failed} requests failed, {reading.answered} were answered")
     before, after = readings
     pairs = reading.answered * TITLES
-    used = {name: after[name] - before[name] for name in programs}
+    used = {
+        name: sum(seconds - before[name].get(pid, 0.0) for pid, seconds in after[name].items())
+        for name in after
+    }
     return {
         "pairs_per_cpu_s": pairs / used["front"],
         "pairs_per_s": pairs / reading.seconds,
@@ -101,9 +100,19 @@ def _turn(server: Server, traffic: Traffic, seconds: float) -> dict[str, float]:
     }
 
 
-def _cpu(processes: list[psutil.Process]) -> float:
-    times = [process.cpu_times() for process in processes]
-    return float(sum(time.user + time.system for time in times))
+def _cpu(server: Server) -> dict[str, dict[int, float]]:
+    """Return the processor seconds of the replicas and of HAProxy, by process id.
+
+    An HAProxy that has handed over to a new one ends when its last connection does.
+    """
+    seconds: dict[str, dict[int, float]] = {"front": {}, "haproxy": {}}
+    for process in psutil.Process(server.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            program = "haproxy" if process.name() == "haproxy" else "front"
+            if program == "haproxy" or "ServeReplica" in " ".join(process.cmdline()):
+                times = process.cpu_times()
+                seconds[program][process.pid] = times.user + times.system
+    return seconds
 
 
 def as_markdown(result: dict[str, Any]) -> str:
