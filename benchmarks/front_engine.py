@@ -16,7 +16,7 @@ from models.batch import PackedBatch
 from models.classifier import Classifier
 from service import replica
 from service.deployment.config_file import DEPLOYMENT
-from service.deployment.replica import LOGGING, Relevance, bind
+from service.deployment.replica import Relevance, bind
 from service.engine import GPU_SLOTS, Engine
 
 _Replica: Any = Relevance.func_or_class
@@ -62,4 +62,4 @@ class Front(_Replica):  # type: ignore[misc]
 
 def build(arguments: dict[str, Any]) -> Any:
     """Return the Serve application, as `service.deployment.build` does."""
-    return bind(serve.deployment(name=DEPLOYMENT, user_config={}, logging_config=LOGGING)(Front), arguments)
+    return bind(serve.deployment(name=DEPLOYMENT, user_config={})(Front), arguments)

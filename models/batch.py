@@ -234,8 +234,9 @@ def to_device(
     sizes: what each array, of one dimension, is filled up to with zeros; None: arrays stay as they are.
     """
     lengths = [array.size for array in arrays] if sizes is None else sizes
-    host = torch.zeros(sum(lengths), dtype=dtype, pin_memory=device.type == "cuda")
+    host = torch.empty(sum(lengths), dtype=dtype, pin_memory=device.type == "cuda")
     values, start = host.numpy(), 0
+    values.fill(0)
     for array, length in zip(arrays, lengths, strict=True):
         np.copyto(values[start : start + array.size], array.ravel(), casting="same_kind")
         start += length

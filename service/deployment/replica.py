@@ -18,7 +18,6 @@ from ray._common.network_utils import build_address
 from ray._common.tls_utils import add_port_to_grpc_server
 from ray.serve._private import replica as serve_replica
 from ray.serve._private.http_util import start_asgi_http_server
-from ray.serve.schema import LoggingConfig
 
 from models.cores import cores
 from service.deployment.autoscaling import METRIC
@@ -39,9 +38,6 @@ hundreds, is freed by counting; Python's 700 sent a tenth of the event loop's ti
 
 LONGEST_REASON = 300
 
-LOGGING = LoggingConfig(encoding="JSON", log_level="WARNING", enable_access_log=False)
-"""What Serve logs in a replica. At INFO it would make a record of every request, and then drop it."""
-
 Verdict = Literal["applied", "refused", "pending"]
 
 
@@ -59,7 +55,7 @@ def bind(deployment: Any, arguments: Mapping[str, Any]) -> Any:
     return deployment.bind(bound)
 
 
-@serve.deployment(name=DEPLOYMENT, user_config={}, logging_config=LOGGING)
+@serve.deployment(name=DEPLOYMENT, user_config={})
 @serve.ingress()
 class Relevance:
     """One replica: one process, all its cores or one GPU.
