@@ -153,8 +153,8 @@ def pack(
     lengths = lengths[order]
     ordered = [pairs[i] for i in order.tolist()]
     first_segments = np.array([pair.first_segment for pair in ordered], np.int64)
-    tokens, rows = int(lengths.sum()), len(lengths)
-    row_of_token = np.arange(rows).repeat(lengths)
+    row_of_token = np.arange(len(lengths)).repeat(lengths)
+    tokens, rows = len(row_of_token), len(lengths)
     filled_tokens, filled_rows = (filled_size(tokens), filled_size(rows)) if fill else (tokens, rows)
     offsets = _offsets(lengths, filled_rows)
     positions = np.arange(tokens) - offsets[row_of_token]
@@ -236,7 +236,8 @@ def to_device(
     lengths = [array.size for array in arrays] if sizes is None else sizes
     host = torch.empty(sum(lengths), dtype=dtype, pin_memory=device.type == "cuda")
     values, start = host.numpy(), 0
-    values.fill(0)
+    if sizes is not None:
+        values.fill(0)
     for array, length in zip(arrays, lengths, strict=True):
         np.copyto(values[start : start + array.size], array.ravel(), casting="same_kind")
         start += length
