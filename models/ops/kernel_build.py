@@ -1,4 +1,4 @@
-"""Compiles our kernels (`kernels.cpp`) when headroom is installed: every level of machines like this one.
+"""Compiles our kernels (`native/`) when headroom is installed: every level of machines like this one.
 
 The libraries lie in the package, so an image that is built on one processor serves on any other. Nothing is
 compiled when the service starts. A library's name holds a digest of the source, the compiler's flags and the
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from models.ops.kernel_levels import Level
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCES = Path(__file__).with_name("native")
 BUILT = Path(__file__).with_name("built")
 FLAGS = (
     "-std=c++17",
@@ -70,7 +70,7 @@ def build(level: Level) -> Path:
     check_safe(BUILT)
     with tempfile.TemporaryDirectory(dir=BUILT) as scratch:
         made = Path(scratch) / library.name
-        command = [compiler, *FLAGS, *level.flags, "-o", str(made), str(SOURCE)]
+        command = [compiler, *FLAGS, *level.flags, "-o", str(made), str(SOURCES / "kernels.cpp")]
         try:
             _run(command)
         except RuntimeError as error:
@@ -136,7 +136,8 @@ def check_safe(path: Path) -> None:
 
 def _stem(level: Level) -> str:
     """Return the start of the name of a level's library: all that it depends on but the compiler."""
-    recipe = [SOURCE.read_text(), *FLAGS, *level.flags, *platform.libc_ver(), level.machine]
+    sources = [file.read_text() for file in sorted(SOURCES.iterdir())]
+    recipe = [*sources, *FLAGS, *level.flags, *platform.libc_ver(), level.machine]
     return f"kernels-{level.name}-{_digest(chr(0).join(recipe).encode())}"
 
 

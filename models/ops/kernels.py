@@ -1,4 +1,4 @@
-"""Calls our own kernels: attention over packs, layer normalisation, quantization (`kernels.cpp`).
+"""Calls our own kernels: attention over packs, layer normalisation, quantization (`native/`).
 
 torch's operators do not suit short sequences and narrow rows: attention needs copies into padded batches, and
 a dozen operators to make them. The compiled library is called through ctypes, which releases the

@@ -1,7 +1,7 @@
 // Tries the kernels against sums in double precision, on processors for which there is no torch here: compiled for
 // another processor it runs under an emulator. Prints what disagrees; the exit status is 1 then.
 
-#include "../../../models/ops/kernels.cpp"
+#include "../../../models/ops/native/kernels.cpp"
 
 #include <array>
 #include <cmath>

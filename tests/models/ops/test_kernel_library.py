@@ -280,11 +280,12 @@ def test_a_library_that_computes_something_else_is_not_used(
     what: str, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, wrong = MISTAKES[what]
-    source = tmp_path / "kernels.cpp"
-    text = kernel_build.SOURCE.read_text()
+    sources = shutil.copytree(kernel_build.SOURCES, tmp_path / "native")
+    (file,) = [file for file in sources.iterdir() if right in file.read_text()]
+    text = file.read_text()
     assert text.count(right) == 1
-    source.write_text(text.replace(right, wrong))
-    monkeypatch.setattr(kernel_build, "SOURCE", source)
+    file.write_text(text.replace(right, wrong))
+    monkeypatch.setattr(kernel_build, "SOURCES", sources)
     monkeypatch.setattr(kernel_build, "FLAGS", (*kernel_build.FLAGS, "-O1"))
     level = AVX512 if "half vectors" in what else AVX2
     if level not in HERE:

@@ -1,0 +1,72 @@
+// Kernels for CPUs that torch has no single operator for: attention over sequences packed end to end, with a
+// weight for every head of every sequence; layer normalisation of narrow rows; quantization to 8 bits, after GELU too.
+// models/ops/kernel_build.py compiles this file, which includes the others; models/ops/kernels.py calls what it exports.
+//
+// One thread computes one head of one sequence at a time. Only vectors are padded, and only a head's keys and
+// values are copied. No result depends on the rest of the pack or on the number of threads.
+//
+// Products work on units of 32 bits: one float, or two neighbouring bfloat16, which one instruction multiplies and
+// adds in pairs. The vectors are GCC's, so one source serves every level. AVX-512's bfloat16 products and AMX's
+// tiles are used if the compiler's flags allow them. NaN in the input is NaN in the output, whatever its bits.
+
+#ifdef __AMX_BF16__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "attention.h"
+#include "normalisation.h"
+#include "quantization.h"
+
+extern "C" {
+
+// Returns 0 if this process may use the features that this was compiled for: Linux grants AMX's tiles on request.
+int headroom_prepare() {
+#ifdef __AMX_BF16__
+  constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return static_cast<int>(syscall(SYS_arch_prctl, kRequest, kTileData));
+#else
+  return 0;
+#endif
+}
+
+int headroom_attend_float32(const float* projected, long tokens, const int32_t* offsets, long sequences, long heads,
+                             long size, const float* weights, long weight_stride, int first_only,
+                             const float* rotation, long window, float* out, int threads) {
+  return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, rotation,
+                window, out, threads);
+}
+
+int headroom_attend_bfloat16(const bfloat16* projected, long tokens, const int32_t* offsets, long sequences,
+                              long heads, long size, const float* weights, long weight_stride, int first_only,
+                              const float* rotation, long window, bfloat16* out, int threads) {
+  return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, rotation,
+                window, out, threads);
+}
+
+void headroom_normalise_float32(const float* x, long rows, long width, const float* weight, const float* bias,
+                                float epsilon, float* out, int threads) {
+  normalise(x, rows, width, weight, bias, epsilon, out, threads);
+}
+
+void headroom_normalise_bfloat16(const bfloat16* x, long rows, long width, const bfloat16* weight,
+                                 const bfloat16* bias, float epsilon, bfloat16* out, int threads) {
+  normalise(x, rows, width, weight, bias, epsilon, out, threads);
+}
+
+long headroom_quantize_float32(const float* x, long rows, long width, const float* multiplier, const float* shift,
+                               float middle, float largest, uint8_t* out, uint8_t* broken, int threads) {
+  return quantize(x, rows, width, multiplier, shift, middle, largest, out, broken, threads);
+}
+
+long headroom_quantize_bfloat16(const bfloat16* x, long rows, long width, const float* multiplier,
+                                const float* shift, float middle, float largest, uint8_t* out, uint8_t* broken,
+                                int threads) {
+  return quantize(x, rows, width, multiplier, shift, middle, largest, out, broken, threads);
+}
+
+void headroom_quantize_gelu(const float* x, long count, int by_tanh, float multiplier, float shift, float largest,
+                            uint8_t* out, int threads) {
+  quantize_gelu(x, count, by_tanh, multiplier, shift, largest, out, threads);
+}
+}

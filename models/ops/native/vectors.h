@@ -1,0 +1,106 @@
+// Vectors of the processor's width: how numbers of each format get into and out of them, their sum and maximum.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+namespace {
+
+#ifdef __AVX512F__
+constexpr long kLanes = 16;  // floats (or units) of a vector
+constexpr int kRows = 8;     // rows of a product whose sums are kept in registers
+#elif defined(__aarch64__)
+constexpr long kLanes = 4;
+constexpr int kRows = 8;
+#else
+constexpr long kLanes = 8;
+constexpr int kRows = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
+typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+
+struct bfloat16 {
+  uint16_t bits;
+};
+
+// Two neighbouring bfloat16, the first one in the low half.
+struct Pair {
+  uint32_t bits;
+};
+
+template <class T>
+using Unit = std::conditional_t<std::is_same_v<T, float>, float, Pair>;
+
+template <class T>
+T load(const void* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <class T>
+void store(void* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+Floats all(float value) { return Floats{} + value; }
+
+Ints lanes() {
+  Ints result;
+  for (int lane = 0; lane < kLanes; ++lane) result[lane] = lane;
+  return result;
+}
+
+long up(long count, long step) { return (count + step - 1) / step * step; }
+
+Floats widen(const float* from) { return load<Floats>(from); }
+Floats widen(const bfloat16* from) {
+  return (Floats)(__builtin_convertvector(load<Halves>(from), Words) << 16);
+}
+
+void narrow(float* to, Floats values) { store(to, values); }
+
+// Rounds to the nearest, ties to even. NaN stays NaN.
+void narrow(bfloat16* to, Floats values) {
+#ifdef __AVX512BF16__
+  store(to, _mm512_cvtneps_pbh((__m512)values));
+#else
+  Words bits = (Words)values;
+  Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  rounded = values != values ? (bits >> 16) | 0x40 : rounded;
+  store(to, __builtin_convertvector(rounded, Halves));
+#endif
+}
+
+float largest(Floats v) {
+#ifdef __AVX512F__
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float result = v[0];
+  for (int lane = 1; lane < kLanes; ++lane) result = std::max(result, v[lane]);
+  return result;
+#endif
+}
+
+float total(Floats v) {
+#ifdef __AVX512F__
+  return _mm512_reduce_add_ps((__m512)v);
+#elif defined(__aarch64__)
+  return (v[0] + v[2]) + (v[1] + v[3]);
+#else
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+#endif
+}
+
+}  // namespace
