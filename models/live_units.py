@@ -45,8 +45,7 @@ class FeedForward:
 
     def inner(self, x: Tensor) -> Tensor:
         """Return up(x)·gate(x), the units' activations: (T, D) → (T, units)."""
-        inner = self.up(x)
-        return inner if self.gate is None else self.gate.times(x, inner)
+        return self.up(x) if self.gate is None else self.gate.times(self.up, x)
 
     @property
     def count(self) -> int:

@@ -117,9 +117,9 @@ class PrepackedLinear(Linear):
         y = _operator()(x, self._weight, self.bias, name, [], algorithm)
         return y if residual is None else y.add_(residual)
 
-    def times(self, x: Tensor, factor: Tensor) -> Tensor:
-        """Compute the product of the map and a factor as `Linear` does."""
-        y: Tensor = _operator().binary(x, factor, self._weight, self.bias, "mul")
+    def times(self, other: Linear, x: Tensor) -> Tensor:
+        """Compute the product of this map and another as `Linear` does."""
+        y: Tensor = _operator().binary(x, other(x), self._weight, self.bias, "mul")
         return y
 
     @property

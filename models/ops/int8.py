@@ -110,9 +110,13 @@ class Int8Linear(Linear):
             y.masked_fill_(not_finite[:, None], torch.nan)
         return y
 
-    def times(self, x: Tensor, factor: Tensor) -> Tensor:
-        """Compute the product of the map and a factor as `Linear` does; the factor is not quantized."""
-        return self(x).mul_(factor)
+    def times(self, other: Linear, x: Tensor) -> Tensor:
+        """Compute the product of this map and another as `Linear` does; their input is quantized once."""
+        assert isinstance(other, Int8Linear)
+        assert other.source is self.source
+        quantized, not_finite = self.quantize(x)
+        y = other._multiply(quantized, None).mul_(self._multiply(quantized, None))
+        return y if not_finite is None else y.masked_fill_(not_finite[:, None], torch.nan)
 
     def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
         """Weight an input as `Linear` does; one that is quantized already takes weights of 0 and 1 alone."""
@@ -120,7 +124,7 @@ class Int8Linear(Linear):
             return x.masked_fill_(weights == 0, self._input[1])
         return super().weighted(x, weights)
 
-    def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool) -> Tensor:
+    def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool = False) -> Tensor:
         if not self._packed:
             return self._by_torch(quantized, residual)
         if self.target is not None:

@@ -45,9 +45,12 @@ class Linear:
         y = activate(F.linear(x, self._weight, self.bias), self.activation)
         return y if residual is None else y + residual
 
-    def times(self, x: Tensor, factor: Tensor) -> Tensor:
-        """Compute (x·Wᵀ + b)·factor, x: (T, in), factor: (T, out) → (T, out); the map has no activation."""
-        return self(x) * factor
+    def times(self, other: Linear, x: Tensor) -> Tensor:
+        """Compute the product of this map, which has no activation, and another of the same layer.
+
+        x: (T, in) → (T, out). Both are of the same ops and, if it is quantized, read x in the same way.
+        """
+        return self(x) * other(x)
 
     def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
         """Return an input of this map, (T, in), times weights, (T or 1, in); x may be overwritten."""
