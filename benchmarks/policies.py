@@ -76,15 +76,15 @@ class _FirstCome(ProcessorSharing):
 class _WholeBatches(sizing.Sizing):
     """Does not split what waits: each slot takes up to the budget."""
 
-    def _share_tokens(self, waiting_tokens: int, slots: int, busy_slots: int) -> int:  # noqa: ARG002
+    def _share_tokens(self, waiting_tokens: int, busy_slots: int) -> int:  # noqa: ARG002
         return self._budget.tokens
 
 
 class _FilledSlices(sizing.Sizing):
     """Fills slices up with part of a long request."""
 
-    def next_batch(self, waiting_tokens: int, slots: int, busy_slots: int, now: float) -> sizing.BatchSize:
-        return super().next_batch(waiting_tokens, slots, busy_slots, now)._replace(fill=True)
+    def next_batch(self, waiting_tokens: int, busy_slots: int, now: float) -> sizing.BatchSize:
+        return super().next_batch(waiting_tokens, busy_slots, now)._replace(fill=True)
 
 
 POLICIES: dict[str, Callable[[], AbstractContextManager[Any]]] = {

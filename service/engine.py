@@ -92,20 +92,15 @@ class Engine:
     """Owns the networks and the threads that run them.
 
     classifiers: by checkpoint key, as named in `Lane.checkpoint`; more may be added while it runs.
-    threads: torch threads of the forward pass on a CPU. own_cores: how many of them have a core of their own
-        when all replicas of the machine are busy; None: all.
+    threads: torch threads of the forward pass on a CPU.
     on_failure: told the kind when the device fails; from then on nothing runs any more.
     tokens_per_second: the rate of the last full batch of a warm-up; None before it.
-    device_type: cpu or cuda. slots, own_slots, split_tokens: as the scheduler takes them.
+    device_type: cpu or cuda. slots: how many batches may be under way at once; split_tokens: as the scheduler
+        takes it.
     """
 
     def __init__(
-        self,
-        classifiers: dict[str, Classifier],
-        *,
-        threads: int,
-        on_failure: Callable[[str], None],
-        own_cores: int | None = None,
+        self, classifiers: dict[str, Classifier], *, threads: int, on_failure: Callable[[str], None]
     ) -> None:
         self.classifiers = classifiers
         self._on_failure = on_failure
@@ -115,11 +110,10 @@ class Engine:
         self.device_type = device.type
         self.split_tokens: int | None = None
         if device.type == "cuda":
-            self.slots = self.own_slots = GPU_SLOTS
+            self.slots = GPU_SLOTS
             self._wide = self._narrow = forward_pool(self.slots, threads, device)
         else:
             self.slots, self.split_tokens = threads, SPLIT_TOKENS
-            self.own_slots = threads if own_cores is None else min(own_cores, threads)
             self._wide = forward_pool(1, threads, device)
             self._narrow = forward_pool(self.slots, 1, device) if self.slots > 1 else self._wide
 

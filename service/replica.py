@@ -71,20 +71,14 @@ class Replica:
 
     @classmethod
     async def start(
-        cls,
-        settings: Settings,
-        config: LiveConfig,
-        metrics: Metrics,
-        *,
-        threads: int,
-        own_cores: int | None = None,
+        cls, settings: Settings, config: LiveConfig, metrics: Metrics, *, threads: int
     ) -> Replica:
         """Load the models that settings and config name, warm them up, and begin to take requests.
 
-        It takes seconds, on a thread. threads, own_cores: as `Engine` takes them.
+        It takes seconds, on a thread. threads: as `Engine` takes them.
         Raises ModelError or InvalidConfig.
         """
-        loaded = await asyncio.to_thread(_load, settings, config, metrics, threads, own_cores)
+        loaded = await asyncio.to_thread(_load, settings, config, metrics, threads)
         return cls(settings, metrics, *loaded)
 
     def check(self, config: LiveConfig) -> None:
@@ -225,18 +219,13 @@ def load_classifier(settings: Settings, path: str | None) -> Classifier:
 
 
 def _load(
-    settings: Settings, config: LiveConfig, metrics: Metrics, threads: int, own_cores: int | None
+    settings: Settings, config: LiveConfig, metrics: Metrics, threads: int
 ) -> tuple[Engine, Catalog, LiveExperiments]:
     """Load and warm up everything that a replica begins with; blocks for seconds."""
     base = load_classifier(settings, settings.model)
     config.check_limits(settings.queue_tokens(base.network.device.type))
     catalog = build_catalog(config, {BASE: base}, lambda path: load_classifier(settings, path))
-    engine = Engine(
-        {BASE: base} | catalog.classifiers,
-        threads=threads,
-        own_cores=own_cores,
-        on_failure=metrics.device_failure,
-    )
+    engine = Engine({BASE: base} | catalog.classifiers, threads=threads, on_failure=metrics.device_failure)
     _warm_up(engine, settings, catalog)
     live = LiveExperiments(
         Store(settings.database_url), metrics.experiments, retention_days=settings.retention_days
@@ -282,7 +271,6 @@ def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Schedule
         max_wait_s=settings.max_queue_s,
         tokens_per_second=engine.tokens_per_second,
         slots=engine.slots,
-        own_slots=engine.own_slots,
         split_tokens=engine.split_tokens,
         observer=_Meter(metrics),
     )

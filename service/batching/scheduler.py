@@ -28,7 +28,7 @@ from service.batching.fair_queue import FairQueue
 from service.batching.queued import Item, TakenItem
 from service.batching.rate import TokenRate
 from service.batching.runner import Batch, BatchRunner, Observer
-from service.batching.sizing import Sizing, Slots, TokenBudget
+from service.batching.sizing import Sizing, TokenBudget
 from service.batching.ticket import NextRound, Round, Ticket, Timer
 from service.batching.trail import Trail
 from service.errors import DeadlineExceeded, Draining
@@ -61,8 +61,6 @@ class Scheduler(Generic[P, R]):
         tokens_per_second: the rate until a batch has run; None: no limits on time until then.
         slots: batches in flight at once: 1; or 2 if one can be prepared while another runs; or as many as run
             side by side.
-        own_slots: how many of these take batches in a rush, when others need the rest (the cores of other
-            replicas); None: all.
         split_tokens: slots run side by side, each at its part of the rate (the cores of a processor): what
             waits is spread over the idle ones, in batches of at least so many tokens. None: each slot uses
             the whole device.
@@ -81,20 +79,19 @@ class Scheduler(Generic[P, R]):
         max_wait_s: float = inf,
         tokens_per_second: float | None = None,
         slots: int = 1,
-        own_slots: int | None = None,
         split_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self._slots = Slots(slots, slots if own_slots is None else own_slots)
+        self._slots = slots
         self._clock = clock
         self._call_later = call_later
         self._observer = observer or Observer()
         self._queue: FairQueue[P, Ticket[R]] = FairQueue(max_age_s=max_age_s)
         self._budget = TokenBudget(max_batch_tokens)
         self._rate = TokenRate(tokens_per_second)
-        self._sizing = Sizing(self._budget, self._rate, split_tokens=split_tokens)
+        self._sizing = Sizing(self._budget, self._rate, slots=slots, split_tokens=split_tokens)
         self._admission = Admission(
             self._queue,
             self._rate,
@@ -175,7 +172,7 @@ class Scheduler(Generic[P, R]):
             now=now,
             deadline=deadline,
         )
-        self._sizing.admit(ticket, tokens, self._slots.usable(len(self._tickets)), now)
+        self._sizing.admit(ticket, tokens, now)
         ticket.next_round = next_round
         if trail is not None:
             ticket.trail = trail
@@ -192,7 +189,7 @@ class Scheduler(Generic[P, R]):
         """Serve until drained. However this ends, nobody is left waiting: open tickets get Draining."""
         try:
             async with asyncio.TaskGroup() as slots:
-                for _ in range(self._slots.all):
+                for _ in range(self._slots):
                     slots.create_task(self._serve())
         finally:
             self._draining = True
@@ -216,19 +213,17 @@ class Scheduler(Generic[P, R]):
     async def _take(self) -> list[TakenItem[P, Ticket[R]]]:
         """Return the next batch as soon as anything waits; empty once the scheduler is drained."""
         while True:
-            now, busy = self._clock(), self._runner.busy_slots
-            slots = self._slots.usable(len(self._tickets))
-            if busy < slots:
-                size = self._sizing.next_batch(self._queue.tokens, slots, busy, now)
-                batch, late_requests = self._queue.take(size.tokens, now, fill=size.fill)
-                for ticket, items in late_requests:
-                    self._observer.on_drop("deadline", items)
-                    self._close(ticket, DeadlineExceeded())
+            now = self._clock()
+            size = self._sizing.next_batch(self._queue.tokens, self._runner.busy_slots, now)
+            batch, late_requests = self._queue.take(size.tokens, now, fill=size.fill)
+            for ticket, items in late_requests:
+                self._observer.on_drop("deadline", items)
+                self._close(ticket, DeadlineExceeded())
+            if batch or self._draining:
                 for entry in batch:
                     if entry.owner.started is None:
                         entry.owner.start(now)
-                if batch or self._draining:
-                    return batch
+                return batch
             self._work.clear()
             await self._work.wait()
 
@@ -285,8 +280,6 @@ class Scheduler(Generic[P, R]):
     def _close(self, ticket: Ticket[R], error: BaseException | None = None) -> None:
         """Forget a ticket and wake its waiter, with the results or with an error."""
         self._tickets.discard(ticket)
-        if self._slots.usable(len(self._tickets)) > self._slots.usable(len(self._tickets) + 1):
-            self._work.set()  # the rush is over
         if ticket.trail is not None and ticket.is_open and ticket.started is None:
             ticket.trail.leaves_queue(ticket.submitted, self._clock())
         self._sizing.forget(ticket)

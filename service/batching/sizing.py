@@ -1,4 +1,4 @@
-"""Decides how large the next batch is, and how many run at once. To change either, change this file.
+"""Decides how large the next batch is. To change how batches are sized, change this file.
 
 Three rules decide, each within the one before it:
 
@@ -25,20 +25,6 @@ MIN_SLICE_PART = 8
 """A slice holds at least an eighth of the budget: a smaller batch would be mostly overhead."""
 CLEAN_BATCHES = 32
 """A halved budget grows by an eighth of its limit after this many well-filled batches without trouble."""
-
-RUSH = 2
-"""Open requests per slot above which there is a rush: then each slot is sure to find its next batch."""
-
-
-class Slots(NamedTuple):
-    """How many batches may run at once: `all`, but `own` in a rush, when somebody else needs the rest."""
-
-    all: int
-    own: int
-
-    def usable(self, requests: int) -> int:
-        """Return how many batches may run at once while so many requests are open."""
-        return self.own if requests > RUSH * self.all else self.all
 
 
 class BatchSize(NamedTuple):
@@ -75,23 +61,22 @@ class TokenBudget:
 class Sizing:
     """Decides how large the next batch is.
 
+    slots: batches that may run at once.
     split_tokens: the smallest batch that splitting makes, if slots run side by side, each at its part of the
         rate; None if each slot uses the whole device.
     """
 
-    def __init__(self, budget: TokenBudget, rate: TokenRate, *, split_tokens: int | None) -> None:
+    def __init__(self, budget: TokenBudget, rate: TokenRate, *, slots: int, split_tokens: int | None) -> None:
         self._budget = budget
         self._rate = rate
+        self._slots = slots
         self._split_tokens = split_tokens
         self._long_requests: set[Hashable] = set()
         self._last_short = -inf
 
-    def admit(self, request: Hashable, tokens: int, slots: int, now: float) -> None:
-        """Note a request that came in: it is short if it fits a slice, long if it needs several batches.
-
-        slots: as for `next_batch`.
-        """
-        if tokens <= self._slice_tokens(slots):
+    def admit(self, request: Hashable, tokens: int, now: float) -> None:
+        """Note a request that came in: it is short if it fits a slice, long if it needs several batches."""
+        if tokens <= self._slice_tokens():
             self._last_short = now
         if tokens > self._budget.tokens:
             self._long_requests.add(request)
@@ -100,19 +85,15 @@ class Sizing:
         """Forget a request that is answered or was dropped."""
         self._long_requests.discard(request)
 
-    def next_batch(self, waiting_tokens: int, slots: int, busy_slots: int, now: float) -> BatchSize:
-        """Return the size of the batch that a free slot takes now.
-
-        slots: batches that may run at once now. busy_slots: those that do.
-        """
-        share_tokens = self._share_tokens(waiting_tokens, slots, busy_slots)
-        slice_tokens = self._slice_tokens(slots)
+    def next_batch(self, waiting_tokens: int, busy_slots: int, now: float) -> BatchSize:
+        """Return the size of the batch that a free slot takes now."""
+        share_tokens, slice_tokens = self._share_tokens(waiting_tokens, busy_slots), self._slice_tokens()
         is_mixed = self._long_requests and now - self._last_short < MIXED_S
         if is_mixed and slice_tokens < share_tokens:
             return BatchSize(slice_tokens, fill=False)
         return BatchSize(share_tokens, fill=True)
 
-    def _share_tokens(self, waiting_tokens: int, slots: int, busy_slots: int) -> int:
+    def _share_tokens(self, waiting_tokens: int, busy_slots: int) -> int:
         """Return this slot's share of what waits, or the budget if that is less.
 
         If splitting would leave at least half of the slots idle, an otherwise idle device takes one large
@@ -121,16 +102,16 @@ class Sizing:
         budget = self._budget.tokens
         if self._split_tokens is None:
             return budget
-        idle_slots = slots - busy_slots
+        idle_slots = self._slots - busy_slots
         parts = max(1, min(idle_slots, waiting_tokens // self._split_tokens))
-        if not busy_slots and 2 * parts <= slots:
+        if not busy_slots and 2 * parts <= self._slots:
             return budget
         return min(budget, max(self._split_tokens, -(-waiting_tokens // parts)))
 
-    def _slice_tokens(self, slots: int) -> int:
+    def _slice_tokens(self) -> int:
         """Return the tokens of a batch that takes SLICE_S, at most the budget."""
         budget = self._budget.tokens
         if self._rate.per_second is None:
             return budget
-        slot_rate = self._rate.per_second / (1 if self._split_tokens is None else slots)
+        slot_rate = self._rate.per_second / (1 if self._split_tokens is None else self._slots)
         return min(budget, max(budget // MIN_SLICE_PART, int(SLICE_S * slot_rate)))

@@ -18,8 +18,6 @@ from models.cores import cores
 from service.deployment import access_log, haproxy_pages
 from service.telemetry.access_log import PIPE
 
-OWN_CORES = "HEADROOM_OWN_CORES"
-"""Variable that tells a replica how many cores it has for itself when every replica is busy."""
 MIN_OPEN_FILES = 1024
 NOTICES = "HEADROOM_NOTICES"
 """Variable that names the file to which a run's processes write lines for the operator."""

@@ -22,14 +22,9 @@ def gpu_share(replicas: int, gpus: float) -> float:
     return min(1.0, gpus) / max(1, ceil(replicas / whole))
 
 
-def own_cores(cores: int, replicas: int) -> int:
-    """Return the cores that each replica may count on: an equal part, but at least one."""
-    return max(1, cores // replicas)
-
-
 def threads(cores: int, replicas: int) -> int:
-    """Return the threads of each replica: as many as its own cores, but at least two if there are two.
+    """Return the threads of each replica: an equal part of the cores, but at least two if there are two.
 
     With two threads, a request is faster on an idle machine.
     """
-    return max(own_cores(cores, replicas), min(cores, 2))
+    return max(cores // replicas, min(cores, 2))

@@ -22,7 +22,7 @@ from ray.serve._private.http_util import start_asgi_http_server
 from models.cores import cores
 from service.deployment.autoscaling import METRIC
 from service.deployment.config_file import DEPLOYMENT, first_problem
-from service.deployment.environment import OWN_CORES, tell
+from service.deployment.environment import tell
 from service.settings import InvalidConfig, LiveConfig, Settings
 
 if TYPE_CHECKING:
@@ -145,9 +145,7 @@ class Relevance:
 
     async def _start(self, config: LiveConfig) -> None:
         start = await asyncio.to_thread(self._import)
-        threads = _number("OMP_NUM_THREADS", cores())  # from `headroom serve`, or Ray's num_cpus
-        own_cores = _number(OWN_CORES, threads)
-        replica = await start(self._settings, config, self._metrics, threads=threads, own_cores=own_cores)
+        replica = await start(self._settings, config, self._metrics, threads=_threads())
         # What is loaded stays: a collection that walks all of torch's modules would hold up every request.
         gc.collect()
         gc.freeze()
@@ -179,10 +177,11 @@ def _reason(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
 
 
-def _number(variable: str, default: int) -> int:
-    """Return the positive number in a variable of the environment, or the default."""
-    said = os.environ.get(variable, "")
-    return int(said) if said.isdecimal() and int(said) > 0 else default
+def _threads() -> int:
+    """Return the threads that Ray set for this replica (num_cpus, or `headroom serve`'s choice), else the
+    number of cores."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return int(said) if said.isdecimal() and int(said) > 0 else cores()
 
 
 def _listen_on_loopback_only() -> None:

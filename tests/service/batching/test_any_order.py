@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from service.batching.admission import TOO_LATE
 from service.batching.scheduler import Item, Ticket
-from service.batching.sizing import RUSH
 from service.errors import DeadlineExceeded, DeviceFailed, OutOfMemory, QueueFull
 from tests.service.batching.stage import Stage, result_of, settle
 
@@ -29,8 +28,6 @@ LARGEST = 15 * 90
 class TrafficOnAShakyDevice(RuleBasedStateMachine):
     """Requests, hang-ups, deadlines and every kind of failure in any order; payloads are (ticket, item)."""
 
-    own_slots = SLOTS
-
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
@@ -40,7 +37,6 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
             max_request_tokens=LARGEST,
             max_age_s=3.0,
             slots=SLOTS,
-            own_slots=self.own_slots,
         )
         self.device, self.clock, self.scheduler = self.stage.device, self.stage.clock, self.stage.scheduler
         self.server = self.loop.create_task(self.scheduler.run())
@@ -168,9 +164,7 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
             if item.payload not in self.begun
         ]
         assert self.scheduler.queued_tokens == sum(item.tokens for item in waiting)
-        is_rush = len(self.scheduler._tickets) > RUSH * SLOTS
-        slots = self.own_slots if is_rush else SLOTS
-        assert not waiting or len(self.device.running) >= slots, "a slot idles while work is queued"
+        assert not waiting or len(self.device.running) == SLOTS, "a slot idles while work is queued"
         assert len(self.device.running) <= SLOTS
         for name, deadline in enumerate(self.deadlines):
             begun = all(item.payload in self.begun for item in self.requests[name])
@@ -202,13 +196,5 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
         self.loop.close()
 
 
-class TrafficOnASharedDevice(TrafficOnAShakyDevice):
-    """The same where somebody else needs one of the slots in a rush."""
-
-    own_slots = 1
-
-
 TestTrafficOnAShakyDevice = TrafficOnAShakyDevice.TestCase
-TestTrafficOnAShakyDevice.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
-TestTrafficOnASharedDevice = TrafficOnASharedDevice.TestCase
-TestTrafficOnASharedDevice.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestTrafficOnAShakyDevice.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

@@ -9,7 +9,6 @@ import weakref
 import pytest
 
 from service.batching.scheduler import Item
-from service.batching.sizing import RUSH
 from service.errors import Draining
 from tests.service.batching.stage import Stage, items, result_of, settle, stage
 
@@ -84,32 +83,6 @@ async def test_two_slots_keep_two_batches_in_flight() -> None:
         assert [len(batch) for batch in s.device.payloads] == [10, 10]
         assert s.scheduler.in_flight_items == 20
         s.device.finish(1)
-        await settle()
-        assert len(s.device.running) == 2
-
-
-async def test_in_a_rush_only_its_own_slots_take_batches() -> None:
-    async with stage(slots=2, own_slots=1, split_tokens=20) as s:
-        s.scheduler.submit(items(*range(8)))
-        await settle()
-        assert [batch.tokens for batch in s.device.batches] == [40, 40]  # one request gets both slots
-        for n in range(RUSH * 2):
-            s.scheduler.submit(items(*[n] * 10))
-        s.device.finish()
-        await settle()
-        assert len(s.device.running) == 1
-        s.device.finish()
-        await settle()
-        # The first request is answered, so there is no rush any more.
-        assert [batch.tokens for batch in s.device.batches[2:]] == [100, 100]
-
-
-async def test_a_request_that_is_given_up_may_end_the_rush() -> None:
-    async with stage(slots=2, own_slots=1) as s:
-        tickets = [s.scheduler.submit(items(*[n] * 10)) for n in range(RUSH * 2 + 1)]
-        await settle()
-        assert len(s.device.running) == 1
-        tickets[-1].cancel()
         await settle()
         assert len(s.device.running) == 2
 
