@@ -136,18 +136,19 @@ class Cluster:
 
     def _wait_until_applied(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
         """Wait until each replica has the config or one refuses it. Returns why not all have it, or None."""
-        best, deadline = -1, 0.0
+        best, replicas, deadline = -1, 0, 0.0
         while not is_stopping():
-            replicas, is_settled = self._replicas()
+            is_settled = self._is_settled()
             try:
                 verdicts = self._ask_all("verdict", config.live.version)
             except Exception:  # one of them died: Serve starts another
                 verdicts = []
+            replicas = len(verdicts) or replicas
             reasons = [reason for verdict, reason in verdicts if verdict == "refused"]
             if reasons:
                 return _refused_by(reasons, replicas)
             applied = [verdict for verdict, _ in verdicts].count("applied")
-            if is_settled and applied == len(verdicts) == replicas:
+            if is_settled and applied and applied == len(verdicts) == self._running():
                 return None
             if applied > best:
                 best, deadline = applied, time.monotonic() + APPLY_TIMEOUT_S
@@ -158,14 +159,21 @@ class Cluster:
             time.sleep(POLL_S)
         return "the service stops before every replica has it"
 
-    def _replicas(self) -> tuple[int, bool]:
-        """Return the number of serving replicas, and whether Serve has finished the last deployment."""
+    def _is_settled(self) -> bool:
+        """Return whether Serve has finished the last deployment.
+
+        `serve.status()` says so too, but pickles the class that chooses replicas every time.
+        """
+        status = self._client.get_serve_status(self._application).app_status.status
+        return bool(status == ApplicationStatus.RUNNING)
+
+    def _running(self) -> int:
+        """Return the number of serving replicas."""
         application = serve.status().applications.get(self._application)
-        if application is None:
-            return 0, False
-        states = [deployment.replica_states for deployment in application.deployments.values()]
-        count = sum(state.get(kind, 0) for state in states for kind in ("RUNNING", "UPDATING"))
-        return count, count > 0 and application.status == ApplicationStatus.RUNNING
+        states = (
+            [] if application is None else [each.replica_states for each in application.deployments.values()]
+        )
+        return sum(state.get(kind, 0) for state in states for kind in ("RUNNING", "UPDATING"))
 
     def _ask_all(self, method: str, argument: Any) -> list[Any]:
         """Return the answer of each running replica. Raises the first error that a replica raises."""
@@ -212,7 +220,6 @@ class Cluster:
             replicas = deployment["num_replicas"] = machine.replicas(cores(), gpus)
         # Without this, Ray would set a replica's threads to its num_cpus.
         variables.setdefault("OMP_NUM_THREADS", str(machine.threads(cores(), replicas)))
-        variables[environment.OWN_CORES] = str(machine.own_cores(cores(), replicas))
         if gpus:
             options.setdefault("num_gpus", machine.gpu_share(replicas, gpus))
         return document

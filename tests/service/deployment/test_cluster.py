@@ -70,13 +70,16 @@ class Serve:
         self._waiting = list(self.replicas)
         self.deployed += 1
 
-    def status(self) -> Any:
+    def get_serve_status(self, name: str) -> Any:
+        assert name == "headroom"
         if self._waiting:
             asyncio.run(self._waiting.pop(0).reconfigure(self._user_config))
-        states = {"RUNNING": len(self.replicas)}
-        deployment = SimpleNamespace(replica_states=states)
         status = "DEPLOYING" if self._waiting else "RUNNING"
-        application = SimpleNamespace(status=status, deployments={"Relevance": deployment})
+        return SimpleNamespace(app_status=SimpleNamespace(status=status))
+
+    def status(self) -> Any:
+        deployment = SimpleNamespace(replica_states={"RUNNING": len(self.replicas)})
+        application = SimpleNamespace(deployments={"Relevance": deployment})
         return SimpleNamespace(applications={"headroom": application})
 
     def get_app_handle(self, _name: str) -> Serve:
@@ -101,7 +104,7 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tu
         found._client = serve
         found.deploy(config(tmp_path, BEFORE))
         while serve._waiting:
-            serve.status()
+            serve.get_serve_status("headroom")
         return found, serve
 
     return start
