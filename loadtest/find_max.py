@@ -168,6 +168,7 @@ class Search:
 def saturation(plan: Plan, probe: Probe, say: Say) -> float:
     """Return the highest number of answers per second: double the rate until the answers fall behind.
 
+    Requests count by their titles, because a server that has too much to do answers the small ones first.
     A first probe without any answer is repeated, because the server was still busy with other work.
     """
     rate, best = 20.0, 1.0
@@ -203,11 +204,15 @@ def settle(plan: Plan) -> None:
 
 
 def _answered_in_time(outcome: Outcome) -> float:
-    """Return good answers per second while requests were sent; answers to a backlog later do not count."""
+    """Return good answers per second while requests were sent; answers to a backlog later do not count.
+
+    An answer counts as much as its titles are of the mean request's.
+    """
     recorder = outcome.recorder
     first = round(FILLING_S / recorder.window) if outcome.seconds > FILLING_S else 0
     inside = recorder.windows[first : max(first + 1, round(outcome.seconds / recorder.window))]
     if not inside:
         return 0.0
-    errors = sum(recorder.errors.values()) / max(1, recorder.scheduled)
-    return sum(window.answered for window in inside) / (len(inside) * recorder.window) * (1 - errors)
+    sent = 1 - recorder.errors.get("not_sent", 0) / max(1, recorder.scheduled)
+    good = sent * (1 - recorder.titles_failed / max(1, recorder.titles_scheduled))
+    return sum(window.answered for window in inside) / (len(inside) * recorder.window) * good

@@ -88,11 +88,14 @@ class Recorder:
         self.scheduled = 0
         self.sent = 0
         self.ok = 0
+        self.titles_scheduled = 0
+        self.titles_failed = 0
 
     def dispatched(self, request: Request) -> None:
         """Record that the client handles a request."""
         if request.measured:
             self.scheduled += 1
+            self.titles_scheduled += _titles(request)
             self.send_lag.record(request.dispatched - request.intended)
             self._window(request.intended).scheduled += 1
 
@@ -136,6 +139,7 @@ class Recorder:
 
     def _failure(self, request: Request, kind: str, at: float, document: dict[str, Any]) -> None:
         self.errors[kind] += 1
+        self.titles_failed += _titles(request)
         latency = at - request.intended
         window, group = self._window(request.intended), self._group(request, document)
         window.errors += 1
@@ -211,6 +215,8 @@ class Recorder:
         self.scheduled += other.scheduled
         self.sent += other.sent
         self.ok += other.ok
+        self.titles_scheduled += other.titles_scheduled
+        self.titles_failed += other.titles_failed
 
 
 def server_timing(header: bytes) -> list[tuple[str, float]]:
@@ -226,6 +232,11 @@ def server_timing(header: bytes) -> list[tuple[str, float]]:
                 except ValueError:
                     continue
     return stages[:16]
+
+
+def _titles(request: Request) -> int:
+    """Return the number of a request's titles; a request without titles counts as one."""
+    return max(1, request.titles)
 
 
 def _read(request: Request, answer: Answer) -> tuple[dict[str, Any], str | None]:

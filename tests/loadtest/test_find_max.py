@@ -31,6 +31,7 @@ def outcome(
         recorder.send_lag.record(lag)
     recorder.ok = recorder.sent = recorder.scheduled = len(latencies)
     recorder.scheduled += errors
+    recorder.titles_scheduled, recorder.titles_failed = recorder.scheduled, errors
     recorder.sent += errors
     if errors:
         recorder.errors["http_429"] = errors
@@ -112,6 +113,19 @@ def test_the_saturation_is_what_a_server_answers_at_most():
         return outcome(plan, np.full(good, 0.01), errors=wanted - good)
 
     assert find_max.saturation(PLAN, answers_300, lambda _: None) == pytest.approx(300, rel=0.02)
+
+
+def test_a_server_that_answers_only_the_small_requests_does_not_look_faster():
+    def answers_500_titles(plan: Plan) -> Outcome:
+        """Of every two requests, one has 9 titles and one has 1; small ones are answered first."""
+        wanted = int(plan.rate * plan.duration)
+        small, large = wanted / 2, max(0.0, min(wanted / 2, (500 * plan.duration - wanted / 2) / 9))
+        found = outcome(plan, np.full(int(small + large), 0.01), errors=int(wanted - small - large))
+        found.recorder.titles_scheduled = 5 * wanted
+        found.recorder.titles_failed = round(9 * (wanted / 2 - large))
+        return found
+
+    assert find_max.saturation(PLAN, answers_500_titles, lambda _: None) == pytest.approx(100, rel=0.02)
 
 
 def test_a_server_that_is_busy_at_first_is_asked_again_for_its_saturation():

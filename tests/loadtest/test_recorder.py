@@ -55,6 +55,17 @@ def test_percentiles_are_within_a_thousandth():
     assert np.all(np.diff(values) > 0)
 
 
+def test_titles_are_counted_with_their_requests():
+    one, other = Recorder(0), Recorder(0)
+    for recorder, titles, status in ((one, 3, 200), (one, 5, 429), (other, 0, 503)):
+        sent = request(0.0)
+        sent.titles, sent.expects = titles, None
+        recorder.dispatched(sent)
+        recorder.answered(sent, answer(0.1, status=status))
+    one.add(pickle.loads(pickle.dumps(other)))
+    assert (one.titles_scheduled, one.titles_failed) == (3 + 5 + 1, 5 + 1)
+
+
 def test_durations_beyond_the_range_are_kept_at_its_ends():
     histogram = Histogram()
     histogram.record(1e9)
