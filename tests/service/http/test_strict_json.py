@@ -116,6 +116,7 @@ def _utf16_units(text: str) -> list[int]:
         b"[" * 100_000 + b"]" * 100_000,
         b"[" + b"[]," * 1_300_000 + b"[]]",
         b"{" + b",".join(b'"%d":1' % n for n in range(350_000)) + b',"7":1}',
+        b'{"a":{' + b",".join(b'"%d":1' % n for n in range(350_000)) + b"}}",
         b'{"a":' + b"1" * 4_000_000 + b"}",
         b'{"a": "' + b"\\u0041" * 660_000,
         b'{"a":1}' + b" " * 4_000_000 + b":",
@@ -128,6 +129,7 @@ def _utf16_units(text: str) -> list[int]:
         "deep",
         "wide",
         "duplicate at the end",
+        "keys",
         "digits",
         "escapes",
         "tail",
@@ -136,14 +138,16 @@ def _utf16_units(text: str) -> list[int]:
     ],
 )
 def test_a_hostile_body_of_four_megabytes_costs_less_than_a_second(body: bytes) -> None:
-    started = time.process_time()
+    started = time.thread_time()
     with contextlib.suppress(InvalidJSON):
         loads(body, max_depth=DEPTH)
-    assert time.process_time() - started < 1.0
+    assert time.thread_time() - started < 1.0
 
 
-def test_brackets_in_strings_are_not_counted_as_arrays_whatever_is_escaped() -> None:
-    texts = ['[{"', "\\", '\\"[', "[" * 60_000, '"' + "{" * 60_000]
+def test_signs_in_strings_are_not_counted_as_arrays_or_keys_whatever_is_escaped() -> None:
+    texts = ['[{"', "\\", '\\"[', "[" * 60_000, '"' + "{" * 60_000, ":" * 60_000, '":' * 60_000]
     assert loads(json.dumps({"titles": texts}).encode(), max_depth=3) == {"titles": texts}
-    with pytest.raises(InvalidJSON, match="more than 50000 arrays and objects"):
-        loads(json.dumps({"titles": texts + [[]] * 60_000}).encode(), max_depth=3)
+    keys = {str(number): number for number in range(60_000)}
+    for parts in ([[]] * 60_000, [{}] * 60_000, [keys]):
+        with pytest.raises(InvalidJSON, match="more than 50000 arrays, objects and keys"):
+            loads(json.dumps({"titles": texts + parts}).encode(), max_depth=3)
