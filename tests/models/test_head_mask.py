@@ -123,10 +123,10 @@ def test_leading_zeros_change_neither_seed_nor_heads() -> None:
 
 @pytest.mark.parametrize("value", HUGE, ids=lambda value: str(type(value).__name__))
 def test_a_huge_mask_is_refused_before_it_costs_anything(value: Any) -> None:
-    start = time.process_time()
+    start = time.thread_time()
     message = refusal(value)
 
-    assert time.process_time() - start < 0.5
+    assert time.thread_time() - start < 0.5
     assert len(message) < 200
 
 

@@ -118,7 +118,7 @@ async def test_a_million_wrong_items_are_one_short_error() -> None:
     app = app_with()
     for body in (
         b'{"query": "a", "titles": [' + b"1," * 1_900_000 + b"1]}",
-        b"{" + b",".join(b'"%d":1' % n for n in range(300_000)) + b"}",
+        b"{" + b",".join(b'"%d":1' % n for n in range(40_000)) + b"}",
         b'{"query": "a", "titles": ["b"], "head_mask": {"off": [' + b"1," * 1_900_000 + b"1]}}",
         b'{"query": "a", "titles": ["b"], "head_mask": "' + b"1.1," * 900_000 + b'1.1"}',
     ):
