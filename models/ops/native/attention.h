@@ -259,6 +259,9 @@ int attend(const T* projected, long tokens, const int32_t* offsets, long sequenc
         T* turned_queries = reinterpret_cast<T*>(rows + 2 * size);
         T* turned_keys = turned_queries + room.turned_rows * size;
         rotate(query, stride, queries, size, rotation, rows, turned_queries);
+        // A tile may read past the last row, into memory that can hold NaN; the keys, written next, have zeros there.
+        const long past = room.steps * Room<T>::per_unit - size;
+        if (past > 0) std::fill_n(turned_queries + queries * size, past, T{});
         rotate(key, stride, length, size, rotation, rows, turned_keys);
         query = turned_queries, key = turned_keys, query_stride = size, following = room.turned_rows;
       }

@@ -134,18 +134,34 @@ def test_attention_does_not_depend_on_neighbours_or_threads(ours: Kernels, dtype
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
-def test_what_is_not_finite_stays_in_its_sequence(ours: Kernels, dtype: torch.dtype, value: float) -> None:
+@pytest.mark.parametrize("how", [{}, {"rotation": rotations(100.0, 512, 16, torch.device("cpu"))}])
+def test_what_is_not_finite_stays_in_its_sequence(
+    ours: Kernels, dtype: torch.dtype, value: float, how: dict[str, Tensor]
+) -> None:
     projected, offsets = packed(LENGTHS, 2, 16, dtype)
-    clean = ours.attention(projected, offsets, 2)
+    clean = ours.attention(projected, offsets, 2, **how)
     spoilt = projected.clone()
     begin, end = int(offsets[20]), int(offsets[21])
     spoilt[begin:end] = value
 
-    found = ours.attention(spoilt, offsets, 2)
+    found = ours.attention(spoilt, offsets, 2, **how)
 
     assert not found[begin:end].isfinite().any()
     assert torch.equal(found[:begin], clean[:begin])
     assert torch.equal(found[end:], clean[end:])
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("size", [16, 48, 64])
+def test_what_another_call_left_in_memory_reaches_nothing(
+    ours: Kernels, dtype: torch.dtype, size: int
+) -> None:
+    projected, offsets = packed(LENGTHS, 2, size, dtype)
+    rotation = rotations(100.0, 512, size, torch.device("cpu"))
+    for first_only in (False, True):
+        ours.attention(torch.full_like(projected, torch.nan), offsets, 2, rotation=rotation)
+        found = ours.attention(projected, offsets, 2, first_only=first_only, rotation=rotation)
+        assert found.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
