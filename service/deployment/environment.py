@@ -122,10 +122,12 @@ def _ray(token: Path) -> Mapping[str, str]:
 
 
 def _memory() -> Mapping[str, str]:
-    """Return variables that keep a computing process small (docs/decisions/008-memory.md)."""
+    """Return variables that keep a computing process small and its memory in place (docs/decisions/008-memory.md)."""
     return {
         # Use Ray's jemalloc: glibc leaves much memory unused between its aligned blocks.
         "RAY_LD_PRELOAD_ON_WORKERS": "1",
+        # Keep the pages of freed blocks: a forward pass frees and asks for the same megabytes in every layer.
+        "MALLOC_CONF": "dirty_decay_ms:-1,narenas:1",
         # oneDNN's compiled matrix products, one per shape: half a MiB each.
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
         # PyTorch's cache of their descriptions in each thread: a quarter of a MiB each.

@@ -63,10 +63,9 @@ def test_both_allocate_by_jemalloc_and_keep_few_products_compiled(two: Server) -
     for replica in two.replicas():
         assert any(part.path.endswith("/libjemalloc.so") for part in replica.memory_maps())
         variables = replica.environ()
-        assert (variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], variables["LRU_CACHE_CAPACITY"]) == (
-            "512",
-            "64",
-        )
+        assert variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "512"
+        assert variables["LRU_CACHE_CAPACITY"] == "64"
+        assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1"
 
 
 async def test_an_edit_reaches_both(two: Server) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from ray._private.services import JEMALLOC_SO
 
 from service.deployment import environment
 
@@ -25,6 +28,16 @@ def test_memory_settings_are_set_unless_the_operator_did(variables: dict[str, st
     assert variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "1024"
     assert variables["RAY_LD_PRELOAD_ON_WORKERS"] == "0"
     assert variables["LRU_CACHE_CAPACITY"] == "64"
+    assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1"
+
+
+@pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
+def test_jemalloc_understands_what_it_is_told(variables: dict[str, str], tmp_path: Path) -> None:
+    environment.prepare_tasks(tmp_path)
+    for told, understood in ((variables["MALLOC_CONF"], True), ("narena:1", False)):
+        own = {"LD_PRELOAD": str(JEMALLOC_SO), "MALLOC_CONF": f"abort_conf:true,{told}"}
+        ended = subprocess.run([sys.executable, "-S", "-c", ""], env=own, capture_output=True, check=False)
+        assert (ended.returncode == 0) is understood, ended.stderr
 
 
 def test_logs_are_bounded_unless_the_operator_did(variables: dict[str, str], tmp_path: Path) -> None:
