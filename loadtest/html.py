@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from loadtest import svg, terminal
-from loadtest.report import Report, verdict
+from loadtest.report import Report, server_problems, verdict
 
 _CSS = (Path(__file__).parent / "report.css").read_text("utf-8")
 
 
 def render(report: Report) -> str:
     """Return the page of one run."""
-    verdict_class = "good" if report["valid"] else "bad"
+    verdict_class = "good" if report["valid"] and not server_problems(report) else "bad"
     plan = report["plan"]
     return "".join(
         [

@@ -86,9 +86,17 @@ def verdict(report: Report) -> str:
     """Return the report's first line."""
     if not report["valid"]:
         return "INVALID: " + "; ".join(report["invalid_because"])
-    if report["interrupted"]:
-        return f"valid, interrupted after {report['seconds']:.0f} s"
-    return "valid"
+    line = f"valid, interrupted after {report['seconds']:.0f} s" if report["interrupted"] else "valid"
+    count = len(server_problems(report))
+    if count:
+        line += f"; {count} {'problem' if count == 1 else 'problems'} of the server, listed further down"
+    return line
+
+
+def server_problems(report: Report) -> list[str]:
+    """Return what the server did wrong, of a run that watched it; else an empty list."""
+    watch = report.get("watch")
+    return [] if watch is None else list(watch["problems"])
 
 
 def spectrum(latency: Histogram) -> list[tuple[float, float]]:

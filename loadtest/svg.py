@@ -11,6 +11,8 @@ WIDTH, HEIGHT = 860, 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 40
 LETTER_WIDTH = 7
 """At most, in the mean, of a label in 11.5 pixels; report.css sets that size."""
+SHORT_MARK = 8
+"""Height of a mark without room for its label."""
 
 Point = tuple[float, float | None]
 
@@ -126,9 +128,10 @@ class _Frame:
                 x = self.x(value)
                 shown = label if x >= free else ""
                 free = max(free, x + len(shown) * LETTER_WIDTH)
+                end = bottom if shown else TOP + SHORT_MARK  # hundreds of long ones would hide the curves
                 parts.append(
                     f"<g><title>{escape(label)}</title>"
-                    f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>'
+                    f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{end}"/>'
                     f'<text class="tick" x="{x + 3:.1f}" y="{TOP + 10}">{escape(shown)}</text></g>'
                 )
         if chart.level is not None:

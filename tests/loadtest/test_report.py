@@ -16,7 +16,9 @@ from loadtest.plan import make_plan
 from loadtest.recorder import Recorder
 from loadtest.running import Outcome
 from loadtest.validity import invalid_because
+from loadtest.watching import conclusion
 from tests.loadtest.test_recorder import answer, record, request
+from tests.loadtest.test_watching import watch
 
 EVIL = '</script><script>alert("x")</script>'
 
@@ -168,6 +170,15 @@ def test_what_the_server_counted_is_the_difference_of_two_scrapes():
     assert server_side.difference(None, after) is None
 
 
+def test_a_server_that_did_wrong_makes_the_first_line_red() -> None:
+    for leak, colour in ((0, "good"), (1e6, "bad")):
+        made = build()
+        found = watch(1200, {(1, 0.0): lambda at, leak=leak: 5e8 + leak * at})
+        made["watch"] = conclusion(found, made)
+        said = "valid; 1 problem of the server, listed further down" if leak else "valid"
+        assert f'<p class="verdict {colour}">{said}</p>' in html.render(made)
+
+
 def test_the_names_of_many_events_do_not_cover_each_other() -> None:
     marks = [(float(at), f"kill {at}") for at in range(0, 2400, 10)]
     chart = svg.lines(svg.Chart("Rate", "s", "1/s", marks=marks), [svg.Line("r", [(0, 1), (2400, 2)], 0)])
@@ -175,3 +186,8 @@ def test_the_names_of_many_events_do_not_cover_each_other() -> None:
     places = [float(x) for x in re.findall(r'x="([\d.]+)" y="\d+">kill', chart)]
     assert len(places) > 5
     assert (np.diff(places) >= 6 * len("kill 10")).all()
+    heights = [
+        float(low) - float(high) for high, low in re.findall(r'class="mark".*?y1="(\d+)" y2="(\d+)"', chart)
+    ]
+    assert len(heights) == len(marks)
+    assert sum(height > 100 for height in heights) == len(places), "a long mark has a label"
