@@ -122,7 +122,7 @@ def _ray(token: Path) -> Mapping[str, str]:
 
 
 def _memory() -> Mapping[str, str]:
-    """Return variables that keep a computing process small and its memory in place (docs/decisions/008-memory.md)."""
+    """Return variables of a computing process's memory (docs/decisions/008-memory.md)."""
     return {
         # Use Ray's jemalloc: glibc leaves much memory unused between its aligned blocks.
         "RAY_LD_PRELOAD_ON_WORKERS": "1",
