@@ -26,6 +26,9 @@ LARGEST = 10.0
 RIDGE = 1e-2
 """How strongly scales are held at 1, in units of a head's mean squared output."""
 
+NO_OUTPUT = 1e-30
+"""The mean squared output from which on heads and units count as putting out nothing."""
+
 Floats = NDArray[np.float64]
 
 
@@ -114,6 +117,14 @@ def head_outputs(network: DifferentiableNetwork, number: int, x: Tensor, context
     return torch.einsum("thd,hod->tho", context.view(x.shape[0], -1, size), torch.stack(slices))
 
 
+def ridge_of(trace: float, size: int) -> float:
+    """Return λ for normal equations of a trace and size; also where heads or units put out nothing but 0.
+
+    Then it is far from the smallest numbers, which linear algebra takes for 0 on some processors.
+    """
+    return RIDGE * max(trace / size, NO_OUTPUT)
+
+
 def least_squares(designs: Sequence[Tensor], targets: Sequence[Tensor]) -> Floats:
     """Return argmin ‖A·m − b‖² + λ‖m − 1‖² for 0 ≤ m ≤ LARGEST, from the normal equations of all batches."""
     gram = sum((a.T @ a).double() for a in designs)
@@ -121,7 +132,7 @@ def least_squares(designs: Sequence[Tensor], targets: Sequence[Tensor]) -> Float
     assert isinstance(gram, Tensor)
     assert isinstance(moment, Tensor)
     g, r = gram.numpy(force=True), moment.numpy(force=True)
-    ridge = RIDGE * max(float(np.trace(g)) / len(g), np.finfo(np.float64).tiny)
+    ridge = ridge_of(float(np.trace(g)), len(g))
     g, r = g + ridge * np.eye(len(g)), r + ridge
     root = np.linalg.cholesky(g).T  # ‖root·m − root⁻ᵀ·r‖² is the same quadratic form
     return np.asarray(lsq_linear(root, np.linalg.solve(root.T, r), bounds=(0, LARGEST)).x)

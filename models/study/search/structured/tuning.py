@@ -19,7 +19,7 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.compress.structure import Structure
 from models.layer import Layer
 from models.study.gradients import DifferentiableNetwork
-from models.study.search.tuning import LARGEST, RIDGE, contexts_of, head_outputs, least_squares
+from models.study.search.tuning import LARGEST, contexts_of, head_outputs, least_squares, ridge_of
 
 SMALLEST = 1e-3
 """The smallest scale of a unit: at 0 it would go, and the width would no longer be the one that was timed."""
@@ -116,7 +116,7 @@ def _unit_scales(
         gram += active.T @ active
         moment += ((active.T @ target) * weight.T).sum(1)
     gram *= weight.T @ weight
-    ridge = RIDGE * max(float(gram.trace()) / len(index), np.finfo(np.float64).tiny)
+    ridge = ridge_of(float(gram.trace()), len(index))
     eye = torch.eye(len(index), dtype=torch.float64, device=weight.device)
     scales = torch.linalg.solve(gram + ridge * eye, moment + ridge).clamp(SMALLEST, LARGEST)
     ones = torch.ones_like(scales)

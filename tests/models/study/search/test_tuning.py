@@ -11,7 +11,7 @@ import torch
 from models import Classifier
 from models.compress.prune import prune
 from models.study.gradients import DifferentiableNetwork
-from models.study.search.tuning import LARGEST, tuned_scales
+from models.study.search.tuning import LARGEST, least_squares, ridge_of, tuned_scales
 from tests.checkpoints import random_model, write_vocabulary
 
 PAIRS = [
@@ -66,3 +66,9 @@ def test_scales_stay_in_range_and_dead_heads_dead(tiny_checkpoint: Path) -> None
     for mask, scales in zip(masks, all_scales, strict=True):
         assert ((scales >= 0) & (scales <= LARGEST)).all()
         assert (scales[mask == 0] == 0).all()
+
+
+def test_heads_that_put_out_nothing_keep_their_scale_on_every_processor() -> None:
+    """Intel's linear algebra takes the smallest numbers (denormals) for 0, and then divides by them."""
+    assert ridge_of(0.0, 8) > np.finfo(np.float32).tiny
+    assert least_squares([torch.zeros(40, 3)], [torch.zeros(40)]) == pytest.approx([1, 1, 1])
