@@ -12,7 +12,7 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 40
 LETTER_WIDTH = 7
 """At most, in the mean, of a label in 11.5 pixels; report.css sets that size."""
 SHORT_MARK = 8
-"""Height of a mark without room for its label."""
+"""Height of a mark above the frame, where its label has no room."""
 
 Point = tuple[float, float | None]
 
@@ -126,12 +126,14 @@ class _Frame:
         for value, label in sorted(chart.marks):
             if self._x0 <= value <= self._x1:
                 x = self.x(value)
-                shown = label if x >= free else ""
+                fits = free <= x <= WIDTH - len(label) * LETTER_WIDTH
+                shown = label if fits else ""
                 free = max(free, x + len(shown) * LETTER_WIDTH)
-                end = bottom if shown else TOP + SHORT_MARK  # hundreds of long ones would hide the curves
+                # Hundreds of long marks would hide the curves.
+                begin, end = (TOP, bottom) if fits else (TOP - SHORT_MARK, TOP)
                 parts.append(
                     f"<g><title>{escape(label)}</title>"
-                    f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{end}"/>'
+                    f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{begin}" y2="{end}"/>'
                     f'<text class="tick" x="{x + 3:.1f}" y="{TOP + 10}">{escape(shown)}</text></g>'
                 )
         if chart.level is not None:
