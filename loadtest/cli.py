@@ -83,13 +83,15 @@ def run(
     content = _given(phases=_phases(phases), trace=trace, pairs=pairs, seed=seed, slo=slo)
     client = _given(timeout=timeout, connections=connections, processes=processes, max_lag=max_lag)
     plan = {**schedule, **content, **client}
+    from loadtest.report import server_problems
+
     report, directory = _drive(url, start, scenario, plan, traffic, find_max=find_max, out=out)
     _print(report, directory, as_json=as_json)
     if not report["valid"]:
         raise typer.Exit(INVALID)
     if find_max and report["find_max"]["rate"] is None:
         raise typer.Exit(1)
-    if report.get("watch", {}).get("problems"):
+    if server_problems(report):
         raise typer.Exit(1)
 
 

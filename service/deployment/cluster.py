@@ -170,10 +170,10 @@ class Cluster:
     def _running(self) -> int:
         """Return the number of serving replicas."""
         application = serve.status().applications.get(self._application)
-        states = (
-            [] if application is None else [each.replica_states for each in application.deployments.values()]
+        deployments = [] if application is None else application.deployments.values()
+        return sum(
+            each.replica_states.get(kind, 0) for each in deployments for kind in ("RUNNING", "UPDATING")
         )
-        return sum(state.get(kind, 0) for state in states for kind in ("RUNNING", "UPDATING"))
 
     def _ask_all(self, method: str, argument: Any) -> list[Any]:
         """Return the answer of each running replica. Raises the first error that a replica raises."""

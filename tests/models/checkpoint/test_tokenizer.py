@@ -216,12 +216,12 @@ def test_reading_a_text_in_segments_changes_no_token(
 @pytest.mark.parametrize(
     "piece", ["lamp ", "q" * 99 + " ", "!", " ", "q", "の", "中", "한", "😀", "\0", "\u0301"]
 )
-def test_a_megabyte_of_text_is_read_in_a_few_seconds(tokenizer: PairTokenizer, piece: str) -> None:
+def test_a_megabyte_of_text_takes_no_seconds(tokenizer: PairTokenizer, piece: str) -> None:
     text = piece * (1_000_000 // len(piece.encode()))
-    start = time.thread_time()
+    start = time.process_time()
     pair = tokenizer.encode([("lamp", text)])[0]
 
-    assert time.thread_time() - start < 5  # 0.5 on an idle machine
+    assert time.process_time() - start < 1.5
     assert len(pair) <= 64
 
 

@@ -108,7 +108,14 @@ BAD_JSON = [
 
 
 @pytest.mark.parametrize("path", POSTS)
-@pytest.mark.parametrize("body", [*BAD_JSON, b"[" * 33 + b"]" * 33])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *BAD_JSON,
+        b"[" * 33 + b"]" * 33,
+        pytest.param(b"{" + b",".join(b'"%d":1' % n for n in range(300_000)) + b"}", id="keys"),
+    ],
+)
 async def test_what_is_not_strict_json_is_a_400_everywhere(path: str, body: bytes) -> None:
     async with client(SHARED) as session:
         assert_error(await session.post(path, content=body), 400, "invalid_json")
