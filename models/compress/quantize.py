@@ -48,7 +48,7 @@ from models.compress.scales import channel_scales, quantized_map, tensor_scale
 from models.errors import ModelError
 from models.live_heads import Live
 from models.network import build
-from models.ops.int8 import QuantizedMap
+from models.ops.quantized import QuantizedMap
 from models.ops.torch import activate
 
 TOKENS = 8_192

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.int8 import ZERO_POINT, QuantizedMap
+from models.ops.quantized import ZERO_POINT, QuantizedMap
 
 SEARCHED = 1_024
 """The search for the best scales looks at so many of these tokens; the extremes are those of all tokens."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from models.batch import PackedBatch
 from models.ops.kernel_library import fitting
 from models.ops.kernels import Kernels
+from models.ops.tiles import BLOCK, TileLinear, fits
 from models.ops.torch import Linear, Norm, TorchOps, activate, nbytes
 
 CHECKED_TORCH = "2.13."
@@ -56,7 +57,10 @@ class CpuOps(TorchOps):
         return None if self._attention_kernels is None else self._attention_kernels.name
 
     def linear(self, weight: Tensor, bias: Tensor, activation: str = "none") -> Linear:
-        """Lay out an affine map for oneDNN, if its products of this dtype work here."""
+        """Lay out an affine map for our kernel on tiles, or for oneDNN if its products of this dtype work."""
+        kernels = fitting(weight.dtype, BLOCK)
+        if kernels is not None and fits(kernels, weight.dtype, activation):
+            return TileLinear(weight, bias, activation, kernels)
         return (PrepackedLinear if can_prepack(weight.dtype) else Linear)(weight, bias, activation)
 
     def norm(self, weight: Tensor, bias: Tensor, eps: float) -> Norm:

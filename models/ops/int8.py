@@ -1,4 +1,4 @@
-"""Affine maps of 8-bit inputs and weights, by oneDNN's integer products if they work here.
+"""Affine maps of 8-bit inputs and weights, by AMX's tiles or oneDNN's integer products if they work here.
 
 An input x is quantized to q = clamp(round(x·multiplier + shift), 0, 255). The weight is int8 with one scale
 for each row of W. Sums are exact in int32. The output is bfloat16 or float32, or quantized again if the next
@@ -11,8 +11,7 @@ same integers give the same answers, slower.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,42 +21,10 @@ from models.ops.cpu import FUSED
 from models.ops.integer_products import input_bits, operator
 from models.ops.kernel_library import fitting
 from models.ops.kernels import SIZE_MULTIPLE, Kernels
+from models.ops.quantized import ZERO_POINT, ChannelScale, QuantizedMap, TensorScale
 from models.ops.rounding import quantize_by_torch
+from models.ops.tiles import IntegerTiles, fits
 from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
-
-ZERO_POINT = 128
-"""The quantized value that stands for the midpoint of a channel."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelScale:
-    """Quantization of an input channel by channel: x ≈ scale·(q − 128) + midpoint.
-
-    scale, midpoint: (in,) float32; None: scale 1 and midpoint 0.
-    """
-
-    scale: Tensor | None = None
-    midpoint: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TensorScale:
-    """Quantization of a whole tensor: x ≈ scale·(q − zero_point). A product can write it itself."""
-
-    scale: float
-    zero_point: int
-
-
-class QuantizedMap(NamedTuple):
-    """The integers of an affine map: y = weight_scale·((q − zero point)·weightᵀ) + bias.
-
-    weight: (out, in) int8; weight_scale: (out,) float32, the value of one unit of a row's integer sum;
-    bias: (out,) float32, which includes the effect of the input's midpoint.
-    """
-
-    weight: Tensor
-    weight_scale: Tensor
-    bias: Tensor
 
 
 class Int8Linear(Linear):
@@ -83,19 +50,26 @@ class Int8Linear(Linear):
         self.activation = activation
         self.dtype = dtype
         self.source, self.target, self._kernels = source, target, kernels
-        fits = weight.shape[1] % SIZE_MULTIPLE == 0  # a wider row would run into the next one
-        self._quantize = kernels.quantize if kernels is not None and fits else quantize_by_torch
+        whole = weight.shape[1] % SIZE_MULTIPLE == 0  # a wider row would run into the next one
+        self._quantize = kernels.quantize if kernels is not None and whole else quantize_by_torch
         self._scale, self._bias = scale.contiguous(), bias.contiguous()
         self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
         bits = input_bits() if weight.device.type == "cpu" else 0
+        on_tiles = bits == 8 and fits(kernels, dtype, activation) and (target is None or activation != "none")
         self._packed = bits > 0
         self._merged = 2 ** (8 - bits) if self._packed else 1
         """How many neighbouring 8-bit values are one here."""
         self._largest = 256 // self._merged - 1
         self._multiplier, self._shift = self._factors(weight.shape[1])
-        self._weight = (
-            torch.ops.onednn.qlinear_prepack(weight.contiguous(), None) if self._packed else weight.float()
-        )
+        self._tiles = None
+        if kernels is not None and on_tiles:
+            input_scale, zero_point = self._input
+            self._tiles = IntegerTiles(weight, scale * input_scale, self._bias, zero_point, kernels)
+            self._weight = self._tiles.tiles
+        elif self._packed:
+            self._weight = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
+        else:
+            self._weight = weight.float()
         self.bias = self._bias
         if isinstance(source, ChannelScale) and source.midpoint is not None:
             self.bias = self._bias - self.weight @ source.midpoint
@@ -125,6 +99,10 @@ class Int8Linear(Linear):
         return super().weighted(x, weights)
 
     def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool = False) -> Tensor:
+        if self._tiles is not None:
+            if self.target is None:
+                return self._tiles.floats(quantized, self.activation, residual)
+            return self._tiles.quantized(quantized, self.activation, *self._of_products(self.target))
         if not self._packed:
             return self._by_torch(quantized, residual)
         if self.target is not None:
@@ -194,7 +172,8 @@ class Int8Linear(Linear):
     @property
     def nbytes(self) -> int:
         """Return the bytes of weight, scales and bias."""
-        return nbytes(self._weight, self._scale, self._bias, self._multiplier, self._shift)
+        of_tiles = () if self._tiles is None else self._tiles.factors
+        return nbytes(self._weight, self._scale, self._bias, self._multiplier, self._shift, *of_tiles)
 
     def rows(self, index: Tensor) -> Int8Linear:
         """Return the map with only the outputs `index`, (n,) int64."""
@@ -227,6 +206,8 @@ class Int8Linear(Linear):
 
     def _integers(self) -> Tensor:
         """Return the weight's integers, (out, in) int8."""
+        if self._tiles is not None:
+            return self._tiles.weight
         return self._weight.to_dense().t() if self._packed else self._weight.to(torch.int8)
 
     def _by_torch(self, quantized: Tensor, residual: Tensor | None) -> Tensor:

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from models.ops.kernels import SIZE_MULTIPLE, Kernels
-from models.ops.torch import attention_probabilities, rotated, rotations, visibility_bias
+from models.ops.tiles import filled, to_tiles
+from models.ops.torch import activate, attention_probabilities, rotated, rotations, visibility_bias
 
 LENGTHS = (1, 37, 0, 16, 70)
 """Tokens of the sequences that are tried: less and more than a vector, a tile, and 32 queries."""
@@ -20,7 +21,7 @@ SIZE, ODD_SIZE = 2 * SIZE_MULTIPLE, 3 * SIZE_MULTIPLE
 
 
 def check(kernels: Kernels, dtype: torch.dtype) -> None:
-    """Raise RuntimeError unless attention, layer normalisation and quantization agree with torch's.
+    """Raise RuntimeError unless what these kernels compute agrees with torch's.
 
     MemoryError passes through.
     """
@@ -41,6 +42,9 @@ def check(kernels: Kernels, dtype: torch.dtype) -> None:
         raise RuntimeError(f"layer normalisation of NaN in {dtype} is not torch's")
     _check_quantization(kernels, x * 50, weights=torch.rand(2, width, generator=generator))
     _check_gelu(kernels)
+    if kernels.multiplies and dtype == torch.bfloat16:
+        _check_affine(kernels, generator)
+        _check_affine_int8(kernels, generator)
 
 
 def _check_attention(kernels: Kernels, projected: Tensor, offsets: Tensor, weights: Tensor) -> None:
@@ -113,6 +117,58 @@ def _check_gelu(kernels: Kernels) -> None:
         exact = (F.gelu(x, approximate=name) * 25 + 9.5).nan_to_num(0.0).clamp(0, 127)
         if ((ours < (exact - 5e-3).floor()) | (ours > (exact + 5e-3).floor())).any():
             raise RuntimeError("quantized GELU is not torch's")
+
+
+def _check_affine(kernels: Kernels, generator: torch.Generator) -> None:
+    """Try maps that fill no whole block, with more inputs than the kernel reads at a time."""
+    for rows, inputs, outputs in ((1, 48, 16), (70, 790, 40)):
+        x, weight, bias, other = (
+            torch.randn(*shape, generator=generator).bfloat16()
+            for shape in ((rows, inputs), (outputs, inputs), (outputs,), (rows, outputs))
+        )
+        weight /= inputs**0.5
+        sums = F.linear(x.float(), weight.float(), bias.float())
+        tiles, whole_bias = to_tiles(weight), filled(bias.float())
+        # What this leaves in the kernel's own memory must reach none of the results below.
+        kernels.affine(torch.full_like(x, torch.nan), tiles, whole_bias, outputs, "none")
+        for finish, expected in (
+            *((name, activate(sums, name)) for name in ("none", "gelu", "gelu_tanh")),
+            ("add", sums + other),
+            ("multiply", sums * other),
+        ):
+            found = kernels.affine(x, tiles, whole_bias, outputs, finish, other)
+            _compare(f"affine map ({finish})", found, expected)
+        x[-1, -1] = torch.nan
+        broken = kernels.affine(x, tiles, whole_bias, outputs, "gelu").isnan()
+        if not broken[-1].all() or broken[:-1].any():
+            raise RuntimeError("an affine map of NaN is not torch's")
+
+
+def _check_affine_int8(kernels: Kernels, generator: torch.Generator) -> None:
+    """Try maps of 8-bit integers as those of bfloat16, the largest sums among them."""
+    for rows, inputs, outputs in ((1, 48, 16), (70, 1590, 40)):
+        x = torch.randint(0, 256, (rows, inputs), generator=generator).to(torch.uint8)
+        weight = torch.randint(-127, 128, (outputs, inputs), generator=generator).to(torch.int8)
+        x[0], weight[0] = 255, 127
+        scale, bias = (torch.rand(outputs, generator=generator) for _ in range(2))
+        scale /= 10_000 * inputs**0.5
+        other = torch.randn(rows, outputs, generator=generator).bfloat16()
+        start = torch.arange(outputs, dtype=torch.int32)
+        sums = F.linear(x.double(), weight.double(), start.double()) * scale + bias
+        tiles, factors = to_tiles(weight), (filled(start), filled(scale), filled(bias))
+        for finish, expected in (
+            *((name, activate(sums, name)) for name in ("none", "gelu", "gelu_tanh")),
+            ("add", sums + other),
+            ("multiply", sums * other),
+        ):
+            found = kernels.affine_int8(x, tiles, factors, outputs, finish, other)
+            _compare(f"affine map of integers ({finish})", found, expected)
+        for name in ("gelu", "gelu_tanh"):
+            found = kernels.affine_int8(x, tiles, factors, outputs, f"quantized_{name}", None, (25.0, 9.5))
+            exact = activate(sums, name) * 25 + 9.5
+            low, high = ((exact + by).floor().clamp(0, 255) for by in (-1e-2, 1e-2))
+            if ((found < low) | (found > high)).any():
+                raise RuntimeError(f"quantized affine map ({name}) is not torch's")
 
 
 def _compare(what: str, ours: Tensor, expected: Tensor) -> None:

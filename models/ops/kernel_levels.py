@@ -45,8 +45,8 @@ LEVELS = (
     Level(
         "amx",
         "x86_64",
-        ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
-        ("amx_tile", "amx_bf16", *_AVX512_BF16),
+        ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        ("amx_tile", "amx_bf16", "amx_int8", *_AVX512_BF16),
     ),
     Level("avx512_bf16", "x86_64", ("-march=x86-64-v4", "-mavx512bf16"), _AVX512_BF16),
     Level("avx512", "x86_64", ("-march=x86-64-v4",), _AVX512),

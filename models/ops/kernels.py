@@ -1,4 +1,4 @@
-"""Calls our own kernels: attention over packs, layer normalisation, quantization (`native/`).
+"""Calls our own kernels: attention over packs, layer normalisation, quantization, affine maps (`native/`).
 
 torch's operators do not suit short sequences and narrow rows: attention needs copies into padded batches, and
 a dozen operators to make them. The compiled library is called through ctypes, which releases the
@@ -18,11 +18,14 @@ DTYPES = (torch.float32, torch.bfloat16)
 SIZE_MULTIPLE = 16
 """The kernels compute heads and rows whose size is a multiple of this."""
 
+FINISHES = ("none", "gelu", "gelu_tanh", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
+"""What `affine` and `affine_int8` do with their sums; the order is that of `Finish` in native/affine.h."""
+
 
 class Kernels:
     """The kernels of a compiled library. Threads may share it.
 
-    name: the level that the library was compiled for.
+    name: the level that the library was compiled for. multiplies: whether it has `affine` and `affine_int8`.
     """
 
     def __init__(self, name: str, library: Path) -> None:
@@ -47,6 +50,16 @@ class Kernels:
         self._quantize_gelu = loaded.headroom_quantize_gelu
         self._quantize_gelu.argtypes = [pointer, number, flag, real, real, real, pointer, flag]
         self._quantize_gelu.restype = None
+        self._affine = getattr(loaded, "headroom_map_bfloat16", None)
+        self.multiplies = self._affine is not None
+        if self._affine is not None:
+            self._affine.argtypes = [pointer, number, number, pointer, pointer, number]
+            self._affine.argtypes += [flag, pointer, pointer, flag]
+            self._affine.restype = flag
+            self._affine_int8 = loaded.headroom_map_int8
+            self._affine_int8.argtypes = [pointer, number, number, pointer, pointer, pointer, pointer, number]
+            self._affine_int8.argtypes += [flag, pointer, real, real, pointer, flag]
+            self._affine_int8.restype = flag
         if loaded.headroom_prepare():
             raise RuntimeError("the operating system does not let this process use the processor's tiles")
 
@@ -138,4 +151,59 @@ class Kernels:
             *(x.data_ptr(), x.numel(), by_tanh, multiplier, shift, largest),
             *(out.data_ptr(), torch.get_num_threads()),
         )
+        return out
+
+    def affine(
+        self, x: Tensor, tiles: Tensor, bias: Tensor, outputs: int, finish: str, other: Tensor | None = None
+    ) -> Tensor:
+        """Return x·Wᵀ + b, with GELU (within 6e-5 before it is rounded), or with `other` added or multiplied.
+
+        x: (T, in) bfloat16; tiles: W as `models.ops.tiles.to_tiles` lays it out; bias: float32, filled up
+            with zeros as W is; finish: one of FINISHES; other: (T, outputs) bfloat16, to add or multiply.
+        Returns (T, outputs) bfloat16. A row has the same bits in any batch and for any thread count.
+        Raises MemoryError if there is not enough memory.
+        """
+        assert self._affine is not None
+        x = x.contiguous()
+        out = x.new_empty(len(x), outputs)
+        if other is not None:
+            other = other.contiguous()
+        out_of_memory = self._affine(
+            *(x.data_ptr(), *x.shape, tiles.data_ptr(), bias.data_ptr(), outputs, FINISHES.index(finish)),
+            *(None if other is None else other.data_ptr(), out.data_ptr(), torch.get_num_threads()),
+        )
+        if out_of_memory:
+            raise MemoryError("not enough memory for an affine map")
+        return out
+
+    def affine_int8(
+        self,
+        x: Tensor,
+        tiles: Tensor,
+        factors: tuple[Tensor, Tensor, Tensor],
+        outputs: int,
+        finish: str,
+        other: Tensor | None = None,
+        target: tuple[float, float] = (0.0, 0.0),
+    ) -> Tensor:
+        """Return (start + x·Wᵀ)·scale + bias, finished as `affine` does, or quantized after GELU.
+
+        x: (T, in) uint8; tiles: W, int8, as `models.ops.tiles.to_tiles` lays it out; factors: start, int32,
+            scale and bias, float32, filled up as W is; finish: one of FINISHES; other: as for `affine`.
+        target: multiplier and shift of `quantize_gelu`, whose result this is for the quantized finishes.
+        Returns (T, outputs) bfloat16, or uint8. A row has the same bits in any batch and thread count.
+        Raises MemoryError if there is not enough memory.
+        """
+        x = x.contiguous()
+        quantizes = finish.startswith("quantized")
+        out = torch.empty(len(x), outputs, dtype=torch.uint8 if quantizes else torch.bfloat16)
+        if other is not None:
+            other = other.contiguous()
+        out_of_memory = self._affine_int8(
+            *(x.data_ptr(), *x.shape, tiles.data_ptr(), *(factor.data_ptr() for factor in factors), outputs),
+            *(FINISHES.index(finish), None if other is None else other.data_ptr(), *target),
+            *(out.data_ptr(), torch.get_num_threads()),
+        )
+        if out_of_memory:
+            raise MemoryError("not enough memory for an affine map")
         return out

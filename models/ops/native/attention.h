@@ -5,10 +5,10 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "products.h"
 #include "rotation.h"
+#include "scratch.h"
 #include "softmax.h"
 #include "vectors.h"
 
@@ -54,29 +54,6 @@ void transpose_rows(const U* rows, long stride, long count, long steps, U* out, 
   }
 #endif
 }
-
-// Memory of the calling thread, which its next call uses again.
-class Scratch {
- public:
-  ~Scratch() { std::free(memory_); }
-
-  // Returns at least so many bytes, or null if there is not so much memory.
-  char* at_least(long bytes) {
-    if (bytes > bytes_) {
-      std::free(memory_);
-      bytes_ = up(bytes, 4096);
-      memory_ = std::aligned_alloc(64, bytes_);
-      if (memory_ == nullptr) bytes_ = 0;
-    }
-    return static_cast<char*>(memory_);
-  }
-
- private:
-  void* memory_ = nullptr;
-  long bytes_ = 0;
-};
-
-thread_local Scratch scratch;
 
 // Hides the scores of keys further than `window` from a query. scores[0] is that of key `low`, `count` of them follow.
 void hide_beyond(long window, long query, long low, long count, float* scores) {

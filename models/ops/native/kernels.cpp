@@ -1,5 +1,6 @@
 // Kernels for CPUs that torch has no single operator for: attention over sequences packed end to end, with a
-// weight for every head of every sequence; layer normalisation of narrow rows; quantization to 8 bits, after GELU too.
+// weight for every head of every sequence; layer normalisation of narrow rows; quantization to 8 bits, after GELU too;
+// affine maps on AMX's tiles, whose results need not be written and read again for GELU and residuals.
 // models/ops/kernel_build.py compiles this file, which includes the others; models/ops/kernels.py calls what it exports.
 //
 // One thread computes one head of one sequence at a time. Only vectors are padded, and only a head's keys and
@@ -14,6 +15,7 @@
 #include <unistd.h>
 #endif
 
+#include "affine.h"
 #include "attention.h"
 #include "normalisation.h"
 #include "quantization.h"
@@ -69,4 +71,21 @@ void headroom_quantize_gelu(const float* x, long count, int by_tanh, float multi
                             uint8_t* out, int threads) {
   quantize_gelu(x, count, by_tanh, multiplier, shift, largest, out, threads);
 }
+
+#ifdef __AMX_BF16__
+int headroom_map_bfloat16(const bfloat16* x, long rows, long inputs, const bfloat16* weights, const float* bias,
+                          long outputs, int finish, const bfloat16* other, bfloat16* out, int threads) {
+  const Map map{reinterpret_cast<const char*>(x), reinterpret_cast<const char*>(weights),
+                reinterpret_cast<const char*>(bias), nullptr, nullptr, other, 0, 0, out};
+  return map_rows<false>(map, rows, inputs * long{sizeof(bfloat16)}, outputs, static_cast<Finish>(finish), threads);
+}
+
+int headroom_map_int8(const uint8_t* x, long rows, long inputs, const int8_t* weights, const int32_t* start,
+                      const float* scale, const float* bias, long outputs, int finish, const bfloat16* other,
+                      float multiplier, float shift, void* out, int threads) {
+  const Map map{reinterpret_cast<const char*>(x), reinterpret_cast<const char*>(weights),
+                reinterpret_cast<const char*>(start), scale, bias, other, multiplier, shift, out};
+  return map_rows<true>(map, rows, inputs, outputs, static_cast<Finish>(finish), threads);
+}
+#endif
 }

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from models.ops import int8, integer_products, kernel_library
-from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap, TensorScale
+from models.ops.int8 import Int8Linear
 from models.ops.integer_products import input_bits
+from models.ops.quantized import ChannelScale, QuantizedMap, TensorScale
 from models.ops.torch import activate
 
 
@@ -171,7 +172,8 @@ def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -
 
 BITS = """
 import torch
-from models.ops.int8 import ChannelScale, Int8Linear, QuantizedMap
+from models.ops.int8 import Int8Linear
+from models.ops.quantized import ChannelScale, QuantizedMap
 from models.ops.integer_products import input_bits
 from models.ops.kernel_library import choice
 from models.device import processor_features

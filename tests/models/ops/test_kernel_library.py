@@ -66,6 +66,7 @@ NAMES = {
     "sahf": "lahf_lm",
     "avx512bf16": "avx512_bf16",
     "amx-bf16": "amx_bf16",
+    "amx-int8": "amx_int8",
     "amx-tile": "amx_tile",
 }
 """The compiler's options → the features of CPUINFO, unless they have the same name."""

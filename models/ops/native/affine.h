@@ -1,0 +1,249 @@
+// Affine maps on AMX's tiles: y = x·Wᵀ + b, with GELU, or with another tensor added or multiplied. x and W are bfloat16,
+// or 8-bit integers; y is bfloat16, or quantized after GELU.
+//
+// Tiles compute a block of 32 x 32 sums, while vectors finish the block before it. So what is done with the sums takes
+// (nearly) no time of its own, and they are rounded once. A row's sums are always added in the same order: its results
+// are the same bits in any batch, on any number of threads.
+
+#pragma once
+
+#ifdef __AMX_BF16__
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "products.h"
+#include "quantization.h"
+#include "scratch.h"
+#include "vectors.h"
+
+namespace {
+
+constexpr long kBlock = 32;                // rows and columns of a block of sums
+constexpr long kBlockSums = kBlock * kBlock;
+constexpr long kStep = 64;                 // bytes of a row that one step of a block's products reads
+constexpr long kStepWeights = 32 * kStep;  // bytes of the weights that it reads
+constexpr long kPart = 24 * kStep;         // bytes of a row at a time: a block's rows then fit into the first cache
+constexpr long kWeights = 768l << 10;      // bytes of a task's weights: with a block's rows, they fit into the second
+constexpr long kRowBlocks = 4;             // the most blocks of rows of a task
+
+// What is done with a sum. The numbers are those of models/ops/kernels.py. The last two round to 8 bits.
+enum class Finish { kNothing, kGelu, kGeluTanh, kAdd, kMultiply, kQuantizedGelu, kQuantizedGeluTanh };
+
+constexpr bool quantizes(Finish finish) { return finish >= Finish::kQuantizedGelu; }
+
+// What a map is computed from and into. Lists of numbers for each output are filled up to whole blocks.
+// start: where each output's sums begin, floats or 32-bit integers. scale, bias: of integer sums; null for floats.
+// weights: in tiles, filled up with zeros (models/ops/tiles.py). other: like out, for kAdd and kMultiply.
+// multiplier, shift: of the quantized results.
+struct Map {
+  const char* x;
+  const char* weights;
+  const char* start;
+  const float* scale;
+  const float* bias;
+  const bfloat16* other;
+  float multiplier, shift;
+  void* out;
+};
+
+// The shape of a map's call, and how it is cut into tasks of a few blocks of rows and of columns. Widths are in bytes.
+struct Shape {
+  long rows, row_bytes, outputs, width, row_blocks, column_blocks, wide;
+
+  Shape(long rows, long row_bytes, long outputs, long threads)
+      : rows(rows),
+        row_bytes(row_bytes),
+        outputs(outputs),
+        width(up(row_bytes, kStep)),
+        row_blocks(up(rows, kBlock) / kBlock),
+        column_blocks(up(outputs, kBlock) / kBlock),
+        wide(std::clamp(kWeights / (width * kBlock), 1l, column_blocks)) {
+    while (tasks() < 4 * threads && wide > 4) wide = up(wide, 2) / 2;
+  }
+
+  long tasks_down() const { return up(row_blocks, kRowBlocks) / kRowBlocks; }
+  long tasks() const { return tasks_down() * (up(column_blocks, wide) / wide); }
+  long sums_bytes() const { return std::max(2l, wide) * kBlockSums * long{sizeof(float)}; }
+  long bytes() const { return up(sums_bytes() + kBlock * width, 4096); }
+};
+
+// A block whose sums are ready: rounds them into the result row by row.
+template <bool kIntegers, Finish kFinish>
+struct Ready {
+  const Map* map;
+  const char* sums;
+  long first, column, stride, rows;
+  long row = 0;
+
+  void finish(long count) {
+    const long end = std::min(rows, row + count);
+    if (row >= end) return;
+    const long exist = stride - column;
+    const __mmask32 columns = exist < kBlock ? (1u << exist) - 1 : ~0u;
+    for (; row < end; ++row) {
+      const char* from = sums + row * kBlock * sizeof(float);
+      const long place = (first + row) * stride + column;
+      Floats low, high;
+      if constexpr (kIntegers) {
+        low = __builtin_convertvector(load<Ints>(from), Floats) * load<Floats>(map->scale + column) +
+              load<Floats>(map->bias + column);
+        high = __builtin_convertvector(load<Ints>(from + kStep), Floats) * load<Floats>(map->scale + column + kLanes) +
+               load<Floats>(map->bias + column + kLanes);
+      } else {
+        low = load<Floats>(from), high = load<Floats>(from + kStep);
+      }
+      if constexpr (kFinish == Finish::kGelu || kFinish == Finish::kGeluTanh) {
+        const auto& terms = kFinish == Finish::kGelu ? kGelu : kGeluTanh;
+        low = scaled_gelu(terms, low, 0.5f, 0.f), high = scaled_gelu(terms, high, 0.5f, 0.f);
+      } else if constexpr (kFinish == Finish::kAdd || kFinish == Finish::kMultiply) {
+        const __m512i pairs = _mm512_maskz_loadu_epi16(columns, map->other + place);
+        const Floats first_half = (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(pairs)), 16);
+        const Floats second_half =
+            (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(pairs, 1)), 16);
+        if constexpr (kFinish == Finish::kAdd)
+          low += first_half, high += second_half;
+        else
+          low *= first_half, high *= second_half;
+      }
+      if constexpr (quantizes(kFinish)) {
+        const auto& terms = kFinish == Finish::kQuantizedGelu ? kGelu : kGeluTanh;
+        alignas(32) uint8_t both[kBlock];
+        narrow(both, scaled_gelu(terms, low, map->multiplier / 2, map->shift), 255.f);
+        narrow(both + kLanes, scaled_gelu(terms, high, map->multiplier / 2, map->shift), 255.f);
+        _mm256_mask_storeu_epi8(static_cast<uint8_t*>(map->out) + place, columns, load<__m256i>(both));
+      } else {
+        const __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+        _mm512_mask_storeu_epi16(static_cast<bfloat16*>(map->out) + place, columns, rounded);
+      }
+    }
+  }
+};
+
+// Tiles 0 to 3 += 32 rows of x, `stride` bytes apart, times 32 columns of W. After each step, `each` is called.
+template <bool kIntegers, class Each>
+void add_steps(const char* x, long stride, const char* weights, long steps, Each each) {
+#define MULTIPLY(sums, left, right)       \
+  if constexpr (kIntegers)                \
+    _tile_dpbusd(sums, left, right);      \
+  else                                    \
+    _tile_dpbf16ps(sums, left, right);
+  for (long step = 0; step < steps; ++step, x += kStep, weights += kStepWeights) {
+    // Weights come from the second cache each time and would only push the rows out of the first one.
+    _tile_loadd(4, x, stride);
+    _tile_stream_loadd(6, weights, kStep);
+    MULTIPLY(0, 4, 6)
+    _tile_stream_loadd(7, weights + kStepWeights / 2, kStep);
+    MULTIPLY(1, 4, 7)
+    _tile_loadd(5, x + 16 * stride, stride);
+    MULTIPLY(2, 5, 6)
+    MULTIPLY(3, 5, 7)
+    each();
+  }
+#undef MULTIPLY
+}
+
+// Sums of 32 columns lie beside each other, 128 bytes. stride: of the rows; 0 for the same row 16 times.
+void load_sums(const char* from, long stride) {
+  _tile_loadd(0, from, stride);
+  _tile_loadd(1, from + kStep, stride);
+  _tile_loadd(2, from + 16 * stride, stride);
+  _tile_loadd(3, from + 16 * stride + kStep, stride);
+}
+
+void store_sums(char* to) {
+  constexpr long kStride = 2 * kStep;
+  _tile_stored(0, to, kStride);
+  _tile_stored(1, to + kStep, kStride);
+  _tile_stored(2, to + 16 * kStride, kStride);
+  _tile_stored(3, to + 16 * kStride + kStep, kStride);
+}
+
+// Returns 32 rows of x from row `first` on, and their stride: where they lie, or a copy with zeros around it.
+const char* whole_block(const char* x, long first, const Shape& shape, char* copy, long& stride) {
+  const long rows = std::min(kBlock, shape.rows - first);
+  stride = shape.row_bytes;
+  x += first * stride;
+  if (rows == kBlock && shape.row_bytes == shape.width) return x;
+  for (long row = 0; row < kBlock; ++row) {
+    const long count = row < rows ? shape.row_bytes : 0;
+    std::memcpy(copy + row * shape.width, x + row * stride, count);
+    std::memset(copy + row * shape.width + count, 0, shape.width - count);
+  }
+  stride = shape.width;
+  return copy;
+}
+
+// One task: blocks of rows from `top` to `bottom`, of columns from `left` to `right`.
+template <bool kIntegers, Finish kFinish>
+void map_blocks(const Map& map, const Shape& shape, long top, long bottom, long left, long right, char* memory) {
+  constexpr long kSumsBytes = kBlockSums * sizeof(float);
+  char* const copy = memory + shape.sums_bytes();
+  const bool in_parts = shape.width > kPart;
+  Ready<kIntegers, kFinish> ready{};
+  for (long block = top; block < bottom; ++block) {
+    const long first = block * kBlock, rows = std::min(kBlock, shape.rows - first);
+    long stride;
+    const char* from = whole_block(map.x, first, shape, copy, stride);
+    for (long input = 0; input < shape.width; input += kPart) {
+      const long count = std::min(kPart, shape.width - input), steps = count / kStep;
+      const long share = up(kBlock, steps) / steps;
+      for (long column = left; column < right; ++column) {
+        char* own = memory + (in_parts ? column - left : column % 2) * kSumsBytes;
+        if (input == 0)
+          load_sums(map.start + column * 2 * kStep, 0);
+        else
+          load_sums(own, 2 * kStep);
+        const char* weights = map.weights + column * shape.width * kBlock + input * kBlock;
+        add_steps<kIntegers>(from + input, stride, weights, steps, [&] { ready.finish(share); });
+        ready.finish(kBlock);
+        store_sums(own);
+        if (input + count == shape.width) ready = {&map, own, first, column * kBlock, shape.outputs, rows};
+      }
+    }
+  }
+  ready.finish(kBlock);
+}
+
+// Computes `rows` rows of `row_bytes` bytes each. Returns 0, or 1 without having computed anything if there is not
+// enough memory.
+template <bool kIntegers, Finish kFinish>
+int map_rows(const Map& map, long rows, long row_bytes, long outputs, int threads) {
+  const Shape shape(rows, row_bytes, outputs, threads);
+  const long part = shape.bytes();
+  char* memory = scratch.at_least(part * threads);
+  if (memory == nullptr) return 1;
+#pragma omp parallel num_threads(static_cast<int>(std::clamp<long>(shape.tasks(), 1, threads)))
+  {
+    static const TileConfig config;
+    _tile_loadconfig(&config);
+#pragma omp for schedule(dynamic, 1) nowait
+    for (long task = 0; task < shape.tasks(); ++task) {
+      const long top = task % shape.tasks_down() * kRowBlocks, left = task / shape.tasks_down() * shape.wide;
+      map_blocks<kIntegers, kFinish>(map, shape, top, std::min(shape.row_blocks, top + kRowBlocks), left,
+                                     std::min(shape.column_blocks, left + shape.wide),
+                                     memory + part * omp_get_thread_num());
+    }
+    _tile_release();
+  }
+  return 0;
+}
+
+template <bool kIntegers>
+int map_rows(const Map& map, long rows, long row_bytes, long outputs, Finish finish, int threads) {
+#define FINISH(name) \
+  case Finish::name: \
+    return map_rows<kIntegers, Finish::name>(map, rows, row_bytes, outputs, threads);
+  switch (finish) {
+    FINISH(kNothing) FINISH(kGelu) FINISH(kGeluTanh) FINISH(kAdd) FINISH(kMultiply)
+    FINISH(kQuantizedGelu) FINISH(kQuantizedGeluTanh)
+  }
+#undef FINISH
+  return 1;
+}
+
+}  // namespace
+
+#endif

@@ -1,0 +1,193 @@
+"""Affine maps on AMX's tiles against double precision, at every level of this processor that has them."""
+
+from __future__ import annotations
+
+import resource
+import unittest.mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.ops import kernel_library
+from models.ops.cpu import CpuOps, PrepackedLinear
+from models.ops.int8 import Int8Linear
+from models.ops.kernel_levels import features_here, levels_of_machine
+from models.ops.kernels import Kernels
+from models.ops.quantized import QuantizedMap, TensorScale
+from models.ops.tiles import TileLinear, from_tiles, to_tiles
+from models.ops.torch import activate
+
+needs_tiles = pytest.mark.skipif(
+    not any(level.name == "amx" and not level.lacking(features_here()) for level in levels_of_machine()),
+    reason="this processor has no AMX",
+)
+
+SIZES = [(192, 768), (768, 192), (800, 33), (3072, 40), (7, 5)]
+"""Inputs and outputs: whole blocks; more inputs than are read at a time; sizes that fill no block."""
+
+
+@pytest.fixture(scope="module")
+def ours() -> Kernels:
+    return kernel_library.load(levels_of_machine()[0])
+
+
+def a_map(inputs: int, outputs: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return a weight, a bias, an input, and another tensor of the output's shape; bfloat16."""
+    generator = torch.Generator().manual_seed(inputs + outputs + rows)
+    weight, bias, x, other = (
+        torch.randn(*shape, generator=generator)
+        for shape in ((outputs, inputs), (outputs,), (rows, inputs), (rows, outputs))
+    )
+    weight /= inputs**0.5
+    return weight.bfloat16(), bias.bfloat16(), x.bfloat16(), other.bfloat16()
+
+
+def assert_rounded(found: Tensor, exact: Tensor) -> None:
+    """Compare with float64; nothing is rounded but the result (8 bits), after sums in float32."""
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=2e-4)
+
+
+@needs_tiles
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+@pytest.mark.parametrize("rows", [0, 1, 16, 17, 32, 33, 300])
+def test_maps_are_rounded_once(ours: Kernels, inputs: int, outputs: int, rows: int) -> None:
+    weight, bias, x, other = a_map(inputs, outputs, rows)
+    exact = x.double() @ weight.double().T + bias.double()
+    for activation in ("none", "gelu", "gelu_tanh"):
+        linear = TileLinear(weight, bias, activation, ours)
+        assert_rounded(linear(x), activate(exact, activation))
+    plain, gelu = (TileLinear(weight, bias, name, ours) for name in ("none", "gelu"))
+    assert_rounded(plain(x, other), exact + other.double())
+    assert_rounded(plain.times(gelu, x), exact * gelu(x).double())
+
+
+@needs_tiles
+def test_a_rows_bits_depend_on_nothing_else(ours: Kernels) -> None:
+    weight, bias, x, other = a_map(800, 100, 200)
+    linear = TileLinear(weight, bias, "none", ours)
+    before, whole = torch.get_num_threads(), linear(x, other)
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            assert torch.equal(linear(x, other), whole)
+            for begin, end in ((0, 1), (5, 38), (137, 200)):
+                assert torch.equal(linear(x[begin:end], other[begin:end]), whole[begin:end])
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_tiles
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_stays_in_its_row(ours: Kernels, value: float) -> None:
+    weight, bias, x, _ = a_map(800, 33, 70)
+    linear = TileLinear(weight, bias, "gelu", ours)
+    expected = linear(x)
+    spoilt = x.clone()
+    spoilt[69, 799] = value
+    linear(torch.full_like(x, torch.nan))  # what this leaves in memory reaches nothing
+    found = linear(spoilt)
+    assert torch.equal(found[:69], expected[:69])
+    assert not found[69].isfinite().all()
+
+
+@needs_tiles
+def test_rows_and_columns_of_a_map(ours: Kernels) -> None:
+    weight, bias, x, _ = a_map(48, 40, 10)
+    linear, some = TileLinear(weight, bias, "gelu", ours), torch.tensor([3, 17, 39])
+    assert torch.equal(linear.weight, weight)
+    assert torch.equal(linear.rows(some)(x), linear(x)[:, some])
+    exact = x[:, some].double() @ weight[:, some].double().T + bias.double()
+    assert_rounded(linear.columns(some)(x[:, some]), activate(exact, "gelu"))
+
+
+def an_integer_map(inputs: int, outputs: int) -> QuantizedMap:
+    weight = torch.randint(-127, 128, (outputs, inputs)).to(torch.int8)
+    weight[0] = 127
+    return QuantizedMap(weight, torch.rand(outputs) / 2000 / inputs**0.5, torch.randn(outputs))
+
+
+@needs_tiles
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+@pytest.mark.parametrize("rows", [0, 1, 33, 300])
+@pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh"])
+def test_integer_maps_are_exact_until_they_are_rounded(
+    ours: Kernels, inputs: int, outputs: int, rows: int, activation: str
+) -> None:
+    integers, source = an_integer_map(inputs, outputs), TensorScale(0.5, 100)
+    x = torch.randint(0, 256, (rows, inputs)).to(torch.uint8)
+    x[:1] = 255
+    residual = torch.randn(rows, outputs).bfloat16()
+    steps = (x.double() - 100) @ integers.weight.double().T
+    exact = activate(steps * 0.5 * integers.weight_scale.double() + integers.bias.double(), activation)
+
+    to_floats = Int8Linear(integers, activation, dtype=torch.bfloat16, source=source, kernels=ours)
+    assert_rounded(to_floats(x), exact)
+    if activation == "none":
+        assert_rounded(to_floats(x, residual), exact + residual.double())
+        return
+    target = TensorScale(0.02, 9)
+    to_integers = Int8Linear(
+        integers, activation, dtype=torch.bfloat16, source=source, target=target, kernels=ours
+    )
+    expected = (exact / 0.02 + 9).round().clamp(0, 255)
+    found = to_integers(x)
+    assert found.dtype == torch.uint8
+    differences = (found.double() - expected).abs()
+    assert rows == 0 or differences.max() <= 1
+    assert rows == 0 or differences.mean() < 0.01  # values beside the middle of two integers
+
+
+@needs_tiles
+def test_integer_maps_are_computed_on_tiles_and_can_be_cut(ours: Kernels) -> None:
+    integers, source = an_integer_map(96, 80), TensorScale(0.5, 100)
+    linear = Int8Linear(integers, dtype=torch.bfloat16, source=source, kernels=ours)
+    x = torch.randint(0, 256, (40, 96)).to(torch.uint8)
+    with (
+        unittest.mock.patch.object(Kernels, "affine_int8", side_effect=ZeroDivisionError),
+        pytest.raises(ZeroDivisionError),
+    ):
+        linear(x)
+    some = torch.tensor([3, 17, 79])
+    assert torch.equal(linear.rows(some)(x), linear(x)[:, some])
+    chosen = Int8Linear(
+        integers._replace(weight=integers.weight[:, some]), dtype=torch.bfloat16, source=source, kernels=ours
+    )
+    assert torch.equal(linear.columns(some)(x[:, some]), chosen(x[:, some]))
+    torch.testing.assert_close(linear.weight, integers.weight * (integers.weight_scale * 0.5)[:, None])
+
+
+@needs_tiles
+def test_too_little_memory_is_an_error_and_the_next_call_works(ours: Kernels) -> None:
+    weight, _, x, _ = a_map(48, 40, 10)
+    tiles, filled = to_tiles(weight), torch.zeros(64)
+    expected = ours.affine(x, tiles, filled, 40, "none")
+    wide = torch.empty(1, 2_000_000_000, dtype=torch.bfloat16)  # never read: the kernel's memory comes first
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (100 << 30, limits[1]))  # however much the system promises
+    try:
+        with pytest.raises(MemoryError, match="affine"):
+            ours.affine(wide, tiles, filled, 40, "none")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert torch.equal(ours.affine(x, tiles, filled, 40, "none"), expected)
+
+
+@needs_tiles
+def test_a_network_in_bfloat16_uses_tiles_where_they_compute_its_activation() -> None:
+    weight, bias, _, _ = a_map(64, 64, 1)
+    ops = CpuOps(torch.bfloat16, head_size=16)
+    assert isinstance(ops.linear(weight, bias, "gelu"), TileLinear)
+    assert isinstance(ops.linear(weight, bias, "silu"), PrepackedLinear)
+    assert isinstance(ops.linear(weight.float(), bias.float()), PrepackedLinear)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize(("inputs", "outputs"), SIZES)
+def test_tiles_hold_the_weight_and_zeros(inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    weight = torch.randint(-127, 128, (outputs, inputs)).to(dtype)
+    back = from_tiles(to_tiles(weight))
+    assert torch.equal(back[:outputs, :inputs], weight)
+    assert back.count_nonzero() == weight.count_nonzero()
+    assert [len(back) % 32, back.shape[1] * dtype.itemsize % 64] == [0, 0]
