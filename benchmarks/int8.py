@@ -37,8 +37,9 @@ from models.checkpoint.hub import DEFAULT
 from models.checkpoint.tensors import read_tensors
 from models.compress.quantize import batches, calibrate, quantize
 from models.device import has_native_bfloat16
-from models.ops.int8 import Int8Linear, QuantizedMap, TensorScale
+from models.ops.int8 import Int8Linear
 from models.ops.integer_products import input_bits
+from models.ops.quantized import QuantizedMap, TensorScale
 from models.quality.agreement import agreement
 from models.quality.labelled import LabelledPair, read_labelled, read_pairs
 

@@ -24,6 +24,7 @@ _PART_OF = {
     "aten::bmm": "attention core",
     "aten::softmax": "attention core",
     "aten::scaled_dot_product_attention": "attention core",
+    "Kernels.affine": "linear",
     "Kernels.attention": "attention core",
     "Kernels.layer_norm": "LayerNorm",
 }
@@ -54,7 +55,7 @@ def measure(call: Callable[[], object], calls: int = 5) -> dict[str, float]:
 def _kernels_seen() -> Iterator[None]:
     """Make our own kernels appear in the profile by name."""
     with contextlib.ExitStack() as stack:
-        for name in ("attention", "layer_norm"):
+        for name in ("affine", "attention", "layer_norm"):
             recorded = record_function(f"Kernels.{name}")(getattr(Kernels, name))
             stack.enter_context(patch.object(Kernels, name, recorded))
         yield
