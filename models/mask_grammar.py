@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Context, Decimal
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -71,12 +71,12 @@ def from_spec(spec: str, shape: tuple[int, int]) -> Parts:
     skipped = np.zeros(shape[0], dtype=np.bool_)
     if spec == "none":
         return Parts(np.ones(shape, dtype=np.float32), skipped)
-    items = _items(spec)
-    for item in items:
+    for item in _items(spec):
         if item.text.startswith("skip:"):
             skipped[_skipped(item, shape)] = True
-    rest = [item for item in items if not item.text.startswith("skip:")]
-    return Parts(_weights(rest, shape) if rest else np.ones(shape, dtype=np.float32), skipped)
+    rest = (item for item in _items(spec) if not item.text.startswith("skip:"))
+    first = next(rest, None)
+    return Parts(_weights(first, rest, shape) if first else np.ones(shape, dtype=np.float32), skipped)
 
 
 def named(text: str, shape: tuple[int, int], axis: str) -> Heads:
@@ -88,18 +88,26 @@ def named(text: str, shape: tuple[int, int], axis: str) -> Heads:
 
 
 class _Item(NamedTuple):
-    """One item of a comma-separated list. where: how an error points to it."""
+    """One item of a comma-separated list, and its number, from 1. is_only: whether the list has no other."""
 
     text: str
     number: int
-    where: str
+    is_only: bool
+
+    @property
+    def where(self) -> str:
+        """Return how an error points to the item."""
+        return "" if self.is_only else f" (item {self.number}, {shown(self.text)})"
 
 
-def _items(text: str) -> list[_Item]:
-    texts = [item.strip(_SPACES) for item in text.split(",")]
-    if len(texts) == 1:
-        return [_Item(texts[0], 1, "")]
-    return [_Item(item, n, f" (item {n}, {shown(item)})") for n, item in enumerate(texts, start=1)]
+def _items(text: str) -> Iterator[_Item]:
+    """Yield the items of a list one by one.
+
+    Thousands kept at once would make Python search the whole process for garbage while a request waits.
+    """
+    texts = text.split(",")
+    for number, item in enumerate(texts, start=1):
+        yield _Item(item.strip(_SPACES), number, len(texts) == 1)
 
 
 def _skipped(item: _Item, shape: tuple[int, int]) -> slice:
@@ -113,27 +121,25 @@ def _skipped(item: _Item, shape: tuple[int, int]) -> slice:
     return _span(match[1], "layer", shape, item.where)
 
 
-def _weights(items: Sequence[_Item], shape: tuple[int, int]) -> Weights:
+def _weights(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> Weights:
     """Return the weights that the items of a spec say, those that skip layers left out."""
-    for item in items:
-        kind, colon, _ = item.text.partition(":")
-        if colon and kind in _NAMES:
-            raise InvalidMask(f"{shown(item.text)} only names {_NAMES[kind]}")
-    first = items[0]
     if first.text.startswith("keep:"):
         kept = first._replace(text=first.text.removeprefix("keep:"))
-        return off_weights(~_listed([kept, *items[1:]], shape))
+        return off_weights(~_listed(chain([kept], others), shape))
     if first.text.startswith("random:"):
-        return off_weights(_random(items, shape))
-    return off_weights(_listed(items, shape))
+        return off_weights(_random(first, others, shape))
+    return off_weights(_listed(chain([first], others), shape))
 
 
-def _listed(items: Sequence[_Item], shape: tuple[int, int], axis: str = "head") -> Heads:
+def _listed(items: Iterable[_Item], shape: tuple[int, int], axis: str = "head") -> Heads:
     """Return the heads (or units) of a list such as `2.3,4.0-5,7.*`."""
     heads = np.zeros(shape, dtype=np.bool_)
     for item in items:
         match = _ITEM.fullmatch(item.text)
         if not match:
+            kind, colon, _ = item.text.partition(":")
+            if colon and kind in _NAMES:
+                raise InvalidMask(f"{shown(item.text)} only names {_NAMES[kind]}")
             wrong = shown(item.text) if item.text else f"item {item.number}, which is empty,"
             raise InvalidMask(
                 f"{wrong} is not layer.{axis} (such as 2.3, 6-11.* or *.0); this model has "
@@ -173,10 +179,9 @@ def _range(axis: str, shape: tuple[int, int]) -> str:
     return f"{axis}s 0 to {size - 1}" if size > 1 else f"only {axis} 0"
 
 
-def _random(items: Sequence[_Item], shape: tuple[int, int]) -> Heads:
+def _random(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> Heads:
     """Return the heads that `random:fraction@seed` or `random:fraction@seed/list` draws, in any language the
-    same ones."""
-    first, *others = items
+    same ones. others: the items that follow."""
     match = _RANDOM.fullmatch(first.text.removeprefix("random:"))
     if not match:
         raise InvalidMask(f"{shown(first.text)} has no seed; write random:fraction@seed (random:0.2@7)")
@@ -186,14 +191,14 @@ def _random(items: Sequence[_Item], shape: tuple[int, int]) -> Heads:
     if not (seed.isascii() and seed.isdigit()):
         raise InvalidMask(f"the seed {shown(seed)} of 'random' is not a decimal integer from 0 up (7)")
     if candidates is None:
-        if others:
+        if extra := next(others, None):
             raise InvalidMask(
-                f"{shown(others[0].text)} follows 'random', which takes a list of heads only after a slash "
+                f"{shown(extra.text)} follows 'random', which takes a list of heads only after a slash "
                 "(random:0.2@7/0-5.*)"
             )
         heads = np.ones(shape, dtype=np.bool_)
     else:
-        heads = _listed([first._replace(text=candidates.strip(_SPACES)), *others], shape)
+        heads = _listed(chain([first._replace(text=candidates.strip(_SPACES))], others), shape)
     listed = [(int(layer), int(head)) for layer, head in np.argwhere(heads)]
     # Decimal, because 0.145 of 100 heads is 14.5 and rounds up; in binary it is less and rounds down.
     exact = Context(prec=len(fraction) + 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import time
@@ -128,6 +129,16 @@ def test_a_huge_mask_is_refused_before_it_costs_anything(value: Any) -> None:
 
     assert time.thread_time() - start < 0.5
     assert len(message) < 200
+
+
+@pytest.mark.parametrize("items", ["*.*,", "skip:*,", "1.1,skip:1,", "random:1@1/1.1,"])
+def test_a_long_list_does_not_make_python_search_for_garbage(items: str) -> None:
+    searches = []
+    for _ in range(3):  # another thread may cause a search
+        before = [generation["collections"] for generation in gc.get_stats()]
+        refusal(items * (32_000 // len(items)) + "x")
+        searches.append([g["collections"] - n for g, n in zip(gc.get_stats(), before, strict=True)])
+    assert min(searches) == [0, 0, 0]
 
 
 def test_long_decimals_within_the_limit_are_read_exactly_and_cheaply() -> None:
