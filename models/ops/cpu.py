@@ -105,21 +105,14 @@ class PrepackedLinear(Linear):
         super().__init__(weight, bias, activation)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, None)
 
-    def __call__(
-        self,
-        x: Tensor,
-        residual: Tensor | None = None,
-        *,
-        overwrite: bool = False,  # noqa: ARG002 - for Int8Linear
-    ) -> Tensor:
-        """Compute the map as `Linear` does."""
-        y: Tensor
-        if residual is not None and self.activation == "none":
-            y = _operator().binary(x, residual, self._weight, self.bias, "add")
-            return y
+    def _activated(self, x: Tensor) -> Tensor:
         name, algorithm = FUSED[self.activation]
-        y = _operator()(x, self._weight, self.bias, name, [], algorithm)
-        return y if residual is None else y.add_(residual)
+        y: Tensor = _operator()(x, self._weight, self.bias, name, [], algorithm)
+        return y
+
+    def _added(self, x: Tensor, residual: Tensor) -> Tensor:
+        y: Tensor = _operator().binary(x, residual, self._weight, self.bias, "add")
+        return y
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""

@@ -76,6 +76,7 @@ class Int8Linear(Linear):
 
     def __call__(self, x: Tensor, residual: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
         """Compute the map as `Linear` does. x: (T, in) floats, or uint8 if `source` is TensorScale."""
+        assert residual is None or self.activation == "none"
         if isinstance(self.source, TensorScale):
             return self._multiply(x, residual, overwrite=overwrite)
         quantized, not_finite = self.quantize(x)
@@ -107,15 +108,14 @@ class Int8Linear(Linear):
             return self._by_torch(quantized, residual)
         if self.target is not None:
             return self._quantized_output(quantized, self.target)
-        if residual is not None and self.activation == "none":
+        if residual is not None:
             # "sum" writes into its argument; copying first is still cheaper than "add", which does not.
             y: Tensor = operator().binary(
                 *(*self._arguments(quantized), residual if overwrite else residual.clone(), self._bias),
                 *(1.0, 0, self.dtype, 1.0, 0, "sum", 1.0, "none", [], ""),
             )
             return y
-        y = self._pointwise(quantized, self.activation, self.dtype)
-        return y if residual is None else y.add_(residual)
+        return self._pointwise(quantized, self.activation, self.dtype)
 
     def _quantized_output(self, quantized: Tensor, target: TensorScale) -> Tensor:
         scale, zero_point = self._of_products(target)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -163,17 +164,8 @@ class Kernels:
         Returns (T, outputs) bfloat16. A row has the same bits in any batch and for any thread count.
         Raises MemoryError if there is not enough memory.
         """
-        assert self._affine is not None
-        x = x.contiguous()
         out = x.new_empty(len(x), outputs)
-        if other is not None:
-            other = other.contiguous()
-        out_of_memory = self._affine(
-            *(x.data_ptr(), *x.shape, tiles.data_ptr(), bias.data_ptr(), outputs, FINISHES.index(finish)),
-            *(None if other is None else other.data_ptr(), out.data_ptr(), torch.get_num_threads()),
-        )
-        if out_of_memory:
-            raise MemoryError("not enough memory for an affine map")
+        self._map(self._affine, x, (tiles, bias), finish, other, (), out)
         return out
 
     def affine_int8(
@@ -194,16 +186,29 @@ class Kernels:
         Returns (T, outputs) bfloat16, or uint8. A row has the same bits in any batch and thread count.
         Raises MemoryError if there is not enough memory.
         """
-        x = x.contiguous()
         quantizes = finish.startswith("quantized")
         out = torch.empty(len(x), outputs, dtype=torch.uint8 if quantizes else torch.bfloat16)
+        self._map(self._affine_int8, x, (tiles, *factors), finish, other, target, out)
+        return out
+
+    @staticmethod
+    def _map(
+        function: Any,
+        x: Tensor,
+        parameters: tuple[Tensor, ...],
+        finish: str,
+        other: Tensor | None,
+        target: tuple[float, ...],
+        out: Tensor,
+    ) -> None:
+        """Write an affine map into `out`. function: the library's; parameters, target: what it reads."""
+        x = x.contiguous()
         if other is not None:
             other = other.contiguous()
-        out_of_memory = self._affine_int8(
-            *(x.data_ptr(), *x.shape, tiles.data_ptr(), *(factor.data_ptr() for factor in factors), outputs),
+        out_of_memory = function(
+            *(x.data_ptr(), *x.shape, *(parameter.data_ptr() for parameter in parameters), out.shape[1]),
             *(FINISHES.index(finish), None if other is None else other.data_ptr(), *target),
             *(out.data_ptr(), torch.get_num_threads()),
         )
         if out_of_memory:
             raise MemoryError("not enough memory for an affine map")
-        return out

@@ -31,18 +31,11 @@ class TileLinear(Linear):
         self._filled_bias = filled(self.bias.float())
         self._weight = to_tiles(self._weight)
 
-    def __call__(
-        self,
-        x: Tensor,
-        residual: Tensor | None = None,
-        *,
-        overwrite: bool = False,  # noqa: ARG002 - for Int8Linear
-    ) -> Tensor:
-        """Compute the map as `Linear` does."""
-        if residual is not None and self.activation == "none":
-            return self._computed(x, "add", residual)
-        y = self._computed(x, self.activation)
-        return y if residual is None else y.add_(residual)
+    def _activated(self, x: Tensor) -> Tensor:
+        return self._computed(x, self.activation)
+
+    def _added(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self._computed(x, "add", residual)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
@@ -61,13 +54,8 @@ class TileLinear(Linear):
         """Return the bytes of weight and bias."""
         return nbytes(self._weight, self.bias, self._filled_bias)
 
-    def rows(self, index: Tensor) -> TileLinear:
-        """Return the map with only the outputs `index`, (n,) int64."""
-        return TileLinear(self.weight[index], self.bias[index], self.activation, self._kernels)
-
-    def columns(self, index: Tensor) -> TileLinear:
-        """Return the map of only the inputs `index`, (n,) int64, as if the others were 0."""
-        return TileLinear(self.weight[:, index], self.bias, self.activation, self._kernels)
+    def _alike(self, weight: Tensor, bias: Tensor) -> TileLinear:
+        return TileLinear(weight, bias, self.activation, self._kernels)
 
 
 class IntegerTiles:
@@ -83,10 +71,8 @@ class IntegerTiles:
         self.factors = filled(start), filled(scale), filled(bias)
 
     def floats(self, x: Tensor, activation: str, residual: Tensor | None = None) -> Tensor:
-        """Return the activation of the map, plus a residual; x: (T, in) uint8 → (T, out) bfloat16."""
-        finish = "add" if residual is not None and activation == "none" else activation
-        y = self._computed(x, finish, residual if finish == "add" else None)
-        return y if residual is None or finish == "add" else y.add_(residual)
+        """Return the map's activation, or the map plus a residual; x: (T, in) uint8 → (T, out) bfloat16."""
+        return self._computed(x, activation if residual is None else "add", residual)
 
     def quantized(self, x: Tensor, activation: str, scale: float, zero_point: int) -> Tensor:
         """Return the map's GELU in units of `scale`, plus `zero_point`; x: (T, in) uint8 → (T, out) uint8."""

@@ -19,7 +19,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class Linear:
-    """y = act(x·Wᵀ + b) [+ residual].
+    """y = act(x·Wᵀ + b), or x·Wᵀ + b + residual.
 
     weight: (out, in); bias: (out,); both of the dtype and on the device of the inputs.
     activation: none, gelu (erf), gelu_tanh, relu or silu.
@@ -39,11 +39,21 @@ class Linear:
     ) -> Tensor:
         """Compute the map, x: (T, in) → (T, out).
 
-        residual: (T, out), added after the activation. overwrite: the residual's memory may become the
-        result, which saves integer products a copy.
+        residual: (T, out), added to a map that has no activation. overwrite: the residual's memory may become
+        the result, which saves integer products a copy.
         """
-        y = activate(F.linear(x, self._weight, self.bias), self.activation)
-        return y if residual is None else y + residual
+        if residual is None:
+            return self._activated(x)
+        assert self.activation == "none"
+        return self._added(x, residual)
+
+    def _activated(self, x: Tensor) -> Tensor:
+        """Compute the map and its activation."""
+        return activate(F.linear(x, self._weight, self.bias), self.activation)
+
+    def _added(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Compute the map, which has no activation, plus a residual."""
+        return F.linear(x, self._weight, self.bias) + residual
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map, which has no activation, and another of the same layer.
@@ -69,11 +79,15 @@ class Linear:
 
     def rows(self, index: Tensor) -> Linear:
         """Return the map with only the outputs `index`, (n,) int64."""
-        return type(self)(self.weight[index], self.bias[index], self.activation)
+        return self._alike(self.weight[index], self.bias[index])
 
     def columns(self, index: Tensor) -> Linear:
         """Return the map of only the inputs `index`, (n,) int64, as if the others were 0."""
-        return type(self)(self.weight[:, index], self.bias, self.activation)
+        return self._alike(self.weight[:, index], self.bias)
+
+    def _alike(self, weight: Tensor, bias: Tensor) -> Linear:
+        """Return the same kind of map with another weight and bias."""
+        return type(self)(weight, bias, self.activation)
 
 
 class Norm:
