@@ -127,7 +127,8 @@ def _memory() -> Mapping[str, str]:
         # Use Ray's jemalloc: glibc leaves much memory unused between its aligned blocks.
         "RAY_LD_PRELOAD_ON_WORKERS": "1",
         # Keep the pages of freed blocks: a forward pass frees and asks for the same megabytes in every layer.
-        "MALLOC_CONF": "dirty_decay_ms:-1,narenas:1",
+        # The last option lets small blocks use them too; else each burst of small blocks takes new pages.
+        "MALLOC_CONF": "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64",
         # oneDNN's compiled matrix products, one per shape: half a MiB each.
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
         # PyTorch's cache of their descriptions in each thread: a quarter of a MiB each.

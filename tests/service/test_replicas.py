@@ -65,7 +65,7 @@ def test_both_allocate_by_jemalloc_and_keep_few_products_compiled(two: Server) -
         variables = replica.environ()
         assert variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "512"
         assert variables["LRU_CACHE_CAPACITY"] == "64"
-        assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1"
+        assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
 
 
 async def test_an_edit_reaches_both(two: Server) -> None:

@@ -28,7 +28,7 @@ def test_memory_settings_are_set_unless_the_operator_did(variables: dict[str, st
     assert variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "1024"
     assert variables["RAY_LD_PRELOAD_ON_WORKERS"] == "0"
     assert variables["LRU_CACHE_CAPACITY"] == "64"
-    assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1"
+    assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
 
 
 @pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
@@ -38,6 +38,25 @@ def test_jemalloc_understands_what_it_is_told(variables: dict[str, str], tmp_pat
         own = {"LD_PRELOAD": str(JEMALLOC_SO), "MALLOC_CONF": f"abort_conf:true,{told}"}
         ended = subprocess.run([sys.executable, "-S", "-c", ""], env=own, capture_output=True, check=False)
         assert (ended.returncode == 0) is understood, ended.stderr
+
+
+BURSTS = """
+for round in range(12):
+    small, large = [bytes(1000) for _ in range(8000)], bytearray(12 << 20)
+    del small, large
+    print(int(open("/proc/self/statm").read().split()[1]) * 4096)
+"""
+
+
+@pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
+def test_many_small_blocks_again_and_again_take_no_more_memory(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    environment.prepare_tasks(tmp_path)
+    own = {"LD_PRELOAD": str(JEMALLOC_SO), "MALLOC_CONF": variables["MALLOC_CONF"]}
+    printed = subprocess.run([sys.executable, "-S", "-c", BURSTS], env=own, capture_output=True, check=True)
+    resident = [int(line) for line in printed.stdout.split()]
+    assert resident[-1] - resident[1] < 8 * 2**20  # one burst
 
 
 def test_logs_are_bounded_unless_the_operator_did(variables: dict[str, str], tmp_path: Path) -> None:
