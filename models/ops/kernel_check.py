@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -131,11 +132,7 @@ def _check_affine(kernels: Kernels, generator: torch.Generator) -> None:
         tiles, whole_bias = to_tiles(weight), filled(bias.float())
         # What this leaves in the kernel's own memory must reach none of the results below.
         kernels.affine(torch.full_like(x, torch.nan), tiles, whole_bias, outputs, "none")
-        for finish, expected in (
-            *((name, activate(sums, name)) for name in ("none", "gelu", "gelu_tanh")),
-            ("add", sums + other),
-            ("multiply", sums * other),
-        ):
+        for finish, expected in _finished(sums, other):
             found = kernels.affine(x, tiles, whole_bias, outputs, finish, other)
             _compare(f"affine map ({finish})", found, expected)
         x[-1, -1] = torch.nan
@@ -156,11 +153,7 @@ def _check_affine_int8(kernels: Kernels, generator: torch.Generator) -> None:
         start = torch.arange(outputs, dtype=torch.int32)
         sums = F.linear(x.double(), weight.double(), start.double()) * scale + bias
         tiles, factors = to_tiles(weight), (filled(start), filled(scale), filled(bias))
-        for finish, expected in (
-            *((name, activate(sums, name)) for name in ("none", "gelu", "gelu_tanh")),
-            ("add", sums + other),
-            ("multiply", sums * other),
-        ):
+        for finish, expected in _finished(sums, other):
             found = kernels.affine_int8(x, tiles, factors, outputs, finish, other)
             _compare(f"affine map of integers ({finish})", found, expected)
         for name in ("gelu", "gelu_tanh"):
@@ -169,6 +162,14 @@ def _check_affine_int8(kernels: Kernels, generator: torch.Generator) -> None:
             low, high = ((exact + by).floor().clamp(0, 255) for by in (-1e-2, 1e-2))
             if ((found < low) | (found > high)).any():
                 raise RuntimeError(f"quantized affine map ({name}) is not torch's")
+
+
+def _finished(sums: Tensor, other: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield what both kinds of affine maps do with their sums, and what comes of it by torch."""
+    for name in ("none", "gelu", "gelu_tanh"):
+        yield name, activate(sums, name)
+    yield "add", sums + other
+    yield "multiply", sums * other
 
 
 def _compare(what: str, ours: Tensor, expected: Tensor) -> None:
