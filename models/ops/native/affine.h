@@ -96,8 +96,8 @@ struct Ready {
         low = load<Floats>(from), high = load<Floats>(from + kStep);
       }
       if constexpr (kFinish == Finish::kGelu || kFinish == Finish::kGeluTanh) {
-        const auto& terms = kFinish == Finish::kGelu ? kGelu : kGeluTanh;
-        low = scaled_gelu(terms, low, 0.5f, 0.f), high = scaled_gelu(terms, high, 0.5f, 0.f);
+        const Gelu& gelu = kFinish == Finish::kGelu ? kGelu : kGeluByTanh;
+        low = gelu(low), high = gelu(high);
       } else if constexpr (kFinish == Finish::kAdd || kFinish == Finish::kMultiply) {
         const __m512i pairs = _mm512_maskz_loadu_epi16(columns, map->other + place);
         const Floats first_half = (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(pairs)), 16);
@@ -109,11 +109,11 @@ struct Ready {
           low *= first_half, high *= second_half;
       }
       if constexpr (quantizes(kFinish)) {
-        const auto& terms = kFinish == Finish::kQuantizedGelu ? kGelu : kGeluTanh;
-        alignas(32) uint8_t both[kBlock];
-        narrow(both, scaled_gelu(terms, low, map->multiplier / 2, map->shift), 255.f);
-        narrow(both + kLanes, scaled_gelu(terms, high, map->multiplier / 2, map->shift), 255.f);
-        _mm256_mask_storeu_epi8(static_cast<uint8_t*>(map->out) + place, columns, load<__m256i>(both));
+        const Gelu& gelu = kFinish == Finish::kQuantizedGelu ? kGelu : kGeluByTanh;
+        const Bytes left = to_bytes(gelu.scaled(low, map->multiplier, map->shift), 255.f);
+        const Bytes right = to_bytes(gelu.scaled(high, map->multiplier, map->shift), 255.f);
+        _mm256_mask_storeu_epi8(static_cast<uint8_t*>(map->out) + place, columns,
+                                _mm256_set_m128i((__m128i)right, (__m128i)left));
       } else {
         const __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
         _mm512_mask_storeu_epi16(static_cast<bfloat16*>(map->out) + place, columns, rounded);

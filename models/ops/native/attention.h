@@ -15,6 +15,7 @@
 namespace {
 
 constexpr long kQueries = 32;  // rows of scores at a time, so that they fit into the cache
+constexpr long kTogether = kRows / 2;  // rows of scores whose exponentials are computed together
 
 // out (steps x a vector of units): the transpose of that many rows. `count` rows exist; the last one stands for the
 // missing ones. steps: a multiple of 8.
@@ -122,11 +123,10 @@ void attend_head(const T* query, const T* key, long stride, const T* value, long
   if constexpr (paired) {
     for (long step = 0; step < value_steps; ++step)
       for (long column = 0; column < size; column += kLanes) {
+        const T* from = value + 2 * step * further_stride + column;
         Words pairs = {};
-        if (2 * step < tokens)
-          pairs = __builtin_convertvector(load<Halves>(value + 2 * step * further_stride + column), Words);
-        if (2 * step + 1 < tokens)
-          pairs |= __builtin_convertvector(load<Halves>(value + (2 * step + 1) * further_stride + column), Words) << 16;
+        if (2 * step < tokens) pairs = to_words(from);
+        if (2 * step + 1 < tokens) pairs |= to_words(from + further_stride) << 16;
         store(values + step * size + column, pairs);
       }
   } else {
@@ -159,15 +159,24 @@ void attend_head(const T* query, const T* key, long stride, const T* value, long
 #endif
       multiply(rows, from, unit_stride, keys + low, columns, vectors * kLanes, steps, scores, columns);
 
+    if (window >= 0)
+      for (long row = 0; row < rows; ++row) hide_beyond(window, first + row, low, count, scores + row * columns);
+    T* exponents = reinterpret_cast<T*>(paired ? reinterpret_cast<float*>(probabilities) : scores);
     float inverse[kQueries];
-    for (long row = 0; row < rows; ++row) {
-      float* at = scores + row * columns;
-      T* to = paired ? reinterpret_cast<T*>(probabilities + row * (columns / 2)) : reinterpret_cast<T*>(at);
-      if (window >= 0) hide_beyond(window, first + row, low, count, at);
-      inverse[row] = exponentials(at, count, vectors, scale, to) * weight;
-      if (paired)
-        for (long column = vectors * kLanes; column < up(count, 32); column += kLanes) narrow(to + column, Floats{});
+    for (long row = 0; row < rows;) {
+      const long at = row * columns;
+      if (row + kTogether <= rows) {
+        exponentials<kTogether>(scores + at, columns, count, vectors, scale, exponents + at, columns, inverse + row);
+        row += kTogether;
+      } else {
+        exponentials<1>(scores + at, columns, count, vectors, scale, exponents + at, columns, inverse + row);
+        row += 1;
+      }
     }
+    if (paired)
+      for (long row = 0; row < rows; ++row)
+        for (long column = vectors * kLanes; column < up(count, 32); column += kLanes)
+          narrow(exponents + row * columns + column, Floats{});
 #ifdef __AMX_BF16__
     if constexpr (tiles) {
       multiply_tiles(up(rows, 16), probabilities, columns / 2, near_values, value_stride, size, near_steps, sums, size);
@@ -177,9 +186,11 @@ void attend_head(const T* query, const T* key, long stride, const T* value, long
       const U* left = paired ? probabilities : reinterpret_cast<const U*>(scores);
       multiply(rows, left, paired ? columns / 2 : columns, near_values, value_stride, size, near_steps, sums, size);
     }
-    for (long row = 0; row < rows; ++row)
+    for (long row = 0; row < rows; ++row) {
+      const float factor = inverse[row] * weight;
       for (long column = 0; column < size; column += kLanes)
-        narrow(out + (first + row) * out_stride + column, load<Floats>(sums + row * size + column) * inverse[row]);
+        narrow(out + (first + row) * out_stride + column, load<Floats>(sums + row * size + column) * factor);
+    }
   }
 }
 

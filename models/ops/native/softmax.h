@@ -1,4 +1,4 @@
-// Softmax of one row of scores, but for its division by the sum.
+// Softmax of rows of scores, but for their division by the sum.
 
 #pragma once
 
@@ -33,30 +33,38 @@ Floats power_of_two(Floats x) {
 #endif
 }
 
-// out = exp(scale·(score − largest)) of one query's first `keys` scores, and 0 from there to the end of the last of
-// `vectors` vectors. `scale` is in powers of two. Returns 1 / sum. `out` may be `scores`.
-template <class T>
-float exponentials(const float* scores, long keys, long vectors, float scale, T* out) {
+// out = exp(scale·(score − largest)) of each of R queries' first `keys` scores, and 0 from there to the end of the last
+// of `vectors` vectors; inverse = 1 / sum. `scale` is in powers of two. Strides are those between queries. `out` may
+// be `scores`. Queries are computed together, so that the sums of one do not wait for those of another.
+template <int R, class T>
+void exponentials(const float* scores, long stride, long keys, long vectors, float scale, T* out, long out_stride,
+                  float* inverse) {
   constexpr int kTerms = std::is_same_v<T, float> ? 7 : 5;
   const long last = (vectors - 1) * kLanes;
   const Ints exists = lanes() < (int32_t)(keys - last);
-  const Floats ending = exists ? load<Floats>(scores + last) : all(-std::numeric_limits<float>::infinity());
-  Floats peak = ending;
-  for (long at = 0; at < last; at += kLanes) {
-    const Floats values = load<Floats>(scores + at);
-    peak = values > peak ? values : peak;
+  Floats ending[R], peak[R], shift[R], sum[R] = {};
+  for (int r = 0; r < R; ++r) {
+    const Floats values = load<Floats>(scores + r * stride + last);
+    peak[r] = ending[r] = exists ? values : all(-std::numeric_limits<float>::infinity());
   }
-  const Floats shift = all(-scale * largest(peak));
-  Floats sum = {};
-  for (long at = 0; at < last; at += kLanes) {
-    const Floats values = power_of_two<kTerms>(load<Floats>(scores + at) * scale + shift);
-    narrow(out + at, values);
-    sum += values;
+  for (long at = 0; at < last; at += kLanes)
+    for (int r = 0; r < R; ++r) {
+      const Floats values = load<Floats>(scores + r * stride + at);
+      peak[r] = values > peak[r] ? values : peak[r];
+    }
+  for (int r = 0; r < R; ++r) shift[r] = all(-scale * largest(peak[r]));
+  for (long at = 0; at < last; at += kLanes)
+    for (int r = 0; r < R; ++r) {
+      const Floats values = power_of_two<kTerms>(load<Floats>(scores + r * stride + at) * scale + shift[r]);
+      narrow(out + r * out_stride + at, values);
+      sum[r] += values;
+    }
+  for (int r = 0; r < R; ++r) {
+    Floats values = power_of_two<kTerms>(ending[r] * scale + shift[r]);
+    values = exists ? values : Floats{};
+    narrow(out + r * out_stride + last, values);
+    inverse[r] = 1.f / total(sum[r] + values);
   }
-  Floats values = power_of_two<kTerms>(ending * scale + shift);
-  values = exists ? values : Floats{};
-  narrow(out + last, values);
-  return 1.f / total(sum + values);
 }
 
 }  // namespace

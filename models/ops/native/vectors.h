@@ -7,7 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -65,9 +65,14 @@ Ints lanes() {
 long up(long count, long step) { return (count + step - 1) / step * step; }
 
 Floats widen(const float* from) { return load<Floats>(from); }
-Floats widen(const bfloat16* from) {
-  return (Floats)(__builtin_convertvector(load<Halves>(from), Words) << 16);
+Words to_words(const bfloat16* from) {
+#ifdef __AVX512F__
+  return (Words)_mm512_cvtepu16_epi32(load<__m256i>(from));  // GCC 12 makes six instructions of the other line
+#else
+  return __builtin_convertvector(load<Halves>(from), Words);
+#endif
 }
+Floats widen(const bfloat16* from) { return (Floats)(to_words(from) << 16); }
 
 void narrow(float* to, Floats values) { store(to, values); }
 
@@ -80,6 +85,20 @@ void narrow(bfloat16* to, Floats values) {
   Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   rounded = values != values ? (bits >> 16) | 0x40 : rounded;
   store(to, __builtin_convertvector(rounded, Halves));
+#endif
+}
+
+// Returns numbers of 0 … 255 as bytes.
+Bytes to_bytes(Ints values) {
+#ifdef __AVX512F__
+  return (Bytes)_mm512_cvtepi32_epi8((__m512i)values);
+#elif defined(__AVX2__)  // GCC 12 takes the numbers out of the vector one by one
+  const __m256i halves = _mm256_packus_epi32((__m256i)values, (__m256i)values);
+  const __m256i quarters = _mm256_packus_epi16(halves, halves);
+  const __m128i low = _mm256_castsi256_si128(quarters), high = _mm256_extracti128_si256(quarters, 1);
+  return (Bytes)_mm_cvtsi128_si64(_mm_unpacklo_epi32(low, high));
+#else
+  return __builtin_convertvector(values, Bytes);
 #endif
 }
 
