@@ -49,8 +49,8 @@ class Gelu {
   static Floats positive(Floats x) { return (Floats)_mm512_max_ps(_mm512_setzero_ps(), (__m512)x); }  // NaN stays
 
   Floats rest(Floats x) const {
-    constexpr int kOfMagnitudes = 2, kWithoutSign = 2 << 2;
-    const __m512 a = _mm512_range_ps((__m512)x, (__m512)all(kGeluEnd), kOfMagnitudes | kWithoutSign);  // the least
+    constexpr int kLesserMagnitude = 2, kPositive = 2 << 2;
+    const __m512 a = _mm512_range_ps((__m512)x, (__m512)all(kGeluEnd), kLesserMagnitude | kPositive);
     const Floats piece = (Floats)a * ((kPieces - 1) / kGeluEnd) + 12582912.f;  // rounded, in the low bits: 1.5·2^23
     const auto term = [&](int power) {
       const float* of = terms_[power];

@@ -65,13 +65,16 @@ Ints lanes() {
 long up(long count, long step) { return (count + step - 1) / step * step; }
 
 Floats widen(const float* from) { return load<Floats>(from); }
+
+// Returns the bits of each number in the lower half of a word.
 Words to_words(const bfloat16* from) {
-#ifdef __AVX512F__
-  return (Words)_mm512_cvtepu16_epi32(load<__m256i>(from));  // GCC 12 makes six instructions of the other line
+#ifdef __AVX512F__  // GCC 12 makes six instructions of the line below
+  return (Words)_mm512_cvtepu16_epi32(load<__m256i>(from));
 #else
   return __builtin_convertvector(load<Halves>(from), Words);
 #endif
 }
+
 Floats widen(const bfloat16* from) { return (Floats)(to_words(from) << 16); }
 
 void narrow(float* to, Floats values) { store(to, values); }
