@@ -99,14 +99,13 @@ struct Ready {
         const Gelu& gelu = kFinish == Finish::kGelu ? kGelu : kGeluByTanh;
         low = gelu(low), high = gelu(high);
       } else if constexpr (kFinish == Finish::kAdd || kFinish == Finish::kMultiply) {
-        const __m512i pairs = _mm512_maskz_loadu_epi16(columns, map->other + place);
-        const Floats first_half = (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(pairs)), 16);
-        const Floats second_half =
-            (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(pairs, 1)), 16);
+        const bfloat16* other = map->other + place;
+        const Floats left = widen((Halves)_mm256_maskz_loadu_epi16(columns, other));
+        const Floats right = widen((Halves)_mm256_maskz_loadu_epi16(columns >> kLanes, other + kLanes));
         if constexpr (kFinish == Finish::kAdd)
-          low += first_half, high += second_half;
+          low += left, high += right;
         else
-          low *= first_half, high *= second_half;
+          low *= left, high *= right;
       }
       if constexpr (quantizes(kFinish)) {
         const Gelu& gelu = kFinish == Finish::kQuantizedGelu ? kGelu : kGeluByTanh;

@@ -125,8 +125,8 @@ void attend_head(const T* query, const T* key, long stride, const T* value, long
       for (long column = 0; column < size; column += kLanes) {
         const T* from = value + 2 * step * further_stride + column;
         Words pairs = {};
-        if (2 * step < tokens) pairs = to_words(from);
-        if (2 * step + 1 < tokens) pairs |= to_words(from + further_stride) << 16;
+        if (2 * step < tokens) pairs = to_words(load<Halves>(from));
+        if (2 * step + 1 < tokens) pairs |= to_words(load<Halves>(from + further_stride)) << 16;
         store(values + step * size + column, pairs);
       }
   } else {

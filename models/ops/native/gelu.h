@@ -51,7 +51,7 @@ class Gelu {
   Floats rest(Floats x) const {
     constexpr int kLesserMagnitude = 2, kPositive = 2 << 2;
     const __m512 a = _mm512_range_ps((__m512)x, (__m512)all(kGeluEnd), kLesserMagnitude | kPositive);
-    const Floats piece = (Floats)a * ((kPieces - 1) / kGeluEnd) + 12582912.f;  // rounded, in the low bits: 1.5·2^23
+    const Floats piece = (Floats)a * ((kPieces - 1) / kGeluEnd) + kToInteger;
     const auto term = [&](int power) {
       const float* of = terms_[power];
       return (Floats)_mm512_permutex2var_ps(_mm512_load_ps(of), (__m512i)piece, _mm512_load_ps(of + kPieces / 2));

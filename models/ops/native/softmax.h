@@ -17,10 +17,9 @@ Floats power_of_two(Floats x) {
   const __m512 whole = _mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const Floats rest = x - (Floats)whole;
 #else
-  const Floats magic = all(12582912.f);  // 1.5·2^23: adding it rounds to an integer, which its low bits then hold
   x = x < -126.f ? all(-126.f) : x;
-  const Floats shifted = x + magic;
-  const Floats rest = x - (shifted - magic);
+  const Floats shifted = x + kToInteger;
+  const Floats rest = x - (shifted - kToInteger);
 #endif
   constexpr float kTerms[] = {1.f,           6.93147181e-1f, 2.40226507e-1f, 5.55041087e-2f,
                               9.61812911e-3f, 1.33335581e-3f, 1.54035304e-4f};
@@ -29,7 +28,7 @@ Floats power_of_two(Floats x) {
 #ifdef __AVX512F__
   return (Floats)_mm512_scalef_ps((__m512)power, whole);
 #else
-  return power * (Floats)(((Ints)shifted - (Ints)magic + 127) << 23);
+  return power * (Floats)(((Ints)shifted - (Ints)all(kToInteger) + 127) << 23);
 #endif
 }
 

@@ -24,6 +24,9 @@ constexpr long kLanes = 8;
 constexpr int kRows = 4;
 #endif
 
+// 1.5·2^23: adding it to a small number rounds that to an integer, which the low bits of the sum hold.
+constexpr float kToInteger = 12582912.f;
+
 typedef float Floats __attribute__((vector_size(4 * kLanes)));
 typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
@@ -66,16 +69,17 @@ long up(long count, long step) { return (count + step - 1) / step * step; }
 
 Floats widen(const float* from) { return load<Floats>(from); }
 
-// Returns the bits of each number in the lower half of a word.
-Words to_words(const bfloat16* from) {
+// Returns the bits of each bfloat16 in the lower half of a word.
+Words to_words(Halves numbers) {
 #ifdef __AVX512F__  // GCC 12 makes six instructions of the line below
-  return (Words)_mm512_cvtepu16_epi32(load<__m256i>(from));
+  return (Words)_mm512_cvtepu16_epi32((__m256i)numbers);
 #else
-  return __builtin_convertvector(load<Halves>(from), Words);
+  return __builtin_convertvector(numbers, Words);
 #endif
 }
 
-Floats widen(const bfloat16* from) { return (Floats)(to_words(from) << 16); }
+Floats widen(Halves numbers) { return (Floats)(to_words(numbers) << 16); }
+Floats widen(const bfloat16* from) { return widen(load<Halves>(from)); }
 
 void narrow(float* to, Floats values) { store(to, values); }
 
