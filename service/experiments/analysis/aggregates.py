@@ -18,6 +18,9 @@ from service.experiments.storage.store import Store
 SECONDS = 60
 """Limit of one statement of an analysis (PostgreSQL)."""
 
+WHOLE_SECOND = 1.0
+"""Many callers send times in whole seconds, so an outcome may seem to be so much older than it is."""
+
 SHADOW_MEASURES = (
     "mean_delta",
     "mean_abs_delta",
@@ -50,8 +53,9 @@ def measure(
 ) -> Measured:
     """Return the moments of the units' values, denominators and covariates by arm.
 
-    A metric's outcomes count after the unit's exposure, and a covariate's before it. A unit without outcomes
-    counts as 0. now: seconds since the epoch; units whose window is not over by then are left out.
+    A metric's outcomes count after the unit's exposure, and a covariate's before it; an outcome of the last
+    second before it counts as after. A unit without outcomes counts as 0.
+    now: seconds since the epoch; units whose window is not over by then are left out.
     during: the compared arms and when they ran (comparison.py); None takes all units and all outcomes.
     until: leaves out exposures and outcomes of later times; None leaves out none.
     """
@@ -105,11 +109,15 @@ def _units(
     """Return a query with one row per unit: arm, value, denominator, covariate."""
     window_s = None if metric.window_hours is None else metric.window_hours * 3600
     exposed = exposures if during is None else during.units(experiment)
-    counts = outcomes.c.time >= exposed.c.time
+    since = exposed.c.time - WHOLE_SECOND
+    counts = outcomes.c.time > since
+    before = outcomes.c.time <= since
     if window_s is not None:  # a unit whose treatment ended within its window is left out below
         counts = and_(counts, outcomes.c.time < exposed.c.time + window_s)
     elif during is not None:
         counts = and_(counts, during.lasts(exposed, outcomes.c.time))
+    if during is not None:
+        before = and_(before, during.outside_pauses(outcomes.c.time))
     if until is not None:
         counts = and_(counts, outcomes.c.time <= until)
 
@@ -135,7 +143,7 @@ def _units(
             exposed.c.arm,
             value.label("value"),
             total(metric.denominator, counts).label("denominator"),
-            total(metric.covariate, outcomes.c.time < exposed.c.time).label("covariate"),
+            total(metric.covariate, before).label("covariate"),
         )
         .select_from(joined)
         .where(exposed.c.experiment == experiment)

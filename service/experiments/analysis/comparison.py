@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, and_, case, false, func, not_, or_, select, true, union_all
@@ -115,6 +116,19 @@ class Comparison:
             for end, limits in self._ends
         )
         return not_(or_(false(), *breaks))
+
+    def outside_pauses(self, time: ColumnElement[Any]) -> Condition:
+        """Return the condition that the compared arms did not pause at a time.
+
+        In a pause control's units have control and the others the default. So what a unit did then is not
+        what it did before both arms, although it may come before the unit's return.
+        """
+        pauses = (
+            and_(time >= stretch.end, time < later.start)
+            for stretch, later in pairwise(self.stretches)
+            if stretch.end < later.start
+        )
+        return not_(or_(false(), *pauses))
 
     def _during(self, time: ColumnElement[Any]) -> Condition:
         return or_(false(), *(self._inside(time, stretch) for stretch in self.stretches))

@@ -16,7 +16,10 @@ from service.experiments.storage.store import Store
 def shadow_reports(
     store: Store, experiment: str, arms: Collection[str], alpha: float
 ) -> dict[str, ShadowReport]:
-    """Return the shadow reports by arm, without the arms that have no shadow results."""
+    """Return the shadow reports by arm, without the arms that have no shadow results.
+
+    Results are deleted by the second and histograms by the day, so an old arm may have only the latter.
+    """
     moments = aggregates.shadow_moments(store, experiment)
     histograms = aggregates.shadow_histogram(store, experiment)
     return {
@@ -27,7 +30,7 @@ def shadow_reports(
             alpha,
         )
         for arm in arms
-        if arm in histograms
+        if arm in histograms and arm in moments["mean_delta"]
     }
 
 

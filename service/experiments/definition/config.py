@@ -128,6 +128,11 @@ class ExperimentConfig(_Config):
         return frozenset(name for metric in self.metrics for name in metric.sources)
 
     @property
+    def covariates(self) -> frozenset[str]:
+        """The names of the outcomes that say what a unit did before its exposure."""
+        return frozenset(metric.covariate for metric in self.metrics if metric.covariate is not None)
+
+    @property
     def spans(self) -> dict[str, tuple[int, int]]:
         """The range [a, b) of buckets of each arm."""
         names = [arm.name for arm in self.arms]

@@ -57,7 +57,8 @@ class UnknownOutcome:
         Field(
             description="`experiment`: there is none of this name. `metric`: the experiment declares others. "
             "Neither is kept: send it again once the config is right. `unit`: no exposure of this unit to "
-            "the experiment is stored so far; the outcome is kept for a day and counts if one comes."
+            "the experiment is stored so far; the outcome is kept for a day (that of a covariate: as long "
+            "as retention allows) and counts if one comes."
         ),
     ]
     message: Annotated[str, Field(description="One sentence; for people.")]

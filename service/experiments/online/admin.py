@@ -64,10 +64,11 @@ class ExperimentAdmin:
         configs = self._ledger.configs
         known = {config.name for config in configs}
         metrics = {config.name: config.outcome_metrics for config in configs if config.metrics}
+        covariates = {config.name: config.covariates for config in configs}
         store = self._ledger.store
         self._recording += 1
         try:
-            return await self._in_thread(lambda: store.record_outcomes(outcomes, known, metrics))
+            return await self._in_thread(lambda: store.record_outcomes(outcomes, known, metrics, covariates))
         finally:
             self._recording -= 1
 

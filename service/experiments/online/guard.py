@@ -91,6 +91,8 @@ class Guard:
 
     def _watch(self, config: ExperimentConfig) -> None:
         standing = self._ledger.standing(config.name)
+        for arm in standing.rolled_back:  # so that a reinstated arm is not judged by what it did before
+            self._windows.forget(config.name, arm)
         if not standing.is_running:
             return
         control = self._windows.counts(config.name, config.control)

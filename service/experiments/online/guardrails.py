@@ -3,12 +3,17 @@
 A guardrail is checked every second, so chance would sooner or later break a plain comparison with the limit.
 A share of failed or slow requests breaks its limit only if an arm exactly at the limit would show so many
 with a probability below `CHANCE`. The test is Chernoff's bound n·KL(k/n ‖ limit) > ln(1/CHANCE) (Hoeffding
-1963).
+1963). Against control, whose own share is not exact, the bounds of both arms are added.
+
+Requests of one unit are not independent. So a share must break its limit without the unit that failed most
+often, too: no single caller takes an arm back for everybody.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +23,8 @@ from service.experiments.definition.config import Guardrails
 from service.experiments.online.window import Counts
 
 CHANCE = 1e-4
+# The sum of two independent exponential variables exceeds x with probability (1 + x) · exp(−x).
+_BOTH_BY_CHANCE = 11.757
 SHIFT_BINS = 10
 # If nothing differs, PSI · nm/(n+m) is about χ² with SHIFT_BINS − 1 degrees of freedom.
 # This is the 1 − CHANCE quantile of that distribution.
@@ -40,14 +47,21 @@ def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -
     if limits.error_rate is not None:
         # The arm does not cause the control's own errors.
         usual = control.errors / control.requests if control.requests else 0.0
-        if exceeds(counts.errors, counts.requests, limits.error_rate + usual):
+        of_control = (control.errors, control.requests)
+        if all(
+            exceeds_other(*of_arm, *of_control, limits.error_rate)
+            for of_arm in _with_and_without_one(counts.errors, counts.requests, counts.errors_by_unit)
+        ):
             return Breach(
                 arm,
                 "error_rate",
                 f"{counts.errors} of {counts.requests} requests failed; the limit is {limits.error_rate:g} "
                 f"over the control's {usual:.3g}",
             )
-    if limits.p99_ms is not None and exceeds(counts.slow, counts.requests, 0.01):
+    if limits.p99_ms is not None and all(
+        exceeds(*of_arm, 0.01)
+        for of_arm in _with_and_without_one(counts.slow, counts.requests, counts.slow_by_unit)
+    ):
         return Breach(
             arm,
             "p99",
@@ -70,23 +84,34 @@ def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -
 def exceeds(count: int, total: int, limit: float) -> bool:
     """Return whether `count` of `total` is more than chance makes of a share of `limit`."""
     share = count / total if total else 0.0
-    if share <= limit:
-        return False
-    if limit >= 1:
-        return False
-    divergence = share * math.log(share / limit)
-    if share < 1:
-        divergence += (1 - share) * math.log((1 - share) / (1 - limit))
-    return total * divergence > -math.log(CHANCE)
+    return share > limit and total * _divergence(share, limit) > -math.log(CHANCE)
 
 
-def population_stability(scores: NDArray[np.int64], reference: NDArray[np.int64]) -> float:
+def exceeds_other(count: int, total: int, other_count: int, other_total: int, margin: float) -> bool:
+    """Return whether a share is more than chance makes of another share and a margin.
+
+    At its true share, each Chernoff bound exceeds x with a probability of at most exp(−x), as an exponential
+    variable does. The sum of the two is judged, at the true share of the other that explains both best.
+    """
+    share = count / total if total else 0.0
+    low = other_count / other_total if other_total else 0.0
+    high = share - margin
+    if high <= low:
+        return False
+
+    def evidence(true_share: float) -> float:
+        return total * _divergence(share, true_share + margin) + other_total * _divergence(low, true_share)
+
+    return _smallest(evidence, low, high) > _BOTH_BY_CHANCE
+
+
+def population_stability(scores: NDArray[np.float64], reference: NDArray[np.float64]) -> float:
     """Return the population stability index Σ (p − q) ln(p / q) over tenths of the reference.
 
-    scores, reference: counts by the same fine bins. 0 means alike; 0.1 is usually called small and 0.25
-    large. Half a pair is added to each bin, so that the index of an empty bin stays finite.
+    scores, reference: requests by the same fine bins. 0 means alike; 0.1 is usually called small and 0.25
+    large. Half a request is added to each bin, so that the index of an empty bin stays finite.
     """
-    total = int(reference.sum())
+    total = float(reference.sum())
     if not total or not scores.sum():
         return 0.0
     # A fine bin goes to the tenth that holds its middle, so that equal scores stay together.
@@ -97,3 +122,29 @@ def population_stability(scores: NDArray[np.int64], reference: NDArray[np.int64]
     p /= p.sum()
     q /= q.sum()
     return float(((p - q) * np.log(p / q)).sum())
+
+
+def _with_and_without_one(count: int, total: int, by_unit: Counter[str]) -> list[tuple[int, int]]:
+    """Return a count and its total, and both without the unit that has most of the count."""
+    most = max(by_unit.values(), default=0)
+    return [(count, total), (count - most, total - most)]
+
+
+def _divergence(share: float, limit: float) -> float:
+    """Return the Kullback–Leibler divergence of two coins. limit: 0 to 1, and not 0 for a share above 0."""
+    divergence = 0.0
+    for observed, expected in ((share, limit), (1 - share, 1 - limit)):
+        if observed > 0:
+            divergence += observed * math.log(observed / expected) if expected > 0 else math.inf
+    return divergence
+
+
+def _smallest(convex: Callable[[float], float], low: float, high: float) -> float:
+    """Return the smallest value of a convex function between two points, by ternary search."""
+    for _ in range(60):
+        third = (high - low) / 3
+        if convex(low + third) < convex(high - third):
+            high -= third
+        else:
+            low += third
+    return convex((low + high) / 2)

@@ -111,9 +111,9 @@ class Ledger:
         self._fold()
 
     def record(self, actions: Sequence[Action]) -> None:
-        """Record actions, then put them in force. Blocks. Raises DatabaseUnavailable."""
-        for action in actions:
-            self.store.record_action(action)
+        """Record all actions or none, then put them in force. Blocks. Raises DatabaseUnavailable."""
+        self.flush()  # a reinstatement must come after the roll-back that it takes back
+        self.store.record_actions(actions)
         self.refresh()
 
     def config(self, name: str) -> ExperimentConfig | None:

@@ -26,7 +26,8 @@ class LiveExperiments:
     Args:
         store: opened with the first config that has an experiment.
         observer: is told what is worth counting.
-        retention_days: older exposures, outcomes and shadow results are deleted; None keeps them for ever.
+        retention_days: older exposures and outcomes of experiments that have left the config are deleted,
+            and older shadow results; None keeps them for ever.
         clock: returns Unix seconds.
         monotonic: returns seconds that never go back.
     """
@@ -41,10 +42,14 @@ class LiveExperiments:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.observer = observer
-        self.writer = Writer(
-            store, retention_days=retention_days, on_lost=observer.lost, on_written=observer.written
-        )
         self.ledger = Ledger(store, observer, clock=clock, monotonic=monotonic)
+        self.writer = Writer(
+            store,
+            retention_days=retention_days,
+            running=lambda: [config.name for config in self.ledger.configs],
+            on_lost=observer.lost,
+            on_written=observer.written,
+        )
         self.windows = Windows(self.ledger, monotonic)
         self.router = Router(self.ledger, self.windows, self.writer, observer, monotonic=monotonic)
         self.guard = Guard(self.ledger, self.windows, self.writer, observer, monotonic=monotonic)

@@ -160,4 +160,7 @@ class Router:
         self._expose(route)
         assigned = route.assigned
         if assigned is not None and not assigned.forced:
-            self._windows.record(assigned.experiment, assigned.arm, elapsed, scores=scores, is_error=is_error)
+            unit = "" if route.exposure is None else route.exposure.unit
+            self._windows.record(
+                assigned.experiment, assigned.arm, elapsed, unit=unit, scores=scores, is_error=is_error
+            )

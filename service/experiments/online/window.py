@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,9 @@ SLOTS = 30
 SCORE_BINS = 100
 UNBINNED = 64
 
+MOST_UNITS = 100
+"""Failing units that a slot tells apart. Where there are more, no single one decides."""
+
 # 0.5 ms to 60 s, 10 % apart, so a percentile read from these bins is right to 5 %.
 LATENCY_BOUNDS = tuple(0.0005 * 1.1**step for step in range(124))
 
@@ -24,7 +27,9 @@ class Counts:
     """Counts of one arm's requests.
 
     errors: requests that the arm's variant failed. slow: requests over the guardrail's limit.
-    latencies: requests by LATENCY_BOUNDS. scores: pairs by score, (SCORE_BINS,) over [0, 1].
+    errors_by_unit, slow_by_unit: the same for each of the first MOST_UNITS units of a slot that had any.
+    latencies: requests by LATENCY_BOUNDS. scores: (SCORE_BINS,) over [0, 1]; a request's pairs weigh 1
+    together, because its titles are no independent sample.
     """
 
     requests: int = 0
@@ -33,7 +38,9 @@ class Counts:
     latencies: NDArray[np.int64] = field(
         default_factory=lambda: np.zeros(len(LATENCY_BOUNDS) + 1, dtype=np.int64)
     )
-    scores: NDArray[np.int64] = field(default_factory=lambda: np.zeros(SCORE_BINS, dtype=np.int64))
+    scores: NDArray[np.float64] = field(default_factory=lambda: np.zeros(SCORE_BINS))
+    errors_by_unit: Counter[str] = field(default_factory=Counter)
+    slow_by_unit: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Counts) -> None:
         """Add the counts of other requests of the arm."""
@@ -42,6 +49,8 @@ class Counts:
         self.slow += other.slow
         self.latencies += other.latencies
         self.scores += other.scores
+        self.errors_by_unit.update(other.errors_by_unit)
+        self.slow_by_unit.update(other.slow_by_unit)
 
     @property
     def error_rate(self) -> float | None:
@@ -69,9 +78,18 @@ class Window:
         self._unbinned: list[NDArray[np.float32]] = []  # the last slot's; many are binned at once
 
     def record(
-        self, now: float, seconds: float, *, scores: NDArray[np.float32] | None = None, is_error: bool = False
+        self,
+        now: float,
+        seconds: float,
+        *,
+        unit: str = "",
+        scores: NDArray[np.float32] | None = None,
+        is_error: bool = False,
     ) -> None:
-        """Count one request that took so many seconds. scores: (pairs,) in [0, 1], or None if nobody asks."""
+        """Count one request of a unit that took so many seconds.
+
+        scores: (pairs,) in [0, 1], or None if nobody asks.
+        """
         slot = int(now / self._slot_seconds)
         if not self._slots or self._slots[-1][0] != slot:
             self._bin()
@@ -79,10 +97,14 @@ class Window:
             self._slots.append((slot, Counts()))
         counts = self._slots[-1][1]
         counts.requests += 1
-        counts.errors += is_error
-        counts.slow += self._slow_seconds is not None and seconds > self._slow_seconds
+        if is_error:
+            counts.errors += 1
+            _count(counts.errors_by_unit, unit)
+        if self._slow_seconds is not None and seconds > self._slow_seconds:
+            counts.slow += 1
+            _count(counts.slow_by_unit, unit)
         counts.latencies[bisect_left(LATENCY_BOUNDS, seconds)] += 1
-        if scores is not None:
+        if scores is not None and len(scores):
             self._unbinned.append(scores)
             if len(self._unbinned) == UNBINNED:
                 self._bin()
@@ -99,10 +121,17 @@ class Window:
     def _bin(self) -> None:
         if self._unbinned:
             scores = np.concatenate(self._unbinned)
+            sizes = np.array([len(of_request) for of_request in self._unbinned])
             self._unbinned.clear()
             bins = np.minimum((scores * SCORE_BINS).astype(np.int64), SCORE_BINS - 1)
-            self._slots[-1][1].scores += np.bincount(bins, minlength=SCORE_BINS)
+            weights = np.repeat(1 / sizes, sizes)
+            self._slots[-1][1].scores += np.bincount(bins, weights, minlength=SCORE_BINS)
 
     def _expire(self, slot: int) -> None:
         while self._slots and self._slots[0][0] <= slot - SLOTS:
             self._slots.popleft()
+
+
+def _count(by_unit: Counter[str], unit: str) -> None:
+    if unit in by_unit or len(by_unit) < MOST_UNITS:
+        by_unit[unit] += 1

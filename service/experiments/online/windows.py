@@ -37,10 +37,14 @@ class Windows:
         arm: str,
         elapsed: float,
         *,
+        unit: str = "",
         scores: Callable[[], Scores] | None = None,
         is_error: bool = False,
     ) -> None:
-        """Count one request that took `elapsed` seconds. `scores` is called only if a guardrail needs it."""
+        """Count one request of a unit that took `elapsed` seconds.
+
+        `scores` is called only if a guardrail needs it.
+        """
         config = self._ledger.config(experiment)
         if config is None:
             return
@@ -51,7 +55,11 @@ class Windows:
             slow_seconds = None if limits.p99_ms is None else limits.p99_ms / 1000
             window = windows[experiment, arm] = Window(seconds(limits.window), slow_seconds)
         needed = None if scores is None or limits.score_shift is None else scores()
-        window.record(self._monotonic(), elapsed, scores=needed, is_error=is_error)
+        window.record(self._monotonic(), elapsed, unit=unit, scores=needed, is_error=is_error)
+
+    def forget(self, experiment: str, arm: str) -> None:
+        """Drop one arm's window."""
+        self._windows.pop((experiment, arm), None)
 
     def counts(self, experiment: str, arm: str) -> Counts:
         """Return the counts of one arm's window now."""

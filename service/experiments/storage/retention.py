@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import ColumnElement, Connection, Table, delete, exists, select, tuple_, update
 
 from service.experiments.storage.schema import exposures, outcomes, returns, shadow_histograms, shadow_results
+
+_BY_UNIT = (outcomes, exposures, returns)
 
 GRACE_S = 86_400
 """How long an outcome waits for its exposure, which may still be in a replica's buffer."""
 
 
-def delete_chunk(db: Connection, *, cutoff: float, now: float, limit: int) -> int:
+def delete_chunk(
+    db: Connection, *, cutoff: float, now: float, limit: int, running: Collection[str] = ()
+) -> int:
     """Delete up to `limit` rows of each table from before the cutoff, and outcomes without exposure.
 
     Return how many rows were handled; 0 if nothing is left to do.
+    running: experiments that keep their units and outcomes. A unit whose row is gone would count again.
     """
+    kept = sorted(running)
     old = (
-        (outcomes, outcomes.c.time < cutoff),
-        (exposures, exposures.c.time < cutoff),
-        (returns, returns.c.time < cutoff),
+        *((table, (table.c.time < cutoff) & table.c.experiment.not_in(kept)) for table in _BY_UNIT),
         (shadow_results, shadow_results.c.time < cutoff),
         (shadow_histograms, shadow_histograms.c.day < int(cutoff // 86_400)),
     )

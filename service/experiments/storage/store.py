@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select
+from sqlalchemy import Connection, insert, select
 
 from service.experiments.definition.events import (
     Action,
@@ -25,10 +25,16 @@ from service.experiments.definition.events import (
     ShadowResult,
     UnknownOutcome,
 )
-from service.experiments.storage import absolute_differences, connection, exposed_units, retention, upserts
+from service.experiments.storage import (
+    absolute_differences,
+    action_log,
+    connection,
+    exposed_units,
+    retention,
+    upserts,
+)
 from service.experiments.storage.migrate import migrate
 from service.experiments.storage.schema import (
-    actions,
     epoch_counts,
     exposure_counts,
     exposures,
@@ -40,7 +46,6 @@ from service.experiments.storage.schema import (
 MAX_LISTED = 10
 """Names of metrics in a message, at most."""
 
-_ACTIONS_LOCK = 0x6163746E
 _DAY_S = 86_400
 
 
@@ -105,6 +110,7 @@ class Store:
         rows: Sequence[Outcome],
         known: Collection[str] = (),
         metrics: Mapping[str, Collection[str]] = MappingProxyType({}),
+        covariates: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> OutcomeReceipt:
         """Store outcomes. The same id again is a duplicate, whatever its other fields hold.
 
@@ -112,6 +118,8 @@ class Store:
         neither among them nor in the database.
         metrics: the metrics of each experiment. An outcome of another metric is unknown and not stored. An
         experiment that is missing here takes any metric.
+        covariates: the metrics of each experiment that say what units did before their exposure. Their
+        outcomes wait for it as long as retention allows, the others for a day.
         """
         experiments = self._experiments(rows, known)
         unknown: list[UnknownOutcome] = []
@@ -126,9 +134,10 @@ class Store:
                 unknown.append(UnknownOutcome(index, row.id, "metric", message))
             else:
                 kept.append((index, row))
+        history = {(experiment, name) for experiment, names in covariates.items() for name in names}
         stored = 0
         for chunk in upserts.chunks(kept):
-            new, unmatched = self._record(chunk)
+            new, unmatched = self._record(chunk, history)
             stored += new
             unknown += unmatched
         return OutcomeReceipt(
@@ -140,23 +149,17 @@ class Store:
 
     def record_action(self, action: Action) -> int:
         """Append to the log of actions and return the number; for a second start, that of the first."""
+        return self.record_actions([action])[0]
+
+    def record_actions(self, rows: Sequence[Action]) -> list[int]:
+        """Append all to the log of actions, or none. Return their numbers as `record_action` does."""
         with self._write() as db:
-            if upserts.is_postgresql(db):  # so that actions become visible in the order of their numbers
-                db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ACTIONS_LOCK})")
-            if action.kind == "start":
-                started = select(actions.c.number).where(
-                    actions.c.experiment == action.experiment, actions.c.kind == "start"
-                )
-                if (number := db.scalar(started)) is not None:
-                    return int(number)
-            values = {name: getattr(action, name) for name in Action.__slots__}
-            return int(db.execute(insert(actions).returning(actions.c.number), values).scalar_one())
+            return action_log.append(db, rows)
 
     def actions(self, experiments: Collection[str]) -> list[tuple[int, Action]]:
         """Return all actions on these experiments with their numbers, in their order."""
-        query = select(actions).where(actions.c.experiment.in_(list(experiments))).order_by(actions.c.number)
         with self.read() as db:
-            return [(int(row["number"]), _action(row)) for row in db.execute(query).mappings()]
+            return action_log.read(db, experiments)
 
     def exposure_counts(self, experiments: Collection[str]) -> dict[str, dict[str, int]]:
         """Return the units ever exposed, by experiment and arm. The cost does not grow with the units."""
@@ -180,13 +183,16 @@ class Store:
                 counts[row.experiment].setdefault(row.epoch, {})[row.arm] = int(row.units)
         return counts
 
-    def delete_older_than(self, cutoff: float, limit: int = upserts.CHUNK) -> int:
+    def delete_older_than(
+        self, cutoff: float, limit: int = upserts.CHUNK, running: Collection[str] = ()
+    ) -> int:
         """Delete up to `limit` older rows of each table. Return how many; 0 means that none is left.
 
-        Outcomes for which no exposure came within a day are deleted too. Actions and counts by arm stay.
+        Outcomes for which no exposure came within a day are deleted too. Actions and counts by arm stay,
+        and units and outcomes of the `running` experiments.
         """
         with self._write() as db:
-            return retention.delete_chunk(db, cutoff=cutoff, now=self._clock(), limit=limit)
+            return retention.delete_chunk(db, cutoff=cutoff, now=self._clock(), limit=limit, running=running)
 
     def read(self, *, seconds: int = connection.STATEMENT_S) -> AbstractContextManager[Connection]:
         """Return a transaction for queries. seconds: limit of one statement (PostgreSQL)."""
@@ -211,8 +217,13 @@ class Store:
         with self.read() as db:
             return set(known).union(db.scalars(query))
 
-    def _record(self, rows: Sequence[tuple[int, Outcome]]) -> tuple[int, list[UnknownOutcome]]:
-        """Store numbered outcomes. Return how many are new, and which of these have no exposure."""
+    def _record(
+        self, rows: Sequence[tuple[int, Outcome]], history: Collection[tuple[str, str]]
+    ) -> tuple[int, list[UnknownOutcome]]:
+        """Store numbered outcomes. Return how many are new, and which of these have no exposure.
+
+        history: the experiments and metrics whose outcomes wait for an exposure as long as retention allows.
+        """
         units: dict[str, set[str]] = {}
         for _, row in rows:
             units.setdefault(row.experiment, set()).add(row.unit)
@@ -228,20 +239,26 @@ class Store:
             values = sorted(
                 (
                     {name: getattr(row, name) for name in Outcome.__slots__}
-                    | {"received": received, "unmatched": (row.experiment, row.unit) not in exposed}
+                    | {
+                        "received": received,
+                        "unmatched": (row.experiment, row.unit) not in exposed
+                        and (row.experiment, row.metric) not in history,
+                    }
                     for _, row in rows
                 ),
                 key=lambda v: (v["experiment"], v["id"]),
             )
-            statement = upserts.insert_new(db, outcomes).returning(
-                outcomes.c.experiment, outcomes.c.id, outcomes.c.unmatched
-            )
-            new = {(row.experiment, row.id): row.unmatched for row in db.execute(statement, values)}
+            statement = upserts.insert_new(db, outcomes).returning(outcomes.c.experiment, outcomes.c.id)
+            new = {(row.experiment, row.id) for row in db.execute(statement, values)}
         stored, unmatched = len(new), []
         for index, row in rows:
-            if new.pop((row.experiment, row.id), False):
-                message = f"no exposure of this unit to {row.experiment!r} is stored; kept for a day"
+            key = (row.experiment, row.id)
+            if key in new and (row.experiment, row.unit) not in exposed:
+                is_history = (row.experiment, row.metric) in history
+                kept = "as what it did before one" if is_history else "for a day"
+                message = f"no exposure of this unit to {row.experiment!r} is stored; kept {kept}"
                 unmatched.append(UnknownOutcome(index, row.id, "unit", message))
+            new.discard(key)  # the same id again in this batch is a duplicate
         return stored, unmatched
 
 
@@ -272,7 +289,3 @@ def _shadow(row: ShadowResult) -> dict[str, Any]:
 
 def _difference(left: float | None, right: float | None) -> float | None:
     return None if left is None or right is None else left - right
-
-
-def _action(row: RowMapping) -> Action:
-    return Action(**{name: row[name] for name in Action.__slots__})

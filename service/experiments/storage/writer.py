@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 from service.errors import DatabaseUnavailable
@@ -45,6 +45,7 @@ class Writer:
     capacity: records held while the database is slow or down. Further ones are refused and counted as lost.
     interval_s: time between two emptyings of the buffer.
     retention_days: older rows are deleted, a few at a time between writes. None keeps them for ever.
+    running: returns the names of the experiments that keep their units and outcomes.
     on_written, on_lost: are called with the kind and number of records, from the writer's thread, or from
         the caller of `put` for records that it refuses. Once `close` has returned, the written and the lost
         add up to all records that were put.
@@ -57,6 +58,7 @@ class Writer:
         capacity: int = 20_000,
         interval_s: float = 0.2,
         retention_days: float | None = None,
+        running: Callable[[], Collection[str]] = tuple,
         on_written: CountRecords = _ignore,
         on_lost: CountRecords = _ignore,
     ) -> None:
@@ -64,6 +66,7 @@ class Writer:
         self._capacity = capacity
         self._interval_s = interval_s
         self._retention_s = None if retention_days is None else retention_days * 86_400
+        self._running = running
         self._on_written = on_written
         self._on_lost = on_lost
         # Never taken by the writer's thread, so that no request waits for a transaction.
@@ -193,7 +196,8 @@ class Writer:
         """Delete one chunk of rows past their retention, if it is time. The next round goes on."""
         if self._retention_s is None or time.monotonic() < self._next_sweep or self._closing.is_set():
             return
-        if not self._store.delete_older_than(time.time() - self._retention_s):
+        cutoff = time.time() - self._retention_s
+        if not self._store.delete_older_than(cutoff, running=self._running()):
             self._next_sweep = time.monotonic() + SWEEP_S
 
 

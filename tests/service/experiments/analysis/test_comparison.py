@@ -195,6 +195,25 @@ def test_after_its_return_an_arm_meets_control_units_that_return_too(store: Stor
     # A window of 72 seconds that the rollback breaks does not count, nor does it count later.
     windowed = clicks.model_copy(update={"window_hours": 0.02})
     assert measured("c", windowed) == {"control": [2, 200], "c": [1, 100]}
+    # Before: again and late have the 1 of before the rollback, and so has c's late unit. What control's
+    # units did while c was away is no history: c's units had the default then.
+    history = Metric(name="spent", covariate="clicks")
+    found = aggregates.measure(store, "e", history, 400.0, by_arm["c"]).moments
+    assert {arm: round(float(of.mean[2] * of.units), 6) for arm, of in found.items()} == {
+        "control": 2,
+        "c": 1,
+    }
+
+
+def test_an_outcome_in_whole_seconds_comes_after_an_exposure_in_the_same_second(store: Store) -> None:
+    store.add_exposures([Exposure("e", "u", "control", 1, 100.7, "v")])
+    record(
+        store,
+        [Outcome("e", f"{time}", "u", "clicks", value, time) for time, value in ((99.0, 1.0), (100.0, 10.0))],
+    )
+    metric = Metric(name="clicks", covariate="clicks")
+    found = aggregates.measure(store, "e", metric, 200.0).moments["control"]
+    assert list(found.mean) == [10, 0, 1]
 
 
 def test_an_a_a_a_test_with_a_return_sees_no_difference_in_who_returns(store: Store) -> None:

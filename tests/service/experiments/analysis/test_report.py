@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from sqlalchemy import text
 
 from service.experiments.analysis.report import ReportSpec, analyse
+from service.experiments.analysis.shadow_report import shadow_reports
 from service.experiments.analysis.verdicts import judge
 from service.experiments.definition.events import Exposure, Outcome, ShadowResult
 from service.experiments.definition.metric import Metric
@@ -98,6 +99,14 @@ def test_an_arm_that_is_no_worse_than_the_margin_may_ship(store: Store) -> None:
     assert loss.low is not None
     assert loss.low < loss.mean < loss.high  # type: ignore[operator]
     assert orjson.loads(orjson.dumps(report))["arms"][0]["metrics"][0]["metric"] == "clicks"
+
+
+def test_a_histogram_that_outlives_its_results_is_no_report(store: Store) -> None:
+    """Results are deleted by the second, histograms by the day; in between the report was a KeyError."""
+    noon = 43_200.0
+    store.add_shadow([ShadowResult("prune20", "pruned", noon, 0.1, (0.1,))])
+    assert store.delete_older_than(noon + 1) == 1
+    assert shadow_reports(store, "prune20", ["pruned"], 0.05) == {}
 
 
 def test_an_arm_that_is_too_bad_is_to_be_stopped(store: Store) -> None:

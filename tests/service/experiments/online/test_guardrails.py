@@ -53,6 +53,40 @@ def test_other_scores_are_found_and_alike_ones_are_not() -> None:
     assert found.guardrail == "score_shift"
 
 
+@pytest.mark.parametrize("kind", ["is_error", "slow"])
+def test_one_unit_takes_no_arm_back(kind: str) -> None:
+    """One caller may set deadlines that nobody can meet; the same from many callers is the arm's doing."""
+    limits = Guardrails(error_rate=0.02 if kind == "is_error" else None, p99_ms=100)
+
+    def breach(failing: list[str], healthy: int) -> Breach | None:
+        window = Window(60, slow_seconds=0.1)
+        for number in range(healthy):
+            window.record(0.0, 0.05, unit=f"user-{number}")
+        for unit in failing:
+            is_slow = kind == "slow"
+            window.record(0.0, 0.2 if is_slow else 0.05, unit=unit, is_error=not is_slow)
+        return find_breach("pruned", window.total(0.0), counts(), limits)
+
+    assert breach(["crawler"] * 1000, healthy=100) is None
+    assert breach(["crawler"] * 1000 + ["other"], healthy=1000) is None
+    assert breach([f"caller-{number % 3}" for number in range(300)], healthy=100) is not None
+    assert breach([f"caller-{number}" for number in range(300)], healthy=100) is not None
+
+
+def test_control_with_few_requests_says_little() -> None:
+    """Both arms fail alike, while control has few requests or none: 2,000 windows."""
+    random = np.random.default_rng(17)
+    limits = Guardrails(error_rate=0.02)
+    alarms = 0
+    for _ in range(2000):
+        rate, controls = random.uniform(0, 0.4), int(random.integers(0, 100))
+        control = counts(controls, int(random.binomial(controls, rate)))
+        arm = counts(1000, int(random.binomial(1000, rate)))
+        alarms += find_breach("pruned", arm, control, limits) is not None
+    assert alarms == 0
+    assert find_breach("pruned", counts(50, errors=50), counts(5), limits) is not None
+
+
 def test_chance_alone_takes_no_arm_back() -> None:
     """2,000 windows of an arm that is exactly at its limits, and scored as control is, request by request."""
     random = np.random.default_rng(11)
@@ -109,7 +143,22 @@ def test_the_window_knows_the_99th_percentile_to_a_tenth() -> None:
 def test_scores_at_the_ends_of_the_range_have_a_bin() -> None:
     window = Window(60, slow_seconds=None)
     window.record(0.0, 0.1, scores=np.array([0.0, 1.0, 0.5], dtype=np.float32))
-    assert window.total(0.0).scores.sum() == 3
+    window.record(0.0, 0.1, scores=np.array([], dtype=np.float32))
+    scores = window.total(0.0).scores
+    assert scores[[0, 50, -1]] == pytest.approx([1 / 3] * 3)
+    assert scores.sum() == pytest.approx(1)
+
+
+def test_a_request_of_a_thousand_titles_weighs_as_much_as_one_of_one() -> None:
+    """200 alike requests in both arms; in one of them a caller also sent a thousand irrelevant titles."""
+    random = np.random.default_rng(5)
+    control, pruned = Window(60, slow_seconds=None), Window(60, slow_seconds=None)
+    for window in (control, pruned):
+        for score in random.beta(2, 5, 200):
+            window.record(0.0, 0.1, scores=np.array([score], dtype=np.float32))
+    pruned.record(0.0, 0.1, scores=np.full(1000, 0.01, dtype=np.float32))
+    limits = Guardrails(error_rate=None, score_shift=0.25)
+    assert find_breach("pruned", pruned.total(0.0), control.total(0.0), limits) is None
 
 
 def test_limits_that_are_off_find_nothing() -> None:

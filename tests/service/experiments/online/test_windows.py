@@ -1,16 +1,54 @@
-"""What was counted under one config's limits must not be judged by another's."""
+"""What was counted under other limits or before a rollback judges no arm; what is kept for how long."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
+from sqlalchemy import select
 
+from service.experiments.definition.events import Action
 from service.experiments.online.live import LiveExperiments
 from service.experiments.online.observer import ExperimentObserver
+from service.experiments.storage.schema import exposures
 from service.experiments.storage.store import Store
 from service.settings import LiveConfig
-from tests.service.experimenting import config
+from tests.service.experimenting import config, eventually
+from tests.service.experiments.storage.test_store import exposure
+
+
+async def test_a_reinstated_arm_is_not_judged_by_what_it_did_before(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    live = LiveExperiments(store, ExperimentObserver())
+    edited = LiveConfig.model_validate(config(guardrails={"min_requests": 20, "window": "1h"}))
+    live.apply(edited.assigner, "first")
+    for number in range(100):
+        live.windows.record("prune20", "control", 0.1, unit=f"c{number}")
+        live.windows.record("prune20", "pruned", 0.1, unit=f"p{number}", is_error=True)
+    live.guard.watch()
+    assert live.ledger.standing("prune20").rolled_back == {"pruned"}
+    live.guard.watch()
+    live.ledger.record([Action("prune20", "reinstate", time.time(), "operator", arm="pruned")])
+    live.guard.watch()
+    assert live.ledger.standing("prune20").rolled_back == set()
+    await live.close(1)
+
+
+async def test_units_of_an_experiment_in_the_config_outlive_the_retention(tmp_path: Path) -> None:
+    """A unit whose row was deleted counted again, and its outcomes so far as what it did before."""
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    rows = [exposure("unit", experiment=name, time=100.0) for name in ("prune20", "over")]
+    store.add_exposures([*rows, exposure("new", experiment="over", time=time.time())])
+    live = LiveExperiments(store, ExperimentObserver(), retention_days=30)
+    live.apply(LiveConfig.model_validate(config()).assigner, "first")
+
+    def left() -> set[tuple[str, str]]:
+        with store.read() as db:
+            return {(row.experiment, row.unit) for row in db.execute(select(exposures))}
+
+    await eventually(lambda: left() == {("prune20", "unit"), ("over", "new")})
+    await live.close(1)
 
 
 async def test_the_windows_start_anew_with_each_config(tmp_path: Path) -> None:

@@ -203,6 +203,49 @@ def test_an_outcome_waits_a_day_for_its_exposure_and_no_longer(url: str) -> None
         store.close()
 
 
+def test_what_a_unit_did_before_its_exposure_waits_for_it(url: str) -> None:
+    """A covariate whose early values went after a day was that of some arms' units and not of others'."""
+    now = [1000.0]
+    store = Store(url, clock=lambda: now[0])
+    try:
+        history = [outcome(1, "comes late", metric="spent", time=900.0), outcome(2, "comes late", time=900.0)]
+        receipt = store.record_outcomes(history, known=["prune20"], covariates={"prune20": {"spent"}})
+        assert [found.message.rpartition("; ")[2] for found in receipt.unknown_outcomes] == [
+            "kept as what it did before one",
+            "kept for a day",
+        ]
+        now[0] += 30 * 86_400
+        assert store.delete_older_than(0.0) == 1
+        store.add_exposures([exposure("comes late", time=now[0])])
+        metric = Metric(name="clicks", covariate="spent")
+        found = aggregates.measure(store, "prune20", metric, now[0]).moments["control"]
+        assert list(found.mean) == [0, 0, 1]
+    finally:
+        store.close()
+
+
+def test_actions_are_recorded_all_or_none(tmp_path: Path) -> None:
+    path = tmp_path / "experiments.db"
+    store = Store(f"sqlite:///{path}")
+    store.migrate()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "CREATE TRIGGER no BEFORE INSERT ON actions WHEN NEW.kind = 'ramp' "
+            "BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+    try:
+        with pytest.raises(Exception, match="no"):
+            store.record_actions(
+                [
+                    Action("prune20", "reinstate", 1.0, "operator", arm="pruned"),
+                    Action("prune20", "ramp", 1.0, "operator", traffic=0.05),
+                ]
+            )
+        assert store.actions(["prune20"]) == []
+    finally:
+        store.close()
+
+
 def test_retention_deletes_in_small_chunks_and_keeps_counts_and_actions(store: Store) -> None:
     store.add_exposures([exposure(f"old{i}", time=100.0) for i in range(25)] + [exposure("new", time=900.0)])
     store.record_outcomes(
