@@ -30,7 +30,7 @@ from prometheus_client import (
 
 from service.errors import ShedReason
 from service.experiment_metrics import ExperimentMetrics
-from service.node_metrics import NodeMetrics
+from service.node_metrics import NodeGauge, NodeMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -45,10 +45,12 @@ _PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 _STEPS = 2.0**24
+_PAIR_STEPS = 2.0**14
 _STAGES = ("tokenize", "queue", "inference", "respond")
 M = TypeVar("M", Counter, Histogram)
 _Mode = Literal["livesum", "livemax", "liveall", "livemostrecent"]
 """How the values of a node's live processes become one."""
+_CONFIG_REFUSED = ("config_refused", "1 while the last edit of the live config is refused, else 0.")
 _SHED: tuple[ShedReason, ...] = ("queue_full", "deadline", "disconnect", "draining", "rate")
 
 
@@ -119,6 +121,7 @@ class Metrics:
         self._config_version = gauge(
             "config_version", "The live config's version, its hexadecimal digits read as a number.", "liveall"
         )
+        self._config_refused = gauge(*_CONFIG_REFUSED, "livemax")
         self._heads_on = gauge(
             "heads_on", "Attention heads that a variant keeps.", "livemostrecent", ["variant"]
         )
@@ -180,7 +183,7 @@ class Metrics:
             return
         self._child(self._pairs, variant, arm).inc(pairs)
         if timed := pairs - cached:
-            _observe(self._child(self._pair_seconds, variant, arm), seconds, times=timed)
+            _observe(self._child(self._pair_seconds, variant, arm), seconds, times=timed, steps=_PAIR_STEPS)
         for grade, count in enumerate(grades):
             if count:
                 self._child(self._grades, variant, str(grade)).inc(count)
@@ -236,6 +239,10 @@ class Metrics:
             self._heads_on.labels(variant).set(count)
         self._variants |= heads_on.keys()
 
+    def config_refused(self, is_refused: bool) -> None:
+        """Record whether this replica refused the last edit of the live config."""
+        self._config_refused.set(1 if is_refused else 0)
+
     def build_info(self, *, version: str, torch: str, model: str, device: str, dtype: str) -> None:
         """Record what this replica runs."""
         self._build_info.labels(version, torch, model, device, dtype).set(1)
@@ -253,6 +260,12 @@ class Metrics:
         return generate_latest(registry)
 
 
+def refused_edits(directory: Path) -> NodeGauge:
+    """Return the gauge `headroom_config_refused` for the process that checks edits before the replicas do."""
+    name, text = _CONFIG_REFUSED
+    return NodeGauge(directory, f"headroom_{name}", text)
+
+
 def node_directory() -> Path | None:
     """Return the directory that the processes of this node share; None: this process is on its own."""
     # prometheus-client reads the variable when it is imported, so a later change has no effect.
@@ -266,13 +279,17 @@ def _node() -> NodeMetrics | None:
     return None if directory is None else NodeMetrics(directory)
 
 
-def _observe(histogram: Histogram, value: float, *, times: int = 1) -> None:
+def _observe(histogram: Histogram, value: float, *, times: int = 1, steps: float = _STEPS) -> None:
     """Do `histogram.observe(value)` `times` times, faster than one call of it, which tries every bucket.
 
     prometheus-client has no public call for this; a test compares the result with single observations.
-    The sum takes whole multiples of 2^-24 (60 ns): their sums are exact up to 2^29, in any order. With
+    The sum takes whole multiples of 1 / `steps`, whose sums are exact in any order up to 2^53 / `steps`. With
     rounding, the sum of a node would sometimes fall by its last bit when the counts of a dead process are
     added up, and Prometheus takes a counter that falls for one that began anew.
+
+    A step of 2^-24 (60 ns) is exact up to 2^29: 17 years of seconds if one request is under way at any time,
+    62 days with 100. Seconds of pairs add up faster: their step of 2^-14 (61 µs) is exact up to 2^39, which
+    2,000 pairs under way at any time reach in 8 years.
     """
-    histogram._sum.inc(round(value * _STEPS) / _STEPS * times)
+    histogram._sum.inc(round(value * times * steps) / steps)
     histogram._buckets[bisect_left(histogram._upper_bounds, value)].inc(times)

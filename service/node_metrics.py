@@ -18,13 +18,14 @@ import fcntl
 import os
 import shutil
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from prometheus_client import Metric
-from prometheus_client.mmap_dict import MmapedDict
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
@@ -89,6 +90,30 @@ class NodeMetrics(Collector):
         for folder in self._directory.glob(f"{_FOLDER}*"):
             if folder != current:
                 shutil.rmtree(folder)
+
+
+class NodeGauge:
+    """A gauge without labels, written by a process of the node that is no replica.
+
+    A scrape shows the largest value of the node's live processes, as for a gauge in the mode `livemax`.
+
+    Args:
+        directory: the one that the node's replicas share.
+        name: the full name of a gauge of the replicas.
+        text: that gauge's description.
+    """
+
+    def __init__(self, directory: Path, name: str, text: str) -> None:
+        self._file = MmapedDict(str(directory / f"gauge_livemax_{os.getpid()}.db"))  # type: ignore[no-untyped-call]
+        self._key = mmap_key(name, name, [], [], text)
+
+    def set(self, value: float) -> None:
+        """Show this value from the next scrape on, until `close` or the process's end."""
+        self._file.write_value(self._key, value, time.time())  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """End the gauge: scrapes show it no longer."""
+        self._file.close()  # type: ignore[no-untyped-call]
 
 
 def _write_sums(files: Iterable[Path], out: Path) -> None:

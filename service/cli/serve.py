@@ -138,7 +138,9 @@ def _serve(
                 if lines is not None:
                     lines.start()
                 apply = partial(_apply, cluster, directory, stop)
-                edits = LiveEdits(path, seen, overrides, config, apply=apply, say=_say)
+                edits = LiveEdits(
+                    path, seen, overrides, config, apply=apply, say=_say, refused=cluster.show_refused
+                )
                 while True:
                     for line in cluster.notices():
                         _say(line)

@@ -25,6 +25,8 @@ from models.cores import cores
 from service.deployment import environment, machine
 from service.deployment.config_file import ConfigFile
 from service.deployment.processes import deaf_children, family, kill
+from service.metrics import refused_edits
+from service.node_metrics import NodeGauge
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
 POLL_S = 0.1
@@ -57,6 +59,8 @@ class Cluster:
         self._notices = environment.notices_file(run)
         self._notices.touch()
         self._told = 0
+        self._metrics = run / "metrics"
+        self._refused_edits: NodeGauge | None = None
 
     def start(self, config: ConfigFile) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
@@ -182,6 +186,14 @@ class Cluster:
         answers: list[Any] = self._handle.broadcast(method, argument).results(timeout_s=CHECK_TIMEOUT_S)
         return answers
 
+    def show_refused(self, is_refused: bool) -> None:
+        """Show in the metrics whether the last edit of the config was refused. Call it after `deploy`."""
+        with contextlib.suppress(OSError):  # a full disk must not end the service
+            if is_refused and self._refused_edits is None:
+                self._refused_edits = refused_edits(self._metrics)
+            if self._refused_edits is not None:
+                self._refused_edits.set(is_refused)
+
     def notices(self) -> list[str]:
         """Return the lines for the operator that this run's processes wrote since the last call."""
         new = self._notices.read_bytes()[self._told :]
@@ -198,6 +210,8 @@ class Cluster:
                     time.sleep(POLL_S)
             with contextlib.suppress(Exception):
                 serve.shutdown()
+        if self._refused_edits is not None:
+            self._refused_edits.close()
         processes = family()
         # ray.shutdown() sends SIGTERM to each of its programs, which they never receive, and waits a second.
         # It talks to the raylet and the GCS server meanwhile, so these two end last.
@@ -211,9 +225,8 @@ class Cluster:
         deployment = document["applications"][0]["deployments"][0]
         options = deployment.setdefault("ray_actor_options", {})
         variables = options.setdefault("runtime_env", {}).setdefault("env_vars", {})
-        metrics = self._run / "metrics"
-        metrics.mkdir(exist_ok=True)
-        variables["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
+        self._metrics.mkdir(exist_ok=True)
+        variables["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)
         gpus = 0 if config.settings.device == "cpu" else ray.cluster_resources().get("GPU", 0)
         replicas = config.replicas or 1  # Serve's autoscaling starts with one replica
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):

@@ -1,5 +1,6 @@
 """Keeps a copy of the last config that was served, so that a wrong edit does not stop the next start.
 
+It is the file's text, kept only if all of it was served: a part that applies at the next start may be wrong.
 The copy may hold API keys, so only its owner may read it.
 """
 

@@ -20,6 +20,8 @@ class LiveEdits:
         seen: the result of `glance` when the file was loaded.
         apply: applies a config; returns why it was refused, or None.
         say: shows one line to the operator.
+        refused: is told whether the file's last edit was refused; at first, whether another config than the
+            file's is served.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class LiveEdits:
         *,
         apply: Callable[[ConfigFile], str | None],
         say: Callable[[str], None],
+        refused: Callable[[bool], None],
     ) -> None:
         self._path = path
         self._judged = seen
@@ -39,6 +42,8 @@ class LiveEdits:
         self._running = config
         self._apply = apply
         self._say = say
+        self._refused = refused
+        refused(seen is None or seen[1] != config.text.encode())
         last_good.keep(path, config.text)
 
     def look(self) -> None:
@@ -58,6 +63,7 @@ class LiveEdits:
         except Exception as error:
             said = " ".join(str(error).split()) or type(error).__name__
             reason = f"{self._path}: {said}"
+        self._refused(reason is not None)
         if reason is not None:
             self._say(f"config refused, the last good one stays: {reason}")
 
@@ -80,7 +86,8 @@ class LiveEdits:
         if reason is not None:
             return f"{self._path}: {reason}"
         self._running = wanted
-        last_good.keep(self._path, edited.text)
+        if wanted.document == edited.document:  # otherwise part of the file was never served
+            last_good.keep(self._path, edited.text)
         self._say(f"config applied: version {wanted.live.version}")
         return None
 

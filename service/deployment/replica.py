@@ -103,9 +103,11 @@ class Relevance:
                 await asyncio.to_thread(self._replica.apply, config)
             except Exception as error:
                 self._refused = (version, _reason(error))
+                self._metrics.config_refused(True)
                 logger.error("config %s refused, the last good one stays: %s", version, _reason(error))
             else:
                 self._refused = None
+                self._metrics.config_refused(False)
 
     async def refusal(self, user_config: Mapping[str, Any]) -> str | None:
         """Return why `reconfigure` would refuse this config, or None; change nothing."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import os
 import platform
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from service.deployment import config_file, environment
 from service.deployment.autoscaling import ByTokens
 from service.settings import Settings
 from tests.clients import environments
+from tests.deploy import try_image
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -219,6 +222,45 @@ def test_kuberay_serves_deploys_config() -> None:
     )
     for pod in pods():
         assert hardened(pod["spec"], pod["spec"]["containers"][0])
+
+
+def test_a_pod_of_kuberay_has_time_to_drain_and_none_of_its_containers_has_rights() -> None:
+    """The autoscaler, which the operator puts into the head's pod, has the rights of autoscalerOptions."""
+    service, given = manifests()["RayService"]["spec"], manifests()["ConfigMap"]["data"]
+    (deployment,) = yaml.safe_load(service["serveConfigV2"])["applications"][0]["deployments"]
+    drain = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
+    ray = importlib.util.find_spec("ray")
+    assert ray is not None
+    assert ray.origin is not None
+    constants = Path(ray.origin).parent / "_private" / "ray_constants.py"
+    assert f'"{drain}"' in constants.read_text("utf-8"), "Ray has renamed it"
+    for pod in pods():
+        grace = pod["spec"]["terminationGracePeriodSeconds"]
+        assert deployment["graceful_shutdown_timeout_s"] < int(given[drain]) < grace
+        assert "restartPolicy" not in pod["spec"]  # the operator's: it refuses others with this autoscaler
+    autoscaler = service["rayClusterConfig"]["autoscalerOptions"]
+    assert autoscaler["version"] == "v2"
+    assert autoscaler["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_a_pod_that_is_not_ready_holds_up_no_drain(charts: dict[str, dict[str, Any]]) -> None:
+    budgets = [made["PodDisruptionBudget"]["spec"] for made in (charts["plain"], manifests())]
+    assert [budget["unhealthyPodEvictionPolicy"] for budget in budgets] == ["AlwaysAllow"] * 2
+    workers = manifests()["RayService"]["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    assert budgets[1]["selector"]["matchLabels"]["ray.io/node-type"] == "worker"
+    assert budgets[1]["minAvailable"] == sum(group["minReplicas"] for group in workers) - 1
+
+
+def test_serve_takes_what_the_images_trial_gives_it() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own, at import
+        from ray.serve.schema import ServeDeploySchema
+    config, _ = try_image.kuberay()
+    (application,) = ServeDeploySchema.model_validate(config).applications
+    assert [deployment.num_replicas for deployment in application.deployments] == [1]
 
 
 def test_kuberays_ray_gets_the_environment_that_headroom_serve_sets(

@@ -133,14 +133,21 @@ def serve(image: str) -> None:
         check("the request that was in flight", json.loads(long.communicate()[0])[0], 200)
 
 
+def kuberay() -> tuple[dict[str, Any], dict[str, str]]:
+    """KubeRay's config for Serve, with one replica, and the environment of its pods."""
+    documents = yaml.safe_load_all((DEPLOY / "kuberay" / "rayservice.yaml").read_text("utf-8"))
+    given = {document["kind"]: document for document in documents}
+    config: dict[str, Any] = yaml.safe_load(given["RayService"]["spec"]["serveConfigV2"])
+    for deployment in config["applications"][0]["deployments"]:
+        deployment.pop("autoscaling_config", None)  # Serve does not take it beside num_replicas
+        deployment["num_replicas"] = 1
+    return config, given["ConfigMap"]["data"]
+
+
 def ray_node(image: str) -> None:
     """A node of KubeRay's cluster, started and configured as the operator does it."""
-    service, config = list(yaml.safe_load_all((DEPLOY / "kuberay" / "rayservice.yaml").read_text("utf-8")))[
-        :2
-    ]
-    document = yaml.safe_load(service["spec"]["serveConfigV2"])
-    document["applications"][0]["deployments"][0]["num_replicas"] = 1
-    variables = config["data"] | {
+    document, config = kuberay()
+    variables = config | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": "t" * 64,
         "HEADROOM_API_KEYS": KEY,

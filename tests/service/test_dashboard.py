@@ -30,7 +30,10 @@ def queries() -> dict[str, list[str]]:
     panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
     return {
         panel["title"]: [
-            target["expr"].replace("$__rate_interval", "5s").replace("$instance", ".*")
+            target["expr"]
+            .replace("$__rate_interval", "5s")
+            .replace("$instance", ".*")
+            .replace("$namespace", ".*")
             for target in panel["targets"]
         ]
         for panel in panels

@@ -241,6 +241,10 @@ async def test_a_wrong_edit_is_refused_and_the_last_good_config_stays(
     assert "config refused, the last good one stays" in line
     assert (await send_raw(server.port, request("GET", "/v1/variants"))).json == before
     assert (await send_raw(server.port, score(1))).status == 200
+    assert (
+        "headroom_config_refused 1.0"
+        in (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
+    )
 
 
 @pytest.mark.slow

@@ -55,6 +55,18 @@ def test_observing_many_at_once_is_observing_each(value: float) -> None:
     ]
 
 
+def test_seconds_of_pairs_are_the_same_in_any_order_after_years() -> None:
+    """If the sum fell by its last bit when a dead process is added up, Prometheus would see a new start."""
+    sums = []
+    for years_first in (True, False):
+        metrics = Metrics()
+        for years in (years_first, not years_first):
+            for _ in range(1000):
+                metrics.scored("full", pairs=10**7 if years else 3, seconds=30.0 if years else 0.0123)
+        sums.append(samples(metrics.render())['headroom_pair_seconds_sum{arm="",variant="full"}'])
+    assert sums[0] == sums[1] == pytest.approx(3e11 + 3000 * 0.0123, abs=0.2)
+
+
 def test_a_thousand_pairs_cost_no_more_than_one() -> None:
     metrics = Metrics()
 

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
+from service.metrics import refused_edits
 from service.node_metrics import NodeMetrics
 from tests.service.metering import check, samples
 
@@ -53,6 +55,7 @@ def test_any_replica_answers_for_all_of_its_node_even_after_a_kill(tmp_path: Pat
         check(first, processes=3)
         versions = [value for name, value in first.items() if name.startswith("headroom_config_version{")]
         assert versions == [0x0123456789AB] * 3
+        assert first["headroom_config_refused"] == 0
 
         idle[0].send_signal(signal.SIGKILL)
         idle[0].wait(timeout=60)
@@ -63,6 +66,13 @@ def test_any_replica_answers_for_all_of_its_node_even_after_a_kill(tmp_path: Pat
         assert second['headroom_pair_seconds_count{arm="",variant="full"}'] == 1000 * 4
         assert second["headroom_queue_tokens"] == 512 * 2
         assert second["headroom_ready"] == 2
+
+        # `headroom serve` has refused an edit, and later takes one.
+        with closing(refused_edits(tmp_path)) as command:
+            for is_refused in (True, False):
+                command.set(is_refused)
+                out, _ = spawn(tmp_path, "scrape").communicate(timeout=60)
+                assert samples(out.removeprefix(b"fed\n"))["headroom_config_refused"] == is_refused
     finally:
         for child in idle:
             child.kill()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.deployment.config_file import ConfigFile, Overrides, load
+from service.deployment.last_good import copy_of
 from service.deployment.live_edits import LiveEdits, glance
 from tests.service.running import DEPLOY
 
@@ -24,12 +25,25 @@ class Service:
         self.file = file
         self.applied: list[list[str]] = []
         self.said: list[str] = []
+        self.is_refused: bool | None = None
         self.refusal: str | Exception | None = None
         file.write_text(GOOD)
         config = load(file, Overrides())
-        self.edits = LiveEdits(
-            file, glance(file), Overrides(), config, apply=self._apply, say=self.said.append
+        self.edits = self.watch(config)
+
+    def watch(self, config: ConfigFile) -> LiveEdits:
+        return LiveEdits(
+            self.file,
+            glance(self.file),
+            Overrides(),
+            config,
+            apply=self._apply,
+            say=self.said.append,
+            refused=self._show,
         )
+
+    def _show(self, is_refused: bool) -> None:
+        self.is_refused = is_refused
 
     def _apply(self, config: ConfigFile) -> str | None:
         if isinstance(self.refusal, Exception):
@@ -94,8 +108,10 @@ def test_a_wrong_edit_is_refused_in_one_line_and_the_last_good_config_stays(
     assert line.startswith(f"config refused, the last good one stays: {service.file}")
     assert reason in line
     assert "\n" not in line
+    assert service.is_refused
     service.edit(EDITED)
     assert service.applied == [["new"]]
+    assert service.is_refused is False
 
 
 @pytest.mark.parametrize("refusal", ["masks.new: no", RuntimeError("the controller\nis gone"), KeyError()])
@@ -105,11 +121,36 @@ def test_whatever_a_replica_says_or_raises_is_a_refusal(refusal: str | Exception
     (line,) = service.said
     assert line.startswith(f"config refused, the last good one stays: {service.file}: ")
     assert "\n" not in line
+    assert service.is_refused
     service.refusal = None
     os.utime(service.file, (1, 1))  # saved again as it is
     service.edits.look()
     service.edits.look()
     assert service.applied == [["new"]]
+
+
+def test_a_start_with_the_last_good_config_shows_that_the_file_is_refused(service: Service) -> None:
+    assert service.is_refused is False
+    good = load(service.file, Overrides())
+    service.file.write_text("wrong")
+    service.edits = service.watch(good)
+    assert service.is_refused
+    service.edit(GOOD)
+    assert service.is_refused is False
+
+
+def test_the_copy_for_a_failed_start_holds_nothing_that_was_not_served(service: Service) -> None:
+    """A part that applies at the next start may be wrong, and would stop the start from the copy, too."""
+    copy = copy_of(service.file)
+    service.edit(EDITED)
+    assert copy.read_text() == EDITED
+    for more in ("newer", "newest"):
+        edit = EDITED.replace("new:", f"{more}:").replace("args: {}", "args: {device: cuda}")
+        service.edit(edit)
+        assert service.applied[-1] == [more]
+        assert copy.read_text() == EDITED
+    service.edit(EDITED.replace("new:", "last:"))
+    assert load(copy, Overrides()).live.masks.keys() == {"last"}
 
 
 def test_a_file_that_is_gone_is_said_once(service: Service) -> None:
@@ -133,6 +174,7 @@ def test_a_service_that_never_had_a_user_config_does_not_ask_for_one(
         load(file, Overrides()),
         apply=lambda _: "never",
         say=service.said.append,
+        refused=lambda _: None,
     )
     file.write_text(WITHOUT_LIVE.replace("8000", "8001"))
     edits.look()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from service.settings import InvalidConfig, LiveConfig, Settings
+from tests.service.metering import samples
 
 
 class Replica:
@@ -51,6 +52,10 @@ def replica() -> Any:
 GOOD = {"variants": [{"name": "full"}, {"name": "half", "head_mask": "random:0.5@1"}]}
 
 
+def refused(replica: Any) -> float:
+    return samples(replica._metrics.render())["headroom_config_refused"]
+
+
 async def test_a_live_config_is_put_in_force(replica: Any) -> None:
     await replica.reconfigure(GOOD)
     assert [variant.name for variant in replica._replica.config.variants] == ["full", "half"]
@@ -60,9 +65,13 @@ async def test_a_live_config_is_put_in_force(replica: Any) -> None:
 async def test_a_wrong_live_config_never_takes_a_serving_replica_down(wrong: Any, replica: Any) -> None:
     await replica.reconfigure(GOOD)
     assert await replica.refusal(wrong)
+    assert refused(replica) == 0
     await replica.reconfigure(wrong)
     assert [variant.name for variant in replica._replica.config.variants] == ["full", "half"]
     await replica.check_health()
+    assert refused(replica) == 1
+    await replica.reconfigure(GOOD)
+    assert refused(replica) == 0
 
 
 def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
