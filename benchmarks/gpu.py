@@ -33,14 +33,20 @@ def tests(out: Path) -> list[Row]:
     """Run the `gpu` tests, and those of the stand-in, in a process of their own."""
     # Without pyproject.toml and conftest.py, which ask for more packages than these tests need.
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "--noconftest"]
-    command += ["--import-mode=importlib", "-p", "no:cacheprovider", "-q", "-rs", *TESTS]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TEST_SECONDS)
-    except subprocess.TimeoutExpired:
-        return [Row("tests", f"not done after {TEST_SECONDS} s", "all pass", False)]
-    (out / "gpu-tests.txt").write_text(done.stdout + done.stderr, encoding="utf-8")
-    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
-    return [Row("tests", last.strip("= "), "all pass", done.returncode == 0)]
+    command += ["--import-mode=importlib", "-p", "no:cacheprovider", "-v", "-rs", *TESTS]
+    report = out / "gpu-tests.txt"
+    with report.open("wb") as file:  # not a pipe: what was written stays when the time is over
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=TEST_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            done = None
+    lines = report.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
+    last = lines[-1].strip("= ")
+    if done is None:  # the last line is the test that ran
+        return [Row("tests", f"not done after {TEST_SECONDS} s: {last}", "all pass", False)]
+    return [Row("tests", last, "all pass", done.returncode == 0)]
 
 
 def main() -> None:

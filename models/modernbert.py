@@ -103,7 +103,8 @@ class ModernBert(Encoder):
         x = self.final_norm(x)
         if self.reads_first_tokens:
             return x
-        tokens = torch.arange(len(x), dtype=torch.int32, device=self.device)
+        # The last bag ends with the list, whatever its offset: what fills up the pack must not be in it.
+        tokens = torch.arange(int(batch.lengths.sum()), dtype=torch.int32, device=self.device)
         return F.embedding_bag(tokens, x.float(), batch.offsets, mode="mean", include_last_offset=True)
 
     def classify(self, pooled: Tensor) -> Tensor:

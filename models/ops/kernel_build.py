@@ -11,7 +11,9 @@ import concurrent.futures
 import hashlib
 import os
 import platform
+import shlex
 import stat
+import struct
 import subprocess
 import tempfile
 from pathlib import Path
@@ -54,30 +56,28 @@ def _failure(level: Level) -> str | None:
 def build(level: Level) -> Path:
     """Compile the kernels for a level, unless this compiler did before. Returns the library's path.
 
-    Raises RuntimeError with the compiler's message; OSError without a compiler, without disk space, or if
-    others may write where the library would lie.
+    A damaged library is compiled again. Raises RuntimeError with the compiler's message; OSError without a
+    compiler, without disk space, or if others may write where the library would lie.
     """
-    compiler = os.environ.get("CXX") or "g++"
-    try:
-        version = subprocess.run([compiler, "--version"], capture_output=True, check=False).stdout
-    except OSError as error:
-        raise OSError(f"no C++ compiler: {error}") from None
+    compiler, version = _compiler()
     library = BUILT / f"{_stem(level)}-{_digest(version)}.so"
-    if library.exists():
+    if library.exists() and is_whole(library):
         return library
     BUILT.mkdir(exist_ok=True)
     BUILT.chmod(0o755)  # whatever the umask: nobody else may write
     check_safe(BUILT)
     with tempfile.TemporaryDirectory(dir=BUILT) as scratch:
         made = Path(scratch) / library.name
-        command = [compiler, *FLAGS, *level.flags, "-o", str(made), str(SOURCES / "kernels.cpp")]
+        command = [*compiler, *FLAGS, *level.flags, "-o", str(made), str(SOURCES / "kernels.cpp")]
         try:
             _run(command)
         except RuntimeError as error:
-            made.write_text(str(error))
+            made.write_text(str(error), encoding="utf-8", errors="replace")
             made.replace(library.with_suffix(".failed"))
             raise
         made.chmod(0o644)
+        with made.open("rb") as file:
+            os.fsync(file)  # or the file may be empty after a power failure, under its final name
         made.replace(library)  # atomic: other processes may be building or loading it
     for old in BUILT.glob(f"kernels-{level.name}-*"):
         if old != library:
@@ -85,10 +85,26 @@ def build(level: Level) -> Path:
     return library
 
 
+def _compiler() -> tuple[list[str], bytes]:
+    """Return the compiler's command and what it says of its version. Raises OSError if it does not run."""
+    try:
+        compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+        done = subprocess.run([*compiler, "--version"], capture_output=True, check=True)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        raise OSError(f"no C++ compiler: {error}") from None
+    return compiler, done.stdout
+
+
 def _run(command: list[str]) -> None:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS_TO_COMPILE, check=False
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=os.environ | {"LC_ALL": "C"},  # messages in ASCII, which every terminal shows
+            timeout=SECONDS_TO_COMPILE,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{command[0]} took more than {SECONDS_TO_COMPILE} s") from None
@@ -107,12 +123,30 @@ def library_of(level: Level) -> Path:
     libraries = sorted(BUILT.glob(f"{_stem(level)}-*.so"))
     if libraries:
         check_safe(libraries[0])
+        if not is_whole(libraries[0]):
+            raise FileNotFoundError(f"{libraries[0]} is damaged")
         return libraries[0]
     for failed in BUILT.glob(f"{_stem(level)}-*.failed"):
-        raise FileNotFoundError(f"could not be compiled: {failed.read_text()}")
+        message = failed.read_text(encoding="utf-8", errors="replace")
+        raise FileNotFoundError(f"could not be compiled: {message}")
     if any(BUILT.glob(f"kernels-{level.name}-*.so")):
         raise FileNotFoundError("compiled from another source or for another C library")
     raise FileNotFoundError("not compiled")
+
+
+def is_whole(library: Path) -> bool:
+    """Return whether a library has the size that its header (ELF, 64 bits) tells.
+
+    It is not loaded for this: a processor without the library's level would stop the process.
+    """
+    with library.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or not header.startswith(b"\x7fELF"):
+        return False
+    (table,) = struct.unpack_from("<Q", header, 0x28)  # of sections, which linkers write at the end
+    size, count = struct.unpack_from("<HH", header, 0x3A)
+    end: int = table + size * count
+    return library.stat().st_size >= end
 
 
 def check_safe(path: Path) -> None:
@@ -136,9 +170,9 @@ def check_safe(path: Path) -> None:
 
 def _stem(level: Level) -> str:
     """Return the start of the name of a level's library: all that it depends on but the compiler."""
-    sources = [file.read_text() for file in sorted(SOURCES.iterdir())]
-    recipe = [*sources, *FLAGS, *level.flags, *platform.libc_ver(), level.machine]
-    return f"kernels-{level.name}-{_digest(chr(0).join(recipe).encode())}"
+    sources = [file.read_bytes() for file in sorted(SOURCES.iterdir()) if file.suffix in (".h", ".cpp")]
+    recipe = [*FLAGS, *level.flags, *platform.libc_ver(), level.machine]
+    return f"kernels-{level.name}-{_digest(bytes(1).join([*sources, *map(str.encode, recipe)]))}"
 
 
 def _digest(content: bytes) -> str:

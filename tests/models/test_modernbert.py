@@ -124,6 +124,15 @@ def test_long_sequences_are_as_exact_as_transformers_own() -> None:
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_tokens_that_fill_up_a_pack_change_no_score(pooling: str) -> None:
+    model, rng = random_modernbert(3, classifier_pooling=pooling), np.random.default_rng(3)
+    pairs = [random_pair(rng, length, 300) for length in range(5, 21)]  # 16 rows are filled up with no row
+    assert sum(map(len, pairs)) < len(pack(pairs, device=CPU).ids)
+
+    np.testing.assert_allclose(logits_of(network_of(model), pairs), reference(model, pairs), atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kernels_and_plain_torch_give_the_same_scores(
     dtype: torch.dtype, pooling: str, monkeypatch: pytest.MonkeyPatch

@@ -186,6 +186,7 @@ void map_blocks(const Map& map, const Shape& shape, long top, long bottom, long 
     const long first = block * kBlock, rows = std::min(kBlock, shape.rows - first);
     long stride;
     const char* from = whole_block(map.x, first, shape, copy, stride);
+    asm volatile("" ::: "memory");  // as in multiply_tiles: the copy must be stored
     for (long input = 0; input < shape.width; input += kPart) {
       const long count = std::min(kPart, shape.width - input), steps = count / kStep;
       const long share = up(kBlock, steps) / steps;

@@ -77,6 +77,7 @@ struct alignas(64) TileConfig {
 // The same product on tiles: rows, columns and steps are multiples of 16.
 void multiply_tiles(long rows, const Pair* left, long left_stride, const Pair* right, long right_stride, long columns,
                     long steps, float* sums, long sums_stride) {
+  asm volatile("" ::: "memory");  // what the tiles load must be stored: GCC 12's _tile_loadd does not say that it reads
   const long left_bytes = left_stride * 4, right_bytes = right_stride * 4, sum_bytes = sums_stride * 4;
   for (long row = 0; row < rows; row += 32)
     for (long column = 0; column < columns; column += 32) {

@@ -181,6 +181,56 @@ def test_a_library_is_compiled_once_for_a_compiler(
         kernel_build.library_of(AVX2)
 
 
+@pytest.mark.usefixtures("copies")
+def test_a_compiler_may_be_a_command_of_several_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "env LD_DEBUG= g++")
+    assert kernel_build.build(AVX2) == kernel_build.library_of(AVX2)
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("command", ["false", "env no-such-compiler", "g++ 'unclosed"])
+def test_a_compiler_that_does_not_run_is_none(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", command)
+    with pytest.raises(OSError, match=r"no C\+\+ compiler: "):
+        kernel_build.build(AVX2)
+
+
+def test_what_the_system_leaves_among_the_sources_changes_no_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = kernel_build.library_of(AVX2)
+    sources = shutil.copytree(kernel_build.SOURCES, tmp_path / "native")
+    (sources / ".DS_Store").write_bytes(b"\0\0\0\1Bud1\xff")
+    monkeypatch.setattr(kernel_build, "SOURCES", sources)
+    assert kernel_build.library_of(AVX2) == library
+
+
+def test_libraries_are_found_whatever_the_locale() -> None:
+    script = "from models.ops.kernel_library import choice; print(choice().kernels.name)"
+    ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | ascii_alone, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == (f"{HERE[0].name}\n", "")
+
+
+@pytest.mark.usefixtures("copies")
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_damaged_library_is_not_loaded_and_compiled_again(
+    share: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = kernel_build.library_of(HERE[0])
+    os.truncate(library, int(library.stat().st_size * share))
+    _, skipped, notice = kernel_library.choice()
+    assert skipped == (f"{HERE[0].name}: {library} is damaged",)
+    assert notice is not None
+    assert notice.endswith("-m models.ops")
+
+    kernel_library.choice.cache_clear()
+    assert main() == 0
+    assert f"kernels used on this processor: those for {HERE[0].name}" in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("built")
 def test_without_a_compiler_the_install_says_what_to_install_and_torch_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -198,7 +248,7 @@ def test_a_failed_compilation_is_remembered_and_the_log_of_a_start_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     best, *_ = HERE
-    monkeypatch.setenv("CXX", compiler(tmp_path, "echo this source is not for me >&2; exit 1"))
+    monkeypatch.setenv("CXX", compiler(tmp_path, "printf 'this source is not for me \\377' >&2; exit 1"))
     with pytest.raises(RuntimeError, match="this source is not for me"):
         kernel_build.build(best)
     with caplog.at_level(logging.WARNING):

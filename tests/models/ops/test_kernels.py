@@ -276,6 +276,12 @@ def test_quantized_gelu_is_torchs(ours: Kernels, by_tanh: bool) -> None:
         assert (found[0], found[-1]) == (20, largest)
 
 
+@pytest.mark.parametrize("by_tanh", [False, True])
+def test_quantized_gelu_of_a_huge_negative_number_is_the_zero_point(ours: Kernels, by_tanh: bool) -> None:
+    x = -torch.logspace(1, 30, 40)
+    assert ours.quantize_gelu(x, 25.0, 9.5, 255, by_tanh=by_tanh).unique().tolist() == [9]
+
+
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_rows_with_nan_or_infinity_are_reported(ours: Kernels, dtype: torch.dtype, value: float) -> None:
