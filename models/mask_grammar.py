@@ -124,7 +124,7 @@ def _skipped(item: _Item, shape: tuple[int, int]) -> slice:
 def _weights(first: _Item, others: Iterator[_Item], shape: tuple[int, int]) -> Weights:
     """Return the weights that the items of a spec say, those that skip layers left out."""
     if first.text.startswith("keep:"):
-        kept = first._replace(text=first.text.removeprefix("keep:"))
+        kept = first._replace(text=first.text.removeprefix("keep:").strip(_SPACES))
         return off_weights(~_listed(chain([kept], others), shape))
     if first.text.startswith("random:"):
         return off_weights(_random(first, others, shape))

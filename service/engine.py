@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -91,7 +92,8 @@ Outcome = RowScore | np.ndarray
 class Engine:
     """Owns the networks and the threads that run them.
 
-    classifiers: by checkpoint key, as named in `Lane.checkpoint`; more may be added while it runs.
+    classifiers: by checkpoint key, as named in `Lane.checkpoint`; may be replaced while it runs. One that is
+        no longer among them serves the requests that still hold it.
     threads: torch threads of the forward pass on a CPU.
     on_failure: told the kind when the device fails; from then on nothing runs any more.
     tokens_per_second: the rate of the last full batch of a warm-up; None before it.
@@ -102,6 +104,7 @@ class Engine:
     def __init__(
         self, classifiers: dict[str, Classifier], *, threads: int, on_failure: Callable[[str], None]
     ) -> None:
+        self._held: WeakValueDictionary[str, Classifier] = WeakValueDictionary()
         self.classifiers = classifiers
         self._on_failure = on_failure
         self.failure: DeviceFailed | None = None
@@ -117,6 +120,16 @@ class Engine:
             self._wide = forward_pool(1, threads, device)
             self._narrow = forward_pool(self.slots, 1, device) if self.slots > 1 else self._wide
 
+    @property
+    def classifiers(self) -> dict[str, Classifier]:
+        """The classifiers of the live config."""
+        return self._classifiers
+
+    @classifiers.setter
+    def classifiers(self, classifiers: dict[str, Classifier]) -> None:
+        self._classifiers = classifiers
+        self._held.update(classifiers)
+
     async def run(self, batch: Batch[Work]) -> Sequence[Outcome | Exception]:
         """Score a batch of one lane, in its order.
 
@@ -124,9 +137,12 @@ class Engine:
         """
         rows = [item.payload for item in batch.items]
         assert isinstance(batch.lane, Lane)
-        exact = self.classifiers[batch.lane.checkpoint].network.deterministic
+        classifier = self._held[batch.lane.checkpoint]
+        exact = classifier.network.deterministic
         pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
-        return await asyncio.get_running_loop().run_in_executor(pool, self._forward, batch.lane, rows)
+        return await asyncio.get_running_loop().run_in_executor(
+            pool, self._forward, classifier, batch.lane, rows
+        )
 
     def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> None:
         """Run a lane's smallest and largest batch under a mask, so that no request pays for first use.
@@ -151,10 +167,9 @@ class Engine:
         self._wide.shutdown(wait=True)
         self._narrow.shutdown(wait=True)
 
-    def _forward(self, lane: Lane, rows: list[Work]) -> Sequence[Outcome | Exception]:
+    def _forward(self, classifier: Classifier, lane: Lane, rows: list[Work]) -> Sequence[Outcome | Exception]:
         if self.failure is not None:
             raise self.failure
-        classifier = self.classifiers[lane.checkpoint]
         try:
             if lane.kind == "attention":
                 return [
@@ -183,19 +198,29 @@ class Engine:
 
 
 def forward_pool(size: int, torch_threads: int, device: torch.device) -> ThreadPoolExecutor:
-    """Start `size` threads, for passes that use `torch_threads` torch threads each."""
-    started = threading.Barrier(size + 1)
+    """Start `size` threads, for passes that use `torch_threads` torch threads each.
+
+    Raises the error of a thread that cannot be prepared.
+    """
+    prepared = threading.Barrier(size)
 
     def prepare() -> None:
-        torch.set_num_threads(torch_threads)
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-            torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        try:
+            torch.set_num_threads(torch_threads)
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+                torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        except BaseException:
+            prepared.abort()
+            raise
+        prepared.wait()  # so that each thread runs this once
 
-    pool = ThreadPoolExecutor(size, thread_name_prefix="forward", initializer=prepare)
-    for _ in range(size):
-        pool.submit(started.wait)
-    started.wait()
+    pool = ThreadPoolExecutor(size, thread_name_prefix="forward")
+    begun = [pool.submit(prepare) for _ in range(size)]
+    for error in [future.exception() for future in begun]:
+        if error is not None and not isinstance(error, threading.BrokenBarrierError):
+            pool.shutdown()
+            raise error
     return pool
 
 

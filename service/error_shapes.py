@@ -69,9 +69,9 @@ def oip(error: ServiceError, answer: ErrorResponse) -> ErrorResponse:
 
 _BY_PATH: tuple[tuple[re.Pattern[str], ErrorShape], ...] = (
     # Also where a client's base URL is wrong: /v1/v2/rerank.
-    (re.compile(r".*/rerank/?"), rerank),
+    (re.compile(r"(?!/v2/models/).*/rerank/?"), rerank),
     (re.compile(r"/|/(predict|info|health|ping)/?"), tei),
-    (re.compile(r"/v2(/(health|models)/.*)?/?"), oip),
+    (re.compile(r"/v2(/.*)?"), oip),
 )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from importlib.metadata import version
 
 import torch
@@ -103,7 +104,7 @@ class Replica:
         try:
             self.check(config)
             catalog = self._build(config)
-            # Rows of the old config may still be queued, so its checkpoints stay until the next change.
+            # The old config's checkpoints stay until the next change, so that it is quickly in force again.
             self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
             _warm_up(self.engine, self._settings, catalog, warm=self._catalog)
             _apply_experiments(self.live, config)
@@ -158,9 +159,11 @@ class Replica:
         """Answer POST /v1/attention."""
         return await self._scorer.attention(request, self._catalog, deadline)
 
-    async def condense(self, request: CondenseRequest, deadline: Deadline) -> CondenseResponse:
+    async def condense(
+        self, request: CondenseRequest, deadline: Deadline, scored: Callable[[int], None]
+    ) -> CondenseResponse:
         """Answer POST /v1/condense."""
-        return await self._condenser.condense(request, self._catalog, deadline)
+        return await self._condenser.condense(request, self._catalog, deadline, scored)
 
     def models(self) -> ModelsResponse:
         """Answer GET /v1/models."""

@@ -62,9 +62,9 @@ class TokenBucket:
         """Return what is missing now, and the time."""
         missing, at = _STATE.unpack_from(self._state)
         now = self._clock()
-        # A file may be older than the machine's start, where the clock began anew.
-        elapsed = max(0.0, now - at)
-        return max(0.0, missing - elapsed * self._rate), now
+        if at > now:  # the file is older than the machine's start, where the clock began anew
+            return 0.0, now
+        return max(0.0, missing - (now - at) * self._rate), now
 
     def _write(self, missing: float, now: float) -> None:
         _STATE.pack_into(self._state, 0, missing, now)

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from service.api_keys import KeyRing
 from service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError
@@ -80,9 +81,21 @@ async def _http_error(request: Request, error: Exception) -> Response:
     else:
         raise error
     response = error_response(known, request.scope)
-    for name, value in (error.headers or {}).items():
-        response.headers[name] = f"{value}, HEAD" if name.lower() == "allow" and "GET" in value else value
+    if isinstance(known, MethodNotAllowed):
+        response.headers["allow"] = ", ".join(_methods(request))
     return response
+
+
+def _methods(request: Request) -> list[str]:
+    """Return the methods that the path of this request's route takes, those of its other routes too."""
+    path = request.scope["route"].path
+    methods = {
+        method
+        for route in request.app.routes
+        if isinstance(route, Route) and route.path == path
+        for method in route.methods or ()
+    }
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from service.deadline import Deadline
@@ -63,7 +63,10 @@ class Backend(Protocol):
 
     async def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionResponse: ...
 
-    async def condense(self, request: CondenseRequest, deadline: Deadline) -> CondenseResponse: ...
+    async def condense(
+        self, request: CondenseRequest, deadline: Deadline, scored: Callable[[int], None]
+    ) -> CondenseResponse:
+        """Condense a query. scored: called with each number of pairs that were scored meanwhile."""
 
     def models(self) -> ModelsResponse: ...
 

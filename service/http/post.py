@@ -18,9 +18,10 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from models.errors import InvalidMask
 from service.api_keys import ApiKey, KeyRing
 from service.deadline import Deadline
-from service.errors import Forbidden, NotReady, QueueFull, Starting, Unavailable
+from service.errors import Forbidden, InvalidRequest, NotReady, QueueFull, Starting, Unavailable
 from service.http import strict_json
 from service.http.backend import Backend
 from service.http.body import check_content_type, read
@@ -66,26 +67,33 @@ class Post(Request):
         return key.name
 
     @contextmanager
-    def charged(self, pairs: int) -> Iterator[None]:
-        """Count pairs against the rate of the request's key while they are scored.
+    def charged(self, pairs: int) -> Iterator[Callable[[int], None]]:
+        """Count pairs against the rate of the request's key while they are scored. Raises RateLimited.
 
-        They are given back if the replica refuses them for want of room. Raises RateLimited.
+        They are given back if the replica refuses the request, as wrong or for want of room. An endpoint that
+        may score more pairs than announced reports all that it scores to the function that this yields:
+        those count however the request ends, and the key may owe them.
         """
+        scored = 0
+
+        def report(more: int) -> None:
+            nonlocal scored
+            scored += more
+
         key, keys = self._key, cast(KeyRing, self.app.state.keys)
         if key is None:
-            yield
+            yield report
             return
         keys.spend_pairs(key, pairs)
+        least = pairs
         try:
-            yield
-        except (QueueFull, Unavailable):
-            keys.correct_pairs(key, pairs)
+            yield report
+        except (InvalidRequest, InvalidMask, QueueFull, Unavailable):
+            least = 0
             raise
-
-    def charge_more(self, pairs: int) -> None:
-        """Count pairs that were scored besides those announced; the key may owe them."""
-        if self._key is not None:
-            cast(KeyRing, self.app.state.keys).correct_pairs(self._key, -pairs)
+        finally:
+            if correction := pairs - max(scored, least):
+                keys.correct_pairs(key, correction)
 
     @property
     def _key(self) -> ApiKey | None:
@@ -133,10 +141,12 @@ class PostRoute(APIRoute):
         body = self._checked(self._parsed(content, request), request)
         request.deadline = _deadline(request.state.arrived, body, settings)
         parameters = self._parameters(request)
+        # Read now: nothing waits between this and the call in which the replica takes its config.
+        config_version = request.backend.config_version
         value = await answer(
             self._call(request, body=body, **parameters), receive, timeout_s=request.deadline.remaining()
         )
-        response = _response(value, request)
+        response = _response(value, request, config_version)
         await response(scope, receive, send)
 
     def _check_headers(self, request: Post) -> None:
@@ -247,8 +257,11 @@ def _deadline(arrived: float, body: BaseModel, settings: Settings) -> Deadline:
     return Deadline(received=time.monotonic(), expires=arrived + timeout_s)
 
 
-def _response(value: Any, request: Post) -> Response:
-    """Write an answer as JSON. That of a scoring route brings its timings, for a header and the metrics."""
+def _response(value: Any, request: Post, config_version: str) -> Response:
+    """Write an answer as JSON. That of a scoring route brings its timings, for a header and the metrics.
+
+    config_version: of the config that it was made under.
+    """
     timing: Timing | None
     headers: Mapping[str, str] = {}
     if isinstance(value, Timed):
@@ -261,7 +274,7 @@ def _response(value: Any, request: Post) -> Response:
         followed.responds(timing.queue, timing.inference)
     began = time.perf_counter()
     headers = {
-        "x-config-version": request.backend.config_version,
+        "x-config-version": config_version,
         "server-timing": timing.server_timing(),
         **headers,
     }

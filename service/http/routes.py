@@ -57,10 +57,8 @@ async def attention(request: Post, body: Annotated[AttentionRequest, Body()]) ->
 async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> CondenseResponse:
     """Shorten a verbose query to the words that still find the same titles."""
     check_condense(body, request.settings)
-    with request.charged(len(body.titles)):
-        condensed = await request.backend.condense(body, request.deadline)
-    request.charge_more(max(0, condensed.usage.pairs - len(body.titles)))  # known only afterwards
-    return condensed
+    with request.charged(len(body.titles)) as scored:  # how many it takes is known only afterwards
+        return await request.backend.condense(body, request.deadline, scored)
 
 
 async def models(request: Request) -> Response:

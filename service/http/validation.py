@@ -20,6 +20,8 @@ _SENTENCES = {
     "finite_number": "should be a finite number",
 }
 _LONGEST = 200
+_KEY = "[key]"
+"""What pydantic puts at the end of an error's place if a key of a dict is wrong, and not its value."""
 
 
 def explain(errors: Sequence[Any]) -> InvalidRequest:
@@ -30,6 +32,9 @@ def explain(errors: Sequence[Any]) -> InvalidRequest:
         return InvalidRequest("The body should be a JSON object.")
     sentence = _SENTENCES.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))
     sentence = sentence.partition(" after validation")[0]
+    if path[-1] == _KEY and first["type"] != "extra_forbidden" and len(path) > 2:
+        sentence = f"the name {shown(path[-2])!r} {sentence}"
+        path = path[:-2]
     return InvalidRequest(shown(sentence, _LONGEST), param=field_path(path))
 
 

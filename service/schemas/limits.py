@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from models.condense.methods import largest_cost
 from models.condense.words import read_words
 from service.errors import InvalidRequest
 from service.schemas.condense import CondenseRequest
 from service.schemas.requests import AttentionRequest, CompareRequest, PairsRequest, ScoreRequest
 from service.settings import Settings
+
+MAX_CONDENSE_CHARS = 20_000_000
+"""How many characters the queries of one `/v1/condense` may have together. All of them are kept in memory, in
+1 to 4 bytes per character, and writing so many takes about a second."""
 
 
 def check_score(request: ScoreRequest, settings: Settings) -> None:
@@ -59,6 +65,7 @@ def check_condense(request: CondenseRequest, settings: Settings) -> None:
             )
     if request.heads is not None and request.method != "attention":
         raise InvalidRequest(f"the method {request.method} reads no attention", param="heads")
+    _check_condense_chars(request)
     words, titles = len(read_words(request.query)), len(set(request.titles))
     queries = largest_cost(words, request.method)
     if queries * titles > settings.max_condense_pairs:
@@ -70,6 +77,24 @@ def check_condense(request: CondenseRequest, settings: Settings) -> None:
             param="titles" if most else "query",
         )
     _check_deadline(request.deadline_ms, settings)
+
+
+def _check_condense_chars(request: CondenseRequest) -> None:
+    """Raise InvalidRequest if the shorter queries would be too much text."""
+    words, chars = len(request.query.split()), len(request.query)  # far faster than `read_words`
+
+    def largest(count: int) -> int:
+        """Return the characters of all queries, at most, for so many words of this query's mean length."""
+        return largest_cost(count, request.method) * -(-chars * count // words)
+
+    if largest(words) > MAX_CONDENSE_CHARS:
+        fitting = bisect_right(range(1, words), MAX_CONDENSE_CHARS, key=largest)
+        raise InvalidRequest(
+            f"{words} words and {chars} characters make up to {largest(words)} characters of shorter queries "
+            f"with the method {request.method}; the limit is {MAX_CONDENSE_CHARS}: "
+            f"send fewer words or shorter ones; at most {fitting} of this length fit",
+            param="query",
+        )
 
 
 def _check_pairs(request: PairsRequest, settings: Settings) -> int:

@@ -21,7 +21,6 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from models.checkpoint.chunks import LongTitles, Overflow
-from service.errors import InvalidRequest
 from service.experiments.definition.fields import MAX_ATTRIBUTES, Attribute, AttributeName, Unit
 
 MAX_GRADE = 30
@@ -107,7 +106,7 @@ class Request(BaseModel):
         # One error, not one for each of a million unknown fields.
         if isinstance(value, dict) and len(value) > len(cls.model_fields):
             unknown = next(key for key in value if key not in cls.model_fields)
-            raise InvalidRequest("there is no such field", param=shown(unknown))
+            return {key: value[key] for key in (*cls.model_fields, unknown) if key in value}
         return value
 
 

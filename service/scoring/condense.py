@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import isqrt
 from typing import TypeVar
 
 import numpy as np
@@ -33,6 +34,10 @@ from service.settings import Settings
 
 T = TypeVar("T")
 
+MAX_ATTENTION_VALUES = 40_000_000
+"""How many attention values of one pair the method `attention` may compute: heads times tokens squared. They
+are all in memory at once, in 4 bytes each. The 144 heads of BERT-base need so many for 512 tokens."""
+
 
 class Condenser:
     """Answers POST /v1/condense. It raises what `Scorer` does, and is cancelled in the same way."""
@@ -44,21 +49,28 @@ class Condenser:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="condense")
 
     async def condense(
-        self, request: CondenseRequest, catalog: Catalog, deadline: Deadline
+        self,
+        request: CondenseRequest,
+        catalog: Catalog,
+        deadline: Deadline,
+        scored: Callable[[int], None],
     ) -> CondenseResponse:
-        """Choose the words under one variant and mask."""
+        """Choose the words under one variant and mask.
+
+        scored: called with the number of pairs of each portion of a step, once they are scored.
+        """
         choice = catalog.choose(request.variant, request.head_mask)
         following.asks_for(request, [choice])
         wanted = None if request.heads is None else heads_of(request.heads, choice.variant.classifier)
         task = Task(
             request.query,
-            read_words(request.query, request.language),
+            await self.off_loop(read_words, request.query, request.language),
             request.method,
             None if request.grades is None else tuple(request.grades),
             request.max_words,
             request.max_loss,
         )
-        run = _Run(self, request, choice, deadline)
+        run = _Run(self, request, choice, deadline, scored)
         condensed = await run.search(task, wanted)
         return run.answer(task, condensed)
 
@@ -89,17 +101,20 @@ class Condenser:
         yield items[start:]
 
     async def outcomes(
-        self, items: Sequence[Item[Work]], label: str, deadline: Deadline
+        self, items: Sequence[Item[Work]], label: str, deadline: Deadline, scored: Callable[[int], None]
     ) -> tuple[list[Outcome], float, float]:
         """Queue the items of a step; return their outcomes and the seconds of waiting and of computing.
 
+        scored: called with the number of items of each portion that were computed.
         Raises the first error among the outcomes.
         """
         outcomes: list[Outcome] = []
         queue_s = inference_s = 0.0
         for portion in self.portions(items):
             ticket = self._scheduler.submit(portion, deadline=deadline.expires, trail=following.trail())
-            for outcome in await ticket.result():
+            results = await ticket.result()
+            scored(sum(not isinstance(result, Exception) for result in results))
+            for outcome in results:
                 if isinstance(outcome, Exception):
                     raise outcome
                 outcomes.append(outcome)
@@ -113,12 +128,18 @@ class _Run:
     """One request on its way through the steps of the search."""
 
     def __init__(
-        self, condenser: Condenser, request: CondenseRequest, choice: Choice, deadline: Deadline
+        self,
+        condenser: Condenser,
+        request: CondenseRequest,
+        choice: Choice,
+        deadline: Deadline,
+        scored: Callable[[int], None],
     ) -> None:
         self._condenser = condenser
         self._request = request
         self._choice = choice
         self._deadline = deadline
+        self._scored = scored
         self._titles = Titles(choice.variant.classifier.tokenizer, request.titles)
         self._seconds = {"tokenize": 0.0, "queue": 0.0, "inference": 0.0}
         self._pairs = self._tokens = 0
@@ -131,12 +152,14 @@ class _Run:
         """Drive the search to its end."""
         importance = await self._importance(task, heads)
         steps = search(task, importance)
-        queries = next(steps)
+        queries = await self._condenser.off_loop(_begin, steps)
         while True:
             judged = await self._judge(queries)
             step = await self._condenser.off_loop(_advance, steps, judged)
             if isinstance(step, Condensed):
-                return with_unknown(self._classifier.tokenizer, task.query, step)
+                return await self._condenser.off_loop(
+                    with_unknown, self._classifier.tokenizer, task.query, step
+                )
             queries = step
 
     def answer(self, task: Task, condensed: Condensed) -> CondenseResponse:
@@ -178,11 +201,14 @@ class _Run:
         mask = self._choice.mask
         lane = Lane(self._choice.variant.checkpoint, kind="attention_to_query")
         wanted = kept_heads(self._classifier, mask) if heads is None else heads
+        _check_attention_values(len(wanted), max(map(len, rows)))
         outcomes = await self._outcomes(
             [Item(len(row), lane, AttentionRow(row, mask, wanted)) for row in rows]
         )
         received = [outcome for outcome in outcomes if isinstance(outcome, np.ndarray)]
-        return importance_of_words(self._classifier.tokenizer, task.query, task.words, received)
+        return await self._condenser.off_loop(
+            importance_of_words, self._classifier.tokenizer, task.query, task.words, received
+        )
 
     async def _judge(self, queries: Sequence[str]) -> Floats:
         """Return the distributions over the grades, (queries, titles, grades)."""
@@ -194,7 +220,7 @@ class _Run:
 
     async def _outcomes(self, items: Sequence[Item[Work]]) -> list[Outcome]:
         outcomes, queue_s, inference_s = await self._condenser.outcomes(
-            items, self._choice.label, self._deadline
+            items, self._choice.label, self._deadline, self._scored
         )
         self._seconds["queue"] += queue_s
         self._seconds["inference"] += inference_s
@@ -212,6 +238,23 @@ class _Run:
         if queries[0] == self._request.query and not rows[0].query_tokens:
             raise InvalidRequest("holds no character that the model can read", param="query")
         return rows
+
+
+def _check_attention_values(heads: int, tokens: int) -> None:
+    """Raise InvalidRequest if the attention over a request's longest pair is too much."""
+    values = heads * tokens**2
+    if values > MAX_ATTENTION_VALUES:
+        raise InvalidRequest(
+            f"{heads} heads over a query and a title of {tokens} tokens have {values} attention values; the "
+            f"limit is {MAX_ATTENTION_VALUES}: send titles with which the query has at most "
+            f"{isqrt(MAX_ATTENTION_VALUES // heads)} tokens, or name fewer heads",
+            param="titles",
+        )
+
+
+def _begin(steps: Steps) -> list[str]:
+    """Return the queries that a search wants first."""
+    return next(steps)
 
 
 def _advance(steps: Steps, judged: Floats) -> list[str] | Condensed:

@@ -10,11 +10,17 @@ from service.errors import InvalidRequest
 from service.schemas.texts import TextsRequest
 
 
-def tokenizer_for(request: object, tokenizer: PairTokenizer) -> PairTokenizer:
-    """Return the tokenizer that reads as the request says."""
-    if not isinstance(request, TextsRequest) or (request.keep != "end" and not request.alone):
+def tokenizer_for(request: object, tokenizer: PairTokenizer, pair: int | None = None) -> PairTokenizer:
+    """Return the tokenizer that reads as the request says.
+
+    pair: the place in the request of the only pair that it is to read; None: it reads all of them together.
+    """
+    if not isinstance(request, TextsRequest):
         return tokenizer
-    return OtherReading(tokenizer, keep_end=request.keep == "end", alone=request.alone)
+    alone = request.alone if pair is None else [0] if pair in request.alone else ()
+    if request.keep != "end" and not alone:
+        return tokenizer
+    return OtherReading(tokenizer, keep_end=request.keep == "end", alone=alone)
 
 
 def check_whole(request: object, encoded: Sequence[EncodedPair], window: int) -> None:

@@ -91,7 +91,7 @@ class Shadow:
         experiments = self._experiments
         for config in catalog.assigner.shadowed(attributes, experiments.ledger.standings):
             if self._draw() < config.shadow:
-                self._enqueue(Job(config, catalog, request.texts(), request.long_titles, request.grades))
+                self._enqueue(Job(config, catalog, request, request.texts()))
 
     async def run(self) -> None:
         """Score the drawn requests, one after the other, until cancelled."""
@@ -202,7 +202,7 @@ class Shadow:
         arms: Mapping[str, Arm],
     ) -> None:
         control = job.experiment.control
-        difference = paired(relevance[control], relevance[name], job.grades)
+        difference = paired(relevance[control], relevance[name], job.request.grades)
         self._experiments.router.shadow_result(
             ShadowResult(
                 experiment=job.experiment.name,

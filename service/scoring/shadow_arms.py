@@ -9,24 +9,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.checkpoint.chunks import LongTitles, encode_chunks
+from models.checkpoint.chunks import encode_chunks
 from models.checkpoint.tokenizer import EncodedPair
 from service.batching.scheduler import Item
 from service.engine import Row, Work
 from service.experiments.definition.config import ExperimentConfig
+from service.schemas.requests import ScoreRequest
 from service.scoring.cascade import Course, Scores, floor_of
 from service.scoring.catalog import Catalog, Stage, Variant
+from service.scoring.reading import tokenizer_for
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request to score once more, under the config that it was answered under."""
+    """A request to score once more, under the config that it was answered under.
+
+    texts: the request's (query, title) pairs.
+    """
 
     experiment: ExperimentConfig
     catalog: Catalog
+    request: ScoreRequest
     texts: Sequence[tuple[str, str]]
-    long_titles: LongTitles | None
-    grades: Sequence[int] | None
 
     @property
     def chars(self) -> int:
@@ -86,12 +90,16 @@ async def steps(job: Job, pair: int, variants: Mapping[str, Variant]) -> list[St
     for variant in variants.values():
         if variant.checkpoint in rows:
             continue
-        tokenizer, texts = variant.classifier.tokenizer, [job.texts[pair]]
-        if job.long_titles is None:
-            rows[variant.checkpoint] = tokenizer.encode(texts)
-        else:  # a title may be megabytes long, and is read whole
-            (chunked,) = await asyncio.to_thread(encode_chunks, tokenizer, texts, job.long_titles)
+        texts, long_titles = [job.texts[pair]], job.request.long_titles
+        tokenizer = tokenizer_for(job.request, variant.classifier.tokenizer, pair)
+        # A title may be megabytes long. If it is read whole, a thread does it.
+        if long_titles is not None:
+            (chunked,) = await asyncio.to_thread(encode_chunks, tokenizer, texts, long_titles)
             rows[variant.checkpoint] = chunked.rows
+        elif tokenizer is variant.classifier.tokenizer:
+            rows[variant.checkpoint] = tokenizer.encode(texts)
+        else:
+            rows[variant.checkpoint] = await asyncio.to_thread(tokenizer.encode, texts)
     found = []
     for chunk in range(max(map(len, rows.values()), default=0)):
         items: dict[str, Item[Work]] = {}

@@ -136,8 +136,11 @@ class FakeBackend:
             timing_ms=TIMING,
         )
 
-    async def condense(self, request: CondenseRequest, _deadline: Deadline) -> CondenseResponse:
+    async def condense(
+        self, request: CondenseRequest, _deadline: Deadline, scored: Callable[[int], None]
+    ) -> CondenseResponse:
         await self._work(request)
+        scored(len(request.titles))
         return CondenseResponse(
             model="fake",
             variant=self._variant(request.variant),

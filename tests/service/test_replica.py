@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from safetensors.torch import load_file, save_file
 from models import Classifier
 from models.compress.quantize import quantize
 from models.ops import kernel_build, kernel_library
+from service.batching.scheduler import Batch
+from service.engine import Engine, Work
 from service.errors import DeviceFailed, OutOfMemory
 from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
@@ -209,6 +213,56 @@ async def test_a_live_config_changes_variants_without_touching_requests_under_wa
     assert "full, other" in error["message"]
     listed = (await service.http.get("/v1/variants")).json()
     assert [(v["name"], v["default"]) for v in listed["variants"]] == [("full", False), ("other", True)]
+
+
+async def test_a_request_outlives_two_changes_of_the_config_and_its_checkpoint_then_goes(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = str(write_checkpoint(tmp_path / "other", seed=9))
+    configs = [
+        LiveConfig.model_validate({"variants": [{"name": "full"}, *more]})
+        for more in ([{"name": "other", "checkpoint": other}], [], [{"name": "cut", "head_mask": "0.0"}])
+    ]
+    await asyncio.to_thread(service.replica.apply, configs[0])
+    gone = weakref.ref(service.replica.engine.classifiers[other])
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    run = service.replica.engine.run
+
+    async def held(batch: Batch[Work]) -> Any:
+        begun.set()
+        await go_on.wait()
+        return await run(batch)
+
+    monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
+    old = asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES, variant="other"))
+    async with asyncio.timeout(60):
+        await begun.wait()
+        for config in configs[1:]:
+            await asyncio.to_thread(service.replica.apply, config)
+        go_on.set()
+        assert (await old)["variant"] == "other"
+    del old
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_forward_thread_that_cannot_be_prepared_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[BaseException] = []
+
+    def refuse(_: int) -> None:
+        raise RuntimeError("no such threads")
+
+    def start() -> None:
+        try:
+            Engine({}, threads=2, on_failure=print)
+        except RuntimeError as error:
+            raised.append(error)
+
+    monkeypatch.setattr(torch, "set_num_threads", refuse)
+    thread = threading.Thread(target=start, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert [str(error) for error in raised] == ["no such threads"]
 
 
 async def test_every_sliced_variant_has_room_for_its_heads(

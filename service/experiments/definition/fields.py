@@ -58,11 +58,11 @@ it."""
 def _attribute(value: Any) -> str | float | bool:
     if isinstance(value, str):
         if len(value) > MAX_ATTRIBUTE_CHARS:
-            raise ValueError(f"is longer than {MAX_ATTRIBUTE_CHARS} characters")
+            raise PydanticCustomError("attribute", f"is longer than {MAX_ATTRIBUTE_CHARS} characters")
         return _storable(value)
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return value
-    raise ValueError("should be a string, a finite number or a bool")
+    raise PydanticCustomError("attribute", "should be a string, a finite number or a bool")
 
 
 ConfigName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]

@@ -14,6 +14,8 @@ from service.http.compat.documents import (
     Count,
     Documents,
     Texts,
+    TokensPerDoc,
+    TokensPerQuery,
     as_object,
     reading,
     texts,
@@ -79,11 +81,8 @@ class CohereV2Request(CompatRequest):
     query: Query = Field(description="What was searched for; not blank.")
     documents: Texts = Field(min_length=1, description="The texts to rank.")
     top_n: TopN = None
-    max_tokens_per_doc: Count | None = Field(
-        None,
-        description="How many tokens of each document to read, in chunks if they are more than the model's "
-        "window holds; the best chunk counts. Default: what fits into the window beside the query.",
-    )
+    max_tokens_per_doc: TokensPerDoc = None
+    max_tokens_per_query: TokensPerQuery = None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -106,7 +105,7 @@ class CohereV2Request(CompatRequest):
     def answer(self, scored: ScoreResponse) -> CohereAnswer:
         """Return Cohere's answer."""
         results = by_relevance(scored.results, relevance)[: self.top_n]
-        advice = " max_tokens_per_doc reads more of them." if self.max_tokens_per_doc is None else ""
+        advice = " max_tokens_per_doc reads more of them." if not self.max_tokens_per_doc else ""
         return {
             "id": str(uuid.uuid4()),
             "results": [{"index": r.index, "relevance_score": r.score} for r in results],

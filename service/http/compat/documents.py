@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from service.errors import InvalidRequest
@@ -17,6 +17,25 @@ WARNED_DOCUMENTS = 10
 
 Count = Annotated[int, Field(ge=1, le=2**53 - 1)]
 """How many of something a caller wants; more than there are is fine."""
+
+
+def _no_limit(value: int) -> int:
+    if value:
+        raise PydanticCustomError("unsupported", "is not supported; leave it out, or send 0 for no limit")
+    return value
+
+
+TokensPerDoc = Annotated[
+    Annotated[int, Field(ge=0, le=2**53 - 1)] | None,
+    Field(
+        description="How many tokens of each document to read, in chunks if they are more than the model's "
+        "window holds; the best chunk counts. Default, and 0: what fits into the window beside the query.",
+    ),
+]
+TokensPerQuery = Annotated[
+    Annotated[int, AfterValidator(_no_limit), WithJsonSchema({"type": "integer", "const": 0})] | None,
+    Field(description="vLLM's: 0, no limit. Other limits are not supported."),
+]
 DocumentForm = str | dict[str, Any]
 
 
@@ -75,13 +94,14 @@ def reading(
 ) -> dict[str, Any]:
     """Return the fields of a DocumentsRequest that say how much of each document to read; {}: the beginning.
 
+    max_tokens: None or 0: no such limit.
     window_only: cut documents off after `max_tokens`, and to the window all the same.
     """
-    if max_tokens is None and max_chunks is None:
+    if not max_tokens and max_chunks is None:
         return {}
     return {
         "overflow": "truncate" if window_only else "chunks",
-        "max_tokens_per_doc": max_tokens,
+        "max_tokens_per_doc": max_tokens or None,
         "max_chunks_per_doc": max_chunks,
     }
 

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from service.http.compat.base import Scored, by_relevance, raw_score, relevance, scored_by
 from service.http.compat.cohere import CohereResult, CohereV1Request, Meta, ResultWithDocument, meta
-from service.http.compat.documents import Count, reading, texts
+from service.http.compat.documents import TokensPerDoc, TokensPerQuery, reading, texts
 from service.schemas.responses import ScoreResponse
 
 
@@ -63,9 +63,8 @@ class RerankRequest(CohereV1Request):
     use_activation: bool | None = Field(
         True, description="vLLM's name for the opposite: false gives logits, as `raw_scores` does."
     )
-    max_tokens_per_doc: Count | None = Field(
-        None, description="As in Cohere's version 2: how many tokens of each document to read, in chunks."
-    )
+    max_tokens_per_doc: TokensPerDoc = None
+    max_tokens_per_query: TokensPerQuery = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**53 - 1)] | None = Field(
         None,
         description="How many tokens of each document to read at most; no more than the window holds. "

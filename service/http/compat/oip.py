@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import Body, FastAPI, Path, Request, Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from service.errors import InvalidRequest
 from service.http import strict_json
@@ -63,7 +65,16 @@ _ModelName = Annotated[
 
 
 class InferRoute(PostRoute):
-    """A POST route whose body may hold tensors after its JSON."""
+    """A POST route whose body may hold tensors after its JSON.
+
+    It takes its path whatever the method, so that `GET …/full/infer` gets 405, and not 404 for a model
+    `full/infer`.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether the path is this route's."""
+        match, found = super().matches(scope)
+        return (Match.FULL if match is Match.PARTIAL else match), found
 
     def _check_headers(self, request: Post) -> None:
         check_content_type(request.headers, binary=tensors.HEADER in request.headers)
@@ -82,8 +93,8 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
     name = _without_version(model)
     chosen = served(request.backend, name)
     parameters = body.parameters or InferParameters.model_construct()
-    if parameters.variant is not None:
-        chosen = served(request.backend, f"{chosen.model}@{parameters.variant}")
+    if (variant := body.given("variant")) is not None:
+        chosen = served(request.backend, f"{chosen.model}@{variant}")
     wanted = _wanted(body, parameters)
     try:
         ours = validated(
@@ -91,8 +102,9 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
             {
                 **_texts(body, request.state.tensors),
                 "variant": chosen.variant,
-                "head_mask": parameters.head_mask,
-                "unit": parameters.unit,
+                "head_mask": body.given("head_mask"),
+                "unit": body.given("unit"),
+                "deadline_ms": body.deadline,
             },
         )
         check_score(ours, request.settings)
@@ -149,6 +161,16 @@ async def ready(request: Request) -> Response:
 def add_routes(app: FastAPI) -> None:
     """Add /v2, /v2/health and /v2/models."""
     ANSWERS.update(EXAMPLES)
+    app.router.add_api_route(
+        "/v2/models/{model:path}/infer",
+        infer,
+        name="oip_infer",
+        methods=["POST"],
+        response_model=InferAnswer,
+        responses=errors(*STATUSES, 404, model=OipError),
+        tags=[TAG],
+        route_class_override=InferRoute,
+    )
     for path, endpoint, name, answer, statuses in (
         ("/v2", server, "oip_server", ServerMetadata, (401, 429, 500)),
         ("/v2/health/live", live, "oip_live", ServerLive, (500,)),
@@ -164,16 +186,6 @@ def add_routes(app: FastAPI) -> None:
             responses=errors(*statuses, model=OipError),
             tags=[TAG],
         )
-    app.router.add_api_route(
-        "/v2/models/{model:path}/infer",
-        infer,
-        name="oip_infer",
-        methods=["POST"],
-        response_model=InferAnswer,
-        responses=errors(*STATUSES, 404, model=OipError),
-        tags=[TAG],
-        route_class_override=InferRoute,
-    )
 
 
 def _without_version(model: str) -> str:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.schemas.requests import MaskForm
+from service.errors import InvalidRequest
+from service.schemas.requests import DeadlineMs, MaskForm
 
 VERSION = "1"
 """The version of every model. Variants have names in place of versions."""
@@ -60,7 +61,10 @@ class InferParameters(_Fields):
         None, description="Ours: who is asking, for the assignment to an experiment's arm."
     )
     timeout: int | None = Field(
-        None, gt=0, description="Microseconds from the arrival of the request; later, it gets 504."
+        None,
+        gt=0,
+        le=2**53 - 1,
+        description="Microseconds from the arrival of the request; later, it gets 504.",
     )
     binary_data_output: bool = Field(False, description="All outputs as bytes after the JSON.")
 
@@ -72,6 +76,10 @@ class InferRequest(_Fields):
     parameters: InferParameters | None = Field(None, description="How the request is scored.")
     inputs: list[InputTensor] = Field(description="`query` and `title`.")
     outputs: list[WantedOutput] | None = Field(None, description="The outputs wanted; default: all.")
+    variant: str | None = Field(None, description="As in `parameters`.")
+    head_mask: MaskForm | None = Field(None, description="As in `parameters`.")
+    unit: str | None = Field(None, description="As in `parameters`.")
+    deadline: DeadlineMs = Field(None, alias="deadline_ms")
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -95,9 +103,22 @@ class InferRequest(_Fields):
 
     @property
     def deadline_ms(self) -> float | None:
-        """Return the request's own timeout."""
+        """Return the request's own timeout, in either form. Raises InvalidRequest if the two forms differ."""
         timeout = None if self.parameters is None else self.parameters.timeout
-        return None if timeout is None else timeout / 1000
+        ours = None if timeout is None else timeout / 1000
+        deadline: float | None = _one("deadline_ms", self.deadline, "timeout", ours)
+        return deadline
+
+    def given(self, name: str) -> Any:
+        """Return a field of ours, from `parameters` or beside them. Raises InvalidRequest if they differ."""
+        return _one(name, getattr(self, name), name, getattr(self.parameters, name, None))
+
+
+def _one(name: str, value: Any, parameter: str, other: Any) -> Any:
+    """Return which of a field and a parameter is given. Raises InvalidRequest if both are and they differ."""
+    if value is not None and other is not None and value != other:
+        raise InvalidRequest(f"is another than parameters.{parameter}; give one of them", param=name)
+    return other if value is None else value
 
 
 @dataclass(slots=True)

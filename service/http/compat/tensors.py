@@ -39,7 +39,7 @@ def split(content: bytes, header: str | None) -> tuple[bytes, bytes]:
     """
     if header is None:
         return content, b""
-    if not header.isdecimal() or int(header[:20]) > len(content):
+    if not header.isdecimal() or len(header) > 20 or int(header) > len(content):
         raise InvalidRequest(f"should be the bytes of the JSON, at most {len(content)}", param=HEADER)
     return content[: int(header)], content[int(header) :]
 
@@ -60,7 +60,7 @@ def texts(tensor: Mapping[str, Any], place: str, binary: bytes | None) -> list[s
         elements = list(_strings(binary, place))
     if len(elements) != count:
         raise InvalidRequest(
-            f"{len(elements)} elements do not fill the shape {tensor['shape']}", param=f"{place}.data"
+            f"{len(elements)} elements do not fill the shape {shown(tensor['shape'])}", param=f"{place}.data"
         )
     return elements
 
@@ -92,7 +92,7 @@ def write(answer: Mapping[str, Any], outputs: Sequence[Output]) -> tuple[bytes, 
 def _elements(shape: Sequence[int], place: str) -> int:
     """Return the number of elements of a vector, (n,) or (n, 1)."""
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
-        raise InvalidRequest(f"should be [n] or [n, 1], not {list(shape)}", param=f"{place}.shape")
+        raise InvalidRequest(f"should be [n] or [n, 1], not {shown(list(shape))}", param=f"{place}.shape")
     return shape[0]
 
 

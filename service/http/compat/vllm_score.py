@@ -25,7 +25,7 @@ from service.http.compat.base import (
     raw_score,
     relevance,
 )
-from service.http.compat.documents import reading
+from service.http.compat.documents import TokensPerDoc, TokensPerQuery, reading
 from service.http.post import Post, PostRoute
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import Error, Number, ScoreResponse
@@ -66,11 +66,13 @@ class VllmScoreRequest(CompatRequest):
     """The fields that both forms share."""
 
     use_activation: bool | None = Field(None, description="false: logits in place of scores in [0, 1].")
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = Field(
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**53 - 1)] | None = Field(
         None,
         description="How many tokens of each document to read at most; no more than the window holds. "
         "-1: what the window holds, as by default.",
     )
+    max_tokens_per_doc: TokensPerDoc = None
+    max_tokens_per_query: TokensPerQuery = None
 
     @abstractmethod
     def sides(self) -> tuple[Texts, Texts]:
@@ -103,8 +105,9 @@ class VllmScoreRequest(CompatRequest):
 
     def _how_much(self) -> dict[str, Any]:
         """Return how much of each document to read."""
-        limit = self.truncate_prompt_tokens
-        return reading(max_tokens=limit, window_only=True) if limit is not None and limit > 0 else {}
+        if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens > 0:
+            return reading(max_tokens=self.truncate_prompt_tokens, window_only=True)
+        return reading(max_tokens=self.max_tokens_per_doc)
 
     def _their_name(self, param: str) -> str:
         place = param.removeprefix("pairs")

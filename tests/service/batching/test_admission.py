@@ -153,3 +153,44 @@ async def test_small_batches_do_not_make_the_device_look_slow() -> None:
             s.clock.advance(seconds)
             await s.finish_all()
         assert s.scheduler.tokens_per_second == pytest.approx(100)
+
+
+async def test_small_batches_side_by_side_do_not_make_the_device_look_fast() -> None:
+    """The second of two that end together adds no time."""
+    async with stage(slots=2) as s:
+        s.scheduler.submit(items(*range(10)))
+        await settle()
+        s.clock.advance(1.0)
+        await s.finish_all()
+        for _ in range(50):
+            for _ in range(2):
+                s.scheduler.submit(items("one title"))
+                await settle()
+            s.clock.advance(0.9)
+            await s.finish_all()
+        assert s.scheduler.tokens_per_second == pytest.approx(100)
+
+
+async def test_after_a_stall_of_a_minute_single_titles_are_let_in_again() -> None:
+    """Else the rate stays so low that no well-filled batch, which alone would mend it, can come about."""
+
+    async def rush(s: Stage, stall_s: float = 0.0) -> int:
+        """Send ten titles at once, and return how many were let in. The device does 1,000 tokens a second."""
+        taken = 0
+        for title in range(10):
+            with contextlib.suppress(QueueFull):
+                s.scheduler.submit(items(title))
+                taken += 1
+        await settle()
+        s.clock.advance(0.001 * s.scheduler.in_flight_items * 10 + stall_s)
+        await s.finish_all()
+        return taken
+
+    async with stage(max_wait_s=1.0) as s:
+        assert [await rush(s) for _ in range(3)] == [10] * 3
+        assert await rush(s, stall_s=60.0) == 10
+        assert await rush(s) < 3
+        for _ in range(100):
+            await rush(s)
+        assert await rush(s) == 10
+        assert s.scheduler.tokens_per_second == pytest.approx(1000, rel=0.1)

@@ -145,6 +145,39 @@ async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
         assert response.headers["allow"] == "GET, HEAD"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/", "GET, HEAD, POST"),
+        ("GET", "/v2/models/x/infer", "POST"),
+        ("PUT", "/v2/models/x/versions/1/infer", "POST"),
+        ("POST", "/v2/models/x/ready", "GET, HEAD"),
+        ("POST", "/v2/models/x", "GET, HEAD"),
+    ],
+)
+async def test_a_wrong_method_is_told_all_methods_of_the_path(method: str, path: str, allowed: str) -> None:
+    async with client(SHARED) as session:
+        response = await session.request(method, path)
+    assert (response.status_code, response.headers["allow"]) == (405, allowed)
+
+
+async def test_an_answer_names_the_config_that_it_was_made_under() -> None:
+    class Reconfigured(FakeBackend):
+        version = "old"
+
+        @property
+        def config_version(self) -> str:
+            return self.version
+
+        async def _work(self, request: object) -> None:
+            await super()._work(request)
+            self.version = "new"
+
+    backend = Reconfigured()
+    assert (await post(app_with(backend), "/v1/score", SCORE)).headers["x-config-version"] == "old"
+    assert (await post(app_with(backend), "/v1/score", SCORE)).headers["x-config-version"] == "new"
+
+
 async def test_head_is_get_without_the_body() -> None:
     async with client(app_with()) as session:
         for path in ("/health/live", "/v1/models", "/metrics", "/docs", "/docs/swagger-ui.css"):

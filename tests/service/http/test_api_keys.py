@@ -224,6 +224,21 @@ ring.spend_pairs(keys[0], 6)
     assert not any(keys[0].digest.hex()[:8] in file.name for file in files)
 
 
+def test_a_key_at_its_limit_is_free_again_after_the_machine_starts_anew(tmp_path: Path) -> None:
+    """The file may survive, while the clock begins at zero."""
+    clock = Clock()
+    clock.now = 1_000_000.0
+    (key,) = keys = parse_api_keys("alpha;pairs=10;burst=20")
+    ring = KeyRing(keys, clock, tmp_path)
+    ring.spend_pairs(key, 1000)
+    clock.now = 60.0
+    ring = KeyRing(keys, clock, tmp_path)
+    ring.spend_pairs(key, 20)
+    with pytest.raises(RateLimited) as caught:
+        ring.spend_pairs(key, 5)
+    assert caught.value.retry_after == pytest.approx(0.5)
+
+
 def test_a_process_that_was_stopped_while_it_counted_stops_no_other(tmp_path: Path) -> None:
     (key,) = keys = parse_api_keys("alpha;pairs=0.001;burst=10")
     ring = KeyRing(keys, directory=tmp_path)

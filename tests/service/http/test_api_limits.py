@@ -7,6 +7,7 @@ import asyncio
 import orjson
 import pytest
 
+from models.errors import InvalidMask
 from service.errors import QueueFull
 from service.http import body, create_app
 from service.metrics import Metrics
@@ -204,6 +205,22 @@ async def test_the_pairs_of_a_key_are_counted_and_given_back_if_there_was_no_roo
             assert (await session.post("/v1/score", content=BODY, headers=fast)).status_code == 200
     assert metrics_of(app)['headroom_shed_total{reason="rate"}'] == 2
     assert metrics_of(app)['headroom_shed_total{reason="queue_full"}'] == 10
+
+
+async def test_the_pairs_of_a_request_that_only_the_replica_can_refuse_are_given_back() -> None:
+    backend = FakeBackend()
+    app = app_with(backend, api_keys="slow;pairs=0.001;burst=10")
+    body = SCORE | {"titles": ["b"] * 10}
+    async with client(app) as session:
+        session.headers["authorization"] = "Bearer slow"
+        for wrong in ({"variant": "typo"}, {"head_mask": "99.0"}):
+            response = await session.post("/v1/score", json=body | wrong)
+            assert response.status_code == 422
+        backend.fails = InvalidMask("layer 99 does not exist")
+        assert (await session.post("/v1/score", json=body)).status_code == 422
+        backend.fails = None
+        assert (await session.post("/v1/score", json=body)).status_code == 200
+        assert (await session.post("/v1/score", json=body)).status_code == 429
 
 
 async def test_the_document_says_that_keys_are_needed() -> None:

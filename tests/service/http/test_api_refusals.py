@@ -13,6 +13,7 @@ from tests.service.http.test_api import SCORE, SHARED, app_with, assert_error, p
 
 POSTS = ("/v1/score", "/v1/compare", "/v1/attention", "/v1/condense")
 
+OUTCOME = {"experiment": "e", "unit": "u", "metric": "click", "value": 1, "time": 1.0, "id": "o"}
 BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | None, str]] = [
     ("/v1/score", {}, "query", "missing"),
     ("/v1/score", [], None, "object"),
@@ -51,6 +52,10 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/score", {**SCORE, "unit": ""}, "unit", "at least 1"),
     ("/v1/score", {**SCORE, "unit": "u" * 257}, "unit", "256"),
     ("/v1/score", {**SCORE, "unit": 7}, "unit", "string"),
+    ("/v1/score", {**SCORE, "attributes": {"k": []}}, "attributes.k", "k: should be a string"),
+    ("/v1/score", {**SCORE, "attributes": {"k": "v" * 257}}, "attributes.k", "k: is longer than 256"),
+    ("/v1/score", {**SCORE, "attributes": {"": 1}}, "attributes", "the name '' should have at least 1"),
+    ("/v1/score", {**SCORE, "attributes": {"k" * 65: 1}}, "attributes", "should have at most 64"),
     ("/v1/score", {**SCORE, "deadline_ms": 0}, "deadline_ms", "greater than 0"),
     ("/v1/score", {**SCORE, "deadline_ms": -5}, "deadline_ms", "greater than 0"),
     ("/v1/score", {**SCORE, "deadline_ms": 60_001}, "deadline_ms", "60000"),
@@ -82,7 +87,14 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/condense", {**SCORE, "grades": [1, 1]}, "grades", "same grade"),
     ("/v1/condense", {"query": "w " * 100, "titles": list("abcdefg")}, "titles", "send at most 5 titles"),
     ("/v1/condense", {**SCORE, "query": "w " * 5000}, "query", "send fewer words"),
+    (
+        *("/v1/condense", {"query": "long " * 5000, "titles": ["b"], "method": "idf"}, "query"),
+        "at most 1999 of this length fit",
+    ),
+    ("/v1/condense", {"query": "long" * 2000 + " w" * 99, "titles": ["b"]}, "query", "limit is 20000000"),
     ("/v1/condense", {**SCORE, "unit": "u"}, "unit", "no such field"),
+    ("/v1/outcomes", {"outcomes": [OUTCOME, OUTCOME | {"foo": 1}]}, "outcomes[1].foo", "no such field"),
+    ("/v1/outcomes", {"outcomes": [OUTCOME], "foo": 1}, "foo", "no such field"),
 ]
 
 
@@ -94,6 +106,11 @@ async def test_a_wrong_request_is_told_which_field_and_why(
     assert says in message
     if param is not None:
         assert message.startswith(f"{param}: ")
+
+
+async def test_the_longest_query_that_condense_says_would_fit_is_taken() -> None:
+    body = {"query": "long " * 1999, "titles": ["b"], "method": "idf"}
+    assert (await post(SHARED, "/v1/condense", body)).status_code == 200
 
 
 BAD_JSON = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import orjson
 import pytest
 
 from models import Classifier, HeadMask
+from models.condense import search
 from models.condense.local import condense
 from models.condense.methods import METHODS, Method
 from models.condense.search import Task
@@ -100,6 +103,39 @@ async def test_what_only_the_model_can_refuse_names_the_field(
     assert service.metric("headroom_batch_pairs_count") == 0
 
 
+async def test_attention_over_very_long_titles_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    body = {"query": "steel angle", "titles": ["lamp", "steel bracket " * 1000], "method": "attention"}
+    async with serve(write_checkpoint(tmp_path / "long", max_position_embeddings=2048)) as service:
+        error = await service.refused("/v1/condense", 422, **body)
+        assert error["param"] == "titles"
+        assert "at most 1825 tokens, or name fewer heads" in error["message"]
+        assert service.metric("headroom_batch_pairs_count") == 0
+        await service.post("/v1/condense", **body, heads="0.*")
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_no_text_of_a_request_is_written_or_read_on_the_event_loop(
+    service: Service, monkeypatch: pytest.MonkeyPatch, method: Method
+) -> None:
+    """There, a long query would hold up every other request."""
+    tokenizer = service.replica.engine.classifiers[""].tokenizer
+    threads: dict[str, set[int]] = {}
+
+    def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            threads.setdefault(name, set()).add(threading.get_ident())
+            return call(*arguments)
+
+        return noted
+
+    monkeypatch.setattr(search, "join", noting("join", search.join))
+    for name in ("encode_texts", "portions"):
+        monkeypatch.setattr(tokenizer, name, noting(name, getattr(tokenizer, name)))
+    await service.post("/v1/condense", query=QUERY, titles=TITLES, method=method)
+    assert threads.keys() == {"join", "encode_texts"} | ({"portions"} if method == "attention" else set())
+    assert not any(threading.get_ident() in idents for idents in threads.values())
+
+
 async def test_steps_are_cut_to_what_one_request_may_have(tiny_checkpoint: Path, clf: Classifier) -> None:
     async with serve(tiny_checkpoint, max_compare_rows=7, max_request_tokens=100) as service:
         answer = await service.post("/v1/condense", query=QUERY, titles=TITLES, max_words=3)
@@ -137,6 +173,40 @@ async def test_a_client_that_hangs_up_has_its_later_steps_dropped(
         await service.post("/v1/score", query="angle", titles=["lamp"])
     assert batches == before + 1
     assert service.replica.scheduler.queued_tokens == 0
+
+
+async def test_what_was_scored_counts_against_the_keys_rate_of_pairs_if_the_client_hangs_up(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored = 3 * len(TITLES)  # in three portions
+    keys = f"slow;pairs=0.001;burst={scored + 2}"
+    async with serve(tiny_checkpoint, max_compare_rows=len(TITLES), api_keys=keys) as service:
+        run = service.replica.engine.run
+        waits, go_on = asyncio.Event(), asyncio.Event()
+        batches = 0
+
+        async def held(batch: Batch[Work]) -> Any:
+            nonlocal batches
+            batches += 1
+            if batches > 3:
+                waits.set()
+                await go_on.wait()
+            return await run(batch)
+
+        monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
+        body = orjson.dumps({"query": QUERY, "titles": TITLES})
+        bearer = {"Authorization": "Bearer slow"}
+        headers = list(bearer.items())
+        exchange = Exchange(service.app, "POST", "/v1/condense", headers, [chunk(body, more=False)])
+        async with asyncio.timeout(60):
+            await waits.wait()
+            exchange.incoming.put_nowait(DISCONNECT)
+            await exchange.task
+        go_on.set()
+        for titles, status in ((3, 429), (2, 200)):
+            score = {"query": "angle", "titles": ["lamp"] * titles}
+            answer = await service.http.post("/v1/score", json=score, headers=bearer)
+            assert answer.status_code == status
 
 
 async def test_a_deadline_ends_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config, eventually, exposed, score, write_broken_checkpoint
 from tests.service.in_process import QUERY, TITLES, Service, serve
 
@@ -139,6 +140,26 @@ async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Pa
         ].keys()
         error = await service.refused("/v1/score", 422, query=QUERY, titles=titles, grades=[1])
         assert error["param"] == "grades"
+
+
+async def test_shadow_reads_texts_as_the_request_did(tmp_path: Path, url: str) -> None:
+    """A client of text-embeddings-inference may send texts alone, and have the ends of long ones read."""
+    live = config(shadow=1.0, traffic=0.0)
+    inputs = [["wood screws"], ["angle", "steel " * 100 + "lamp"]]
+    body = {"inputs": inputs, "truncation_direction": "Left"}
+    async with serve(write_checkpoint(tmp_path / "one", num_labels=1), live, database_url=url) as service:
+        scores = []
+        for variant in ("cut", "full"):
+            answer = await service.http.post("/predict", json=body | {"variant": variant})
+            scores.append([labels[0]["score"] for labels in answer.json()])
+        assert (await service.http.post("/predict", json=body)).status_code == 200
+        scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
+        await eventually(lambda: service.metric(scored) == 1)
+        await asyncio.to_thread(service.replica.live.writer.flush, 5)
+        report = (await service.http.get("/v1/experiments/prune20")).json()["report"]
+        (arm,) = report["arms"]
+        mean_delta = arm["shadow"]["measures"]["mean_delta"]["mean"]
+        assert mean_delta == pytest.approx(np.mean(np.subtract(*scores)), abs=1e-6)
 
 
 async def test_under_load_shadow_work_is_what_is_dropped(tiny_checkpoint: Path, url: str) -> None:

@@ -82,6 +82,17 @@ async def test_a_model_is_a_checkpoint_a_variant_or_both(service: Service, clf: 
     ):
         outputs = await infer(service, model, parameters=parameters)
         assert outputs["score"].tolist() == expected["score"].tolist(), model
+    for fields in (
+        {"variant": "masked"},
+        {"head_mask": "1.0-2", "unit": "user-1", "deadline_ms": 60_000},
+        {
+            "variant": "masked",
+            "deadline_ms": 50_000,
+            "parameters": {"variant": "masked", "timeout": 50_000_000},
+        },
+    ):
+        outputs = await infer(service, clf.name, **fields)
+        assert outputs["score"].tolist() == masked["score"].tolist(), fields
     for model in ("nope", f"{clf.name}@nope", "full@masked", "full/versions/2"):
         for path in (f"/v2/models/{model}", f"/v2/models/{model}/ready"):
             answer = await service.http.get(path)

@@ -90,6 +90,42 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "title: 1001 are more than the 1000 of one request",
     ),
     "no inputs": ({}, "inputs: is missing"),
+    "a mask beside parameters that is wrong": (
+        {"inputs": INPUTS, "head_mask": "99.0"},
+        "head_mask: layer 99 does not exist; this model has layers 0 to 11",
+    ),
+    "a unit beside parameters that is wrong": (
+        {"inputs": INPUTS, "unit": ""},
+        "unit: should have at least 1 character",
+    ),
+    "two masks": (
+        {"inputs": INPUTS, "head_mask": "1.0", "parameters": {"head_mask": "2.0"}},
+        "head_mask: is another than parameters.head_mask; give one of them",
+    ),
+    "two variants": (
+        {"inputs": INPUTS, "variant": "full", "parameters": {"variant": "other"}},
+        "variant: is another than parameters.variant; give one of them",
+    ),
+    "two deadlines": (
+        {"inputs": INPUTS, "deadline_ms": 5, "parameters": {"timeout": 6_000}},
+        "deadline_ms: is another than parameters.timeout; give one of them",
+    ),
+    "a deadline too late": (
+        {"inputs": INPUTS, "deadline_ms": 60_001},
+        "deadline_ms: must be at most 60000, the request timeout",
+    ),
+    "a timeout that is no number of microseconds": (
+        {"inputs": INPUTS, "parameters": {"timeout": "9" * 400}},
+        "parameters.timeout: should be less than or equal to 9007199254740991",
+    ),
+    "a shape of many sides": (
+        {"inputs": [INPUTS[0], tensor("title", TITLES, [1] * 1000)]},
+        f"inputs[1].shape: should be [n] or [n, 1], not {str([1] * 1000)[:64]}…",
+    ),
+    "a shape of many digits": (
+        {"inputs": [INPUTS[0], tensor("title", TITLES, ["9" * 4000])]},  # type: ignore[list-item]
+        f"inputs[1].data: 4 elements do not fill the shape [{'9' * 63}…",
+    ),
 }
 
 
@@ -104,6 +140,8 @@ async def test_bytes_that_are_not_what_the_json_says_are_refused() -> None:
     for changed, length, message in (
         (body, str(len(body) + 1), f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
         (body, "-1", f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
+        (body, "0" * 20 + "9" * 30, f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
+        (body, "0" * 20 + "9" * 4400, f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
         (body[:-1], headers[LENGTH], "inputs[1].parameters.binary_data_size: is more than the body holds"),
         (body + b"12", headers[LENGTH], "inputs: 2 bytes after the JSON belong to no input"),
     ):
@@ -158,6 +196,9 @@ async def test_its_own_timeout_a_full_queue_and_a_missing_key_are_told_in_the_pr
         for method, path in (("POST", INFER), ("GET", "/v2"), ("GET", "/v2/models/full/ready")):
             answer = await http.request(method, path)
             assert (answer.status_code, answer.json().keys()) == (401, {"error"})
+        for path in ("/v2/repository/index", "/v2/", "/v2/models", "/v2/models/rerank"):
+            unknown = await http.get(path, headers=KEY)
+            assert (unknown.status_code, type(unknown.json()["error"])) == (404, str)
         for path in ("/v2/health/live", "/v2/health/ready"):
             assert (await http.get(path)).status_code == 200
         APP.state.backend = None

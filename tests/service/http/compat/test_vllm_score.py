@@ -54,8 +54,13 @@ async def test_without_activation_the_scores_are_logits(service: Service) -> Non
 
 async def test_the_number_of_tokens_to_read_of_a_document_is_kept(service: Service, clf: Classifier) -> None:
     (expected,) = clf.score([(QUERY, "steel angle")]).score
-    for limit, text in ((2, "steel angle lamp light"), (-1, "steel angle")):
-        answer = await service.post("/score", text_1=QUERY, text_2=text, truncate_prompt_tokens=limit)
+    for limits, text in (
+        ({"truncate_prompt_tokens": 2}, "steel angle lamp light"),
+        ({"truncate_prompt_tokens": -1}, "steel angle"),
+        ({"max_tokens_per_doc": 2}, "steel angle lamp light"),
+        ({"max_tokens_per_doc": 0, "max_tokens_per_query": 0}, "steel angle"),
+    ):
+        answer = await service.post("/score", text_1=QUERY, text_2=text, **limits)
         assert answer["data"][0]["score"] == pytest.approx(float(expected), abs=1e-6)
 
 
@@ -78,6 +83,16 @@ async def test_a_request_of_ours_stays_ours(service: Service) -> None:
         ({"queries": [], "documents": []}, "queries", ""),
         ({"queries": "a", "documents": []}, "documents", ""),
         ({"text_1": " ", "text_2": ["c"]}, "text_1", "must not be blank"),
+        (
+            {"text_1": "a", "text_2": "c", "truncate_prompt_tokens": "9" * 400},
+            "truncate_prompt_tokens",
+            "should be less than or equal to 9007199254740991",
+        ),
+        (
+            {"text_1": "a", "text_2": "c", "max_tokens_per_query": 7},
+            "max_tokens_per_query",
+            "is not supported; leave it out, or send 0 for no limit",
+        ),
         ({"text_1": ["a", " "], "text_2": ["c", "d"]}, "text_1[1]", "must not be blank"),
         ({"text_1": "a", "text_2": ["c"] * 1001}, "text_2", "1001 are more than the 1000 of one request"),
         (
