@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from benchmarks.agreement import DATA
+from benchmarks.load_runs import LoadRuns, invalid_notes, invalid_runs
 from benchmarks.measure import machine
 from benchmarks.service_runs import SATURATING, Lengths, Start, plan_for, served
 from loadtest import find_max, running
@@ -61,6 +62,7 @@ def measure(
         "kept": cascade[0].keep,
         **speed,
         **load,
+        "invalid": speed["invalid"] + load["invalid"],
         "ndcg10": quality(model, live, labelled),
     }
 
@@ -77,18 +79,19 @@ def throughput(plan: Plan, variants: tuple[str, ...], rounds: int, lengths: Leng
     for variant in variants:
         probe = plan.changed(duration=lengths.saturate, warmup=0.0, traffic=[_traffic(variant)])
         rates[variant] = find_max.saturation(probe, running.run, _say)
-    turns = []
+    turns, runs = [], LoadRuns()
     for turn in range(rounds):
         found = {}
         for variant in variants:
-            outcome = running.run(
+            outcome = runs.run(
                 plan.changed(
                     rate=SATURATING * rates[variant],
                     warmup=lengths.fill,
                     duration=lengths.saturate,
                     seed=turn + 1,
                     traffic=[_traffic(variant)],
-                )
+                ),
+                f"saturated, turn {turn + 1}, {variant}",
             )
             if not outcome.recorder.ok:
                 raise RuntimeError(f"no request to {variant} was answered: {dict(outcome.recorder.errors)}")
@@ -101,18 +104,25 @@ def throughput(plan: Plan, variants: tuple[str, ...], rounds: int, lengths: Leng
         "factor": statistics.median(factors),
         "range": [min(factors), max(factors)],
         "turns": turns,
+        "invalid": runs.invalid,
     }
 
 
 def latency(plan: Plan, rate: float, rounds: int, lengths: Lengths) -> dict[str, Any]:
-    """Measure the latency of the full model and of the cascade at the same rate, in turns."""
+    """Measure the latency of the full model and of the cascade at the same rate, in turns.
+
+    `latency_requests` is the smallest number of requests of a turn.
+    """
+    runs = LoadRuns()
     found: dict[str, list[tuple[float, float]]] = {"full": [], "cascade": []}
-    failed = 0
+    failed, counts = 0, []
     for turn in range(max(1, rounds // 2)):
         for variant, turns in found.items():
-            outcome = running.run(
-                plan.changed(rate=rate, duration=lengths.idle, seed=turn + 1, traffic=[_traffic(variant)])
+            outcome = runs.run(
+                plan.changed(rate=rate, duration=lengths.idle, seed=turn + 1, traffic=[_traffic(variant)]),
+                f"latency, turn {turn + 1}, {variant}",
             )
+            counts.append(outcome.recorder.scheduled)
             times = outcome.recorder.latency()
             turns.append((_milliseconds(times, 50), _milliseconds(times, 99)))
             failed += sum(outcome.recorder.errors.values())
@@ -120,7 +130,14 @@ def latency(plan: Plan, rate: float, rounds: int, lengths: Lengths) -> dict[str,
         variant: [statistics.median(column) for column in zip(*turns, strict=True)]
         for variant, turns in found.items()
     }
-    return {"rate": rate, "latency_ms": medians, "failed": failed}
+    return {
+        "rate": rate,
+        "latency_ms": medians,
+        "latency_turns": max(1, rounds // 2),
+        "latency_requests": min(counts),
+        "failed": failed,
+        "invalid": runs.invalid,
+    }
 
 
 def quality(model: Path, live: LiveConfig, labelled: Path) -> dict[str, dict[str, float]]:
@@ -181,6 +198,8 @@ def as_markdown(result: dict[str, Any]) -> str:
     low, high = result["range"]
     full, cascade = (result["latency_ms"][name] for name in ("full", "cascade"))
     alone = speed[first] / speed["full"]
+    turns = "one turn" if result["latency_turns"] == 1 else f"median of {result['latency_turns']} turns"
+    requests = result["latency_requests"]
     rows = [
         (
             f"{TITLES} titles a request, saturated: `{first}` for all, `full` for the best {result['kept']}",
@@ -191,7 +210,7 @@ def as_markdown(result: dict[str, Any]) -> str:
         (
             f"latency at {result['rate']:.1f} requests/s ({LOAD:.0%} of what saturates the full model)",
             f"p50 {cascade[0]:.0f} ms, p99 {cascade[1]:.0f} ms; "
-            f"the full model {full[0]:.0f} ms, {full[1]:.0f} ms",
+            f"the full model {full[0]:.0f} ms, {full[1]:.0f} ms ({turns}, of {requests} requests each)",
             "p99 no worse",
         ),
         _quality_row(f"{TITLES} titles each", result["ndcg10"]["filled"], f"no worse by {MARGIN}"),
@@ -203,7 +222,8 @@ def as_markdown(result: dict[str, Any]) -> str:
         "| what | measured | target |",
         "|---|---|---|",
     ]
-    return "\n".join([*lines, *(f"| {what} | {measured} | {target} |" for what, measured, target in rows)])
+    lines += [f"| {what} | {measured} | {target} |" for what, measured, target in rows]
+    return "\n".join(lines + invalid_notes(result))
 
 
 def _quality_row(titles: str, ndcg: dict[str, float], target: str) -> tuple[str, str, str]:
@@ -228,7 +248,7 @@ def missed(result: dict[str, Any]) -> list[str]:
         found.append(f"NDCG@10 of {TITLES} titles may be worse by {-low:.3f}, more than {MARGIN}")
     if result["failed"]:
         found.append(f"{result['failed']} requests of the latency runs failed")
-    return found
+    return found + [f"cascade: invalid run: {line}" for line in invalid_runs(result)]
 
 
 def _traffic(variant: str) -> dict[str, Any]:

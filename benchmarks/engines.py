@@ -112,7 +112,7 @@ def measure_one(
         batches = read_workload(file)
         sides = {name: worker for worker in running.values() for name in worker.engines}
         versions = {k: v for worker in running.values() for k, v in worker.versions.items()}
-        chosen = warm_up(sides)
+        chosen = warm_up(sides, len(batches))
         seconds: dict[str, list[float]] = {name: [] for name in chosen}
         logits: dict[str, np.ndarray] = {}
         calls = 1 if SHAPES[shape].hidden > 400 else 4
@@ -183,14 +183,17 @@ def one_round(
     return seconds, {name: np.concatenate(parts) for name, parts in logits.items()}
 
 
-def warm_up(sides: dict[str, Worker]) -> list[str]:
-    """Return the engines to measure: each with its fastest setting on the first batch, and all GEMMs."""
+def warm_up(sides: dict[str, Worker], batches: int) -> list[str]:
+    """Return the engines to measure: each with its fastest setting on all batches together, and all GEMMs."""
+    seconds = dict.fromkeys(sides, 0.0)
+    for batch in range(batches):
+        for name in sides:
+            # Two calls, because a mask is prepared when it is used a second time.
+            seconds[name] += min(sides[name].call(name, batch, 2)[0])
     chosen: list[str] = []
     for engine in dict.fromkeys(map(without_setting, sides)):
         alike = [side for side in sides if without_setting(side) == engine]
-        # Two calls, because a mask is prepared when it is used a second time.
-        seconds = {name: min(sides[name].call(name, 0, 2)[0]) for name in alike}
-        chosen += alike if engine == GEMM else [min(seconds, key=seconds.__getitem__)]
+        chosen += alike if engine == GEMM else [min(alike, key=seconds.__getitem__)]
     return chosen
 
 

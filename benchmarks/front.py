@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import statistics
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,28 +38,38 @@ MOST_PER_SECOND = 2000
 
 
 def measure(rounds: int = ROUNDS, seconds: float = SECONDS, model: Path = DEFAULT) -> dict[str, Any]:
-    """Run all measurements, on one replica and on one per core. seconds: of each."""
-    numbers = sorted({1, cores()})
+    """Run all measurements, on one replica and on one per core, in turns. seconds: of each."""
+    turns: dict[int, dict[str, list[dict[str, float]]]] = {
+        number: {"known": [], "new": []} for number in sorted({1, cores()})
+    }
+    with ExitStack() as started:
+        servers = {number: started.enter_context(_server(number, model)) for number in turns}
+        for turn in range(rounds):
+            for number, by_texts in turns.items():  # the other server has nothing to do
+                for texts, results in by_texts.items():
+                    traffic = Traffic(TITLES, new=texts == "new", seed=turn)
+                    results.append(_turn(servers[number], traffic, seconds))
     return {
         "machine": machine(),
         "rounds": rounds,
-        "replicas": {str(number): _replicas(number, rounds, seconds, model) for number in numbers},
+        "replicas": {str(number): _medians(by_texts) for number, by_texts in turns.items()},
     }
 
 
-def _replicas(replicas: int, rounds: int, seconds: float, model: Path) -> dict[str, Any]:
-    turns: dict[str, list[dict[str, float]]] = {"known": [], "new": []}
+@contextmanager
+def _server(replicas: int, model: Path) -> Iterator[Server]:
     with tempfile.TemporaryDirectory() as scratch:
         config = Path(scratch) / "front.yaml"
         config.write_text(_config(), "utf-8")
         with served(config, Path(scratch), model, replicas) as server:
-            for turn in range(rounds):
-                for texts, results in turns.items():
-                    results.append(_turn(server, Traffic(TITLES, new=texts == "new", seed=turn), seconds))
+            yield server
+
+
+def _medians(by_texts: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     return {
         texts: {name: statistics.median(turn[name] for turn in results) for name in results[0]}
         | {"range": [f(turn["pairs_per_cpu_s"] for turn in results) for f in (min, max)]}
-        for texts, results in turns.items()
+        for texts, results in by_texts.items()
     }
 
 

@@ -6,17 +6,17 @@ than are kept, compares, attention. The rate is below the server's capacity, so 
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks.crowd import server_memory
+from benchmarks.load_runs import LoadRuns, invalid_notes, invalid_runs
 from benchmarks.measure import machine
 from benchmarks.service import CONFIG
 from benchmarks.service_runs import Start, served
-from loadtest import running
+from loadtest.histogram import Histogram
 from loadtest.plan import Plan
 
 ROUNDS = 12
@@ -46,9 +46,10 @@ def measure(
     with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch)) as server:
         plan = Plan(url=server.url, rate=RATE, duration=period_s, warmup=0.0, max_lag=0.05, traffic=TRAFFIC)
         periods: list[dict[str, Any]] = []
+        latency, runs = Histogram(), LoadRuns()
         for turn in range(rounds):
-            outcome = running.run(plan.changed(seed=turn + 1))
-            recorder = outcome.recorder
+            recorder = runs.run(plan.changed(seed=turn + 1), f"period {turn + 1}").recorder
+            latency.add(recorder.latency())
             periods.append(
                 {
                     "bytes": server_memory(server.pid),
@@ -63,6 +64,8 @@ def measure(
         "machine": machine(),
         "period_s": period_s,
         "periods": periods,
+        "p99_ms": latency.percentile_ms(99),
+        "invalid": runs.invalid,
         "growth": periods[-1]["bytes"] / periods[_half(periods)]["bytes"],
     }
 
@@ -82,12 +85,11 @@ def as_markdown(result: dict[str, Any]) -> str:
     answered = sum(period["ok"] for period in periods)
     failed = sum(sum(period["errors"].values()) for period in periods)
     gained = periods[-1]["bytes"] / periods[0]["bytes"]
-    slow = statistics.median(period["p99_ms"] for period in periods)
     lines = [
         f"{result['machine']}; {RATE:g} requests/s for {len(periods) * minutes:g} minutes: "
         f"{answered} answered, {failed} not. Memory of all replicas × {result['growth']:.3f} from "
         f"{(_half(periods) + 1) * minutes:g} minutes to the end, × {gained:.3f} from the first line; "
-        f"p99 {slow:.0f} ms by the median of the lines.",
+        f"p99 {result['p99_ms']:.0f} ms of all requests.",
         "",
         "| after | memory | p50 | p99 | not answered |",
         "|---|---|---|---|---|",
@@ -97,7 +99,7 @@ def as_markdown(result: dict[str, Any]) -> str:
             f"| {number * minutes:g} min | {period['bytes'] / 2**20:.0f} MiB | {period['p50_ms']:.0f} ms "
             f"| {period['p99_ms']:.0f} ms | {sum(period['errors'].values())} |"
         )
-    return "\n".join(lines)
+    return "\n".join(lines + invalid_notes(result))
 
 
 def missed(result: dict[str, Any]) -> list[str]:
@@ -106,4 +108,5 @@ def missed(result: dict[str, Any]) -> list[str]:
     return [
         *([f"hour: memory grew × {result['growth']:.3f}"] if result["growth"] > LARGEST_GROWTH else []),
         *([f"hour: {failed} requests were not answered"] if failed else []),
+        *(f"hour: invalid run: {line}" for line in invalid_runs(result)),
     ]

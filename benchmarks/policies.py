@@ -101,7 +101,10 @@ POLICIES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 def play(workload: Workload, rounds: int, policy_off: str | None = None) -> dict[str, float]:
-    """Return a workload's figures over all rounds: milliseconds, titles per second, and counts."""
+    """Return a workload's figures over all rounds: milliseconds, titles per second, and counts.
+
+    A request that is still open counts if it has waited longer than every answered one: it starves.
+    """
     runs = [Run(workload, seed) for seed in range(rounds)]
     with ExitStack() as off:
         if policy_off is not None:
@@ -111,6 +114,8 @@ def play(workload: Workload, rounds: int, policy_off: str | None = None) -> dict
     figures: dict[str, float] = {}
     for size in ("small", "large"):
         latencies = [seconds for run in runs for seconds in run.latencies[size]]
+        longest = max(latencies, default=0.0)
+        latencies += [age for run in runs for age in run.open_ages[size] if age > longest]
         if latencies:
             figures[f"{size}_p50_ms"] = round(1000 * float(np.percentile(latencies, 50)), 1)
             figures[f"{size}_p99_ms"] = round(1000 * float(np.percentile(latencies, 99)), 1)

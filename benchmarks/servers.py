@@ -12,11 +12,11 @@ import numpy as np
 
 from benchmarks import environments
 from benchmarks.environments import Unavailable
+from benchmarks.load_runs import LoadRuns
 from benchmarks.measure import machine
 from benchmarks.servers_table import as_markdown, missed
 from benchmarks.started_server import TITLES, Server, ask, sample, started
 from benchmarks.workload import BERT_SHAPES, SHAPES
-from loadtest import running
 from loadtest.plan import Plan
 
 __all__ = ["ROUNDS", "as_markdown", "measure", "missed"]
@@ -30,6 +30,9 @@ LOAD = 0.7
 
 AT_ONCE = 8
 """Concurrent requests of the first guess."""
+
+MAX_LAG_S = 0.05
+"""How late the client may send a request before a run is invalid, as for our server alone."""
 
 SECONDS = {"base": (16.0, 20.0), "shipped": (8.0, 12.0)}
 """Seconds of the saturation run and of the latency run, by shape."""
@@ -50,6 +53,7 @@ SERVERS = (
     _peer("Ray Serve, transformers bf16", "ours", "serve_ray", "torch_transformers:bf16"),
     _peer("LitServe, 2 workers, OpenVINO bf16", "litserve", "serve_litserve", "open_vino:bf16", workers=2),
     _peer("BentoML, OpenVINO bf16", "bentoml", "serve_bentoml", "open_vino:bf16"),
+    _peer("BentoML, 2 workers, OpenVINO bf16", "bentoml", "serve_bentoml", "open_vino:bf16", workers=2),
     _peer("mosec, OpenVINO bf16", "mosec", "serve_mosec", "open_vino:bf16"),
     _peer("mosec, 2 workers, OpenVINO bf16", "mosec", "serve_mosec", "open_vino:bf16", workers=2),
     _peer("mosec, 2 workers, CTranslate2 int8", "mosec", "serve_mosec", "c_translate2:int8", workers=2),
@@ -113,57 +117,75 @@ def result_of(turns: list[dict[str, Any]], missing: dict[str, str]) -> dict[str,
                     "score_error": float(np.abs(np.subtract(first["scores"], ours["scores"])).max())
                     if comparable
                     else None,
-                    **{name: first.get(name) for name in ("p50_ms", "p99_ms", "requests", "client")},
+                    **{
+                        name: first.get(name) for name in ("p50_ms", "p99_ms", "requests", "failed", "client")
+                    },
                 }
             )
     rounds = 1 + max((turn["round"] for turn in turns), default=-1)
-    return {"machine": machine(), "rounds": rounds, "rows": rows, "missing": missing, "pins": PINS}
+    invalid = [
+        f"{SHAPES[turn['shape']].name}, round {turn['round'] + 1}, {turn['server']}, {line}"
+        for turn in turns
+        for line in turn.get("invalid", [])
+    ]
+    return {
+        "machine": machine(),
+        "rounds": rounds,
+        "rows": rows,
+        "missing": missing,
+        "invalid": invalid,
+        "pins": PINS,
+    }
 
 
 PINS = {name: list(pins) for name, pins in environments.PINS.items() if name not in ("ours", "engines")}
 
 
 def one_turn(server: Server, shape: str, capacity: float | None, *, latency: bool) -> dict[str, Any]:
-    """Start the server, saturate it, measure its latency under load, and stop it.
+    """Start the server, warm it up, saturate it, measure its latency under load, and stop it.
 
     capacity: requests per second, if known. Raises Unavailable.
     """
     saturating, loaded = SECONDS[shape]
     with started(server, shape) as url:
         scores = ask(url, server.endpoint, sample(1)[0])
-        capacity = capacity or first_guess(url, server.endpoint)
+        guess = first_guess(url, server.endpoint)
+        capacity = capacity or guess
         plan = Plan(
             url=url,
             timeout=60.0,
             connections=2048,
             warmup=0.0,
             duration=saturating,
+            max_lag=MAX_LAG_S,
             traffic=[{"titles": TITLES, "endpoint": server.endpoint}],
         )
         for _ in range(3):
-            rate, kept_up = saturated(plan.changed(rate=max(0.5, OVER * capacity)))
+            runs = LoadRuns()  # only the last one counts
+            rate, kept_up = saturated(plan.changed(rate=max(0.5, OVER * capacity)), runs)
             capacity = max(capacity, rate) if kept_up else rate
             if not kept_up:
                 break
-        turn: dict[str, Any] = {"pairs_per_second": rate * TITLES, "scores": scores}
+        turn: dict[str, Any] = {"pairs_per_second": rate * TITLES, "scores": scores, "invalid": runs.invalid}
         if latency:
-            outcome = running.run(
-                plan.changed(rate=LOAD * rate, duration=loaded, warmup=2.0, seed=2, timeout=20.0)
+            outcome = runs.run(
+                plan.changed(rate=LOAD * rate, duration=loaded, warmup=2.0, seed=2, timeout=20.0),
+                f"at {LOAD:.0%}",
             )
             recorder = outcome.recorder
             turn |= {
                 "p50_ms": recorder.latency().percentile_ms(50),
                 "p99_ms": recorder.latency().percentile_ms(99),
                 "requests": recorder.ok,
-                "errors": dict(recorder.errors),
+                "failed": sum(recorder.errors.values()),
                 "client": outcome.cpu_share,
             }
     return turn
 
 
-def saturated(plan: Plan) -> tuple[float, bool]:
+def saturated(plan: Plan, runs: LoadRuns) -> tuple[float, bool]:
     """Send more than the server can do; return answers per second, and whether the server kept up."""
-    outcome = running.run(plan)
+    outcome = runs.run(plan, "saturated")
     recorder = outcome.recorder
     if not recorder.ok:
         raise Unavailable(f"no request was answered: {dict(recorder.errors)}")

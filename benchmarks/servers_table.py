@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.load_runs import invalid_notes, invalid_runs
 from benchmarks.started_server import TITLES
 
 
@@ -27,7 +28,7 @@ def as_markdown(result: dict[str, Any]) -> str:
             )
     lines += [""] * bool(result["missing"])
     lines += [f"Not measured: {name}: {reason}." for name, reason in result["missing"].items()]
-    return "\n".join(lines)
+    return "\n".join(lines + invalid_notes(result))
 
 
 def _times(ratios: list[float] | None) -> str:
@@ -37,7 +38,8 @@ def _times(ratios: list[float] | None) -> str:
 def _latency(row: dict[str, Any]) -> str:
     if row["p50_ms"] is None:
         return ""
-    return f"{row['p50_ms']:.0f}, {row['p99_ms']:.0f} ms (of {row['requests']})"
+    failed = f"; {row['failed']} of {row['requests'] + row['failed']} failed" if row["failed"] else ""
+    return f"{row['p50_ms']:.0f}, {row['p99_ms']:.0f} ms (of {row['requests']}{failed})"
 
 
 def _error(error: float | None) -> str:
@@ -60,7 +62,7 @@ def missed(result: dict[str, Any]) -> list[str]:
                 lines.append(f"{shape}: {name} against its peers was not measured")
             elif other[key][0] < target:
                 lines.append(f"{shape}: {name} is {other[key][0]:.2f} × {other['server']}, target {target:g}")
-    return lines
+    return lines + [f"servers: invalid run: {line}" for line in invalid_runs(result)]
 
 
 def _speed(row: dict[str, Any]) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.crowd import Loop, ModelAlone, Requests, server_memory, wait_for_variant
+from benchmarks.load_runs import LoadRuns
 from loadtest import beside, find_max, running
 from loadtest.plan import Plan
 from loadtest.running import Outcome
@@ -102,17 +103,18 @@ def saturated(plan: Plan, alone: ModelAlone, rounds: int, lengths: Lengths) -> d
     """
     probe = plan.changed(duration=lengths.saturate, warmup=0.0, traffic=[{"titles": TITLES}])
     rate = find_max.saturation(probe, running.run, _say)
-    turns = []
+    turns, runs = [], LoadRuns()
     for turn in range(rounds):
         model = alone.pairs_per_second(lengths.saturate)
-        outcome = running.run(
+        outcome = runs.run(
             plan.changed(
                 rate=SATURATING * rate,
                 warmup=lengths.fill,
                 duration=lengths.saturate,
                 seed=turn + 1,
                 traffic=[{"titles": TITLES}],
-            )
+            ),
+            f"turn {turn + 1}",
         )
         answered = outcome.recorder.ok / outcome.seconds
         client = (outcome.cpu_share or 0.0) / alone.cores
@@ -131,22 +133,24 @@ def saturated(plan: Plan, alone: ModelAlone, rounds: int, lengths: Lengths) -> d
         **{name: statistics.median(turn[name] for turn in turns) for name in turns[0]},
         "range": [min(turn["share"] for turn in turns), max(turn["share"] for turn in turns)],
         "turns": turns,
+        "invalid": runs.invalid,
     }
 
 
 def idle(plan: Plan, alone: ModelAlone, rounds: int, lengths: Lengths) -> dict[str, Any]:
     """Measure the median time of one pair on an idle server and by the model alone, in milliseconds."""
-    turns = []
+    turns, runs = [], LoadRuns()
     for turn in range(rounds):
         model = alone.one_pair_ms()
-        outcome = running.run(
+        outcome = runs.run(
             plan.changed(
                 rate=10.0,
                 arrivals="constant",
                 duration=lengths.idle / rounds + 1,
                 seed=turn + 1,
                 traffic=[{"titles": 1}],
-            )
+            ),
+            f"turn {turn + 1}",
         )
         turns.append({"model": model, "http": _ms(outcome.recorder.service, 50)})
     overhead = [turn["http"] - turn["model"] for turn in turns]
@@ -155,19 +159,21 @@ def idle(plan: Plan, alone: ModelAlone, rounds: int, lengths: Lengths) -> dict[s
         "http_ms": statistics.median(turn["http"] for turn in turns),
         "overhead_ms": statistics.median(overhead),
         "range": [min(overhead), max(overhead)],
+        "invalid": runs.invalid,
     }
 
 
 def overload(plan: Plan, server: Server, peak: float, lengths: Lengths) -> dict[str, Any]:
     """Measure the server at twice its peak rate, with a deadline of 2 s. peak: requests per second."""
-    before = server_memory(server.pid)
-    outcome = running.run(
+    before, runs = server_memory(server.pid), LoadRuns()
+    outcome = runs.run(
         plan.changed(
             rate=2 * peak,
             warmup=lengths.fill,
             duration=lengths.overload,
             traffic=[{"titles": TITLES, "deadline_ms": DEADLINE_MS}],
-        )
+        ),
+        "the only turn",
     )
     recorder = outcome.recorder
     latency = recorder.latency()
@@ -182,23 +188,29 @@ def overload(plan: Plan, server: Server, peak: float, lengths: Lengths) -> dict[
         "refused_p99_ms": _ms(recorder.error_latency, 99),
         "memory_growth": server_memory(server.pid) / before,
         "client": outcome.cpu_share,
+        "invalid": runs.invalid,
     }
 
 
 def crowd(plan: Plan, rounds: int, lengths: Lengths, long: Requests) -> dict[str, Any]:
-    """Measure single titles with and without a client that sends long requests in a loop, in turns."""
+    """Measure single titles with and without a client that sends long requests in a loop, in turns.
+
+    The times and `requests`, the number of single titles of a turn, are medians of the turns. `long_requests`
+    is the smallest number of long requests that were answered in a turn.
+    """
     single = plan.changed(rate=CROWD_RATE, duration=lengths.crowd, traffic=[{"titles": 1}])
-    turns = []
+    turns, runs = [], LoadRuns()
     for turn in range(max(1, rounds // 2)):
-        without = running.run(single.changed(seed=2 * turn + 1))
+        without = runs.run(single.changed(seed=2 * turn + 1), f"turn {turn + 1}, alone")
         with Loop(plan.url, long) as loop:
-            beside_it = running.run(single.changed(seed=2 * turn + 2))
+            beside_it = runs.run(single.changed(seed=2 * turn + 2), f"turn {turn + 1}, beside it")
         turns.append(
             {
                 "without_p50_ms": _p(without, 50),
                 "without_p99_ms": _p(without, 99),
                 "with_p50_ms": _p(beside_it, 50),
                 "with_p99_ms": _p(beside_it, 99),
+                "requests": beside_it.recorder.scheduled,
                 "failed": sum(beside_it.recorder.errors.values()),
                 "long_requests": loop.answered,
                 "long_failed": loop.failed,
@@ -208,7 +220,11 @@ def crowd(plan: Plan, rounds: int, lengths: Lengths, long: Requests) -> dict[str
     return {
         **middle,
         "failed": sum(turn["failed"] for turn in turns),
+        "long_requests": min(turn["long_requests"] for turn in turns),
+        "long_failed": sum(turn["long_failed"] for turn in turns),
         "factor": middle["with_p99_ms"] / middle["without_p99_ms"],
+        "turns": len(turns),
+        "invalid": runs.invalid,
     }
 
 

@@ -97,14 +97,16 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 @dataclass
 class Run:
-    """One workload, played once; latencies in seconds.
+    """One workload, played once.
 
-    A request that is still open at the end counts with its age.
+    latencies: seconds of each answered request. open_ages: how long each request that is still open at the
+    end has waited.
     """
 
     workload: Workload
     seed: int
     latencies: dict[str, list[float]] = field(default_factory=lambda: {"small": [], "large": []})
+    open_ages: dict[str, list[float]] = field(default_factory=lambda: {"small": [], "large": []})
     answered_titles: int = 0
     refused: int = 0
     late: int = 0
@@ -125,7 +127,7 @@ class Run:
             tasks.append(asyncio.create_task(send(client, luck)))
         await asyncio.sleep(RUN_S)
         for size, since in self._open.values():
-            self.latencies[size].append(RUN_S - since)
+            self.open_ages[size].append(RUN_S - since)
         tasks += self._open
         for task in tasks:
             task.cancel()

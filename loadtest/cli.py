@@ -102,14 +102,17 @@ def compare(
     fail_if_slower: Annotated[
         str | None,
         typer.Option(
-            help="Exit with 1 if B's p50, p90 or p99 is slower than A's by more than this, such as 5%."
+            help="Exit with 1 if B's p50, p90 or p99 is slower than A's by more than this, such as 5%, or if"
+            " B leaves clearly more requests unanswered."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Compare the percentiles of two runs, with bootstrap intervals over stretches of time.
 
-    B counts as slower if the difference is above the limit and its 95 % interval lies wholly above zero.
+    B counts as slower if the difference is above the limit and its 95 % interval lies wholly above zero. It
+    leaves clearly more unanswered if their share is larger by over 0.1 percentage points, and that
+    difference's interval lies above zero.
 
     Example: headroom load compare runs/a runs/b --fail-if-slower 5%
     """
@@ -125,13 +128,16 @@ def compare(
             if not run["valid"]:
                 print(f"headroom load: {name}: {report.verdict(run)}", file=sys.stderr)
                 raise typer.Exit(INVALID)
+        failed = comparing.unanswered(one, two)
+        if limit is not None and failed.is_worse:
+            print(f"unanswered: {failed.b:.1%} of the requests, {failed.a:.1%} in A", file=sys.stderr)
         differences = comparing.compare(one, two)
     except PlanError as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
-        print(json.dumps(comparing.as_json(differences, one, two)))
+        print(json.dumps(comparing.as_json(differences, failed, one, two)))
     else:
-        terminal.show_comparison(differences, one, two, comparing.plans_differ_in(one, two))
+        terminal.show_comparison(differences, failed, one, two, comparing.plans_differ_in(one, two))
     slower = [
         d
         for d in differences
@@ -139,6 +145,7 @@ def compare(
     ]
     if slower:
         print("slower: " + ", ".join(f"{d.percentile} by {d.change:.1%}" for d in slower), file=sys.stderr)
+    if slower or (limit is not None and failed.is_worse):
         raise typer.Exit(1)
 
 

@@ -1,9 +1,9 @@
-"""Compares two runs: how much their percentiles differ, with confidence intervals.
+"""Compares two runs: how much their percentiles and unanswered requests differ, with confidence intervals.
 
 The interval comes from a bootstrap over stretches of time, not over requests: neighbouring requests share a
 queue, so treating them as independent would make the interval far too narrow. The bootstrap draws each run's
 windows with replacement (in moving blocks of neighbours), adds their histograms up, and takes the ratio of
-the percentiles.
+the percentiles. In the same way, it takes the difference of the shares of requests without a good answer.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from loadtest.report import Report
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
 GATED = ("p50", "p90", "p99")
 """The percentiles that --fail-if-slower checks."""
+
+MORE_UNANSWERED = 0.001
+"""How much larger B's share of unanswered requests is if --fail-if-slower fails; its interval counts too."""
 
 ROUNDS = 1000
 CONFIDENCE = 0.95
@@ -43,6 +46,33 @@ class Difference:
     def slower_than(self, share: float) -> bool:
         """Return whether b is slower by more than `share`, and its whole interval is above zero."""
         return self.change > share and self.low > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """The shares of requests without a good answer. change: b less a; low, high: its 95 % interval."""
+
+    a: float
+    b: float
+    change: float
+    low: float
+    high: float
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether b answers fewer requests, by MORE_UNANSWERED and with its whole interval above zero."""
+        return self.change > MORE_UNANSWERED and self.low > 0
+
+
+def unanswered(a: Report, b: Report, *, seed: int = 1) -> Unanswered:
+    """Return how much the shares of unanswered requests differ."""
+    rng = np.random.default_rng(seed)
+    counts = [_outcomes(report) for report in (a, b)]
+    one, two = (_share_failed(matrix.sum(axis=0)[None, :])[0] for matrix in counts)
+    drawn = [_share_failed(_resampled(matrix, rng)) for matrix in counts]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(drawn[1] - drawn[0], [tail, 1 - tail])
+    return Unanswered(float(one), float(two), float(two - one), float(low), float(high))
 
 
 def compare(a: Report, b: Report, *, seed: int = 1) -> list[Difference]:
@@ -73,11 +103,12 @@ def compare(a: Report, b: Report, *, seed: int = 1) -> list[Difference]:
     ]
 
 
-def as_json(differences: list[Difference], a: Report, b: Report) -> dict[str, Any]:
+def as_json(differences: list[Difference], failed: Unanswered, a: Report, b: Report) -> dict[str, Any]:
     """Return the comparison as plain values."""
     return {
         "schema": 1,
         "differences": [asdict(difference) for difference in differences],
+        "unanswered": asdict(failed),
         "rate": [report["rate"] for report in (a, b)],
         "errors": [report["requests"]["errors"] for report in (a, b)],
         "plans_differ_in": plans_differ_in(a, b),
@@ -90,6 +121,18 @@ def plans_differ_in(a: Report, b: Report) -> list[str]:
     return sorted(
         name for name in one.keys() | two.keys() if name != "url" and one.get(name) != two.get(name)
     )
+
+
+def _outcomes(report: Report) -> NDArray[np.float64]:
+    """Return the counts of good answers and of failures by window: (windows, 2)."""
+    windows = [(window["ok"], window["errors"]) for window in report["series"]["windows"]]
+    return np.array([counts for counts in windows if any(counts)] or [(0, 0)], dtype=float)
+
+
+def _share_failed(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the share of failures of each round: (rounds, 2) → (rounds,)."""
+    share: NDArray[np.float64] = counts[:, 1] / np.maximum(1.0, counts.sum(axis=1))
+    return share
 
 
 def _windows(report: Report, which: str) -> tuple[NDArray[np.float64], list[tuple[Any, Any]]]:

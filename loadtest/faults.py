@@ -26,7 +26,10 @@ import yaml
 
 from loadtest.plan import seconds
 
-PATIENCE_S = 50.0
+PROCESS_S = 50.0
+"""How long a signal waits for a process that it is for: those of a replica end, and others start."""
+
+IN_FORCE_S = 100.0
 SAVE_AGAIN_S = 10.0
 """An edit may be refused while a replica dies; the operator is told to save the file again."""
 
@@ -42,21 +45,34 @@ def descendants(root: int) -> list[psutil.Process]:
 
 
 def send(number: signal.Signals, word: str, *, youngest: bool, wait_s: float | None) -> int:
-    """Send the signal; after `wait_s`, continue what was stopped. Return 0 if a process got it, else 1."""
-    hit: list[psutil.Process] = []
-    for process in descendants(int(os.environ["SERVER_PID"])):
-        with contextlib.suppress(psutil.Error):
-            if word in " ".join(process.cmdline()):
-                hit.append(process)
-    hit = hit[-1:] if youngest else hit
-    for process in hit:
-        process.send_signal(number)
+    """Send the signal; after `wait_s`, continue what was stopped.
+
+    Return 0 if a process got it, 1 if there was none for PROCESS_S.
+    """
+    began = time.monotonic()
+    while not (hit := _signalled(number, word, youngest=youngest)) and time.monotonic() < began + PROCESS_S:
+        time.sleep(0.5)
     if wait_s is not None:
         time.sleep(wait_s)
         for process in hit:
             with contextlib.suppress(psutil.NoSuchProcess):  # it was replaced meanwhile
                 process.send_signal(signal.SIGCONT)
     return 0 if hit else 1
+
+
+def _signalled(number: signal.Signals, word: str, *, youngest: bool) -> list[psutil.Process]:
+    """Return the processes that got the signal."""
+    found: list[psutil.Process] = []
+    for process in descendants(int(os.environ["SERVER_PID"])):
+        with contextlib.suppress(psutil.Error):
+            if word in " ".join(process.cmdline()):
+                found.append(process)
+    hit = []
+    for process in found[-1:] if youngest else found:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            process.send_signal(number)
+            hit.append(process)
+    return hit
 
 
 def edit(path: Path, url: str) -> int:
@@ -69,7 +85,7 @@ def edit(path: Path, url: str) -> int:
     text = yaml.safe_dump(document)
     began = saved = time.monotonic()
     path.write_text(text, "utf-8")
-    while time.monotonic() < began + PATIENCE_S:
+    while time.monotonic() < began + IN_FORCE_S:
         if _lists(url, name):
             return 0
         if time.monotonic() > saved + SAVE_AGAIN_S:

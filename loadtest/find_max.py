@@ -161,7 +161,7 @@ class Search:
         missed = self._objective.missed(recorder, latency)
         errors = sum(recorder.errors.values()) / max(1, recorder.scheduled)
         p50, p90, p99 = (latency.percentile_ms(percent) for percent in (50, 90, 99))
-        achieved = recorder.ok / outcome.seconds
+        achieved = recorder.ok / recorder.answering_seconds(outcome.seconds)
         return Point(rate, purpose, not missed, missed, achieved, errors, p50, p90, p99)
 
 

@@ -176,6 +176,14 @@ class Recorder:
             self.windows.append(Window())
         return self.windows[place]
 
+    def answering_seconds(self, seconds: float) -> float:
+        """Return the time in which answers came, in a run that sent for `seconds`.
+
+        A slow server still answers after the last send.
+        """
+        with_answers = [place for place, window in enumerate(self.windows) if window.answered]
+        return max(seconds, with_answers[-1] * self.window if with_answers else 0.0)
+
     def coarsen(self) -> None:
         """Make the time line's windows twice as long."""
         for first, second in zip(self.windows[::2], self.windows[1::2], strict=False):

@@ -120,7 +120,7 @@ def _rates(
     return {
         "intended": recorder.scheduled / seconds,
         "sent": recorder.sent / seconds,
-        "achieved": recorder.ok / _span(recorder, seconds),
+        "achieved": recorder.ok / recorder.answering_seconds(seconds),
         "goodput": good / seconds,
     }
 
@@ -147,13 +147,6 @@ def _objective(recorder: Recorder, objective: Objective | None, latency: Histogr
         "met": not missed,
         "missed_because": missed,
     }
-
-
-def _span(recorder: Recorder, seconds: float) -> float:
-    """Return the seconds in which answers came; a slow server still answers after the last send."""
-    with_answers = [place for place, window in enumerate(recorder.windows) if window.answered]
-    behind = (with_answers[-1] * recorder.window) if with_answers else 0.0
-    return max(seconds, behind)
 
 
 def _by(recorder: Recorder, place: int) -> dict[str, Any]:

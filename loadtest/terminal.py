@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from loadtest.comparing import Difference
+from loadtest.comparing import Difference, Unanswered
 from loadtest.plan import Plan
 from loadtest.report import Report, verdict
 from loadtest.worker import Progress
@@ -127,7 +127,9 @@ def watched(watch: dict[str, Any]) -> list[str]:
     return [*lines, *(f"  {problem}" for problem in watch["problems"])]
 
 
-def show_comparison(differences: list[Difference], a: Report, b: Report, fields: list[str]) -> None:
+def show_comparison(
+    differences: list[Difference], failed: Unanswered, a: Report, b: Report, fields: list[str]
+) -> None:
     """Print the table of a comparison on stdout."""
     console = Console(highlight=False, soft_wrap=True)
     if fields:
@@ -146,6 +148,9 @@ def show_comparison(differences: list[Difference], a: Report, b: Report, fields:
     for name in ("achieved", "goodput"):
         one, two = a["rate"][name], b["rate"][name]
         table.add_row(f"{name}/s", f"{one:,.1f}", f"{two:,.1f}", f"{two / one - 1:+.1%}" if one else "–", "")
+    interval = f"{100 * failed.low:+.1f} to {100 * failed.high:+.1f} points"
+    change = f"{100 * failed.change:+.1f} points"
+    table.add_row("unanswered", f"{failed.a:.1%}", f"{failed.b:.1%}", change, interval)
     console.print(table)
 
 

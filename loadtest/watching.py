@@ -94,7 +94,7 @@ class Watch:
         memory = {p: [sample.rss[p] / 1e6 for sample in settled] for p in lasting}
         series = {
             "memory_mb": [sum(at_once) for at_once in zip(*memory.values(), strict=True)],
-            "open_files": [sum(sample.files[p] for p in lasting) for sample in settled],
+            "open_files": [sum(sample.files[p] for p in lasting) for sample in settled if lasting],
             "disk_mb": [sample.disk / 1e6 for sample in settled],
         }
         return {
@@ -160,7 +160,7 @@ class Watch:
 
 
 def _trend(times: list[float], values: list[float]) -> dict[str, float] | None:
-    found = trend(times, values)
+    found = trend(times, values) if values else None
     return None if found is None else asdict(found)
 
 
@@ -168,6 +168,7 @@ def conclusion(watch: Watch, report: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was seen, with `problems`: what no fault excuses; the list is empty if there is none."""
     watched = watch.as_json()
     errors, events = report["requests"]["errors"], report["events"]
+    is_whole = not report["interrupted"]  # Ctrl-C ends events too
     found = []
     # A connection that ends with its replica tells the client to send the request again.
     ends = (
@@ -177,14 +178,25 @@ def conclusion(watch: Watch, report: Mapping[str, Any]) -> dict[str, Any]:
     found += [f"{errors[kind]:,} requests {UNCLEAR[kind]}" for kind in kinds]
     for event in events:
         here = f"{event['name']} at {event['at']:.0f} s"
-        found += [f"{here}: {wrong}" for wrong in event.get("said", {}).get("wrong", [])]
-        found += [f"{here} did not end"] if event["status"] is None else []
+        wrongs = event.get("said", {}).get("wrong", [])
+        found += [f"{here}: {wrong}" for wrong in wrongs]
+        if event["status"] is None:
+            found.append(f"{here} did not end")
+        elif event["status"] and not wrongs and is_whole:
+            found.append(f"{here} had no effect: its command ended with status {event['status']}")
+    if not watched["scrapes"] and is_whole:
+        found.append("/metrics was never read, so no counter was watched")
     for fall in watched["counters_fell"]:
         here = f"at {fall['at']:.0f} s"
         found += [f"{fall['counter']} fell from {fall['from']} to {fall['to']} {here}"]
     for name, unit in (("memory_mb", "MB"), ("open_files", "")):
         slope = watched[name]
-        if slope is not None and slope["low"] > 0 and watch.plan.duration >= JUDGED_S:
+        if watch.plan.duration < JUDGED_S:
+            continue
+        if slope is None:
+            lacking = "too few samples, or no process that lived through the second half"
+            found += [f"{name} has no slope: {lacking}"] if is_whole else []
+        elif slope["low"] > 0:
             found.append(
                 f"{name} grew by {slope['per_hour']:,.1f} {unit} an hour"
                 f" (95 %: {slope['low']:,.1f} to {slope['high']:,.1f})"

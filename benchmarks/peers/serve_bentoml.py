@@ -14,7 +14,7 @@ TRAFFIC = {"timeout": scoring.TIMEOUT_S}
 QUIET = {"access": {"enabled": False}}
 
 
-@bentoml.service(workers=1, traffic=TRAFFIC, logging=QUIET)
+@bentoml.service(workers=scoring.workers(), traffic=TRAFFIC, logging=QUIET)
 class Scoring:
     """The service that runs the model."""
 

@@ -58,6 +58,8 @@ def test_a_cascade_that_is_slow_late_or_may_rank_worse_is_named() -> None:
         "range": [2.5, 2.7],
         "rate": 5.0,
         "latency_ms": {"full": [200.0, 600.0], "cascade": [80.0, 200.0]},
+        "latency_turns": 2,
+        "latency_requests": 90,
         "failed": 0,
         "ndcg10": {"filled": judged | {"low": -0.01}, "judged": judged},
     }
@@ -65,11 +67,18 @@ def test_a_cascade_that_is_slow_late_or_may_rank_worse_is_named() -> None:
     table = cascade.as_markdown(good)
     assert "100 titles each" in table
     assert "change +0.000 (-0.030 to +0.030)" in table
-    bad = good | {"factor": 2.4, "failed": 1, "ndcg10": {"filled": judged, "judged": judged}}
+    assert "p99 200 ms; the full model 200 ms, 600 ms (median of 2 turns, of 90 requests each)" in table
+    bad = good | {
+        "factor": 2.4,
+        "failed": 1,
+        "invalid": ["saturated, turn 1, full: too slow"],
+        "ndcg10": {"filled": judged, "judged": judged},
+    }
     bad["latency_ms"] = {"full": [200.0, 600.0], "cascade": [80.0, 700.0]}
     assert cascade.missed(bad) == [
         "the cascade is × 2.40 as fast as the full model, not × 2.5",
         "the cascade's p99 is 700 ms, the full model's 600 ms",
         "NDCG@10 of 100 titles may be worse by 0.030, more than 0.02",
         "1 requests of the latency runs failed",
+        "cascade: invalid run: saturated, turn 1, full: too slow",
     ]

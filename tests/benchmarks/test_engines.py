@@ -84,23 +84,24 @@ def test_a_wrong_engine_is_left_out_together_with_its_masked_forms(name: str, ex
 
 
 class Fixed:
-    """Workers whose engines take fixed times."""
+    """Workers whose engines take fixed times for the first batch and for each other one."""
 
-    def __init__(self, seconds: dict[str, float]) -> None:
+    def __init__(self, seconds: dict[str, tuple[float, float]]) -> None:
         self.seconds = seconds
         self.calls: list[str] = []
 
     def call(self, engine: str, batch: int, calls: int) -> tuple[list[float], np.ndarray]:
         self.calls.append(f"{engine}/{batch}")
-        return [9.0] * (calls > 1) + [self.seconds[engine]] * max(1, calls - 1), np.zeros((1, 2))
+        taken = self.seconds[engine][batch > 0]
+        return [9.0] * (calls > 1) + [taken] * max(1, calls - 1), np.zeros((1, 2))
 
 
 def test_the_fastest_setting_is_measured_and_engines_take_turns_batch_by_batch() -> None:
-    worker = Fixed({"a [x]": 2.0, "a [y]": 1.0, "b": 3.0})
+    worker = Fixed({"a [x]": (0.5, 2.0), "a [y]": (1.0, 1.0), "b": (3.0, 3.0)})
     sides: dict[str, Worker] = dict.fromkeys(worker.seconds, worker)  # type: ignore[arg-type]
 
-    chosen = engines.warm_up(sides)
-    assert chosen == ["a [y]", "b"]
+    chosen = engines.warm_up(sides, 2)
+    assert chosen == ["a [y]", "b"], "the first batch is the one of the shortest titles"
 
     worker.calls.clear()
     seconds, logits = engines.one_round(sides, chosen, batches=2, calls=3)

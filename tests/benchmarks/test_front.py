@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,26 @@ def test_a_short_run_has_every_row(small_checkpoint: Path, monkeypatch: pytest.M
     for texts in ("known", "new"):
         assert all(run["replicas"]["1"][texts][name] > 0 for name in ("pairs_per_s", "front_ms"))
     assert front.as_markdown(run).count("\n|") == 2 + 2
+
+
+def test_one_replica_and_several_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's speed changes within minutes, so only turns of the same minute can be compared."""
+    loaded: list[int] = []
+
+    @contextmanager
+    def served(_: Path, __: Path, ___: Path, replicas: int) -> Iterator[int]:
+        yield replicas
+
+    def load_one(server: int, *_: object) -> dict[str, float]:
+        loaded.append(server)
+        return {name: value for name, value in row(30e3 + server).items() if name != "range"}
+
+    monkeypatch.setattr(front, "cores", lambda: 2)
+    monkeypatch.setattr(front, "served", served)
+    monkeypatch.setattr(front, "_turn", load_one)
+    run = front.measure(2, 0.1, Path())
+    assert loaded == [1, 1, 2, 2, 1, 1, 2, 2]  # known and new texts of each
+    assert run["replicas"]["2"]["new"]["pairs_per_cpu_s"] == 30e3 + 2
 
 
 @pytest.mark.parametrize(("one", "two", "lines"), [(30e3, 29e3, 0), (24e3, 24e3, 4), (40e3, 30e3, 1)])

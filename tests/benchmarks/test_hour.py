@@ -19,6 +19,7 @@ FLAT: dict[str, Any] = {
     "machine": "a machine",
     "period_s": 300.0,
     "periods": [period(1000), period(1010)],
+    "p99_ms": 90.0,
     "growth": 1.01,
 }
 
@@ -31,12 +32,15 @@ def test_a_short_run_has_a_line_for_each_period(start: Start) -> None:
     first, last = (measured["bytes"] for measured in result["periods"])
     assert result["growth"] == last / first
     assert hour.as_markdown(result).count("\n|") == 2 + 2
+    each = [measured["p99_ms"] for measured in result["periods"]]
+    assert min(each) <= result["p99_ms"] <= max(each)
 
 
 def test_the_table_counts_what_was_not_answered() -> None:
     result = FLAT | {"periods": [period(1000), period(1010, http_503=3, timeout=1)]}
     table = hour.as_markdown(result)
     assert "12000 answered, 4 not" in table
+    assert "p99 90 ms of all requests." in table
     assert "× 1.010 from 5 minutes to the end" in table
     assert "| 10 min | 1010 MiB | 20 ms | 80 ms | 4 |" in table
 

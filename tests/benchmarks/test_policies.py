@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from benchmarks import policies
@@ -23,6 +24,17 @@ def test_a_policy_is_off_for_one_run_and_its_figure_changes() -> None:
     one_batch = policies.play(ONE_BY_ONE, rounds=1, policy_off="splitting")
     assert one_batch["small_p99_ms"] > 1.2 * both_cores["small_p99_ms"]
     assert policies.play(ONE_BY_ONE, rounds=1) == both_cores
+
+
+def test_a_request_that_starves_shows_and_one_that_is_merely_open_does_not() -> None:
+    """Without ageing, small requests keep large ones from ever being answered."""
+    crowd = policies.WORKLOADS["20 titles, 110 % load, beside 1,000"]
+    assert policies.play(crowd, rounds=1, policy_off="ageing")["large_p50_ms"] == 1000 * policies.RUN_S
+    run = policies.Run(crowd, 0)
+    run.play()
+    answered = 1000 * np.percentile(run.latencies["small"], 50)
+    assert policies.play(crowd, rounds=1)["small_p50_ms"] == round(float(answered), 1)
+    assert run.open_ages["small"]
 
 
 def test_a_policy_that_helps_nobody_is_named() -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 
 from benchmarks import checkpoints, environments, servers
 from benchmarks.environments import Unavailable
+from benchmarks.load_runs import LoadRuns
 from benchmarks.peers import scoring
 from benchmarks.started_server import Server, ask, started
 from benchmarks.workload import SHAPES
@@ -39,11 +41,12 @@ def test_ratios_are_round_by_round_and_targets_are_against_the_best_peer() -> No
     turns = [
         turn("headroom bf16", 0, 100, [3.0, 1.0], p50_ms=20.0, p99_ms=40.0, requests=50),
         turn("mosec, OpenVINO bf16", 0, 80, [3.0, 1.1]),
-        turn("LitServe, OpenVINO bf16", 0, 50, [3.0, 1.0]),
+        turn("BentoML, OpenVINO bf16", 0, 50, [3.0, 1.0], p50_ms=9.0, p99_ms=10.0, requests=45, failed=5),
         turn("Ray Serve, transformers fp32", 0, 20, [3.0, 1.0]),
         turn("headroom bf16", 1, 120, [3.0, 1.0]),
         turn("mosec, OpenVINO bf16", 1, 120, [3.0, 1.1]),
     ]
+    turns[0]["invalid"] = ["saturated: the client sent late"]
     result = servers.result_of(turns, {"headroom int8": "not in this version"})
 
     rows = {row["server"]: row for row in result["rows"]}
@@ -54,10 +57,13 @@ def test_ratios_are_round_by_round_and_targets_are_against_the_best_peer() -> No
     assert servers.missed(result) == [
         f"{name}: headroom bf16 is 1.12 × mosec, OpenVINO bf16, target 1.25",
         f"{name}: headroom int8 against its peers was not measured",
+        f"servers: invalid run: {name}, round 1, headroom bf16, saturated: the client sent late",
     ]
     table = servers.as_markdown(result)
     assert "| headroom bf16 | 110 |  |  | 20, 40 ms (of 50) | ± 0 |" in table
+    assert "| 9, 10 ms (of 45; 5 of 50 failed) |" in table
     assert "Not measured: headroom int8: not in this version." in table
+    assert table.endswith(f"Invalid run: {name}, round 1, headroom bf16, saturated: the client sent late.")
 
 
 @pytest.fixture
@@ -135,10 +141,33 @@ def test_saturation_is_what_the_server_answers_not_what_it_is_asked(slow_server:
     plan = Plan(
         url=slow_server, duration=1.0, warmup=0.0, rate=100.0, arrivals="constant", traffic=[{"titles": 2}]
     )
-    rate, kept_up = servers.saturated(plan)
+    rate, kept_up = servers.saturated(plan, LoadRuns())
     assert not kept_up
     assert 0 < rate <= 51
-    assert servers.saturated(plan.changed(rate=2.0))[1]
+    assert servers.saturated(plan.changed(rate=2.0), LoadRuns())[1]
+
+
+def test_a_server_is_warm_before_it_is_measured_in_every_round(
+    slow_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    warm = servers.ask
+
+    def counted(*arguments: Any) -> list[float]:
+        asked.append(1)
+        return warm(*arguments)
+
+    def saturated(*_: Any) -> tuple[float, bool]:
+        assert len(asked) > servers.AT_ONCE
+        return 50.0, False
+
+    monkeypatch.setattr(servers, "started", lambda *_: nullcontext(slow_server))
+    monkeypatch.setattr(servers, "ask", counted)
+    monkeypatch.setattr(servers, "saturated", saturated)
+    for capacity in (None, 40.0):
+        asked.clear()
+        turn = servers.one_turn(servers.SERVERS[0], "base", capacity, latency=False)
+        assert turn["pairs_per_second"] == 50.0 * servers.TITLES
 
 
 def test_scores_are_those_of_the_titles_in_order(slow_server: str) -> None:

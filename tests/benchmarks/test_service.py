@@ -11,7 +11,10 @@ import pytest
 
 from benchmarks import request_path, service
 from benchmarks.crowd import Requests
+from benchmarks.load_runs import LoadRuns
 from benchmarks.service_runs import LONG_WORDS, MANY_TITLES, Lengths, Start
+from loadtest.plan import Plan
+from tests.loadtest.servers import reference
 
 FINE: dict[str, Any] = {
     "machine": "a machine",
@@ -46,6 +49,8 @@ FINE: dict[str, Any] = {
         "with_p50_ms": 25.0,
         "with_p99_ms": 44.0,
         "factor": 2.9,
+        "turns": 2,
+        "requests": 120,
         "failed": 0,
         "long_requests": 9,
         "long_failed": 0,
@@ -56,6 +61,8 @@ FINE: dict[str, Any] = {
         "with_p50_ms": 25.0,
         "with_p99_ms": 44.0,
         "factor": 2.9,
+        "turns": 2,
+        "requests": 120,
         "failed": 0,
         "long_requests": 2,
         "long_failed": 0,
@@ -102,6 +109,26 @@ def test_a_short_run_has_every_row(
     assert isinstance(service.missed(result), list)
 
 
+def test_the_table_says_on_what_the_crowds_p99_rests_and_which_run_was_invalid() -> None:
+    table = service.as_markdown(FINE)
+    assert "× 2.9 (median of 2 turns, of 120 requests each); 0 failed" in table
+    assert "of the long requests, 0 failed, 9 answered" in table
+    assert "Invalid run" not in table
+    late = copy.deepcopy(FINE)
+    late["idle"]["invalid"] = ["turn 1: the client sent late"]
+    assert "\nInvalid run: idle, turn 1: the client sent late.\n" in service.as_markdown(late)
+
+
+def test_a_run_that_the_client_spoiled_is_kept_by_name() -> None:
+    with reference("0") as server:
+        plan = Plan(url=server.url, rate=20.0, duration=0.5, warmup=0.0, max_lag=1e-6)
+        runs = LoadRuns()
+        runs.run(plan, "the first")
+        runs.run(plan.changed(max_lag=60.0), "the second")
+    (line,) = runs.invalid
+    assert line.startswith("the first: the client sent late")
+
+
 def test_the_parts_of_a_request_add_up(monkeypatch: pytest.MonkeyPatch, small_checkpoint: Path) -> None:
     monkeypatch.setattr(request_path, "TIMES", 2)
     path = request_path.measure(3, small_checkpoint)
@@ -137,6 +164,10 @@ def test_a_run_that_reaches_every_target_misses_none() -> None:
         ("crowd", "failed", 1),
         ("long_crowd", "factor", 3.4),
         ("long_crowd", "failed", 1),
+        ("crowd", "long_requests", 0),
+        ("crowd", "long_failed", 3),
+        ("long_crowd", "long_requests", 0),
+        ("crowd", "invalid", ["turn 1, alone: the client sent late"]),
         ("memory", "factor", 1.05),
     ],
 )

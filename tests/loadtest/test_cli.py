@@ -85,6 +85,18 @@ def test_a_slower_build_fails_the_comparison_in_ci(tmp_path):
     assert load("compare", tmp_path / "b", tmp_path / "a", "--fail-if-slower", "5%").returncode == 0
 
 
+def test_a_build_that_refuses_most_requests_fails_the_comparison_in_ci(tmp_path):
+    for name, made in (("a", measured_run(1)), ("b", measured_run(2, scale=0.5, refused=0.6))):
+        (tmp_path / name).write_text(json.dumps(made))
+    compared = load("compare", tmp_path / "a", tmp_path / "b", "--fail-if-slower", "5%")
+    assert compared.returncode == 1
+    assert compared.stderr.startswith("unanswered: 57.4")
+    assert compared.stderr.endswith("% of the requests, 0.0% in A\n")
+    assert "unanswered   0.0%  57.4%" in compared.stdout
+    assert load("compare", tmp_path / "b", tmp_path / "a", "--fail-if-slower", "200%").returncode == 0
+    assert load("compare", tmp_path / "a", tmp_path / "b").returncode == 0
+
+
 def test_an_invalid_run_exits_3_and_says_so_first(tmp_path):
     with reference("0") as server:
         run = load(

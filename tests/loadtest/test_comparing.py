@@ -17,7 +17,9 @@ from tests.loadtest.test_recorder import record
 
 
 @cache
-def run(seed: int, *, scale: float = 1.0, seconds: int = 20, slow_share: float = 0.0) -> report.Report:
+def run(
+    seed: int, *, scale: float = 1.0, seconds: int = 20, slow_share: float = 0.0, refused: float = 0.0
+) -> report.Report:
     """Lognormal latencies around 20 ms that wander from second to second, as a shared machine's do."""
     rng = np.random.default_rng(seed)
     plan = make_plan({"url": "http://127.0.0.1:1", "duration": seconds, "warmup": 0, "rate": 50})
@@ -25,6 +27,9 @@ def run(seed: int, *, scale: float = 1.0, seconds: int = 20, slow_share: float =
     for second in range(seconds):
         mood = rng.lognormal(0, 0.1)
         for place in range(50):
+            if refused and rng.random() < refused:
+                record(recorder, second + place / 50, 0.001, status=429)
+                continue
             slow = 5.0 if rng.random() < slow_share else 1.0
             record(recorder, second + place / 50, 0.02 * scale * mood * slow * rng.lognormal(0, 0.2))
     return report.build(Outcome(plan, recorder, datetime.now(UTC), seconds, 0.1, False))
@@ -51,6 +56,17 @@ def test_the_same_build_twice_is_hardly_ever_called_slower():
         for d in comparing.compare(a, b)[:2]
     )
     assert called <= 2  # of 6 intervals, each wrong one time in twenty
+
+
+def test_a_build_that_answers_fewer_requests_is_found_and_a_stray_failure_is_not():
+    worse = comparing.unanswered(run(1), run(2, refused=0.6))
+    assert worse.a == 0
+    assert worse.b == worse.change == pytest.approx(0.6, abs=0.05)
+    assert worse.low > 0.5
+    assert worse.is_worse
+    assert not comparing.unanswered(run(2, refused=0.6), run(1)).is_worse
+    assert not comparing.unanswered(run(2, refused=0.6), run(3, refused=0.6)).is_worse
+    assert not comparing.unanswered(run(1), run(2, refused=0.002)).is_worse
 
 
 def test_a_run_equals_itself():

@@ -80,6 +80,18 @@ def test_the_answer_is_confirmed_and_the_curve_goes_past_the_knee():
     assert rates == sorted(rates)
 
 
+def test_answers_that_come_after_the_last_send_do_not_make_a_rate_look_higher():
+    def answers_50_a_second(plan: Plan) -> Outcome:
+        found = outcome(plan, np.full(int(plan.rate * plan.duration), 1.0 if plan.rate > 50 else 0.01))
+        seconds = len(found.recorder.groups["all", "score", "", "none", ""].latency) // 50
+        found.recorder.windows = [Window(answered=50) for _ in range(seconds + 1)]
+        return found
+
+    curve = search(answers_50_a_second).curve
+    assert max(point.rate for point in curve) > 70
+    assert max(point.achieved for point in curve) < 60
+
+
 def test_errors_count_against_a_rate_as_latency_does():
     def refuses_above_50(plan: Plan) -> Outcome:
         return outcome(plan, np.full(int(plan.rate * 10), 0.001), errors=int(max(0, plan.rate - 50) * 10))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
+from loadtest import faults
 from loadtest.plan import make_plan
 from loadtest.trend import trend
 from loadtest.watching import Sample, Watch, conclusion
@@ -49,7 +53,7 @@ def flat(_at: float) -> float:
 def watch(duration: float, rss: dict[tuple[int, float], Any], **more: Any) -> Watch:
     """A watch that saw these bytes, by process and time."""
     plan = make_plan({"url": "http://127.0.0.1:1", "duration": duration, "watch": True, **more})
-    found = Watch(plan, 1)
+    found = Watch(plan, 1, scrapes=200)
     for at in np.linspace(0, duration, 200):
         alive = {process: round(value(at)) for process, value in rss.items() if value(at)}
         found.samples.append(Sample(float(at), alive, dict.fromkeys(alive, 50), 1_000_000))
@@ -58,7 +62,7 @@ def watch(duration: float, rss: dict[tuple[int, float], Any], **more: Any) -> Wa
 
 
 def report(**errors: int) -> dict[str, Any]:
-    return {"requests": {"errors": errors}, "events": []}
+    return {"requests": {"errors": errors}, "events": [], "interrupted": False}
 
 
 def test_a_process_that_grows_is_a_problem_and_one_that_was_killed_is_not() -> None:
@@ -98,6 +102,47 @@ def test_an_attack_that_gets_through_is_told() -> None:
     events = [{"at": 5.0, "name": "malformed", "status": 1, "said": said}]
     problems = conclusion(watch(60, {(1, 0.0): flat}), report() | {"events": events})["problems"]
     assert problems == ["malformed at 5 s: a zip bomb: 200"]
+
+
+def test_a_fault_that_had_no_effect_is_told() -> None:
+    """A soak whose faults never hit, and whose edits never came into force, has tested nothing."""
+    events = [{"at": 5.0, "name": "edit", "status": 1}, {"at": 9.0, "name": "kill", "status": 0}]
+    found = watch(60, {(1, 0.0): flat})
+    problems = conclusion(found, report() | {"events": events})["problems"]
+    assert problems == ["edit at 5 s had no effect: its command ended with status 1"]
+    stopped = report() | {"events": [{"at": 5.0, "name": "edit", "status": -2}], "interrupted": True}
+    assert conclusion(found, stopped)["problems"] == []
+
+
+def test_a_watch_that_saw_nothing_is_told() -> None:
+    blind = watch(60, {(1, 0.0): flat})
+    blind.scrapes = 0
+    assert conclusion(blind, report())["problems"] == ["/metrics was never read, so no counter was watched"]
+    ended = watch(1200, {(1, 0.0): lambda at: 5e8 * (at < 900)})
+    problems = conclusion(ended, report())["problems"]
+    assert [problem.split(":")[0] for problem in problems] == [
+        "memory_mb has no slope",
+        "open_files has no slope",
+    ]
+
+
+def test_a_signal_waits_for_a_process_and_says_if_none_got_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "PROCESS_S", 0.1)
+    monkeypatch.setenv("SERVER_PID", str(os.getpid()))
+    assert faults.main(["KILL", "no such program"]) == 1
+    word = f"sleeper-{os.getpid()}"
+    monkeypatch.setattr(faults, "PROCESS_S", 30.0)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        started.append(subprocess.Popen([sys.executable, "-c", "input()", word], stdin=subprocess.PIPE))
+
+    timer = threading.Timer(0.2, start)
+    timer.start()
+    assert faults.main(["KILL", word, "--youngest"]) == 0
+    timer.join()
+    started[0].communicate()
+    assert started[0].returncode == -signal.SIGKILL
 
 
 def test_a_watch_sees_the_memory_the_files_and_the_disk_of_a_server(tmp_path: Any) -> None:
