@@ -18,6 +18,7 @@ from models.checkpoint.head_study import read_head_study
 from models.checkpoint.hub import Origin, locate, name_of, origin_of
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from models.checkpoint.tokenizer_files import check_padding
 from models.device import resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError
 from models.head_mask import HeadMask
@@ -130,6 +131,10 @@ class Classifier:
             vocab_size=config.vocab_size,
             cache_size=tokenizer_cache,
         )
+        if config.skipped_positions:
+            template = tokenizer.template
+            special = template.before, template.between, template.after
+            check_padding(config.skipped_positions - 1, {tokenizer.unknown}.union(*special))
         network = build(
             config,
             read_tensors(directory, config),

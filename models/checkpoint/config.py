@@ -124,6 +124,11 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
     if not isinstance(ours, Mapping):
         raise UnsupportedCheckpoint("config.json: headroom is not an object")
     labels, order = _labels(raw, label_order or ours.get("label_order"))
+    if raw.get("problem_type") == "regression" and len(labels) > 1:
+        raise UnsupportedCheckpoint(
+            f"config.json: problem_type is 'regression' with {len(labels)} labels: it would need a score of "
+            "several numbers; supported with one label"
+        )
     return replace(
         shape,
         family=family,
@@ -214,9 +219,14 @@ def _labels(raw: Mapping[str, Any], wanted: Sequence[str] | None) -> tuple[tuple
     names = [by_id[i] for i in range(len(by_id))]
     if wanted is None:
         return tuple(names), tuple(range(len(names)))
-    if isinstance(wanted, str) or sorted(wanted) != sorted(names) or len(set(names)) != len(names):
+    if (
+        not isinstance(wanted, list | tuple)
+        or not all(isinstance(name, str) for name in wanted)
+        or sorted(wanted) != sorted(names)
+        or len(set(names)) != len(names)
+    ):
         raise UnsupportedCheckpoint(
-            f"label order {list(wanted)} does not name each label of the checkpoint once: {names}"
+            f"label order {wanted!r} does not name each label of the checkpoint once: {names}"
         )
     return tuple(wanted), tuple(names.index(name) for name in wanted)
 

@@ -102,6 +102,7 @@ FAMILIES: dict[str, Family] = {
         },
         token_types=0,
         head="relu",
+        layer_norm_eps=1e-12,
     ),
     # Warner et al. 2024. Pre-norm, rotary positions, GeGLU, local attention; byte-level BPE, BERT's pairs.
     "modernbert": ModernBertFamily(),

@@ -39,7 +39,7 @@ def positive_float(value: Any, name: str) -> float:
 def activation(raw: Mapping[str, Any], name: str, default: str = "gelu") -> str:
     """Return the activation that a field names, as `models.ops` calls it."""
     value = raw.get(name, default)
-    if value not in ACTIVATIONS:
+    if not isinstance(value, str) or value not in ACTIVATIONS:
         raise UnsupportedCheckpoint(
             f"config.json: {name} is {value!r}; supported: {', '.join(sorted(ACTIVATIONS))}"
         )

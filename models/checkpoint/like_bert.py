@@ -30,6 +30,7 @@ class LikeBert:
     token_types: the fewest that a checkpoint may have; 0: the family has none.
     skips_pad: positions begin at pad_token_id + 1; the rows of the position table before that are dropped.
     head: the activation of the classifier's dense layer.
+    layer_norm_eps: LayerNorm's epsilon if config.json has no say in it.
     """
 
     encoder: str
@@ -41,6 +42,7 @@ class LikeBert:
     skips_pad: bool = False
     token_types: int = 2
     head: str = "tanh"
+    layer_norm_eps: float | None = None
     network: str = "bert"
 
     def shape(self, raw: Mapping[str, Any]) -> ModelConfig:
@@ -71,7 +73,8 @@ class LikeBert:
             max_positions=positions,
             skipped_positions=skipped,
             type_vocab_size=self._token_types(raw),
-            layer_norm_eps=positive_float(raw.get("layer_norm_eps", 1e-12), "layer_norm_eps"),
+            layer_norm_eps=self.layer_norm_eps
+            or positive_float(raw.get("layer_norm_eps", 1e-12), "layer_norm_eps"),
             activation=activation(raw, self.fields.get("hidden_act", "hidden_act")),
             head_activation=self.head,
         )

@@ -25,6 +25,9 @@ GLOBAL, LOCAL = "full_attention", "sliding_attention"
 THETAS = {GLOBAL: 160_000.0, LOCAL: 10_000.0}
 """The bases of the rotary angles if config.json gives none."""
 
+_ROPE_FIELDS = {"rope_type", "rope_theta", "partial_rotary_factor"}
+"""The fields of a kind in `rope_parameters`; transformers ignores the last one here."""
+
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 
 _JOINED = {
@@ -248,7 +251,8 @@ def _kinds(raw: Mapping[str, Any], layers: int) -> list[str]:
     if kinds is None:
         step = positive_int(raw, "global_attn_every_n_layers", 3)
         return [LOCAL if number % step else GLOBAL for number in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or not {GLOBAL, LOCAL}.issuperset(kinds):
+    known = GLOBAL, LOCAL
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in known for kind in kinds):
         raise UnsupportedCheckpoint(
             f"config.json: layer_types must name {GLOBAL!r} or {LOCAL!r} for each of the {layers} layers"
         )
@@ -257,7 +261,7 @@ def _kinds(raw: Mapping[str, Any], layers: int) -> list[str]:
 
 def _window(raw: Mapping[str, Any]) -> int:
     """Return how many tokens to each side a token sees in a local layer."""
-    if raw.get("local_attention") is None and raw.get("sliding_window") is not None:
+    if raw.get("sliding_window") is not None:  # wins over local_attention
         return positive_int(raw, "sliding_window")
     return positive_int(raw, "local_attention", 128) // 2
 
@@ -268,13 +272,19 @@ def _thetas(raw: Mapping[str, Any]) -> dict[str, float]:
         raise UnsupportedCheckpoint(
             "config.json: rope_scaling is set; only plain rotary positions are supported"
         )
-    parameters = raw.get("rope_parameters")
+    parameters = raw.get("rope_parameters") or {}
+    if not isinstance(parameters, Mapping) or not parameters.keys() <= THETAS.keys():
+        raise UnsupportedCheckpoint(
+            f"config.json: rope_parameters is {parameters!r}; it must have one object for each of {[*THETAS]}"
+        )
     thetas: dict[str, float] = {}
     for kind, field in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta")):
-        of_kind = (parameters or {}).get(kind) or {}
-        if not isinstance(of_kind, Mapping) or of_kind.get("rope_type", "default") != "default":
+        of_kind = parameters.get(kind) or {}
+        plain = isinstance(of_kind, Mapping) and of_kind.get("rope_type", "default") == "default"
+        if not plain or not of_kind.keys() <= _ROPE_FIELDS:
             raise UnsupportedCheckpoint(
-                f"config.json: rope_parameters.{kind} is {of_kind!r}; supported: rope_type 'default'"
+                f"config.json: rope_parameters.{kind} is {of_kind!r}: it would need scaled angles; "
+                "supported: rope_type 'default' with a rope_theta"
             )
         default = THETAS[kind]
         if kind == LOCAL and field in raw and raw[field] is None:

@@ -60,14 +60,25 @@ def with_modules(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
     file = directory / "config_sentence_transformers.json"
     if file.is_file():
         model = read_json(file)
-        prompt = (model.get("prompts") or {}).get(model.get("default_prompt_name"))
-        if prompt:
+        prompts, chosen = model.get("prompts") or {}, model.get("default_prompt_name")
+        if not isinstance(prompts, Mapping) or not isinstance(chosen, str | None):
+            raise UnsupportedCheckpoint(
+                f"{file}: prompts must be an object, and default_prompt_name one of its names"
+            )
+        if prompt := prompts.get(chosen):
             raise UnsupportedCheckpoint(
                 f"{file}: default_prompt_name: texts would need the prompt {prompt!r}"
             )
         if model.get("activation_fn"):
             known = raw.get("sentence_transformers") or {}
+            if not isinstance(known, Mapping):
+                raise UnsupportedCheckpoint(f"config.json: sentence_transformers is {known!r}, not an object")
             raw = raw | {"sentence_transformers": {**known, "activation_fn": model["activation_fn"]}}
+    reader = directory / "sentence_bert_config.json"
+    if reader.is_file() and read_json(reader).get("do_lower_case"):
+        raise UnsupportedCheckpoint(
+            f"{reader}: do_lower_case is set: texts would need to be lower-cased before they are tokenized"
+        )
     head = read_head(directory)
     if head is None:
         return raw
@@ -92,6 +103,8 @@ def read_head(directory: Path) -> Head | None:
         folders = [directory / str(module["path"]) for module in modules]
     except (ValueError, OSError, KeyError, TypeError) as error:
         raise UnsupportedCheckpoint(f"{file} cannot be read: {error!r}") from None
+    if outside := next((folder for folder in folders if not _is_inside(folder, directory)), None):
+        raise UnsupportedCheckpoint(f"{file}: the path {outside} leaves the checkpoint's directory")
     names = [kind.rsplit(".", 1)[-1] for kind in kinds]
     shown = f"{file}: the modules are {' → '.join(names)}"
     if not all(kind.startswith("sentence_transformers.") for kind in kinds):
@@ -163,6 +176,10 @@ def _head(pooling: Path, dense: Path, norm: Path | None, last: Path) -> Head:
     )
 
 
+def _is_inside(folder: Path, directory: Path) -> bool:
+    return folder.is_relative_to(directory) and ".." not in folder.relative_to(directory).parts
+
+
 def _pooling(folder: Path) -> str:
     """Return cls or mean, from a Pooling module of today or of releases with a flag for each mode."""
     config = read_json(folder / "config.json")
@@ -179,7 +196,7 @@ def _pooling(folder: Path) -> str:
 
 def _activation(folder: Path, config: Mapping[str, Any]) -> str:
     name = config.get("activation_function", "torch.nn.modules.activation.Tanh")
-    if name not in _ACTIVATIONS:
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         raise UnsupportedCheckpoint(
             f"{folder}: activation_function is {name}; supported: {', '.join(_ACTIVATIONS)}"
         )

@@ -52,4 +52,4 @@ class OtherReading(PairTokenizer):
         """Return the first tokens of a text, or the last ones."""
         ids = np.frombuffer(text.ids, np.int32)
         ids = ids[len(ids) - tokens :] if self._keep_end else ids[:tokens]
-        return EncodedText(ids.tobytes(), tokens, int(np.count_nonzero(ids == self._unknown)))
+        return EncodedText(ids.tobytes(), tokens, int(np.count_nonzero(ids == self.unknown)))

@@ -52,14 +52,14 @@ def family_of(raw: Mapping[str, Any]) -> str:
     model_type = raw.get("model_type")
     if model_type is None:
         return _family_without_type(raw)
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         needs = NEEDS.get(str(model_type))
         raise UnsupportedCheckpoint(
             f"config.json: model_type is {model_type!r}, which is not supported"
             f"{'' if needs is None else f': it would need {needs}'}; supported: {', '.join(FAMILIES)}"
         )
     _refuse_forks(raw)
-    return str(model_type)
+    return model_type
 
 
 def _family_without_type(raw: Mapping[str, Any]) -> str:

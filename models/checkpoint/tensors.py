@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,9 +14,13 @@ from torch import Tensor
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
+from models.checkpoint.fields import read_json
 from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.modules import head_tensors, read_head
 from models.errors import UnsupportedCheckpoint
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The dtypes of weights; 8-bit floats would need the scales that go with them."""
 
 
 def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
@@ -42,10 +45,9 @@ def read_tensors(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
             raise UnsupportedCheckpoint(
                 f"{directory}: tensor {name_there} has shape {tuple(tensor.shape)}, config.json wants {shape}"
             )
-        if not (tensor.is_floating_point() if dtype is None else tensor.dtype == dtype):
-            raise UnsupportedCheckpoint(
-                f"{directory}: tensor {name_there} is {tensor.dtype}, not {dtype or 'floating point'}"
-            )
+        if tensor.dtype not in (_FLOATS if dtype is None else (dtype,)):
+            wanted = dtype or "floating point of 16, 32 or 64 bits"
+            raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} is {tensor.dtype}, not {wanted}")
         if not torch.isfinite(tensor).all():
             raise UnsupportedCheckpoint(f"{directory}: tensor {name_there} holds NaN or infinite values")
         if name.endswith("_scale") and not ((tensor > 0) & torch.isfinite(1 / tensor)).all():
@@ -115,6 +117,14 @@ def int8_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[tuple[int, ..
             yield f"{prefix}output.dense.input_zero_point", ((), torch.uint8)
 
 
+def _shards(index: Path) -> list[str]:
+    """Return the names of the files that an index names."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise UnsupportedCheckpoint(f"{index}: weight_map must map tensors to names of files")
+    return sorted(set(weight_map.values()))
+
+
 def _read_files(directory: Path) -> Mapping[str, Tensor]:
     index = directory / "model.safetensors.index.json"
     single = directory / "model.safetensors"
@@ -124,10 +134,9 @@ def _read_files(directory: Path) -> Mapping[str, Tensor]:
             whole: dict[str, Tensor] = load_file(single)
             return whole
         if index.exists():
-            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
             return {
                 name: tensor
-                for shard in shards
+                for shard in _shards(index)
                 for name, tensor in load_file(directory / Path(shard).name).items()
             }
         if pickled.exists():

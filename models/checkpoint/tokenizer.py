@@ -116,8 +116,8 @@ class PairTokenizer:
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = True  # special tokens inside a text are text
         self._tokenizer = tokenizer
-        self._unknown = unknown_id(tokenizer)
-        self._template = template = PairTemplate.of(tokenizer)
+        self.unknown = unknown_id(tokenizer)
+        self.template = template = PairTemplate.of(tokenizer)
         self._budget = max_tokens - template.tokens
         if self._budget < 1:
             raise UnsupportedCheckpoint(
@@ -128,10 +128,10 @@ class PairTokenizer:
         check_vocabulary(tokenizer, vocab_size)
         added = tokenizer.get_added_tokens_decoder()
         special = {id_ for id_, token in added.items() if token.special}
-        self._forbidden = special.union(*parts) - {self._unknown}
+        self._forbidden = special.union(*parts) - {self.unknown}
         self._cut = cut_pattern(tokenizer) if special == added.keys() else None
         self._segment_characters = max(_SEGMENT_CHARACTERS, max_tokens * _SEGMENT_CHARACTERS_PER_TOKEN)
-        self._unknown_bytes = _as_bytes([self._unknown])
+        self._unknown_bytes = _as_bytes([self.unknown])
         self._words = WordCache(self._word) if self._cut is BERT_CUT else None
         self._model = tokenizer.model
         self._lowers = getattr(tokenizer.normalizer, "lowercase", False)
@@ -157,7 +157,7 @@ class PairTokenizer:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""
         pieces: list[bytes] = []
         parts: list[tuple[EncodedText, EncodedText, bool]] = []
-        before, between, after, template = self._before, self._between, self._after, self._template
+        before, between, after, template = self._before, self._between, self._after, self.template
         for query_text, title_text in pairs:
             query, title = texts[query_text], texts[title_text]
             truncated = query.tokens + title.tokens > self._budget
@@ -193,7 +193,7 @@ class PairTokenizer:
         cut = self._cut
         for segment in [text] if cut is None else word_segments(text, self._segment_characters, cut):
             encoding = self._tokenizer.encode_batch([segment], add_special_tokens=False)[0]
-            ids = [self._unknown if id_ in self._forbidden else id_ for id_ in encoding.ids]
+            ids = [self.unknown if id_ in self._forbidden else id_ for id_ in encoding.ids]
             kept = [place for place, id_ in enumerate(ids) if id_ >= 0]
             offsets, words = encoding.offsets, encoding.word_ids
             yield Portion(
@@ -206,7 +206,7 @@ class PairTokenizer:
     def part(self, text: EncodedText, start: int, end: int) -> EncodedText:
         """Return the tokens [start, end) of an encoded text."""
         ids = text.ids[start * _ID_BYTES : end * _ID_BYTES]
-        unknown = int(np.count_nonzero(np.frombuffer(ids, np.int32) == self._unknown))
+        unknown = int(np.count_nonzero(np.frombuffer(ids, np.int32) == self.unknown))
         return EncodedText(ids, end - start, unknown)
 
     def _kept(self, query: EncodedText, title: EncodedText) -> tuple[EncodedText, EncodedText]:
@@ -262,7 +262,7 @@ class PairTokenizer:
         """Return the ids with special tokens replaced by the unknown one, or left out if there is none."""
         if self._forbidden.isdisjoint(ids):
             return ids
-        replaced = (self._unknown if id_ in self._forbidden else id_ for id_ in ids)
+        replaced = (self.unknown if id_ in self._forbidden else id_ for id_ in ids)
         return [id_ for id_ in replaced if id_ >= 0]
 
     def _text(self, ids: bytes) -> EncodedText:

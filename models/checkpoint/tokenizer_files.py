@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Container
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Unigram, WordPiece
 
+from models.checkpoint.pair_template import PairTemplate
 from models.errors import UnsupportedCheckpoint
 
 SPECIAL = "\ufdd0"
@@ -28,7 +30,9 @@ _DEFAULT_CLASS = {
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
 }
-_ONE_TYPE = {"RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer"}
+_ONE_TYPE = {*_DEFAULT_CLASS.values(), "DistilBertTokenizer", "MPNetTokenizer"}
+"""The classes that pass no token types to the model, which then takes all as 0."""
+
 _SLOW_FILES = ("merges.txt", "sentencepiece.bpe.model", "spiece.model")
 
 
@@ -39,17 +43,34 @@ def read_tokenizer(directory: Path) -> Tokenizer:
     """
     config_file = directory / "tokenizer_config.json"
     config = _read_json(config_file) if config_file.is_file() else {}
+    side = config.get("truncation_side", "right")
+    if side != "right":
+        raise UnsupportedCheckpoint(
+            f"{config_file}: truncation_side is {side!r}: it would need a reader that keeps the ends of long "
+            "texts; only 'right' is supported"
+        )
     class_name = _class_name(directory, config)
+    tokenizer = _read(directory, config, class_name)
+    return tokenizer if _gives_types(config_file, config, class_name) else _without_types(tokenizer)
+
+
+def _read(directory: Path, config: dict[str, Any], class_name: str) -> Tokenizer:
+    """Return the tokenizer with the token types of its post-processor."""
     file, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
     if file.is_file():
-        return _from_json(file, config, class_name)
+        tokenizer = _from_json(file, config, class_name)
+        known = {token.removeprefix(SPECIAL) for token in tokenizer.get_vocab(with_added_tokens=True)}
+        _check_added(file, config, known)
+        return tokenizer
     if vocabulary.is_file() and class_name in _BERT_TOKENIZERS:
         return _from_vocabulary(vocabulary, config)
     slow = next((directory / name for name in _SLOW_FILES if (directory / name).is_file()), None)
     if slow is not None:
         return _converted(slow)
     if vocabulary.is_file():
-        raise UnsupportedCheckpoint(f"{config_file} asks for {class_name}, which vocab.txt alone cannot give")
+        raise UnsupportedCheckpoint(
+            f"{directory / 'tokenizer_config.json'} asks for {class_name}, which vocab.txt alone cannot give"
+        )
     raise UnsupportedCheckpoint(f"{directory} has neither tokenizer.json nor vocab.txt")
 
 
@@ -60,6 +81,33 @@ def _class_name(directory: Path, config: dict[str, Any]) -> str:
     file = directory / "config.json"
     model_type = _read_json(file).get("model_type") if file.is_file() else None
     return _DEFAULT_CLASS.get(str(model_type), "BertTokenizer")
+
+
+def _gives_types(config_file: Path, config: dict[str, Any], class_name: str) -> bool:
+    """Return whether transformers would pass the post-processor's token types to the model."""
+    names = config.get("model_input_names")
+    if names is None:
+        return class_name not in _ONE_TYPE
+    if not isinstance(names, list):
+        raise UnsupportedCheckpoint(f"{config_file}: model_input_names is {names!r}; it must be a list")
+    return "token_type_ids" in names
+
+
+def _without_types(tokenizer: Tokenizer) -> Tokenizer:
+    """Give all tokens of a pair type 0."""
+    template = PairTemplate.of(tokenizer)
+    if not template.two_segments:
+        return tokenizer
+    parts = {"before": template.before, "between": template.between, "after": template.after}
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=["before", "$A", "after"],
+        pair=["before", "$A", "between", "$B:0", "after"],
+        special_tokens=[
+            {"id": name, "ids": list(ids), "tokens": [tokenizer.id_to_token(id_) for id_ in ids]}
+            for name, ids in parts.items()
+        ],
+    )
+    return tokenizer
 
 
 def _from_json(file: Path, config: dict[str, Any], class_name: str) -> Tokenizer:
@@ -121,11 +169,7 @@ def _from_vocabulary(file: Path, config: dict[str, Any]) -> Tokenizer:
     for token in (cls, sep, unknown):
         if token not in vocabulary:
             raise UnsupportedCheckpoint(f"{file} has no {token}")
-    for token in (_token({"added": added}, "added", "") for added in _added_tokens(file.parent, config)):
-        if token not in vocabulary:
-            raise UnsupportedCheckpoint(
-                f"{token!r} was added to {file}: such a tokenizer needs a tokenizer.json"
-            )
+    _check_added(file, config, vocabulary)
     tokenizer = Tokenizer(WordPiece(vocabulary, unk_token=unknown))
     tokenizer.normalizer = _normalizer(config)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -133,23 +177,41 @@ def _from_vocabulary(file: Path, config: dict[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _added_tokens(directory: Path, config: dict[str, Any]) -> list[Any]:
-    file = directory / "added_tokens.json"
-    return [*(_read_json(file) if file.is_file() else ()), *config.get("added_tokens_decoder", {}).values()]
+def _check_added(file: Path, config: dict[str, Any], known: Container[str]) -> None:
+    """Refuse tokens that only tokenizer_config.json or added_tokens.json add. known: those of `file`."""
+    decoder = config.get("added_tokens_decoder", {})
+    if not isinstance(decoder, dict):
+        raise UnsupportedCheckpoint(
+            f"tokenizer_config.json: added_tokens_decoder is {decoder!r}; it must be an object"
+        )
+    others = file.parent / "added_tokens.json"
+    for added in [*(_read_json(others) if others.is_file() else ()), *decoder.values()]:
+        token = _token({"added": added}, "added", "")
+        if token not in known:
+            raise UnsupportedCheckpoint(
+                f"{token!r} was added to {file}: such a tokenizer needs a tokenizer.json that holds it"
+            )
 
 
 def _token(config: dict[str, Any], name: str, default: str) -> str:
     token = config.get(name) or default
-    return str(token["content"]) if isinstance(token, dict) else str(token)
+    return str(token.get("content")) if isinstance(token, dict) else str(token)
 
 
 def _normalizer(config: dict[str, Any]) -> normalizers.Normalizer:
     return normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
-        strip_accents=config.get("strip_accents"),
-        lowercase=config.get("do_lower_case", True),
+        handle_chinese_chars=_flag(config, "tokenize_chinese_chars"),
+        strip_accents=None if config.get("strip_accents") is None else _flag(config, "strip_accents"),
+        lowercase=_flag(config, "do_lower_case"),
     )
+
+
+def _flag(config: dict[str, Any], name: str) -> bool:
+    value = config.get(name, True)
+    if type(value) is not bool:
+        raise UnsupportedCheckpoint(f"tokenizer_config.json: {name} is {value!r}; it must be true or false")
+    return value
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -199,6 +261,18 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
         raise UnsupportedCheckpoint(
             f"the tokenizer gives {token.removeprefix(SPECIAL)!r} the id {largest}; "
             f"the model's embeddings end at {vocab_size - 1}"
+        )
+
+
+def check_padding(pad: int, in_sequences: Collection[int]) -> None:
+    """Refuse a padding token, after which positions begin, that occurs in the sequences themselves.
+
+    transformers gives such a token no position of its own.
+    """
+    if pad in in_sequences:
+        raise UnsupportedCheckpoint(
+            f"config.json: pad_token_id is {pad}, which the tokenizer puts into each pair or gives unknown "
+            "words: it would need positions that leave this token out"
         )
 
 

@@ -36,7 +36,11 @@ def start(job: Job) -> tuple[Model, Path]:
         directory,
         config=kind.from_dict(
             read_raw(directory)
-            | {"id2label": labels, "label2id": {name: grade for grade, name in labels.items()}}
+            | {
+                "id2label": labels,
+                "label2id": {name: grade for grade, name in labels.items()},
+                "problem_type": None,  # the base may have been a regression
+            }
         ),
         ignore_mismatched_sizes=True,  # a new number of grades needs a new last layer
         dtype=torch.float32,

@@ -48,7 +48,17 @@ def parsed(**changes: Any) -> ModernBertConfig:
     return config
 
 
-@pytest.mark.parametrize("form", [{}, OLD, NEW, {"layer_types": KINDS, "sliding_window": 64}])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        OLD,
+        NEW,
+        {"layer_types": KINDS, "sliding_window": 64},
+        {"local_attention": 16, "sliding_window": 64},  # the window of transformers
+        {"rope_parameters": {"sliding_attention": None, "full_attention": {"partial_rotary_factor": 0.5}}},
+    ],
+)
 def test_every_form_says_the_same(form: dict[str, Any]) -> None:
     config = parsed(**form)
 
@@ -66,6 +76,12 @@ def test_null_for_the_local_theta_means_the_global_one() -> None:
     [
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling is set"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, r"rope_parameters\.full_attention"),
+        (
+            {"rope_parameters": {"full_attention": {"type": "linear", "factor": 4.0}}},
+            r"rope_parameters\.full_attention is .*scaled angles",
+        ),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}, "rope_parameters is .*one object for"),
+        ({"rope_parameters": ["full_attention"]}, "rope_parameters is "),
         ({"layer_types": ["full_attention"]}, "for each of the 4 layers"),
         ({"layer_types": ["full_attention"] * 3 + ["chunked_attention"]}, "layer_types must name"),
         ({"classifier_pooling": "max"}, "classifier_pooling is 'max'; supported: 'cls', 'mean'"),

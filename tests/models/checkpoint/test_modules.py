@@ -147,6 +147,12 @@ def edit_modules(directory: Path, change: Callable[[list[dict[str, Any]]], objec
         (lambda d: edit_modules(d, lambda m: m[2].update(type="own.Dense")), "sentence-transformers' own"),
         (lambda d: (d / "3_LayerNorm/model.safetensors").unlink(), "3_LayerNorm holds neither"),
         (lambda d: (d / "modules.json").write_text("{}"), "modules.json"),
+        (lambda d: edit_modules(d, lambda m: m[2].update(path="../2_Dense")), "leaves the checkpoint's"),
+        (lambda d: edit_modules(d, lambda m: m[2].update(path="/2_Dense")), "leaves the checkpoint's"),
+        (
+            lambda d: (d / "sentence_bert_config.json").write_text('{"do_lower_case": true}'),
+            "do_lower_case is set",
+        ),
     ],
 )
 def test_other_modules_are_refused_by_name(

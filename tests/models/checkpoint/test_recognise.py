@@ -88,6 +88,33 @@ def test_a_missing_tensor_is_named_as_the_file_names_it(checkpoints: dict[str, P
         load(source)
 
 
+@pytest.mark.parametrize("pad", [0, 2, 3])  # <s>, </s>, <unk>
+def test_a_padding_token_that_occurs_in_pairs_is_refused(
+    checkpoints: dict[str, Path], tmp_path: Path, pad: int
+) -> None:
+    source = Path(shutil.copytree(checkpoints["xlm-roberta"], tmp_path / "source"))
+    edit_config(source, pad_token_id=pad)
+
+    with pytest.raises(UnsupportedCheckpoint, match=f"pad_token_id is {pad}"):
+        load(source)
+
+
+def test_distilberts_epsilon_is_not_config_jsons(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    source = Path(shutil.copytree(checkpoints["distilbert"], tmp_path / "source"))
+    edit_config(source, layer_norm_eps=0.1)
+
+    expected = load(checkpoints["distilbert"]).score(PAIRS).logits
+    np.testing.assert_array_equal(load(source).score(PAIRS).logits, expected)
+
+
+def test_regression_has_one_label() -> None:
+    one, five = (model_of("bert", num_labels=n).config.to_dict() for n in (1, 5))
+
+    assert parse_config(one | {"problem_type": "regression"}).score_activation == "sigmoid"
+    with pytest.raises(UnsupportedCheckpoint, match="problem_type is 'regression' with 5 labels"):
+        parse_config(five | {"problem_type": "regression"})
+
+
 IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
 
 

@@ -117,6 +117,64 @@ def test_what_the_encoder_would_not_compute_exactly_is_refused_by_name(
         load(checkpoint)
 
 
+INDEX, TOKENIZER, PROMPTS = (
+    "model.safetensors.index.json",
+    "tokenizer_config.json",
+    "config_sentence_transformers.json",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (INDEX, [1], "is not a JSON object"),
+        (INDEX, {"weight_map": ["a"]}, "weight_map must map"),
+        (INDEX, {"weight_map": {"a": 3}}, "weight_map must map"),
+        ("config.json", {"hidden_act": ["gelu"]}, r"hidden_act is \['gelu'\]"),
+        ("config.json", {"model_type": ["bert"]}, r"model_type is \['bert'\]"),
+        ("config.json", {"headroom": {"label_order": 5}}, "label order 5"),
+        ("config.json", {"headroom": {"label_order": [1, "exact"]}}, r"label order \[1, 'exact'\]"),
+        (PROMPTS, {"prompts": ["a"], "default_prompt_name": "a"}, "prompts must be an object"),
+        (PROMPTS, {"prompts": {"a": "b"}, "default_prompt_name": ["a"]}, "default_prompt_name"),
+        (TOKENIZER, {"do_lower_case": None}, "do_lower_case is None"),
+        (TOKENIZER, {"tokenize_chinese_chars": None}, "tokenize_chinese_chars is None"),
+        (TOKENIZER, {"added_tokens_decoder": None}, "added_tokens_decoder is None"),
+        (TOKENIZER, {"model_input_names": None, "strip_accents": "yes"}, "strip_accents is 'yes'"),
+        (TOKENIZER, {"model_input_names": 3}, "model_input_names is 3"),
+    ],
+)
+def test_a_malformed_file_is_refused_in_one_sentence(
+    checkpoint: Path, name: str, content: Any, message: str
+) -> None:
+    if name == INDEX:
+        (checkpoint / "model.safetensors").unlink()
+    file = checkpoint / name
+    known = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(known | content if isinstance(content, dict) else content))
+
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        load(checkpoint)
+
+
+def test_a_malformed_activation_beside_a_stored_one_is_refused(checkpoint: Path) -> None:
+    (checkpoint / PROMPTS).write_text(json.dumps({"activation_fn": "torch.nn.Identity"}))
+    edit_config(checkpoint, sentence_transformers="x")
+
+    with pytest.raises(UnsupportedCheckpoint, match="sentence_transformers is 'x', not an object"):
+        load(checkpoint)
+
+
+def test_weights_of_8_bits_without_scales_are_refused(checkpoint: Path) -> None:
+    def to_float8(tensors: dict[str, torch.Tensor]) -> None:
+        name = "bert.encoder.layer.1.output.dense.weight"
+        tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+
+    edit_tensors(checkpoint, to_float8)
+
+    with pytest.raises(UnsupportedCheckpoint, match=r"dense\.weight is torch\.float8_e4m3fn, not"):
+        load(checkpoint)
+
+
 def test_a_missing_tensor_is_named(checkpoint: Path) -> None:
     def lose(tensors: dict[str, torch.Tensor]) -> None:
         del tensors["classifier.weight"]

@@ -101,6 +101,42 @@ def test_tokenizer_json_gives_the_ids_of_transformers(
     assert pair.ids.tolist() == reference("Angle BRACKET", "Résumé 中")["input_ids"]
 
 
+ONE_TYPE, TWO_TYPES = (
+    {"model_input_names": ["input_ids", name]} for name in ("attention_mask", "token_type_ids")
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "config"),
+    [
+        ("vocab.txt", ONE_TYPE),
+        ("vocab.txt", TWO_TYPES),
+        ("tokenizer.json", ONE_TYPE),
+        ("tokenizer.json", TWO_TYPES),
+        ("tokenizer.json", {"tokenizer_class": "DistilBertTokenizer"}),
+        ("tokenizer.json", {"tokenizer_class": "DistilBertTokenizerFast"}),
+        ("tokenizer.json", {"tokenizer_class": "DistilBertTokenizer"} | TWO_TYPES),
+        ("tokenizer.json", {"tokenizer_class": "PreTrainedTokenizerFast"} | ONE_TYPE),
+        ("vocab.txt", {"tokenizer_class": "DistilBertTokenizer"}),
+    ],
+)
+def test_the_model_gets_the_token_types_that_transformers_would_pass(
+    tmp_path: Path, source: str, config: dict[str, Any]
+) -> None:
+    if source == "tokenizer.json":
+        write(tmp_path, library_tokenizer(), config)
+    else:
+        write_checkpoint(tmp_path)
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    theirs = AutoTokenizer.from_pretrained(tmp_path)("angle bracket", "steel lamp")
+
+    pair = load(tmp_path).encode([("angle bracket", "steel lamp")])[0]
+
+    types = [0] * pair.first_segment + [1] * (len(pair) - pair.first_segment)
+    assert pair.ids.tolist() == theirs["input_ids"]
+    assert types == theirs.get("token_type_ids", [0] * len(pair))
+
+
 def test_truncation_settings_in_tokenizer_json_do_not_apply(tmp_path: Path) -> None:
     source = library_tokenizer()
     source.enable_truncation(5)

@@ -124,6 +124,26 @@ def test_tokens_added_to_a_vocabulary_are_refused_not_ignored(tmp_path: Path) ->
     assert "'simpson-tie' was added" in refusal(tmp_path)
 
 
+def test_tokens_that_tokenizer_json_lacks_are_refused_not_ignored(tmp_path: Path) -> None:
+    added = {str(SIZE): {"content": "simpson-tie", "special": False}}
+    known = {"0": {"content": "[PAD]", "special": True}}
+    write(tmp_path, library_tokenizer(), {"added_tokens_decoder": known})
+    load(tmp_path)
+
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"strong-tie": SIZE}), encoding="utf-8")
+    assert "'strong-tie' was added" in refusal(tmp_path)
+    (tmp_path / "added_tokens.json").unlink()
+    config = json.dumps({"added_tokens_decoder": known | added})
+    (tmp_path / "tokenizer_config.json").write_text(config, encoding="utf-8")
+    assert "'simpson-tie' was added" in refusal(tmp_path)
+
+
+def test_a_tokenizer_that_keeps_the_ends_of_texts_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, library_tokenizer(), {"truncation_side": "left"})
+
+    assert "truncation_side is 'left'" in refusal(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "vocab.txt"])
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe\x00"])
 def test_a_broken_file_is_refused_by_name(tmp_path: Path, name: str, content: bytes) -> None:

@@ -22,6 +22,7 @@ from models.training.epochs import grade_weights
 from models.training.job import Options, Scratch, read_split
 from models.training.plan import plan_for
 from models.training.tuning import tune
+from tests.checkpoints import write_checkpoint
 
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "steel", "cable"]
 
@@ -73,6 +74,13 @@ def test_it_learns_writes_a_checkpoint_that_serves_and_says_how_good_it_is(optio
     assert json.loads((options.out / "metrics.json").read_text()) == metrics
     assert clf.quality == pytest.approx(metrics["validation"])
     assert not options.out.with_name("mine.training").exists()
+
+
+def test_grades_are_learned_from_a_cross_encoder_of_one_label(options: Options, tmp_path: Path) -> None:
+    """A config that still said "regression" would be refused with several grades."""
+    base = write_checkpoint(tmp_path / "one", num_labels=1, problem_type="regression")
+    tune(replace(options, base=str(base), epochs=1))
+    assert Classifier.load(options.out, "cpu", "float32").grades == ("no", "maybe", "yes")
 
 
 def test_a_run_that_was_killed_ends_with_the_same_weights(
