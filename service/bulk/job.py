@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from models.checkpoint.config import read_config, read_stored_masks
 from models.checkpoint.digest import digest_of
 from models.checkpoint.hub import locate
 from models.errors import ModelError
 from models.quality.formats import Format, format_of
+from service.bulk.assembly import Assembly
 from service.bulk.formats import KNOWN, known_format
 from service.bulk.parts import Part, Parts
 from service.bulk.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
 from service.bulk.request import Request
-from service.bulk.storage import BUFFER_BYTES, Disk, Storage, storage_of
-from service.bulk.writing import Layout, assemble
+from service.bulk.storage import place_of, storage_of
+from service.bulk.writing import Layout
 
 Report = Callable[[float, int, int], None]
 """Takes how much is done, from 0 to 1, how many rows that is, and how many of them an earlier run did."""
 
-SUCCESS = "_SUCCESS"
-"""The file that says that a directory in an object store is complete."""
+REJECTS = ".rejects.jsonl"
+"""Ends the name of the file of rows that were set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +64,21 @@ class Job:
     @property
     def rejects_file(self) -> str:
         """Return the name of the file of rows that were set aside."""
-        return self.output + ".rejects.jsonl"
+        return self.output + REJECTS
 
     def plan(self) -> dict[str, Any]:
         """Return all that the output depends on: a run goes on with the parts of a run of an equal plan."""
         request = self.request
-        paths = [
-            request.model,
-            *(variant.checkpoint for variant in request.live.variants if variant.checkpoint),
-        ]
+        paths = dict.fromkeys(
+            [request.model, *(variant.checkpoint or request.model for variant in request.live.variants)]
+        )
         return {
             "input": [[file.name, file.size, file.modified] for file in self.files],
             "output": [self.output, *sorted({str(file.format) for file in self.files})],
             "model": [digest_of(locate(path)) for path in paths],
+            **_stored_masks(request, paths),
             "mask or variant": [[column.variant, column.mask] for column in request.columns],
-            "config file": request.live.model_dump(mode="json", include={"masks", "variants"}),
+            "config file": request.live.model_dump(mode="json", include={"masks", "variants", "default"}),
             "choice of columns": [*request.fields.needed, self.layout.prefix],
             "--overflow": request.overflow,
             "device or number format": [request.device, request.dtype],
@@ -83,13 +86,27 @@ class Job:
         }
 
 
+def _stored_masks(request: Request, paths: Iterable[str | None]) -> dict[str, Any]:
+    """Return the ids of the checkpoints' stored masks that this request may use."""
+    masks = {}
+    specs = json.dumps(
+        [[column.mask for column in request.columns], request.live.model_dump(mode="json")],
+        ensure_ascii=False,
+    )
+    for path in paths:
+        directory = locate(path)
+        for name, mask in read_stored_masks(directory, read_config(directory)).items():
+            if request.fields.mask is not None or name in specs:
+                masks[f"stored mask {name}" + (f" of {path}" if path != request.model else "")] = mask.id
+    return masks
+
+
 def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
     """Look the input up. Raises ModelError if there is none, or a format is not known."""
-    source, output = (name.rstrip("/") if len(name) > 1 else name for name in (source, output))
+    source, output = (name.rstrip("/") if "://" in name else str(Path(name)) for name in (source, output))
     storage = storage_of(source)
-    if source == output:
-        raise ModelError(f"{output}: --output must be another file than --input")
     is_directory = storage.is_directory(source)
+    _check_apart(source, output, is_directory)
     if not is_directory:
         names, outputs = [source], [output]
         known_format(source)
@@ -102,7 +119,9 @@ def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
         names = [name for name in storage.files(source) if format_of(name) is not None]
         if not names:
             raise ModelError(f"{source} holds no file of a known format; use {KNOWN}")
-        outputs = [f"{output}/{name[len(source) + 1 :]}" for name in names]
+        outputs = [f"{output}/{_below(source, name)}" for name in names]
+        if len(set(outputs)) < len(outputs):
+            raise ModelError(f"{source}: two files would be scored into one")
         formats = [known_format(name) for name in names]
     files = []
     for number, (name, target, format_) in enumerate(zip(names, outputs, formats, strict=True)):
@@ -111,6 +130,22 @@ def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
             raise ModelError(f"{name} does not exist")
         files.append(File(number, name, stat.size, stat.modified, target, format_))
     return Job(request, tuple(files), output, is_directory, layout)
+
+
+def _below(directory: str, name: str) -> str:
+    """Return the name of a file in a directory, seen from there."""
+    return name[len(directory) + 1 :] if "://" in name else str(Path(name).relative_to(directory))
+
+
+def _check_apart(source: str, output: str, is_directory: bool) -> None:
+    """Raise ModelError if the job would write over its input, or into it."""
+    given, *written = map(place_of, (source, output, output + REJECTS, output + ".parts"))
+    if given == written[0]:
+        raise ModelError(f"{output}: --output must be another file than --input")
+    if is_directory and written[0].is_relative_to(given):
+        raise ModelError(f"{output}: --output must not be inside the directory of --input")
+    if any(given.is_relative_to(place) for place in written):
+        raise ModelError(f"{output}: writing there would replace --input, {source}")
 
 
 @contextmanager
@@ -131,6 +166,8 @@ def read_windows(job: Job, number: int) -> Iterator[Window]:
     for window in windows(storage, file.name, number, fields, target=target, window_rows=job.window_rows):
         if window.number == 0:
             job.layout.check(file.name, window.names)
+        elif target == "jsonl":  # each row names its own columns
+            window.set_aside(job.layout.taken(window.records))
         yield window
 
 
@@ -175,41 +212,36 @@ def run(
     score: keeps a part for every window of every file, and notes each file's end.
     Raises ModelError if the output exists or cannot be written, or the input cannot be read.
     """
-    storage = storage_of(job.output)
     parts = Parts(job.output)
     plan = job.plan()
-    before = _state(storage, job.output)
-    with writing(parts.directory, begun=False):
-        same = parts.holds(plan)
-        was_put_together = same and parts.mark() not in (None, before)
-        if before and not was_put_together and not overwrite:
-            raise ModelError(f"{job.output} exists; choose another --output, or replace it with --overwrite")
-        if overwrite and not same:
-            parts.remove()
-        parts.begin(plan)
-    with parts.locked():
-        progress = Progress(job, parts, report)
-        try:
-            score(job, parts, progress)
-            summary = _checked(job, parts, progress)
-        except ModelError:
-            if not any(part.rows for part in progress.parts.values()):
-                parts.remove()  # so that another try, with the input mended, starts afresh
-            raise
-        if not was_put_together:
+    assembly = Assembly(job, parts)
+    with ExitStack() as stack:
+        with writing(parts.directory, begun=False):
+            stack.enter_context(parts.locked())
+            same = parts.holds(plan)
+            if assembly.exists() and not (overwrite or (same and assembly.is_own())):
+                raise ModelError(
+                    f"{job.output} exists; choose another --output, or replace it with --overwrite"
+                )
+            if overwrite and not same:
+                parts.clear()
+            parts.begin(plan)
+        if (counts := assembly.finished()) is not None:
+            summary = Summary(*counts, job.rejects_file)
+        else:
+            progress = Progress(job, parts, report)
+            try:
+                score(job, parts, progress)
+                summary = _checked(job, parts, progress)
+            except ModelError:
+                if not any(part.rows for part in progress.parts.values()):
+                    parts.clear()  # so that another try, with the input mended, starts afresh
+                raise
             with writing(job.output):
-                parts.set_mark(before)
-                _put_together(job, parts, progress)
+                assembly.make(progress.parts)
         with writing(parts.directory):
             parts.remove()
     return summary
-
-
-def _state(storage: Storage, output: str) -> str:
-    """Return what tells an output from another one of that name; "" if there is none."""
-    files = [(name, storage.stat(name)) for name in (output, *storage.files(output))]
-    there = [(name, stat) for name, stat in files if stat is not None]
-    return repr(there) if there else ""
 
 
 def _checked(job: Job, parts: Parts, progress: Progress) -> Summary:
@@ -230,31 +262,3 @@ def _checked(job: Job, parts: Parts, progress: Progress) -> Summary:
                 f"no row can be scored; the first that cannot: {stream.readline().decode().strip()}"
             )
     return Summary(rows, rejects, job.rejects_file)
-
-
-def _put_together(job: Job, parts: Parts, progress: Progress) -> None:
-    """Write the file of rejects, then the output, whose name appears when it is whole."""
-    storage = storage_of(job.output)
-    in_order = [progress.parts[key] for key in sorted(progress.parts)]
-    rejects = [parts.path(part.stem + ".rejects") for part in in_order if part.rejects]
-    storage.remove(job.rejects_file)
-    if rejects:
-        with storage.create(job.rejects_file) as stream:
-            for name in rejects:
-                with parts.storage.open(name) as part:
-                    shutil.copyfileobj(part, stream, BUFFER_BYTES)
-    on_disk = isinstance(storage, Disk)
-    whole = parts.path("whole")  # a directory gets its name when all its files are there
-    storage.remove(whole)
-    if job.is_directory and not on_disk:
-        storage.remove(job.output)
-    for file in job.files:
-        names = [parts.path(part.name) for part in in_order if part.file == file.number]
-        target = whole + file.output.removeprefix(job.output) if job.is_directory and on_disk else file.output
-        storage.make_directory(target.rpartition("/")[0] or ".")
-        assemble(parts.storage, names, target, file.format, into=storage)
-    if job.is_directory and on_disk:
-        storage.remove(job.output)
-        storage.move(whole, job.output)
-    elif job.is_directory:
-        storage.write(f"{job.output}/{SUCCESS}", b"")

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,16 +53,17 @@ class Parts:
         """Return the whole name of a file in the directory."""
         return f"{self.directory}/{name}"
 
-    def begin(self, plan: Mapping[str, Any]) -> bool:
-        """Make the directory, or check that the one that is there is of the same plan.
+    def begin(self, plan: Mapping[str, Any]) -> None:
+        """Note the plan, or check that the parts that are there are of the same plan.
 
-        Returns whether it was there. Raises ModelError, which says what differs, if it is of another plan.
+        Raises ModelError, which says what differs, if they are of another plan.
         """
         path = self.path(PLAN)
         if self.storage.stat(path) is None:
+            self.clear()
             self.storage.make_directory(self.directory)
             self.storage.write(path, json.dumps(plan, indent=1).encode())
-            return False
+            return
         with self.storage.open(path) as stream:
             before = json.loads(stream.read())
         for name in before | dict(plan):
@@ -72,7 +73,6 @@ class Parts:
                     f"({_short(before.get(name))}, now {_short(plan.get(name))}); repeat that run, or start "
                     "over with --overwrite"
                 )
-        return True
 
     def holds(self, plan: Mapping[str, Any]) -> bool:
         """Return whether the parts are there, and of this plan."""
@@ -82,9 +82,9 @@ class Parts:
         with self.storage.open(path) as stream:
             return bool(json.loads(stream.read()) == plan)
 
-    def set_mark(self, state: str) -> None:
-        """Note that the parts are all there, and what was under the output's name before."""
-        self.storage.write(self.path(MARK), state.encode())
+    def set_mark(self, text: str) -> None:
+        """Note that the output is being put together. text: what `mark` returns."""
+        self.storage.write(self.path(MARK), text.encode())
 
     def mark(self) -> str | None:
         """Return what `set_mark` noted; None if it noted nothing."""
@@ -93,21 +93,41 @@ class Parts:
         with self.storage.open(self.path(MARK)) as stream:
             return stream.read().decode()
 
+    def remove_mark(self) -> None:
+        """Forget what `set_mark` noted."""
+        self.storage.remove(self.path(MARK))
+
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes of this machine away during the block; raise ModelError if one is there."""
+        """Keep other processes of this machine away during the block; raise ModelError if one is there.
+
+        On a disk, the directory is made, and removed again if it stays empty.
+        """
         if not isinstance(self.storage, Disk):
             yield
             return
-        descriptor = os.open(Path(self.directory), os.O_RDONLY)
+        descriptor = self._lock()
         try:
+            yield
+        finally:
+            with suppress(OSError):
+                Path(self.directory).rmdir()
+            os.close(descriptor)
+
+    def _lock(self) -> int:
+        """Return the descriptor of the locked directory."""
+        while True:
+            self.storage.make_directory(self.directory)
+            descriptor = os.open(self.directory, os.O_RDONLY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                os.close(descriptor)
                 raise ModelError(f"{self.directory}: another process is writing this output") from None
-            yield
-        finally:
-            os.close(descriptor)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), Path(self.directory).stat()):
+                    return descriptor
+            os.close(descriptor)  # the process that had the lock has removed this directory
 
     def done(self) -> tuple[dict[tuple[int, int], Part], dict[int, int]]:
         """Return the parts by file and window, and how many windows each file has that is read to its end."""
@@ -131,8 +151,21 @@ class Parts:
         """Note how many windows a file has."""
         self.storage.write(self.path(f"{file:06}-{windows:08}.end"), b"")
 
+    def clear(self) -> None:
+        """Remove all that is in the directory, the plan first: parts without a plan are nobody's."""
+        self.storage.remove(self.path(PLAN))
+        if isinstance(self.storage, Disk):  # the directory stays, because this process has locked it
+            for path in Path(self.directory).iterdir():
+                self.storage.remove(str(path))
+        else:
+            self.storage.remove(self.directory)
+
     def remove(self) -> None:
-        """Remove the directory."""
+        """Remove the directory of a job that is finished; on a disk, plan and mark go last, which say so."""
+        if isinstance(self.storage, Disk):
+            for path in Path(self.directory).iterdir():
+                if path.name not in (PLAN, MARK):
+                    self.storage.remove(str(path))
         self.storage.remove(self.directory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -115,7 +116,7 @@ def windows(
         source = _source(name, format_, raw, fields)
         share = partial(_share, source.total, raw, max(stat.size, 1))
         yield from _cut(source, number, fields, share, target, window_rows)
-    except (OSError, EOFError, UnicodeError) as error:
+    except (OSError, EOFError, UnicodeError, zlib.error) as error:
         raise ModelError(f"{name} cannot be read: {error or 'it is cut short'}") from None
     finally:
         raw.close()

@@ -47,11 +47,31 @@ def _rows(name: str, file: Any) -> Iterator[Row]:
     try:
         for batch in file.iter_batches(batch_size=max(1, min(READ_ROWS, READ_BYTES // mean))):
             size = batch.nbytes // max(batch.num_rows, 1)
-            for values in batch.to_pylist():
+            for values, reason in _values(batch):
                 number += 1
-                yield Row(number, values, "", "", size)
+                yield Row(number, values, reason, "", size)
     except ValueError as error:
         raise ModelError(f"{name}, after row {number}: {error}") from None
+
+
+def _values(batch: Any) -> Iterator[tuple[dict[str, Any] | None, str]]:
+    """Yield the values of each row, or None and why Python cannot hold one of them: a date after 9999."""
+    try:
+        rows = batch.to_pylist()
+    except (ValueError, OverflowError):
+        if batch.num_rows > 1:
+            for place in range(batch.num_rows):
+                yield from _values(batch.slice(place, 1))
+            return
+        for name in batch.schema.names:
+            try:
+                batch.column(name).to_pylist()
+            except (ValueError, OverflowError) as error:
+                yield None, f"{name} cannot be read: {error}"
+                return
+        raise
+    for values in rows:
+        yield values, ""
 
 
 def types_of(names: Sequence[str], records: Sequence[Mapping[str, Any]]) -> Any:
@@ -88,13 +108,13 @@ def misfits(records: Sequence[Mapping[str, Any]], types: Any) -> dict[int, str]:
     """Return by place which rows hold a value that is not of its column's type, and what is wrong."""
     import pyarrow
 
+    wrong = _with_extra_keys(records, types)
     try:
         table_of(records, types)
     except (pyarrow.ArrowException, OverflowError, TypeError):
         pass
     else:
-        return {}
-    wrong = {}
+        return wrong
     for place, record in enumerate(records):
         for field in types:
             try:
@@ -102,3 +122,35 @@ def misfits(records: Sequence[Mapping[str, Any]], types: Any) -> dict[int, str]:
             except (pyarrow.ArrowException, OverflowError, TypeError):
                 wrong[place] = f"{field.name} is not {field.type}, the type in the file's first rows"
     return wrong
+
+
+def _with_extra_keys(records: Sequence[Mapping[str, Any]], types: Any) -> dict[int, str]:
+    """Return by place which rows hold an object with a key that its type lacks; Arrow would leave it out."""
+    import pyarrow
+
+    wrong = {}
+    for field in types:
+        if pyarrow.types.is_nested(field.type):
+            for place, record in enumerate(records):
+                if (key := _extra_key(record.get(field.name), field.type)) is not None:
+                    wrong[place] = (
+                        f"{field.name} has {key!r}, which it does not have in the file's first rows"
+                    )
+    return wrong
+
+
+def _extra_key(value: Any, kind: Any) -> str | None:
+    import pyarrow
+
+    if not pyarrow.types.is_nested(kind):
+        return None
+    inner: list[tuple[Any, Any]] = []
+    if pyarrow.types.is_struct(kind) and isinstance(value, dict):
+        types = {field.name: field.type for field in kind}
+        for key in value:
+            if key not in types:
+                return str(key)
+        inner = [(value[key], types[key]) for key in value]
+    elif pyarrow.types.is_list(kind) and isinstance(value, list):
+        inner = [(item, kind.value_type) for item in value]
+    return next((key for item, type_ in inner if (key := _extra_key(item, type_)) is not None), None)

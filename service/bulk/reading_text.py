@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import orjson
 
@@ -14,6 +14,9 @@ from service.bulk.reading import QUOTED_TEXT, Fields, Row, Source
 
 ROW_BYTES = 64 << 20
 """The largest row that is read."""
+
+WRITTEN_LEVELS = 200
+"""Nested objects and lists of a row that can be written again for certain."""
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _BOM = b"\xef\xbb\xbf"
@@ -64,10 +67,23 @@ def _jsonl_rows(stream: IO[bytes]) -> Iterator[Row]:
         except orjson.JSONDecodeError as error:
             yield Row(number, None, f"not JSON ({error})", _quoted(data), len(data))
             continue
-        if isinstance(values, dict):
-            yield Row(number, values, "", "", len(data))
-        else:
+        if not isinstance(values, dict):
             yield Row(number, None, "not a JSON object", _quoted(data), len(data))
+        elif _is_too_deep(data, values):
+            yield Row(number, None, "nested too deep to be written again", _quoted(data), len(data))
+        else:
+            yield Row(number, values, "", "", len(data))
+
+
+def _is_too_deep(data: bytes, values: dict[str, Any]) -> bool:
+    """Return whether orjson, which reads more levels than it writes, would refuse to write a row."""
+    if data.count(b"{") + data.count(b"[") < WRITTEN_LEVELS:
+        return False
+    try:
+        orjson.dumps(values)
+    except orjson.JSONEncodeError:
+        return True
+    return False
 
 
 def csv_source(name: str, stream: IO[bytes], delimiter: str, fields: Fields) -> Source:

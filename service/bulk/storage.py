@@ -14,8 +14,9 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any, cast
+from urllib.parse import unquote, urlsplit
 
 from models.errors import ModelError
 from service.bulk.formats import require_pyarrow
@@ -197,6 +198,13 @@ class ObjectStore(Storage):
 def storage_of(name: str) -> Storage:
     """Return where a path or URI is."""
     return ObjectStore(name) if "://" in name else Disk()
+
+
+def place_of(name: str) -> PurePath:
+    """Return a name as a path that can be compared with another one."""
+    if name.startswith("file://"):
+        name = unquote(urlsplit(name).path)
+    return PurePath(name) if "://" in name else Path(name).resolve()
 
 
 def decompressed(stream: IO[bytes], compression: str) -> IO[bytes]:

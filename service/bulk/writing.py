@@ -65,6 +65,15 @@ class Layout:
                 "such as --prefix model_"
             )
 
+    def taken(self, records: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+        """Return by place which rows have a value with one of the new names, and its name."""
+        names = set(self.names)
+        return {
+            place: f"{min(names & record.keys())!r} is the name of a new column; choose others with --prefix"
+            for place, record in enumerate(records)
+            if not names.isdisjoint(record)
+        }
+
 
 def encode(window: Window, results: Sequence[Result], layout: Layout, format_: Format) -> bytes:
     """Return a window's rows with their scores as a part of a file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -124,7 +125,8 @@ def _lines(source: str) -> list[str]:
 
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-        return data.decode("utf-8-sig").splitlines()
+        # not str.splitlines, which also cuts at characters that a title may hold, such as U+2028
+        return re.split(r"\r\n|\n|\r", data.decode("utf-8-sig"))
     except FileNotFoundError:
         raise ModelError(f"--titles: {source} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:

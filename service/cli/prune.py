@@ -43,6 +43,7 @@ def command(
 
     from models.checkpoint.checks import check_empty
     from models.checkpoint.config import read_config, read_stored_masks
+    from models.checkpoint.digest import bytes_of_weights
     from models.checkpoint.hub import locate
     from models.compress.prune import prune, read_scales, transformers_refusal
 
@@ -60,7 +61,7 @@ def command(
         "layers": [c.num_layers for c in (config, pruned)],
     }
     refusal = transformers_refusal(pruned)
-    old_bytes, new_bytes = ((d / "model.safetensors").stat().st_size for d in (source, out))
+    old_bytes, new_bytes = map(bytes_of_weights, (source, out))
     if as_json:
         document = {
             "out": str(out),

@@ -50,6 +50,7 @@ def command(
     """
     from models.checkpoint.checks import check_can_be_quantized, check_empty
     from models.checkpoint.config import read_config
+    from models.checkpoint.digest import bytes_of_weights
     from models.checkpoint.hub import locate
     from models.quality.labelled import read_labelled, read_pairs
 
@@ -77,7 +78,7 @@ def command(
     few = after.tokenizer.encode(pairs[:BATCH])
     speed = speeds.measure(Classifier.load(model, "cpu"), after, few)
     speeds.store(speed, out)
-    sizes = {"before": size(source), "after": size(out)}
+    sizes = {"before": bytes_of_weights(source), "after": bytes_of_weights(out)}
     if as_json:
         document = {
             "schema": 1,
@@ -111,11 +112,6 @@ def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[st
     encoded = clf.tokenizer.encode([calibration[i] for i in order])
     with progress("layer {task.completed} of {task.total}", clf.num_layers) as advance:
         quantize(source, out, encoded, lambda done, _: advance(done))
-
-
-def size(checkpoint: Path) -> int:
-    """Return the bytes of a checkpoint's weights."""
-    return sum(file.stat().st_size for file in checkpoint.glob("*.safetensors"))
 
 
 def warn(result: Agreement) -> None:

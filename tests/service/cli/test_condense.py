@@ -11,6 +11,7 @@ from models import Classifier, HeadMask
 from models.condense.local import condense
 from models.condense.search import Task
 from models.condense.words import read_words
+from service.cli.condense import read_candidates
 from tests.service.cli.prompt import Run
 
 QUERY = "where is a steel angle bracket?"
@@ -50,6 +51,13 @@ def test_the_short_query_and_the_loss_at_every_length(
         [length.loss for length in under_mask.path], abs=1e-4
     )
     assert [word["word"] for word in answer["words"]] == QUERY.split()
+
+
+def test_only_the_end_of_a_line_ends_a_title(tmp_path: Path) -> None:
+    file = tmp_path / "titles.txt"
+    file.write_bytes("wood\u2028deck\x85screws\r\nlamp\rsteel\x0clamp\n".encode())
+    titles = ["wood\u2028deck\x85screws", "lamp", "steel\x0clamp"]
+    assert read_candidates(str(file), QUERY, grades=False) == (titles, None)
 
 
 def test_grades_of_a_labelled_file_and_estimates(run: Run, options: list[str], tmp_path: Path) -> None:

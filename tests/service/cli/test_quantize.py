@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from models import Classifier
 from models.quality.evaluation import Evaluation
@@ -82,10 +84,13 @@ def test_a_one_label_model_is_compared_on_the_calibration_pairs(
     run: Run, traffic: Path, tmp_path: Path
 ) -> None:
     source = write_checkpoint(tmp_path / "one-label", num_labels=1)
+    torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
+    (source / "model.safetensors").unlink()
     output = run(
         *("quantize", "--model", str(source), "--data", str(traffic), "--out", str(tmp_path / "int8"))
     )
     assert output.status == 0
+    assert f" of {(source / 'pytorch_model.bin').stat().st_size / 1e6:.1f} MB" in output.out
     assert "of 80 pairs keep their grade" in output.out
     assert "speed on this machine: " in output.out
     assert "probabilities differ by" in output.out

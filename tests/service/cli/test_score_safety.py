@@ -1,0 +1,200 @@
+"""`headroom score --input F --output G` neither loses nor mixes what it is given, as typed at a prompt."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+
+import orjson
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from service.bulk.parts import Parts
+from tests.service.cli.prompt import Run
+
+ROWS = "query,title\nwood lamp,red lamp\n"
+
+
+@pytest.fixture
+def options(tiny_checkpoint: Path) -> list[str]:
+    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+
+
+def lines(file: Path) -> list[dict[str, object]]:
+    return [orjson.loads(line) for line in file.read_bytes().splitlines()]
+
+
+def stopped(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> None:
+    """Run a command that stops when it has kept its first part."""
+
+    def end(*_: object) -> None:
+        raise OSError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "end", end)
+        assert "the same command goes on from there" in run(*arguments).err
+
+
+@pytest.mark.parametrize("source", ["data", "./data", "data//", "../work/./data", "."])
+def test_every_file_of_a_directory_is_scored_however_the_directory_is_written(
+    run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    data = tmp_path / "work" / "data"
+    (data / "more").mkdir(parents=True)
+    for name in ("a.csv", "b.csv", "more/a.csv"):
+        (data / name).write_text(ROWS)
+    monkeypatch.chdir(data if source == "." else data.parent)
+    output = tmp_path / "out"
+    result = run("score", "--input", source, "--output", os.path.relpath(output), *options)
+    assert result.status == 0, result.err
+    assert names(output) == ["a.csv", "b.csv", "more/a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("a.csv", "./a.csv"),
+        ("data/in", "data"),
+        ("data/in", "link"),
+        ("data", "./data/in"),
+        ("data", "data/scored"),
+        ("a.csv", "{uri}/a.csv"),
+        ("{uri}/data/in", "data"),
+        ("b.csv.rejects.jsonl", "b.csv"),
+    ],
+)
+def test_an_output_that_would_replace_the_input_is_refused(
+    run: Run,
+    options: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    output: str,
+) -> None:
+    (tmp_path / "data" / "in").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("data")
+    for name in ("a.csv", "data/in/b.csv"):
+        (tmp_path / name).write_text(ROWS)
+    (tmp_path / "b.csv.rejects.jsonl").write_text('{"query": "wood", "title": "lamp"}\n')
+    before = names(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    given = [place.format(uri=tmp_path.as_uri()) for place in (source, output)]
+    result = run("score", "--input", given[0], "--output", given[1], "--overwrite", *options)
+    assert result.status == 1
+    assert "--input" in result.err
+    assert names(tmp_path) == before
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "data/in/b.csv").read_text() == ROWS
+
+
+def test_a_stored_mask_or_a_module_that_changes_is_another_job(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint, model)
+    for folder in ("masks", "2_Dense"):
+        (model / folder).mkdir()
+    (model / "masks" / "mine.json").write_text('{"mask": "0.*"}')
+    (model / "2_Dense" / "config.json").write_text("{}")
+    (tmp_path / "a.csv").write_text(ROWS)
+    command = ["score", "--input", str(tmp_path / "a.csv"), "--output", str(tmp_path / "out.csv")]
+    command += ["--model", str(model), "--mask", "@mine", "--device", "cpu", "--dtype", "float32"]
+    stopped(monkeypatch, run, *command)
+
+    (model / "masks" / "unused.json").write_text('{"mask": "2.*"}')
+    (model / "masks" / "mine.json").write_text('{"mask": "1.*"}')
+    mask = run(*command)
+    assert (mask.status, "another stored mask mine" in mask.err) == (1, True)
+    (model / "masks" / "mine.json").write_text('{"mask": "0.*"}')
+    (model / "2_Dense" / "config.json").write_text('{"bias": true}')
+    module = run(*command)
+    assert (module.status, "a run with another model" in module.err) == (1, True)
+    (model / "2_Dense" / "config.json").write_text("{}")
+    assert run(*command).status == 0
+
+
+def test_another_default_variant_is_another_job(
+    run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, source = tmp_path / "serve.yaml", tmp_path / "a.csv"
+    live = "{variants: [{name: full}, {name: small, head_mask: '0.*'}], default: %s}"
+    whole = "applications: [{deployments: [{name: Relevance, user_config: %s}]}]"
+    source.write_text("query,title,v\nwood lamp,red lamp,\n")
+    command = ["score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *options]
+    command += ["--config", str(config), "--variant-column", "v"]
+    config.write_text(whole % (live % "full"))
+    stopped(monkeypatch, run, *command)
+    config.write_text(whole % (live % "small"))
+    other = run(*command)
+    assert (other.status, "another config file" in other.err) == (1, True)
+
+
+def test_a_row_that_cannot_be_written_again_is_set_aside(
+    run: Run, options: list[str], tmp_path: Path
+) -> None:
+    deep = '{"query": "wood", "title": "lamp", "more": ' + "[" * 400 + "]" * 400 + "}"
+    (tmp_path / "a.jsonl").write_text(f'{{"query": "wood", "title": "lamp"}}\n{deep}\n')
+    dates = pyarrow.array([0, 1 << 60], pyarrow.timestamp("us"))
+    table = pyarrow.table({"query": ["wood", "wood"], "title": ["red", "lamp"], "date": dates})
+    parquet.write_table(table, tmp_path / "b.parquet")
+    for name, reason in (("a.jsonl", "nested too deep"), ("b.parquet", "date cannot be read")):
+        output = tmp_path / f"out-{name}"
+        result = run("score", "--input", str(tmp_path / name), "--output", str(output), *options)
+        assert result.status == 0, result.err
+        assert "1 pairs scored" in result.out
+        (reject,) = lines(Path(f"{output}.rejects.jsonl"))
+        assert reject["line"] == 2
+        assert reason in str(reject["reason"])
+
+
+def test_a_damaged_file_is_named(run: Run, options: list[str], tmp_path: Path) -> None:
+    source = tmp_path / "a.csv.gz"
+    data = bytearray(gzip.compress(("query,title\n" + "wood lamp,red lamp\n" * 999).encode()))
+    data[12:40] = b"\xff" * 28
+    source.write_bytes(data)
+    result = run("score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *options)
+    assert result.status == 1
+    assert f"{source} cannot be read: " in result.err
+
+
+def test_a_value_that_the_output_cannot_hold_is_set_aside_and_not_changed(
+    run: Run, options: list[str], tmp_path: Path
+) -> None:
+    source = tmp_path / "a.jsonl"
+    row = {"query": "wood", "title": "lamp", "tags": [{"id": 1}]}
+    late: list[dict[str, object]] = [
+        {**row, "tags": [{"id": 2, "by": "me"}]},
+        {**row, "score": 7},
+        {**row, "tags": []},
+    ]
+    rows = [row] * 4096 + late  # the first window says the columns and their types
+    source.write_text("".join(json.dumps(each) + "\n" for each in rows))
+
+    as_parquet, as_lines = tmp_path / "out.parquet", tmp_path / "out.jsonl"
+    for output in (as_parquet, as_lines):
+        assert run("score", "--input", str(source), "--output", str(output), *options).status == 0
+    rejects = lines(Path(f"{as_parquet}.rejects.jsonl"))
+    assert [reject["line"] for reject in rejects] == [4097, 4098]
+    assert "tags has 'by'" in str(rejects[0]["reason"])
+    (reject,) = lines(Path(f"{as_lines}.rejects.jsonl"))
+    assert reject["line"] == 4098
+    assert "'score' is the name of a new column" in str(reject["reason"])
+
+
+def test_numbers_that_are_not_finite_stay_what_they_are(run: Run, options: list[str], tmp_path: Path) -> None:
+    prices = [math.nan, math.inf, -math.inf, 1.5, None]
+    table = pyarrow.table({"query": ["wood"] * 5, "title": ["lamp"] * 5, "price": prices})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    output = tmp_path / "out.csv"
+    assert run("score", "--input", str(tmp_path / "a.parquet"), "--output", str(output), *options).status == 0
+    with output.open(newline="") as stream:
+        assert [row["price"] for row in csv.DictReader(stream)] == ["nan", "inf", "-inf", "1.5", ""]
