@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,10 +48,19 @@ class Resamples:
         return sums
 
     def draws(self, evaluation: Evaluation) -> dict[str, Draws]:
-        """Return each of METRICS on the data and on every resample."""
+        """Return each of METRICS on the data and on every resample.
+
+        NDCG@10 has no influences, and so no error, if it rests on fewer than two clusters.
+        """
         sums = self.sums(evaluation)
         values, slopes = metrics.values_and_gradients(self.counts @ sums, evaluation.grades)
+        if self.ranked(evaluation) < 2:
+            slopes[:, METRICS.index("ndcg10")] = np.nan
         return {name: Draws(values[:, i], slopes[:, i] @ sums.T) for i, name in enumerate(METRICS)}
+
+    def ranked(self, evaluation: Evaluation) -> int:
+        """Return how many clusters NDCG@10 rests on: those with titles of different grades."""
+        return int(np.count_nonzero(self.sums(evaluation)[:, -1]))
 
     def estimate(self, draws: Draws) -> Estimate:
         """Return the estimate of a metric, a difference or a relative change."""
@@ -82,7 +92,8 @@ def swap_p(
     """Return the two-sided p of no effect, by a paired permutation test over queries: (masks, METRICS).
 
     Under the null hypothesis, the predictions of a query with the mask and without it can be swapped. Each
-    draw swaps those of a random half of the queries. All masks and metrics share the draws.
+    draw swaps those of a random half of the queries. All masks and metrics share the draws. An undefined
+    metric has p = 1: there is no change to find.
     """
     rng = np.random.default_rng([seed, 1])
     before = resamples.sums(whole)
@@ -102,6 +113,7 @@ def swap_p(
             null = metrics.values(before.sum(0) + moved, grades) - metrics.values(sums.sum(0) - moved, grades)
             # Equal up to rounding counts as equal: with few queries many swaps give the very same change.
             beyond[place] += (np.abs(null) >= np.abs(observed[place]) - 1e-12).sum(0)
+    beyond[~np.isfinite(observed)] = draws
     return np.asarray((1 + beyond) / (1 + draws))
 
 
@@ -122,7 +134,9 @@ def benjamini_hochberg(p: Floats) -> Floats:
 
 def permutation_p(observed: float, null: NDArray[np.float64], *, two_sided: bool = False) -> float:
     """Return the share of values at least as extreme as the observed one, which counts too (Phipps and Smyth
-    2010)."""
+    2010); nan if the observed value is nan."""
+    if math.isnan(observed):
+        return math.nan
     values, value = (np.abs(null), abs(observed)) if two_sided else (np.asarray(null), observed)
     return float((1 + np.count_nonzero(values >= value)) / (1 + len(values)))
 

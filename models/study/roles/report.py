@@ -203,14 +203,22 @@ def _published_findings(check: CausalCheck) -> list[Finding]:
             continue  # whole layers: the study of layers asks that of all the data
         change = comparison.relative["accuracy"].interval()
         random = np.median(comparison.random["accuracy"])
-        p = comparison.p["accuracy"]
+        sets, p = len(comparison.random["accuracy"]), comparison.p["accuracy"]
+        least = 1 / (1 + sets)  # the smallest p that so many sets allow
+        if not np.isfinite(p):
+            lost, reason = None, "The relative change of accuracy is undefined."
+        elif least >= LEVEL:
+            lost, reason = None, f"Too few random sets to tell: with {sets} no p is below {least:.2f}."
+        else:
+            lost = bool(change.high < 0 and p < LEVEL)
+            reason = f"They lose more than {1 - p:.0%} of layer-matched random sets (p = {p_value(p)})."
         findings.append(
             Finding(
                 f"{comparison.name.removeprefix('published: ')} off cost accuracy",
                 "−52 %, against 0 % for five random heads",
                 f"accuracy {percent(change)}; random {signed(100 * random, 1)} % (median)",
-                bool(change.high < 0 and p < LEVEL),
-                f"They lose more than {1 - p:.0%} of layer-matched random sets (p = {p_value(p)}).",
+                lost,
+                reason,
                 claims.MATCHING_LOST,
             )
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
+from models.study.inputs import MIN_QUERIES
 from models.study.search import rivals_report
 from models.study.search.compute import Search
 from models.study.search.noninferiority import POWER, Loss
@@ -75,13 +78,22 @@ def nothing_passed(search: Search, study: Study) -> str:
     """Say that no mask passed, and how many queries it would take."""
     assert study.holdout is not None
     first, losses = search.plain[0], search.plain_verdicts[0].losses
-    weakest = min(losses.values(), key=lambda loss: loss.power)
+    name, weakest = min(losses.items(), key=lambda item: item[1].power)
+    if weakest.queries_needed is None:
+        reason = (
+            f". {NAMES[name]} cannot be tested: it needs at least {MIN_QUERIES} held-out queries with titles "
+            "of different grades."
+        )
+    else:
+        reason = (
+            f". The test would have found a harmless mask with a power of {weakest.power:.0%}; "
+            f"{weakest.queries_needed:,} queries are needed for {POWER:.0%}."
+        )
     return (
         f"No mask could be shown to be non-inferior at a margin of {study.margin:g} on the "
         f"{len(study.holdout.queries)} held-out queries: already at {first.heads_on} heads "
         + " and ".join(loss_text(name, loss) for name, loss in losses.items())
-        + f". The test would have found a harmless mask with a power of {weakest.power:.0%}; "
-        f"{weakest.queries_needed:,} queries are needed for {POWER:.0%}."
+        + reason
     )
 
 
@@ -111,5 +123,7 @@ def _speed_sentence(search: Search) -> str:
 
 
 def loss_text(name: str, loss: Loss) -> str:
-    """Return one metric's change with its lower bound."""
-    return f"{NAMES[name]} {signed(loss.delta)} (lower bound {signed(loss.bound)})"
+    """Return one metric's change with its lower bound; "undefined" and "no lower bound" if it has none."""
+    change = "undefined" if math.isnan(loss.delta) else signed(loss.delta)
+    bound = f"lower bound {signed(loss.bound)}" if math.isfinite(loss.bound) else "no lower bound"
+    return f"{NAMES[name]} {change} ({bound})"

@@ -11,6 +11,7 @@ from scipy.stats import norm
 
 from models.quality.bootstrap import Draws, Estimate
 from models.quality.evaluation import Evaluation
+from models.study.inputs import MIN_QUERIES
 from models.study.statistics import Resamples
 
 TESTED_METRICS = ("qwk", "ndcg10")
@@ -27,14 +28,15 @@ class Loss:
 
     delta: masked minus intact; bound: its one-sided lower confidence bound; error: its bootstrap standard
     error. power: the chance that a mask that changes nothing on average passes, at the same standard error.
-    queries_needed: how many queries give a power of POWER.
+    queries_needed: how many queries give a power of POWER. If the metric cannot be tested (too few queries
+    have titles of different grades), the bound is −inf, the power 0 and queries_needed None.
     """
 
     delta: float
     bound: float
     error: float
     power: float
-    queries_needed: int
+    queries_needed: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,15 @@ def compare(
 ) -> dict[str, Loss]:
     """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level alpha.
 
-    whole: the draws of the intact model. queries: how many there are.
+    whole: the draws of the intact model. queries: how many there are. NDCG@10 rests only on the queries with
+    titles of different grades; if they are fewer than MIN_QUERIES, its bound is −inf.
     """
     after = resamples.draws(masked)
-    return {
-        metric: _loss(resamples.estimate(after[metric] - whole[metric]), margin, alpha, queries)
-        for metric in TESTED_METRICS
-    }
+    changes = {metric: resamples.estimate(after[metric] - whole[metric]) for metric in TESTED_METRICS}
+    found = {metric: _loss(change, margin, alpha, queries) for metric, change in changes.items()}
+    if resamples.ranked(masked) < MIN_QUERIES:
+        found["ndcg10"] = _untested(changes["ndcg10"])
+    return found
 
 
 def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Verdict]:
@@ -84,10 +88,15 @@ def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Ver
 def _loss(change: Estimate, margin: float, alpha: float, queries: int) -> Loss:
     bound = change.interval(1 - 2 * alpha).low
     if not math.isfinite(bound):
-        return Loss(change.value, -math.inf, math.inf, 0.0, 0)
+        return _untested(change)
     z = float(norm.ppf(1 - alpha))
     power = float(norm.cdf(margin / change.error - z)) if change.error > 0 else 1.0
     needed = 0
     if margin > 0:
         needed = math.ceil(queries * (change.error * (z + float(norm.ppf(POWER))) / margin) ** 2)
     return Loss(change.value, bound, change.error, power, needed)
+
+
+def _untested(change: Estimate) -> Loss:
+    """Return the loss in a metric that rests on too few queries for a bound."""
+    return Loss(change.value, -math.inf, math.inf, 0.0, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 
 from models.head_mask import HeadMask
@@ -116,7 +117,7 @@ def _test_table(path: Sequence[Candidate], verdicts: Sequence[Verdict], caption:
     for candidate, verdict in zip(path, verdicts, strict=True):
         cells = [str(candidate.heads_on)]
         for loss in verdict.losses.values():
-            cells += [signed(loss.delta), signed(loss.bound), f"{loss.power:.0%}"]
+            cells += [_number(loss.delta), _number(loss.bound), f"{loss.power:.0%}"]
         outcome = "passed" if verdict.passed else "failed" if verdict.tested else "not tested"
         rows.append((*cells, outcome))
     header = ["heads on"]
@@ -166,6 +167,10 @@ def _mask_figures(search: Search) -> tuple[Figure, ...]:
             alt="A map of layers by heads that shows which heads are kept.",
         ),
     )
+
+
+def _number(value: float) -> str:
+    return signed(value) if math.isfinite(value) else "–"
 
 
 def _cells(values: dict[str, float]) -> tuple[str, ...]:

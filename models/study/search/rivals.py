@@ -6,6 +6,7 @@ same number in each layer, random heads of all layers, and the heads of the lowe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,13 +56,25 @@ class Rivalry:
         return permutation_p(self.chosen[metric] - self.intact[metric], self.changes(kind, metric))
 
     @property
+    def defined(self) -> list[str]:
+        """Return the tested metrics that the held-out queries define."""
+        return [metric for metric in TESTED_METRICS if math.isfinite(self.chosen[metric])]
+
+    @property
+    def least_p(self) -> float:
+        """Return the smallest p that this many random masks with as many heads of each layer allow."""
+        return 1 / (1 + sum(rival.kind == MATCHED for rival in self.rivals))
+
+    @property
     def only_layers(self) -> bool | None:
-        """Return whether only the number of heads in each layer matters.
+        """Return whether only the number of heads in each layer matters, by the metrics that are defined.
 
         True if random heads with these numbers do as well, False if they do worse in every metric, None if
-        the metrics differ.
+        the metrics differ or there are too few random masks to tell.
         """
-        worse = [self.p(MATCHED, metric) <= LEVEL for metric in TESTED_METRICS]
+        if self.least_p > LEVEL or not self.defined:
+            return None
+        worse = [self.p(MATCHED, metric) <= LEVEL for metric in self.defined]
         return True if not any(worse) else False if all(worse) else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from models.head_mask import HeadMask
 from models.study.result import Section, Table
 from models.study.search.noninferiority import TESTED_METRICS
 from models.study.search.rivals import ANYWHERE, LOWEST, MATCHED, Rivalry
-from models.study.wording import NAMES, p_value, signed
+from models.study.statistics import LEVEL
+from models.study.wording import NAMES, listed, p_value, signed
 
 
 def as_json(rivalry: Rivalry) -> dict[str, Any]:
@@ -36,15 +38,23 @@ def as_json(rivalry: Rivalry) -> dict[str, Any]:
 def sentence(rivalry: Rivalry) -> str:
     """Say in a few sentences whether the heads matter or only the layers."""
     sets, heads = len(rivalry.changes(MATCHED, "qwk")), rivalry.heads_on
-    qwk_p, ndcg10_p = (p_value(rivalry.p(MATCHED, metric)) for metric in TESTED_METRICS)
+    spreads = [f"{NAMES[metric]} by {_spread(rivalry, MATCHED, metric)}" for metric in rivalry.defined]
+    changes = [
+        f"{_chosen(rivalry, metric)} (p {p_value(rivalry.p(MATCHED, metric))})" for metric in rivalry.defined
+    ]
+    them = "them" if len(changes) > 1 else "it"
     text = (
         f"Was it the heads or the layers? On the held-out queries {sets} random masks with as many heads in "
-        f"each layer change QWK by {_spread(rivalry, MATCHED, 'qwk')} and NDCG@10 by "
-        f"{_spread(rivalry, MATCHED, 'ndcg10')}; the chosen mask changes them by {_chosen(rivalry, 'qwk')} "
-        f"(p {qwk_p}) and {_chosen(rivalry, 'ndcg10')} (p {ndcg10_p}). {heads} random heads of all layers "
-        f"change QWK by {_spread(rivalry, ANYWHERE, 'qwk')}, the {heads} lowest heads by "
+        f"each layer change {listed(spreads)}; the chosen mask changes {them} "
+        f"by {listed(changes)}. {heads} random heads of all layers change QWK by "
+        f"{_spread(rivalry, ANYWHERE, 'qwk')}, the {heads} lowest heads by "
         f"{signed(float(rivalry.changes(LOWEST, 'qwk')[0]))}. "
     )
+    if rivalry.least_p > LEVEL:
+        return (
+            text + f"With so few random masks no p is below {rivalry.least_p:.2f}, so it is open whether the "
+            "choice within the layers matters."
+        )
     if rivalry.only_layers is None:
         return text + "The two metrics differ, so it is open whether the choice within the layers matters."
     if rivalry.only_layers:
@@ -77,11 +87,14 @@ def section(rivalry: Rivalry) -> Section:
 
 
 def _chosen(rivalry: Rivalry, metric: str) -> str:
-    return signed(rivalry.chosen[metric] - rivalry.intact[metric])
+    change = rivalry.chosen[metric] - rivalry.intact[metric]
+    return signed(change) if math.isfinite(change) else "–"
 
 
 def _spread(rivalry: Rivalry, kind: str, metric: str) -> str:
     changes = rivalry.changes(kind, metric)
+    if not np.isfinite(changes).all():
+        return "–"
     if len(changes) == 1:
         return signed(float(changes[0]))
     low, middle, high = (signed(float(value)) for value in np.quantile(changes, (0, 0.5, 1)))

@@ -60,8 +60,9 @@ def compare(
     if len(queries) < 4:
         return None
     first = rng.permutation(queries)[: len(queries) // 2]
-    learn, test = (_by_query(between, first, inside=inside) for inside in (True, False))
-    own_learn, own_test = (_by_query(within, first, inside=inside) for inside in (True, False))
+    halves = first, np.setdiff1d(queries, first)  # `within` may have more queries than can be compared
+    learn, test = (_by_query(between, half) for half in halves)
+    own_learn, own_test = (_by_query(within, half) for half in halves)
     rows, columns = linear_sum_assignment(learn.mean(0))
     own = own_learn.mean(0)
     np.fill_diagonal(own, np.inf)
@@ -92,12 +93,12 @@ def compare(
     )
 
 
-def _by_query(distances: Distances, chosen: NDArray[np.int64], *, inside: bool) -> Floats:
-    """Return the mean distances of each query that is inside `chosen` or, if not `inside`, outside it:
-    (queries, heads, other heads)."""
-    wanted = np.isin(distances.query_of, chosen, invert=not inside)
-    numbers = np.unique(distances.query_of[wanted])
-    return np.stack([distances.values[distances.query_of == q].mean(0, dtype=np.float64) for q in numbers])
+def _by_query(distances: Distances, queries: NDArray[np.int64]) -> Floats:
+    """Return the mean distances of each of these queries, in ascending order: (queries, heads, other
+    heads)."""
+    return np.stack(
+        [distances.values[distances.query_of == q].mean(0, dtype=np.float64) for q in np.sort(queries)]
+    )
 
 
 def _within_layers(layers: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -47,10 +47,10 @@ def _is_harmless(effect: Effect, margin: float) -> bool:
 def _conclusion(study: Study, single: SingleHeads, worst: int, harmless: int, harmful: int) -> str:
     heads, effects = single.heads, single.effects
     beyond_chance = int((single.adjusted.min(1) <= LEVEL).sum())
-    small = sum(all(abs(effect.delta[metric].value) <= 0.01 for metric in JUDGED) for effect in effects)
+    large = sum(any(abs(effect.delta[metric].value) > 0.01 for metric in JUDGED) for effect in effects)
     return (
         "Switching off one head at a time changes accuracy, QWK or NDCG@10 by more than 0.01 for "
-        f"{len(heads) - small} of {len(heads)} heads; for {harmless} it is shown that none "
+        f"{large} of {len(heads)} heads; for {harmless} it is shown that none "
         f"falls by {study.margin} (one-sided tests, 5 %, one head at a time). For "
         f"{_heads(beyond_chance)} the change is more than chance (Benjamini–Hochberg, {LEVEL:.0%} false "
         "discoveries)"

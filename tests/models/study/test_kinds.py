@@ -10,7 +10,9 @@ from transformers import BertForSequenceClassification
 from models import Classifier, HeadMask
 from models.quality.bootstrap import Draws
 from models.quality.evaluation import Evaluation
+from models.quality.labelled import LabelledPair
 from models.study import layers, random, single
+from models.study.base import Judged
 from models.study.random.means import MeanOfMasks
 from models.study.statistics import METRICS, Resamples
 from models.study.study import Study
@@ -104,3 +106,16 @@ def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
     estimate = mean.estimate()
     assert estimate.value == pytest.approx(spread.mean())
     assert estimate.error == pytest.approx(spread.std(ddof=1) / np.sqrt(20))
+
+
+@pytest.mark.parametrize("ranked", [0, 1])
+def test_without_ranked_queries_no_head_is_called_significant_or_harmless(asked: Study, ranked: int) -> None:
+    pairs = [LabelledPair(f"red lamp {q}", "wood screws", q % 5) for q in range(12)]
+    pairs += [LabelledPair("red lamp 0", "usb towel", 4)] * ranked
+    result = single.run(study(asked.classifier, asked.out, Judged.of(pairs, "pairs.csv")))
+
+    for row in result.json["heads"]:
+        assert row["interval"]["ndcg10"] == pytest.approx([np.nan, np.nan], nan_ok=True)
+        assert ranked or row["p_adjusted_by_metric"]["ndcg10"] == 1
+    assert "for 0 it is shown that none falls" in result.conclusion
+    assert "For no head the change is more than chance" in result.conclusion

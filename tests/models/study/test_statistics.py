@@ -9,6 +9,7 @@ import pytest
 from statsmodels.stats.multitest import multipletests
 
 from models.quality.evaluation import Evaluation
+from models.quality.labelled import LabelledPair
 from models.study import statistics
 from models.study.base import Judged
 from models.study.statistics import Resamples, benjamini_hochberg, holm, permutation_p, swap_p
@@ -79,3 +80,13 @@ def test_a_permutation_p_is_never_zero() -> None:
     assert permutation_p(9.0, np.zeros(99)) == 0.01
     assert permutation_p(-9.0, np.zeros(99)) == 1.0
     assert permutation_p(-9.0, np.zeros(99), two_sided=True) == 0.01
+
+
+def test_an_undefined_metric_is_no_evidence_against_chance() -> None:
+    assert np.isnan(permutation_p(np.nan, np.zeros(99)))
+    names = [f"query {number}" for number in range(12)]
+    data = Judged.of([LabelledPair(name, "title", 2) for name in names], "no query ranks its titles")
+
+    p = swap_p(Resamples(data, 10, 0), graded(data, 0), [graded(data, 1, noise=5.0)], draws=99, seed=0)
+
+    assert p[0, statistics.METRICS.index("ndcg10")] == 1

@@ -130,3 +130,10 @@ def test_a_model_with_one_grade_for_everything_has_no_relative_change() -> None:
     )
     assert all(np.isnan(p) for p in comparison.p.values())
     np.testing.assert_allclose(relative_changes([0.2, 0.4], 0.4), [-0.5, 0])
+
+
+def test_with_too_few_random_sets_a_published_claim_stays_open(result: Result) -> None:
+    (finding,) = (f for f in result.findings if f.claim.startswith("five term-match heads"))
+
+    assert finding.replicates is None  # the layer has only 5 other sets: p is at least 1/6
+    assert "Too few random sets" in finding.reason

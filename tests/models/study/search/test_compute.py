@@ -13,16 +13,18 @@ from models import Classifier, HeadMask, ModelError
 from models.checkpoint.config import read_config, read_stored_masks
 from models.compress.prune import prune, read_scales
 from models.study import search
+from models.study.base import Judged
+from models.study.effort import QUICK
 from models.study.result import Result
 from models.study.runner import Runner
 from models.study.search import compute
 from models.study.study import Study
-from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
+from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_pairs, planted_study
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return planted_study(tmp_path_factory.mktemp("search"))
+    return planted_study(tmp_path_factory.mktemp("search"), queries=10)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +116,7 @@ def test_figures_can_be_drawn(result: Result) -> None:
 
 
 def test_queries_of_the_search_are_refused_as_holdout(study: Study) -> None:
-    with pytest.raises(ModelError, match="shares 8 queries"):
+    with pytest.raises(ModelError, match="shares 10 queries"):
         search.run(dataclasses.replace(study, holdout=study.data, holdout_runner=study.runner))
 
 
@@ -138,3 +140,18 @@ def test_a_stopped_search_keeps_its_gradients_and_scales(tmp_path: Path) -> None
     assert np.array_equal(compute.gate_gradients(kept), first + 1)
     other = dataclasses.replace(kept, runner=Runner(study.classifier, study.data, cache=tmp_path / "cache"))
     assert np.array_equal(compute.gate_gradients(other), first)
+
+
+def test_without_ranked_queries_the_search_says_that_ndcg_cannot_be_tested(tmp_path: Path) -> None:
+    study = planted_study(tmp_path, queries=3, titles=3, holdout=False)
+    held_out = Judged.of(planted_pairs(12, 1, seed=1), "one title per query")
+    runner = Runner(study.classifier, held_out)
+
+    result = search.run(dataclasses.replace(study, holdout=held_out, holdout_runner=runner, effort=QUICK))
+
+    assert result.json["chosen"] is None
+    assert result.json["path"][0]["holdout"]["loss"]["ndcg10"]["queries_needed"] is None
+    assert "NDCG@10 cannot be tested" in result.conclusion
+    assert "0 queries are needed" not in result.conclusion
+    texts = [result.conclusion, *(str(section.tables) for section in result.sections[1:])]
+    assert not any(word in text for text in texts for word in ("nan", "inf "))

@@ -80,3 +80,19 @@ def test_every_metric_must_pass_and_the_margin_itself_does_not() -> None:
     by_metric = {"qwk": Loss(0.0, -0.01, 0.01, 0.5, 100), "ndcg10": Loss(0.0, -0.02, 0.01, 0.5, 100)}
 
     assert not fixed_sequence([by_metric], 0.02)[0].passed
+
+
+@pytest.mark.parametrize("ranked", [0, 1, 9])
+def test_a_few_ranked_queries_do_not_show_that_ndcg_is_kept(data: Judged, ranked: int) -> None:
+    grade = [int(g) if q < ranked else 2 for q, g in zip(data.query_of, data.grade, strict=True)]
+    pairs = [LabelledPair(*pair, g) for pair, g in zip(data.pairs, grade, strict=True)]
+    few = Judged.of(pairs, "few with titles of different grades")
+    resamples = Resamples(few, 500, 0)
+    same = graded(few, 0.2)
+
+    by_metric = compare(resamples, resamples.draws(same), same, margin=0.02, alpha=0.025, queries=QUERIES)
+
+    assert by_metric["qwk"].bound == 0
+    assert by_metric["ndcg10"].bound == -np.inf
+    assert by_metric["ndcg10"].queries_needed is None
+    assert not fixed_sequence([by_metric], 0.02)[0].passed

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from models.quality.evaluation import Evaluation
 from models.study.heads import held_heads
 from models.study.search import rivals, rivals_report
 from tests.models.study.planted import NEEDED, planted_study
@@ -45,3 +47,21 @@ def test_where_two_heads_do_all_the_work_their_layers_alone_do_not_explain_the_m
     )
     assert same.only_layers is True
     assert len(held_heads(study.classifier)) == 24
+
+
+@pytest.mark.parametrize(
+    ("sets", "verdict", "said"), [(20, True, "how many heads each layer"), (5, None, "open")]
+)
+def test_too_few_rivals_or_an_undefined_metric_decide_nothing(
+    sets: int, verdict: bool | None, said: str
+) -> None:
+    names = [f"query {number}" for number in range(20)]
+    grades = [number % 5 for number in range(20)]
+    quality = Evaluation(names, grades, np.eye(5)[grades])  # one title per query: NDCG@10 is undefined
+    others = [rivals.Rival(kind, np.ones((1, 1)), quality) for kind in (rivals.ANYWHERE, rivals.LOWEST)]
+    matched = [rivals.Rival(rivals.MATCHED, np.ones((1, 1)), quality)] * sets
+    rivalry = rivals.Rivalry(1, quality.metrics(), quality.metrics(), [*matched, *others])
+
+    assert rivalry.only_layers is verdict
+    assert said in rivals_report.sentence(rivalry)
+    assert "nan" not in rivals_report.sentence(rivalry) + str(rivals_report.section(rivalry).tables)

@@ -13,7 +13,8 @@ from scipy.spatial.distance import jensenshannon
 from models import Classifier
 from models.study import similarity
 from models.study.result import Result
-from models.study.similarity.distances import jensen_shannon
+from models.study.similarity.distances import Distances, jensen_shannon
+from models.study.similarity.seeds import compare
 from models.study.study import Study
 from tests.models.study.planted import PLANTED, planted_study, write_planted
 
@@ -83,3 +84,15 @@ def test_report_is_plain_json_and_figures_can_be_drawn(result: Result) -> None:
     assert [figure.name for figure in figures] == ["similarity_matrix", "probes"]
     for figure in figures:
         figure.draw().canvas.draw()
+
+
+def test_a_query_that_the_two_models_cut_differently_is_left_out_of_the_comparison() -> None:
+    values = np.random.default_rng(0).random((14, 4, 4), np.float32)
+    heads = ((0, 0), (0, 1), (1, 0), (1, 1))
+    within, between = (Distances(values[:n], np.arange(n)) for n in (14, 13))
+
+    seeds = compare(within, between, heads, heads, seed=0, resamples=50)
+
+    assert seeds is not None
+    assert seeds.pairs == 13
+    assert np.isfinite(seeds.extra).all()
