@@ -46,6 +46,11 @@ def iter_labelled(path: Path, *, grades: int) -> Iterator[LabelledPair]:
         raise ModelError(f"{path} holds no pairs")
 
 
+def query_key(query: str) -> str:
+    """Return a text that is the same for queries that differ only in capitals and spaces."""
+    return " ".join(query.casefold().split())
+
+
 def read_pairs(path: Path) -> list[tuple[str, str]]:
     """Return the (query, title) pairs of a file in one of the same formats, with or without grades.
 

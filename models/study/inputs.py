@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from models.errors import ModelError
-from models.quality.labelled import LabelledPair, iter_labelled
+from models.quality.labelled import LabelledPair, iter_labelled, query_key
 from models.study.base import Judged
 
 MIN_QUERIES = 10
@@ -101,10 +101,13 @@ def roughly(data: Judged, pairs: int, titles: int, seed: int) -> Judged:
 
 
 def check_apart(data: Judged, holdout: Judged) -> None:
-    """Raise ModelError if a held-out query is also among the queries that the study searches on."""
-    shared = sorted(set(data.queries) & set(holdout.queries))
+    """Raise ModelError if a held-out query is also among the queries that the study searches on, be it with
+    other capitals or spaces."""
+    held_out = {query_key(query) for query in holdout.queries}
+    shared = sorted(query for query in data.queries if query_key(query) in held_out)
     if shared:
         raise ModelError(
             f"{holdout.source} shares {len(shared)} {'query' if len(shared) == 1 else 'queries'} with "
-            f"{data.source} (such as {shared[0][:40]!r}); held-out queries must take no part in the study"
+            f"{data.source} (such as {shared[0][:40]!r}; capitals and spaces do not count); held-out "
+            "queries must take no part in the study"
         )

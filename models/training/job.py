@@ -6,13 +6,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from models.checkpoint.checks import check_empty
 from models.checkpoint.config import ModelConfig, read_config
+from models.checkpoint.digest import digest_of
 from models.checkpoint.hub import locate
 from models.device import check_device_name
 from models.errors import ModelError, UnsupportedCheckpoint
-from models.quality.labelled import LabelledPair, read_labelled
+from models.quality.labelled import LabelledPair, query_key, read_labelled
 from models.training.data import GRADES
 
 log = logging.getLogger(__name__)
@@ -71,13 +73,15 @@ class Job:
     """A training run that has been checked.
 
     training, validation: the pairs; no query is in both. base: the directory of the checkpoint to start from
-    and its configuration, None for a new network.
+    and its configuration, None for a new network. mark: what tells the run from another one: its options, and
+    the SHA-256 of the files that it reads.
     """
 
     options: Options
     training: Sequence[LabelledPair]
     validation: Sequence[LabelledPair]
     base: tuple[Path, ModelConfig] | None
+    mark: dict[str, Any]
 
 
 def prepare(options: Options) -> Job:
@@ -88,19 +92,21 @@ def prepare(options: Options) -> Job:
     check_device_name(options.device)
     check_empty(options.out)
     training, validation = read_split(options)
-    _refuse_another_run(options)
     base = None if isinstance(options.base, Scratch) else _trainable(locate(options.base))
-    return Job(options, training, validation, base)
+    mark = _mark_of(options, None if base is None else base[0])
+    _refuse_another_run(options.work, mark)
+    return Job(options, training, validation, base, mark)
 
 
-def mark_run(options: Options) -> None:
-    """Write the options beside the run's state; `prepare` compares them when the run is started again."""
-    options.work.mkdir(parents=True, exist_ok=True)
-    (options.work / MARK).write_text(_as_text(options), encoding="utf-8")
+def mark_run(job: Job) -> None:
+    """Write the mark beside the run's state; `prepare` compares it when the run is started again."""
+    work = job.options.work
+    work.mkdir(parents=True, exist_ok=True)
+    (work / MARK).write_text(json.dumps(job.mark, indent=1), encoding="utf-8")
 
 
 def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]]:
-    """Return training and validation pairs; no query is in both.
+    """Return training and validation pairs; no query is in both, not even with other capitals or spaces.
 
     Without a validation file, a tenth of the queries (up to a third if there are few) are for validation:
     those with the lowest hashes, so every run uses the same ones.
@@ -111,14 +117,14 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
     pairs = read_labelled(options.data, grades=grades)
     if options.validation is not None:
         validation = read_labelled(options.validation, grades=grades)
-        queries = {pair.query for pair in validation}
-        training = [pair for pair in pairs if pair.query not in queries]
+        queries = {query_key(pair.query) for pair in validation}
+        training = [pair for pair in pairs if query_key(pair.query) not in queries]
         if len(training) < len(pairs):
             log.info("left out %d pairs whose queries are in the validation file", len(pairs) - len(training))
     else:
-        queries = _validation_queries({pair.query for pair in pairs})
-        validation = [pair for pair in pairs if pair.query in queries]
-        training = [pair for pair in pairs if pair.query not in queries]
+        queries = _validation_queries({query_key(pair.query) for pair in pairs})
+        validation = [pair for pair in pairs if query_key(pair.query) in queries]
+        training = [pair for pair in pairs if query_key(pair.query) not in queries]
     if not training or not validation:
         raise ModelError(
             f"{options.data}: {len(training)} training and {len(validation)} validation pairs; "
@@ -147,12 +153,30 @@ def _trainable(directory: Path) -> tuple[Path, ModelConfig]:
     return directory, config
 
 
-def _refuse_another_run(options: Options) -> None:
-    """Refuse to go on with the state of a run that had other options."""
-    mark = options.work / MARK
-    if mark.exists() and mark.read_text(encoding="utf-8") != _as_text(options):
-        raise ModelError(f"{options.work} holds an unfinished run with other options; finish or remove it")
+def _mark_of(options: Options, base: Path | None) -> dict[str, Any]:
+    """Return the options, and the SHA-256 of data, validation file and base checkpoint by path."""
+    digests = {}
+    for file in filter(None, (options.data, options.validation)):
+        with file.open("rb") as stream:
+            digests[str(file)] = hashlib.file_digest(stream, "sha256").hexdigest()
+    if base is not None:
+        digests[str(base)] = digest_of(base)
+    return {"options": {name: str(value) for name, value in asdict(options).items()}, "sha256": digests}
 
 
-def _as_text(options: Options) -> str:
-    return json.dumps({name: str(value) for name, value in asdict(options).items()}, indent=1)
+def _refuse_another_run(work: Path, mark: dict[str, Any]) -> None:
+    """Refuse to go on with the state of a run that had other options or read other files."""
+    if not (work / MARK).exists():
+        return
+    try:
+        before = json.loads((work / MARK).read_text(encoding="utf-8"))
+    except ValueError:
+        before = {}
+    if before.get("options") != mark["options"]:
+        raise ModelError(f"{work} holds an unfinished run with other options; finish or remove it")
+    for path, digest in mark["sha256"].items():
+        if before["sha256"].get(path) != digest:
+            raise ModelError(
+                f"{path} has changed since the unfinished run in {work} began; restore it, or remove {work} "
+                "to begin anew"
+            )

@@ -100,7 +100,9 @@ def keep_if_best(
         best.standing, best.epoch = Standing(saved["loss"], saved["metrics"]), saved["epoch"]
     if best.standing is None or now.order > best.standing.order:
         best.standing, best.epoch = now, epoch
-        torch.save({"model": model.state_dict(), "epoch": epoch, **asdict(now)}, best.path)
+        partial = best.path.with_suffix(".partial")  # if the process is killed, the file before stays
+        torch.save({"model": model.state_dict(), "epoch": epoch, **asdict(now)}, partial)
+        partial.replace(best.path)
 
 
 def report(when: str, now: Standing) -> None:

@@ -21,8 +21,8 @@ from models.training.vocabulary import alphabet, save_tokenizer, train_tokenizer
 def start(job: Job) -> tuple[Model, Path]:
     """Return the model before training, float32, and the directory of its tokenizer's files.
 
-    A checkpoint's temperature is folded into its last layer, so that training goes on from the probabilities
-    that the checkpoint serves.
+    A checkpoint's order of labels and its temperature are folded into its last layer, so that training goes
+    on from the probabilities that the checkpoint serves.
     """
     options = job.options
     labels = dict(enumerate(options.labels))
@@ -54,6 +54,7 @@ def start(job: Job) -> tuple[Model, Path]:
         with torch.no_grad():
             last = getattr(model.classifier, "out_proj", model.classifier)  # RoBERTa's has two layers
             for part in last.parameters():
+                part.copy_(part[list(config.label_order)])
                 part.div_(config.temperature)
     return model, directory
 

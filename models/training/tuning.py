@@ -50,8 +50,9 @@ LOSS_PAIRS = 2_000
 def tune(job: Job | Options) -> dict[str, Any]:
     """Train, write the checkpoint, and return the content of its metrics.json.
 
-    A run that was killed goes on, to the same weights, when it is started again with the same options; its
-    state is in `<out>.training/` until it is done. Raises ModelError for wrong data, options or checkpoints.
+    A run that was killed goes on, to the same weights, when it is started again with the same options and
+    files; its state is in `<out>.training/` until it is done. Raises ModelError for wrong data, options
+    or checkpoints.
     """
     job = job if isinstance(job, Job) else prepare(job)
     options, validation = job.options, job.validation
@@ -60,7 +61,7 @@ def tune(job: Job | Options) -> dict[str, Any]:
     longest = model.config.max_position_embeddings if job.base is None else job.base[1].max_positions
     window = min(options.max_tokens, longest)
     tokenizer = PairTokenizer.load(tokenizer_files, max_tokens=window, vocab_size=model.config.vocab_size)
-    mark_run(options)
+    mark_run(job)
     encoded = tokenizer.encode([(pair.query, pair.title) for pair in job.training])
     plan = plan_for(
         [len(pair) for pair in encoded],

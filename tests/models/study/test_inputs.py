@@ -10,6 +10,7 @@ import pytest
 
 from models.errors import ModelError
 from models.quality.labelled import LabelledPair
+from models.study.base import Judged
 from models.study.inputs import check_apart, read_judged, sample_queries
 from tests.models.study.data import judged
 
@@ -76,3 +77,11 @@ def test_a_query_larger_than_the_limit_does_not_fill_memory() -> None:
 def test_held_out_queries_that_took_part_are_refused() -> None:
     with pytest.raises(ModelError, match="shares 14 queries"):
         check_apart(judged(), judged())
+
+
+def test_held_out_queries_that_took_part_are_refused_however_they_are_written() -> None:
+    """The tokenizer makes the same tokens of both, so the same query would select a mask and prove it."""
+    data = Judged.of([LabelledPair("red shoes", "a", 1), LabelledPair("blue shoes", "a", 0)], "data.csv")
+    holdout = Judged.of([LabelledPair("Red  shoes ", "b", 1), LabelledPair("lamp", "b", 0)], "holdout.csv")
+    with pytest.raises(ModelError, match=r"holdout\.csv shares 1 query with data\.csv \(such as 'red shoes'"):
+        check_apart(data, holdout)

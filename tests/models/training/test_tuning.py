@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,14 +15,17 @@ import torch
 from safetensors.torch import load_file
 
 from models import Classifier, ModelError, UnsupportedCheckpoint
+from models.checkpoint.tokenizer import PairTokenizer
 from models.compress.prune import prune
 from models.compress.quantize import quantize
 from models.head_mask import HeadMask
 from models.quality.labelled import read_labelled
 from models.training import tuning
 from models.training.epochs import grade_weights
-from models.training.job import Options, Scratch, read_split
+from models.training.job import Options, Scratch, prepare, read_split
 from models.training.plan import plan_for
+from models.training.standing import logits_of
+from models.training.start import start
 from models.training.tuning import tune
 from tests.checkpoints import write_checkpoint
 
@@ -117,6 +122,67 @@ def test_an_unfinished_run_is_not_continued_with_other_options(options: Options)
         tune(options)
 
 
+@pytest.mark.parametrize("changed", ["pairs.csv", "validation.csv", "base"])
+def test_an_unfinished_run_is_not_continued_with_changed_files(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: str
+) -> None:
+    """The pairs would be split otherwise, and what was trained on before might judge the model now."""
+    base = shutil.copytree(str(options.base), tmp_path / "base")
+    data = Path(shutil.copy(options.data, tmp_path / "pairs.csv"))
+    validation = tmp_path / "validation.csv"
+    validation.write_text("query,title,grade\nlamp,red lamp,2\nlamp,wood,0\n")
+    options = replace(options, data=data, validation=validation, base=str(base), epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(tuning, "train", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tune(options)
+    file = tmp_path / changed
+    with (file / "config.json" if file.is_dir() else file).open("a") as stream:
+        stream.write(" \n" if file.is_dir() else "towel,red towel,0\n")
+    with pytest.raises(ModelError, match=f"{changed} has changed since the unfinished run"):
+        tune(options)
+    assert not options.out.exists()
+
+
+def test_a_run_that_was_killed_while_it_kept_its_best_epoch_goes_on(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = torch.save
+
+    def killed(state: object, path: Path) -> None:
+        save(state, path)
+        if path.stem == "best":
+            path.write_bytes(path.read_bytes()[:100])
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tune(replace(options, epochs=2))
+    assert tune(replace(options, epochs=2))["best_epoch"] in (1, 2)
+
+
+def test_training_starts_from_the_probabilities_that_the_checkpoint_serves(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint's labels are in another order than their grades, and it has a temperature."""
+    base = write_checkpoint(tmp_path / "base", num_labels=3)
+    config = json.loads((base / "config.json").read_text())
+    names = {"maybe": 0, "yes": 1, "no": 2}
+    config |= {"label2id": names, "id2label": {number: name for name, number in names.items()}}
+    config["headroom"] = {"label_order": ["no", "maybe", "yes"], "temperature": 2.0}
+    (base / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+
+    job = prepare(replace(options, base=str(base)))
+    model, files = start(job)
+    tokenizer = PairTokenizer.load(files, max_tokens=64, vocab_size=model.config.vocab_size)
+    logits = torch.from_numpy(logits_of(model, tokenizer, job.validation))
+    served = Classifier.load(base, "cpu", "float32").score([(p.query, p.title) for p in job.validation])
+    np.testing.assert_allclose(logits.softmax(-1).numpy(), served.probabilities, atol=1e-5)
+
+
 def test_from_scratch(options: Options) -> None:
     shape = Scratch(layers=2, heads=2, hidden=16, vocabulary=600, max_tokens=32)
     tune(replace(options, base=shape, epochs=2))
@@ -134,6 +200,26 @@ def test_no_query_is_both_trained_on_and_validated_on(options: Options, tmp_path
     training, validation = read_split(replace(options, validation=own))
     assert not {p.query for p in training} & {p.query for p in validation}
     assert len(validation) == 2
+
+
+def test_a_query_written_in_two_ways_is_not_both_trained_on_and_validated_on(
+    options: Options, tmp_path: Path
+) -> None:
+    """The tokenizer makes the same tokens of both."""
+    data, own = tmp_path / "pairs.csv", tmp_path / "validation.csv"
+    queries = [f"red shoes {number}" for number in range(20)]
+    rows = [f"{query},x,0\n{query.upper().replace(' ', '  ')} ,y,2\n" for query in queries]
+    data.write_text("query,title,grade\n" + "".join(rows))
+    options = replace(options, data=data)
+    training, validation = read_split(options)
+    assert len(training) + len(validation) == 40
+    assert not {" ".join(p.query.lower().split()) for p in training} & {
+        " ".join(p.query.lower().split()) for p in validation
+    }
+
+    own.write_text("query,title,grade\nRed shoes  3,x,0\n")
+    training, _ = read_split(replace(options, validation=own))
+    assert len(training) == 38
 
 
 def test_rare_grades_weigh_more_and_the_mean_stays_one() -> None:

@@ -33,7 +33,7 @@ TUNING_PAIRS = 128
 BASELINE_SPEEDUPS = (1.5, 2.0, 3.0)
 RANDOM_SEEDS = 3
 ERROR_RATE = 0.05
-"""The chance of passing a network worse than the margin; plain and tuned ones get half of it each."""
+"""The error rate of the tests: half for plain networks, half for tuned ones; a recovered one's is extra."""
 
 SAME = 1e-6
 """Divergences up to this are rounding."""

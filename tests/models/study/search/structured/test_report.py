@@ -93,6 +93,15 @@ def test_the_trained_checkpoint_is_written_and_judged(result: Result, study: Stu
     assert "minutes of distillation" in result.conclusion
 
 
+def test_the_recovered_network_s_test_is_said_to_come_on_top_of_the_error_rate(
+    result: Result,
+) -> None:
+    """Plain and tuned networks have spent all of the 5 % before."""
+    (test,) = [section for section in result.sections if "held-out" in section.title]
+    assert "recovered network gets a further test" in " ".join(test.paragraphs)
+    assert "outside of the 5 % error rate" in result.conclusion
+
+
 def test_a_network_of_the_same_shape_is_trained_from_random_weights_beside_it(
     result: Result, study: Study
 ) -> None:
