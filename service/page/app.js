@@ -1,7 +1,7 @@
 /** Starts the page. */
 
 import { render } from "./vendor/preact.js";
-import { addressOf, followAddress, stateOf } from "./lib/address.js";
+import { followAddress, stateOf } from "./lib/address.js";
 import { column } from "./lib/columns.js";
 import { loadFacts } from "./lib/facts.js";
 import { html } from "./lib/html.js";
@@ -40,9 +40,6 @@ subscribe((state, before) => {
   if (state.facts && !before.facts) beginColumns();
 });
 followState();
-followAddress();
-addEventListener("popstate", () => {
-  if (location.hash !== addressOf(current())) open(location.hash);
-});
+followAddress(open);
 loadFacts();
 render(html`<${Shell} />`, /** @type {Element} */ (document.getElementById("page")));

@@ -8,13 +8,15 @@ import { current, update } from "../lib/store.js";
 
 /** @typedef {import("./types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Problem} Problem */
+/** @typedef {{verb: string, body: object, question: string, text: string}} Asked An action that waits for a yes. */
 
 /** @param {{one: Experiment, path: string, done: () => void}} props */
 export function Actions({ one, path, done }) {
   const [reason, setReason] = useState("");
   const [problem, setProblem] = useState(/** @type {Problem | null} */ (null));
   const [said, setSaid] = useState("");
-  const [asked, setAsked] = useState(/** @type {{text: string, run: () => void} | null} */ (null));
+  const [asked, setAsked] = useState(/** @type {Asked | null} */ (null));
+  const [back, setBack] = useState(/** @type {string[]} */ ([]));
   const act = async (/** @type {string} */ verb, /** @type {object} */ body, /** @type {string} */ text) => {
     setAsked(null);
     setSaid("");
@@ -22,6 +24,7 @@ export function Actions({ one, path, done }) {
       await call(`${path}/${verb}`, { body: { ...body, reason } });
       setProblem(null);
       setReason("");
+      setBack([]);
       setSaid(text);
       done();
     } catch (error) {
@@ -31,7 +34,7 @@ export function Actions({ one, path, done }) {
     }
   };
   const ask = (/** @type {string} */ verb, /** @type {object} */ body, /** @type {string} */ question, /** @type {string} */ text) =>
-    setAsked({ text: question, run: () => act(verb, body, text) });
+    setAsked({ verb, body, question, text });
   return html`
     <section class="actions">
       <h2>Change it</h2>
@@ -39,12 +42,13 @@ export function Actions({ one, path, done }) {
       <div class="field reason"><label for="reason">Reason, for the log</label>
         <input id="reason" maxlength="500" value=${reason}
           onInput=${(/** @type {Event} */ event) => setReason(/** @type {HTMLInputElement} */ (event.target).value)} /></div>
-      <${Ramp} one=${one} ask=${ask} wrong=${problem?.param === "traffic" ? problem.message : ""} />
+      <${Ramp} one=${one} ask=${ask} back=${back} setBack=${setBack}
+        wrong=${problem?.param === "traffic" ? problem.message : ""} />
       <${Ship} one=${one} ask=${ask} />
       <button class="danger" onClick=${() => ask("stop", {}, `Stop ${one.name}? Everybody gets the default.`, "Stopped.")}>Stop</button>
       ${asked
-        ? html`<div class="confirm" role="alertdialog" aria-label="Confirm"><span>${asked.text}</span>
-            <button class="strong" onClick=${asked.run}>Yes</button> <button onClick=${() => setAsked(null)}>No</button></div>`
+        ? html`<div class="confirm" role="alertdialog" aria-label="Confirm"><span>${asked.question}</span>
+            <button class="strong" onClick=${() => act(asked.verb, asked.body, asked.text)}>Yes</button> <button onClick=${() => setAsked(null)}>No</button></div>`
         : null}
       <p class="wrong" role="alert">${problem && problem.param !== "traffic" ? problem.message : ""}</p>
       <p role="status">${said}</p>
@@ -53,11 +57,14 @@ export function Actions({ one, path, done }) {
 
 /** @typedef {(verb: string, body: object, question: string, text: string) => void} Ask */
 
-/** @param {{one: Experiment, ask: Ask, wrong: string}} props */
-function Ramp({ one, ask, wrong }) {
+/**
+ * @param {{one: Experiment, ask: Ask, back: string[], setBack: (arms: string[]) => void, wrong: string}} props
+ * back: the arms whose boxes are ticked
+ */
+function Ramp({ one, ask, back, setBack, wrong }) {
   const [traffic, setTraffic] = useState(String(Math.round(1000 * one.traffic) / 10));
-  const [back, setBack] = useState(/** @type {string[]} */ ([]));
   const share = Number(traffic) / 100;
+  const reinstate = back.filter((arm) => one.rolled_back.includes(arm)); // another admin may have been faster
   const flip = (/** @type {string} */ arm) =>
     setBack(back.includes(arm) ? back.filter((other) => other !== arm) : [...back, arm]);
   return html`
@@ -67,8 +74,8 @@ function Ramp({ one, ask, wrong }) {
         onInput=${(/** @type {Event} */ event) => setTraffic(/** @type {HTMLInputElement} */ (event.target).value)} /></label>
       ${one.rolled_back.map((arm) => html`
         <label><input type="checkbox" checked=${back.includes(arm)} onChange=${() => flip(arm)} /> take ${arm} in again</label>`)}
-      <button onClick=${() => ask("ramp", { traffic: share, reinstate: back },
-        `Expose ${percent(share, 1)} of each arm's units${back.length ? ` and take ${back.join(", ")} in again` : ""}?`, "Ramped.")}>Ramp</button>
+      <button onClick=${() => ask("ramp", { traffic: share, reinstate },
+        `Expose ${percent(share, 1)} of each arm's units${reinstate.length ? ` and take ${reinstate.join(", ")} in again` : ""}?`, "Ramped.")}>Ramp</button>
       <p class="wrong" role="alert">${wrong}</p>
     </div>`;
 }

@@ -108,16 +108,27 @@ function weightsOf(text, shape) {
   }
 }
 
-/** Writes the address whenever the state changes, and a page of history whenever the view does. */
-export function followAddress() {
+/**
+ * Writes the address whenever the state changes, and a page of history whenever the view does; Back and Forward
+ * open the address that they lead to.
+ * @param {(hash: string) => void} open changes the state to that of an address
+ */
+export function followAddress(open) {
+  let isTravelling = false; // a new page of history would then delete those that Forward leads to
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let waiting;
   subscribe((state, before) => {
     clearTimeout(waiting);
-    if (state.view !== before.view) {
+    if (state.view !== before.view && !isTravelling) {
       history.pushState(null, "", addressOf(state));
     } else {
       waiting = setTimeout(() => history.replaceState(null, "", addressOf(current())), WRITE_MS);
     }
+  });
+  addEventListener("popstate", () => {
+    if (location.hash === addressOf(current())) return;
+    isTravelling = true;
+    open(location.hash);
+    isTravelling = false;
   });
 }

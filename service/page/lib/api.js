@@ -32,24 +32,25 @@ export function storeKey(key) {
  * @throws {ApiError} for every answer that is no success, and where there is none; an abort stays an abort
  */
 export async function call(path, options = {}) {
-  return (await send(path, options)).json();
+  return JSON.parse(await text(path, options));
 }
 
-/** @param {string} path @param {{signal?: AbortSignal}} [options] @returns {Promise<string>} */
-export async function text(path, options = {}) {
-  return (await send(path, options)).text();
-}
-
-/** @param {string} path @param {{body?: unknown, signal?: AbortSignal}} options */
-async function send(path, { body, signal }) {
+/**
+ * @param {string} path @param {{body?: unknown, signal?: AbortSignal}} [options] as for `call`
+ * @returns {Promise<string>} the answer's text
+ * @throws {ApiError} as `call`
+ */
+export async function text(path, { body, signal } = {}) {
   const key = storedKey();
   /** @type {Record<string, string>} */
   const headers = key ? { authorization: `Bearer ${key}` } : {};
   if (body !== undefined) headers["content-type"] = "application/json";
   const method = body === undefined ? "GET" : "POST";
   let response;
+  let answer;
   try {
     response = await fetch(path, { method, headers, signal, body: JSON.stringify(body) });
+    answer = await response.text(); // a connection can also break in the middle of an answer
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ApiError({
@@ -59,22 +60,24 @@ async function send(path, { body, signal }) {
       retryAt: Date.now() + 3000,
     });
   }
-  if (response.ok) return response;
+  if (response.ok) return answer;
   if (response.status === 401) update({ key: { ...current().key, asking: true, wrong: key !== null } });
-  throw new ApiError(await problemOf(response));
+  throw new ApiError(problemOf(response, answer));
 }
 
-/** @param {Response} response @returns {Promise<Problem>} */
-async function problemOf(response) {
+/** @param {Response} response @param {string} answer its body @returns {Problem} */
+function problemOf(response, answer) {
   let message = `The service answered ${response.status}.`;
   let param = null;
+  let type = "";
   try {
-    ({ message, param } = (await response.json()).error);
+    ({ message, param, type } = JSON.parse(answer).error);
   } catch {
     // A proxy in between may answer in words of its own; the status says enough.
   }
   const seconds = Number(response.headers.get("retry-after")) || 2;
-  const passing = [429, 503, 504].includes(response.status);
+  // Some errors come back on every try: the same texts need the same time and the same memory.
+  const passing = [429, 502, 503].includes(response.status) && type !== "out_of_memory";
   return { message, param, status: response.status, retryAt: passing ? Date.now() + 1000 * seconds : null };
 }
 

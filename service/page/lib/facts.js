@@ -8,13 +8,17 @@ import { update } from "./store.js";
 /** @typedef {import("./types.js").Facts} Facts */
 /** @typedef {import("./mask.js").Weights} Weights */
 
+/** @type {Record<string, any>} the listings that came before an error, by name: the next try leaves them out */
+let listings = {};
+
 /** Loads what is served into the store; until it succeeds the store says why not. */
 export async function loadFacts() {
   update({ factsProblem: null });
   try {
-    const [models, variants, masks, heads] = await Promise.all(
-      ["models", "variants", "masks", "heads"].map((name) => call(`v1/${name}`)),
-    );
+    // One after the other: a key with a low rate would never get four at once.
+    for (const name of ["models", "variants", "masks", "heads"]) listings[name] ??= await call(`v1/${name}`);
+    const { models, variants, masks, heads } = listings;
+    listings = {};
     const facts = {
       model: models.models[0],
       variants: variants.variants,

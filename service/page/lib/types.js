@@ -36,6 +36,7 @@
  * @property {number} heads
  * @property {number} max_tokens
  * @property {string[] | null} grades
+ * @property {"softmax" | "sigmoid" | "identity"} score_activation
  * @property {string} device
  * @property {string} dtype
  */

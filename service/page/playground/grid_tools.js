@@ -81,11 +81,16 @@ function Named({ state }) {
     </select>`;
 }
 
-/** @param {Facts} facts @param {string} name */
+/**
+ * Makes the active column a variant: weights that the grid can edit, if they score as the variant does.
+ * @param {Facts} facts @param {string} name
+ */
 function pickVariant(facts, name) {
+  const isOwn = (/** @type {import("../lib/types.js").Variant} */ one) => one.model === facts.model.name && !one.cascade;
   const variant = facts.variants.find((one) => one.name === name);
-  const isOwn = variant?.model === facts.model.name && !variant.cascade;
-  const weights = variant && isOwn ? weightsOf(variant.head_mask.spec, facts.model) : null;
+  // The service applies weights on top of the default variant's mask.
+  const isBare = facts.variants.some((one) => one.default && isOwn(one) && one.head_mask.spec === "none");
+  const weights = variant && isBare && isOwn(variant) ? weightsOf(variant.head_mask.spec, facts.model) : null;
   update({ ...edited(current(), weights, { name, variant: weights ? null : name }), selection: [] });
 }
 

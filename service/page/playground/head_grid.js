@@ -49,7 +49,7 @@ export function HeadGrid({ state }) {
           (layer) => html`<${Row} key=${layer} layer=${layer} state=${state} shape=${shape} at=${at} />`,
         )}
       </div>
-      ${weights ? null : html`<p class="soft">This variant has weights of its own, so the grid cannot edit it.</p>`}
+      ${weights ? null : html`<p class="soft">The grid cannot edit this variant.</p>`}
     </div>
     <p class="hint soft">Click or drag over heads to switch them; a number switches its whole layer or column.</p>
     <${HeadFacts} state=${state} index=${shown} />
@@ -122,6 +122,7 @@ function indexOf(target) {
 function usePainting(shape, anchor, setFocus) {
   return (/** @type {PointerEvent} */ event) => {
     const index = indexOf(event.target);
+    const { columns, selection } = current();
     const before = activeColumn(current()).weights;
     if (index === null || event.button !== 0 || !before) return;
     const place = { layer: Math.floor(index / shape.heads), head: index % shape.heads };
@@ -147,11 +148,15 @@ function usePainting(shape, anchor, setFocus) {
     const end = () => {
       removeEventListener("pointermove", move);
       removeEventListener("pointerup", end);
-      removeEventListener("pointercancel", end);
+      removeEventListener("pointercancel", cancel);
+    };
+    const cancel = () => {
+      end();
+      update({ columns, selection }); // a finger that scrolls the page switches nothing
     };
     addEventListener("pointermove", move);
     addEventListener("pointerup", end);
-    addEventListener("pointercancel", end);
+    addEventListener("pointercancel", cancel);
     cross(index);
   };
 }

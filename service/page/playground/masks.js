@@ -52,7 +52,12 @@ function Chip({ state, index }) {
  */
 function headsText({ facts }, weights) {
   const variant = facts?.variants.find((one) => one.default);
-  const under = facts && variant && variant.head_mask.spec !== "none" ? weightsOf(variant.head_mask.spec, facts.model) : null;
-  const on = headsOn(under ? weights.map((weight, i) => weight * under[i]) : weights);
-  return `${on} of ${weights.length} heads${under ? `, with the mask of ${variant?.name}` : ""}`;
+  const on = headsOn(weights);
+  const all = `${weights.length} heads`;
+  if (!facts || !variant || variant.head_mask.spec === "none") return `${on} of ${all}`;
+  const mask = `with the mask of ${variant.name}`;
+  const under = weightsOf(variant.head_mask.spec, facts.model);
+  if (under) return `${headsOn(weights.map((weight, i) => weight * under[i]))} of ${all}, ${mask}`;
+  const kept = Math.min(on, variant.head_mask.heads_on); // which heads the default keeps is not known here
+  return `${on < weights.length ? "at most " : ""}${kept} of ${all}, ${mask}`;
 }

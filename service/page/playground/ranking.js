@@ -81,7 +81,7 @@ function Row({ state, answer, index, place, shown, base, move, open, toggle }) {
         ${open ? html`<${Details} state=${state} answer=${answer} index=${index} />` : null}
       </td>
       ${answer.columns.map((column, i) => html`
-        <${ScoreCell} result=${column.results[index]} isActive=${i === shown}
+        <${ScoreCell} result=${column.results[index]} isRaw=${isRaw(state)} isActive=${i === shown}
           baseline=${base >= 0 && base !== i ? answer.columns[base].results[index] : null} />`)}
     </tr>`;
 }
@@ -107,12 +107,18 @@ function Empty({ state }) {
 /** @param {{state: State}} props */
 function Grades({ state }) {
   const grades = state.facts?.model.grades;
-  if (!grades) return html`<p class="grades soft">This model gives one score from 0 to 1 and no grades.</p>`;
+  const range = isRaw(state) ? "raw score, any number," : "score from 0 to 1";
+  if (!grades) return html`<p class="grades soft">This model gives one ${range} and no grades.</p>`;
   return html`
     <p class="grades soft">
       Bars, from left: ${grades.map((grade, i) => html`<span><i class=${`grade-${gradeShade(i, grades.length)}`}></i>${grade}</span>`)}
       <span>Number: the score, from 0 to 1. Δ: against the baseline.</span>
     </p>`;
+}
+
+/** @param {State} state @returns {boolean} whether scores are raw logits: any number, so there is no bar to fill */
+function isRaw({ facts }) {
+  return facts?.model.score_activation === "identity";
 }
 
 /** @param {Answer} answer @param {number} column @returns {number[]} the titles' indices, best first */

@@ -8,8 +8,8 @@ import { gradeShade, percent, signed } from "../lib/format.js";
 const HEIGHT = 20;
 const STEP = 8;
 
-/** @param {{result: Result, baseline: Result | null, isActive: boolean}} props */
-export function ScoreCell({ result, baseline, isActive }) {
+/** @param {{result: Result, baseline: Result | null, isActive: boolean, isRaw: boolean}} props isRaw: not from 0 to 1 */
+export function ScoreCell({ result, baseline, isActive, isRaw }) {
   const change = baseline ? result.score - baseline.score : null;
   const direction = change === null || Math.abs(change) < 0.0005 ? "" : change > 0 ? "up" : "down";
   return html`
@@ -18,7 +18,7 @@ export function ScoreCell({ result, baseline, isActive }) {
         <b class="number">${result.score.toFixed(3)}</b>
         ${result.probabilities
           ? html`<${Bars} probabilities=${result.probabilities} label=${result.label ?? ""} />`
-          : html`<${OneBar} score=${result.score} />`}
+          : isRaw ? null : html`<${OneBar} score=${result.score} />`}
         <span class=${`change ${direction}`}>${change === null ? "" : signed(change, 3)}</span>
       </div>
     </td>`;

@@ -12,6 +12,9 @@ import { requestForm } from "../lib/mask.js";
 
 const WARM_UP = 3;
 const TURNS = 11;
+const CACHED =
+  "The service answered from its score cache, without the model, so there is no time to compare. " +
+  "Measure on a service with score_cache_size 0.";
 
 /** @typedef {{done: number, text: string, wrong: boolean}} Measurement */
 
@@ -52,6 +55,10 @@ async function run(state, base, active, signal, show) {
       show({ done: Math.max(0, turn), text: `turn ${Math.max(0, turn) + 1} of ${TURNS}…`, wrong: false });
       for (const which of turn % 2 ? [1, 0] : [0, 1]) {
         const reply = await call("v1/score", { body: bodyOf(state, which ? active : base), signal });
+        if (turn >= 0 && !reply.timing_ms.inference) {
+          show({ done: 0, text: CACHED, wrong: true });
+          return;
+        }
         if (turn >= 0) times[which].push(reply.timing_ms.inference);
       }
     }

@@ -22,6 +22,7 @@ from service.settings import LiveConfig, Settings
 from tests.checkpoints import write_checkpoint
 from tests.referees import in_ci
 from tests.service.page.browsing import Page
+from tests.service.page.conftest import SHIPPED
 from tests.service.page.playground import MOUSE, cell, settled, spec
 from tests.service.running import Server
 
@@ -175,15 +176,15 @@ def test_the_files_are_open_strict_and_checked_by_their_etag(page_server: Server
 
 
 @contextmanager
-def served(model: Path) -> Iterator[str]:
+def served(model: Path, live: LiveConfig | None = None, **options: Any) -> Iterator[str]:
     """The address of a service of a model, in a thread of this process."""
     port = free_port()
     begun, finish = threading.Event(), threading.Event()
 
     async def main() -> None:
-        settings = Settings(model=str(model), device="cpu", dtype="float32", max_queue_s=60.0)
+        settings = Settings(model=str(model), device="cpu", dtype="float32", max_queue_s=60.0, **options)
         metrics = Metrics()
-        replica = await Replica.start(settings, LiveConfig(), metrics, threads=1)
+        replica = await Replica.start(settings, live or LiveConfig(), metrics, threads=1)
         app = create_app(settings, metrics)
         app.state.backend = replica
         server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
@@ -228,6 +229,68 @@ def test_models_of_other_shapes_and_with_one_label_are_shown(
         page.open(address("attention", "").replace("0.8", "99.99"))
         page.one(".token")
         assert len(page.all(".small")) == layers * heads
+        page.check_and_leave()
+
+
+def test_a_variant_shows_its_own_scores_beside_a_default_with_a_mask(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    weights = [[0.5] * 12] * 6 + [[0.0] * 12] * 6
+    soft = {"name": "soft", "head_mask": {"weights": weights}}
+    live = LiveConfig.model_validate({"variants": [{"name": "full"}, soft], "default": "soft"})
+    with served(SHIPPED, live) as url:
+        page = Page(chromium, url)
+        page.open(address("playground", "&mask=none"))
+        settled(page, columns=1)
+        assert "72 of 144 heads, with the mask of soft" in page.one(".chip").text
+        page.one("optgroup option[value='variant:full']").click()
+        page.until(lambda: page.one(".chip .label").text == "full")
+        page.until(lambda: page.run("return seen.flying") == 0)
+        shown = {row["title"]: row["scores"] for row in settled(page, columns=1)}
+        body = {"query": MOUSE, "titles": list(shown), "variant": "full"}
+        answer = httpx.post(f"{url}/v1/score", json=body, timeout=30).raise_for_status().json()
+        scores = [result["score"] for result in answer["results"]]
+        assert [score for (score,) in shown.values()] == pytest.approx(scores, abs=0.002)
+        page.check_and_leave()
+
+
+def test_a_raw_score_is_called_so_and_has_no_bar(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    identity = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    model = write_checkpoint(tmp_path / "model", num_labels=1, sentence_transformers=identity)
+    with served(model) as url:
+        page = Page(chromium, url)
+        page.open(address("playground", ""))
+        settled(page)
+        assert page.one(".grades").text == "This model gives one raw score, any number, and no grades."
+        assert not page.all(".ranking .bars")
+        page.check_and_leave()
+
+
+def test_time_is_not_measured_on_answers_of_the_score_cache(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with served(write_checkpoint(tmp_path / "model"), score_cache_size=1000) as url:
+        page = Page(chromium, url)
+        page.open("#playground?q=mouse&t=mouse&t=towel&mask=none&mask=0.0&active=1&base=0")
+        settled(page)
+        page.button("Measure time, B against A").click()
+        page.until(lambda: "answered from its score cache" in page.one(".time [role=status]").text)
+        page.check_and_leave()
+
+
+def test_a_key_with_a_low_rate_loads_the_page(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with served(write_checkpoint(tmp_path / "model"), api_keys="slow;rate=2") as url:
+        page = Page(chromium, url, key="slow")
+        page.open("#playground?q=mouse&t=mouse&t=towel")
+        settled(page)
         page.check_and_leave()
 
 

@@ -143,6 +143,48 @@ def test_errors_stand_at_their_field_and_come_back_by_themselves(page: Page) -> 
     page.until(lambda: not page.all(".trouble"))
 
 
+def test_a_broken_answer_is_asked_for_again_and_a_missed_deadline_is_not(page: Page) -> None:
+    page.open("#playground?q=mouse&t=wireless+mouse&t=towel")
+    settled(page)
+    page.run("""
+      const real = window.fetch;
+      const broken = () => new ReadableStream({start: (stream) => stream.error(new TypeError('cut'))});
+      window.answer = async () => { window.answer = undefined; return new Response(broken()); };""")
+    page.write("#query", "a mouse")
+    assert page.button("Try now", ".trouble")
+    page.until(lambda: not page.all(".trouble"))
+    for status, kind in ((504, "deadline_exceeded"), (503, "out_of_memory")):
+        page.run(
+            """
+            const [status, type] = arguments;
+            const error = JSON.stringify({error: {type, message: type, param: null}});
+            window.answer = async () => new Response(error, {status, headers: {'retry-after': '1'}});""",
+            *(status, kind),
+        )
+        page.one("#query").send_keys("s")
+        page.until(lambda kind=kind: kind in page.one(".trouble").text)
+        assert not page.all(".trouble button")
+        page.run("window.answer = undefined")
+
+
+def test_back_and_forward_lead_through_the_views(page: Page) -> None:
+    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=0-2.*&active=1&base=0")
+    settled(page)
+    page.one("nav a[href='#attention']").click()
+    page.one(".token")
+    page.one("nav a[href='#experiments']").click()
+    page.one(".experiment")
+    page.browser.back()
+    page.one(".token")
+    page.browser.back()
+    settled(page)
+    assert spec(page) == "0-2.*"
+    page.browser.forward()
+    page.one(".token")
+    page.browser.forward()
+    page.one(".experiment")
+
+
 def test_titles_are_typed_pasted_and_read_from_a_file(page: Page, tmp_path: Path) -> None:
     page.open("#playground?q=mouse&t=one+mouse")
     settled(page)

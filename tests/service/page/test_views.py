@@ -168,6 +168,36 @@ def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Pag
     page.until(lambda: page.one(".experiment .status").text == "running")
 
 
+def test_an_action_sends_the_reason_as_it_stands_and_an_arm_once(page: Page) -> None:
+    page.open("#experiments?experiment=deeper")
+    page.one(".trip")
+    page.run("""
+      const real = window.fetch;
+      window.sent = [];
+      const answer = (path, options) => {
+        if (options.method === 'POST') {
+          sent.push(JSON.parse(options.body));
+          return Promise.resolve(new Response('{}'));
+        }
+        window.answer = undefined;
+        const reply = real(path, options);
+        window.answer = answer;
+        return reply;
+      };
+      window.answer = answer;""")
+    page.button("Stop").click()
+    page.one("#reason").send_keys("too slow")
+    page.button("Yes", ".confirm").click()
+    page.until(lambda: page.run("return sent") == [{"reason": "too slow"}])
+    page.one(".actions [type=checkbox]").click()
+    for number, arms in ((2, ["pruned60"]), (3, [])):
+        page.button("Ramp").click()
+        page.button("Yes", ".confirm").click()
+        page.until(lambda number=number: len(page.run("return sent")) == number)
+        assert page.run("return sent.at(-1).reinstate") == arms
+        page.until(lambda: "Ramped." in page.one(".actions").text)
+
+
 def test_live_load_is_read_from_the_metrics(page: Page, page_server: Server) -> None:
     page.open("#live")
     page.one(".tiles")
