@@ -66,8 +66,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # removes a series per counter and histogram that nobody uses
-        own = CollectorRegistry() if registry is None else registry
-        self._registry = own
+        own = self._registry = CollectorRegistry() if registry is None else registry
         self._node = _node()
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._variants: set[str] = set()

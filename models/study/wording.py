@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from models.quality.bootstrap import Interval
 
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
@@ -12,6 +14,11 @@ def signed(value: float, digits: int = 3) -> str:
     """Return a change with its sign: −0.031."""
     text = f"{value:+.{digits}f}".replace("-", "−")
     return text.replace("+", "").replace("−", "") if float(f"{value:.{digits}f}") == 0 else text
+
+
+def signed_or_dash(value: float) -> str:
+    """Return a change with its sign, or a dash if it is undefined or has no bound."""
+    return signed(value) if math.isfinite(value) else "–"
 
 
 def with_interval(change: Interval, digits: int = 3) -> str:

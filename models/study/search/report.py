@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 
 from models.head_mask import HeadMask
@@ -14,7 +13,7 @@ from models.study.search.compute import Candidate, Search
 from models.study.search.conclusion import conclusion, loss_text, nothing_passed
 from models.study.search.noninferiority import TESTED_METRICS, Verdict
 from models.study.study import Study
-from models.study.wording import NAMES, signed
+from models.study.wording import NAMES, signed_or_dash
 
 
 def result(study: Study, search: Search) -> Result:
@@ -117,7 +116,7 @@ def _test_table(path: Sequence[Candidate], verdicts: Sequence[Verdict], caption:
     for candidate, verdict in zip(path, verdicts, strict=True):
         cells = [str(candidate.heads_on)]
         for loss in verdict.losses.values():
-            cells += [_number(loss.delta), _number(loss.bound), f"{loss.power:.0%}"]
+            cells += [signed_or_dash(loss.delta), signed_or_dash(loss.bound), f"{loss.power:.0%}"]
         outcome = "passed" if verdict.passed else "failed" if verdict.tested else "not tested"
         rows.append((*cells, outcome))
     header = ["heads on"]
@@ -167,10 +166,6 @@ def _mask_figures(search: Search) -> tuple[Figure, ...]:
             alt="A map of layers by heads that shows which heads are kept.",
         ),
     )
-
-
-def _number(value: float) -> str:
-    return signed(value) if math.isfinite(value) else "–"
 
 
 def _cells(values: dict[str, float]) -> tuple[str, ...]:

@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 
 from models.study.result import Figure, Result, Section, Table
-from models.study.search.noninferiority import TESTED_METRICS, Loss, Verdict
+from models.study.search.conclusion import loss_text
+from models.study.search.noninferiority import TESTED_METRICS, Verdict
 from models.study.search.structured import json_values, plots
 from models.study.search.structured.compute import Found, Point
 from models.study.search.structured.recovery import Recovered
 from models.study.study import Study
-from models.study.wording import NAMES, signed
+from models.study.wording import NAMES, signed_or_dash
 
 _FURTHER_TEST = (
     " The recovered network gets a further test on the same queries, also at 2.5 %; it comes on top of the "
@@ -125,11 +126,7 @@ def _judged(verdicts: Sequence[Verdict], place: int, study: Study) -> str:
 
 
 def _losses(verdict: Verdict) -> str:
-    return ", ".join(_loss(name, loss) for name, loss in verdict.losses.items())
-
-
-def _loss(name: str, loss: Loss) -> str:
-    return f"{NAMES[name]} {signed(loss.delta)} (lower bound {signed(loss.bound)})"
+    return ", ".join(loss_text(name, loss) for name, loss in verdict.losses.items())
 
 
 def _beside(point: Point, others: Sequence[Point]) -> str:
@@ -238,7 +235,7 @@ def _test_table(path: Sequence[Point], verdicts: Sequence[Verdict], caption: str
         speed = "" if pace is None else f"{pace.speedup:.2f} ({pace.low:.2f} to {pace.high:.2f})"
         cells = [f"{point.speedup:g}", speed]
         for loss in verdict.losses.values():
-            cells += [signed(loss.delta), signed(loss.bound)]
+            cells += [signed_or_dash(loss.delta), signed_or_dash(loss.bound)]
         rows.append((*cells, "passed" if verdict.passed else "failed" if verdict.tested else "not tested"))
     header = ["planned for", "measured speed (95 %)"]
     for name in TESTED_METRICS:
