@@ -16,9 +16,9 @@ from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
 from models.checkpoint.figures import read_quality
 from models.checkpoint.head_study import read_head_study
 from models.checkpoint.hub import Origin, locate, name_of, origin_of
+from models.checkpoint.network_tokenizer import load_tokenizer
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from models.checkpoint.tokenizer_files import check_padding
 from models.device import resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError
 from models.head_mask import HeadMask
@@ -125,16 +125,7 @@ class Classifier:
         where = resolve_device(device)
         number_format = resolve_dtype(dtype, where, deterministic=deterministic)
         config = read_config(directory, label_order)
-        tokenizer = PairTokenizer.load(
-            directory,
-            max_tokens=config.max_positions,
-            vocab_size=config.vocab_size,
-            cache_size=tokenizer_cache,
-        )
-        if config.skipped_positions:
-            template = tokenizer.template
-            special = template.before, template.between, template.after
-            check_padding(config.skipped_positions - 1, {tokenizer.unknown}.union(*special))
+        tokenizer = load_tokenizer(directory, config, cache_size=tokenizer_cache)
         network = build(
             config,
             read_tensors(directory, config),
@@ -177,7 +168,7 @@ class Classifier:
     @property
     def max_tokens(self) -> int:
         """Return the window. Longer pairs are truncated, the longer text first."""
-        return self.config.max_positions
+        return self.tokenizer.max_tokens
 
     @property
     def all_heads(self) -> HeadMask:

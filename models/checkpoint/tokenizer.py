@@ -15,15 +15,9 @@ from tokenizers import Tokenizer
 
 from models.checkpoint.pair_template import BERT, PairTemplate
 from models.checkpoint.pieces import Piece, piece_reader
+from models.checkpoint.segments import BERT_CUT, cut_pattern, word_segments
 from models.checkpoint.text_cache import TextCache
-from models.checkpoint.tokenizer_files import (
-    BERT_CUT,
-    SPECIAL,
-    check_vocabulary,
-    cut_pattern,
-    read_tokenizer,
-    unknown_id,
-)
+from models.checkpoint.tokenizer_files import SPECIAL, check_vocabulary, read_tokenizer, unknown_id
 from models.checkpoint.word_cache import WordCache
 from models.errors import ModelError, UnsupportedCheckpoint
 
@@ -187,6 +181,22 @@ class PairTokenizer:
         """Return how many tokens a query and a title may have together."""
         return self._budget
 
+    @property
+    def max_tokens(self) -> int:
+        """Return the window, special tokens included."""
+        return self._budget + self.template.tokens
+
+    def may_occur(self, id_: int) -> bool:
+        """Return whether a token is part of the template or may come from a text."""
+        template = self.template
+        if id_ in {*template.before, *template.between, *template.after}:
+            return True
+        token = self._tokenizer.id_to_token(id_)
+        if token is None or id_ in self._forbidden:
+            return False
+        splits = self._cut is BERT_CUT and len(token) > 1  # such a splitter never leaves "[PAD]" whole
+        return not (splits and BERT_CUT.search(token))
+
     def portions(self, text: str) -> Iterator[Portion]:
         """Encode a text that `encode_texts` accepts to its end, however long it is."""
         start = 0
@@ -283,16 +293,6 @@ def kept_tokens(query: int, title: int, budget: int) -> tuple[int, int]:
         return query, title
     shorter = min(query, title, budget // 2)
     return (budget - shorter, shorter) if query > title else (shorter, budget - shorter)
-
-
-def word_segments(text: str, characters: int, cut: re.Pattern[str] = BERT_CUT) -> Iterator[str]:
-    """Cut a text into segments of about `characters`, only before what `cut` matches: where a word ends."""
-    start = 0
-    while start < len(text):
-        end = cut.search(text, start + characters)
-        stop = end.start() if end else len(text)
-        yield text[start:stop]
-        start = stop
 
 
 def _as_bytes(ids: Sequence[int]) -> bytes:

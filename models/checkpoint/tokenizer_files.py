@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Container
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Unigram, WordPiece
 
-from models.checkpoint.pair_template import PairTemplate
+from models.checkpoint.fields import read_json
+from models.checkpoint.token_types import gives_types, without_types
+from models.checkpoint.tokenizer_options import read_options, tokenizer_class
 from models.errors import UnsupportedCheckpoint
 
 SPECIAL = "\ufdd0"
 """Precedes the special tokens in a Unigram vocabulary. Unigram would match a literal "</s>" in a text, and no
 text holds this code point, which is no character."""
 
-BERT_CUT = re.compile(r"[\t\n\r !-/:-@\[-`{-~]")
-"""ASCII whitespace and punctuation end a word for BertPreTokenizer, and never combine with what precedes."""
-
-_SPACE_CUT = re.compile(r"(?<=[A-Za-z0-9]) (?=[A-Za-z0-9])")
-"""A single space belongs to the word after it, for GPT-2's pattern and for Metaspace."""
-
 _BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
-_DEFAULT_CLASS = {
-    "roberta": "RobertaTokenizer",
-    "xlm-roberta": "XLMRobertaTokenizer",
-    "camembert": "CamembertTokenizer",
-}
-_ONE_TYPE = {*_DEFAULT_CLASS.values(), "DistilBertTokenizer", "MPNetTokenizer"}
-"""The classes that pass no token types to the model, which then takes all as 0."""
 
 _SLOW_FILES = ("merges.txt", "sentencepiece.bpe.model", "spiece.model")
 
@@ -41,17 +29,11 @@ def read_tokenizer(directory: Path) -> Tokenizer:
 
     Raises UnsupportedCheckpoint, which names the file and says what is wrong with it.
     """
-    config_file = directory / "tokenizer_config.json"
-    config = _read_json(config_file) if config_file.is_file() else {}
-    side = config.get("truncation_side", "right")
-    if side != "right":
-        raise UnsupportedCheckpoint(
-            f"{config_file}: truncation_side is {side!r}: it would need a reader that keeps the ends of long "
-            "texts; only 'right' is supported"
-        )
-    class_name = _class_name(directory, config)
-    tokenizer = _read(directory, config, class_name)
-    return tokenizer if _gives_types(config_file, config, class_name) else _without_types(tokenizer)
+    config = read_options(directory)
+    tokenizer = _read(directory, config, tokenizer_class(directory, config))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer if gives_types(directory) is not False else without_types(tokenizer)
 
 
 def _read(directory: Path, config: dict[str, Any], class_name: str) -> Tokenizer:
@@ -74,44 +56,12 @@ def _read(directory: Path, config: dict[str, Any], class_name: str) -> Tokenizer
     raise UnsupportedCheckpoint(f"{directory} has neither tokenizer.json nor vocab.txt")
 
 
-def _class_name(directory: Path, config: dict[str, Any]) -> str:
-    """Return the class of the tokenizer, which model_type tells if tokenizer_config.json does not."""
-    if name := config.get("tokenizer_class"):
-        return str(name).removesuffix("Fast")
-    file = directory / "config.json"
-    model_type = _read_json(file).get("model_type") if file.is_file() else None
-    return _DEFAULT_CLASS.get(str(model_type), "BertTokenizer")
-
-
-def _gives_types(config_file: Path, config: dict[str, Any], class_name: str) -> bool:
-    """Return whether transformers would pass the post-processor's token types to the model."""
-    names = config.get("model_input_names")
-    if names is None:
-        return class_name not in _ONE_TYPE
-    if not isinstance(names, list):
-        raise UnsupportedCheckpoint(f"{config_file}: model_input_names is {names!r}; it must be a list")
-    return "token_type_ids" in names
-
-
-def _without_types(tokenizer: Tokenizer) -> Tokenizer:
-    """Give all tokens of a pair type 0."""
-    template = PairTemplate.of(tokenizer)
-    if not template.two_segments:
-        return tokenizer
-    parts = {"before": template.before, "between": template.between, "after": template.after}
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=["before", "$A", "after"],
-        pair=["before", "$A", "between", "$B:0", "after"],
-        special_tokens=[
-            {"id": name, "ids": list(ids), "tokens": [tokenizer.id_to_token(id_) for id_ in ids]}
-            for name, ids in parts.items()
-        ],
-    )
-    return tokenizer
-
-
 def _from_json(file: Path, config: dict[str, Any], class_name: str) -> Tokenizer:
-    """Read tokenizer.json. As in transformers, tokenizer_config.json overrules some of it."""
+    """Read tokenizer.json. tokenizer_config.json overrules some of it, as in transformers.
+
+    transformers 5 takes the normalizer of a BertTokenizer from tokenizer_config.json, whatever tokenizer.json
+    holds. Here another normalizer than BERT's stays, because the checkpoint was trained with it.
+    """
     try:
         tokenizer = _with_marked_special_tokens(file.read_text(encoding="utf-8"))
     except Exception as error:  # the library raises Exception itself
@@ -185,7 +135,7 @@ def _check_added(file: Path, config: dict[str, Any], known: Container[str]) -> N
             f"tokenizer_config.json: added_tokens_decoder is {decoder!r}; it must be an object"
         )
     others = file.parent / "added_tokens.json"
-    for added in [*(_read_json(others) if others.is_file() else ()), *decoder.values()]:
+    for added in [*(read_json(others) if others.is_file() else ()), *decoder.values()]:
         token = _token({"added": added}, "added", "")
         if token not in known:
             raise UnsupportedCheckpoint(
@@ -211,16 +161,6 @@ def _flag(config: dict[str, Any], name: str) -> bool:
     value = config.get(name, True)
     if type(value) is not bool:
         raise UnsupportedCheckpoint(f"tokenizer_config.json: {name} is {value!r}; it must be true or false")
-    return value
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UnsupportedCheckpoint(f"{file} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UnsupportedCheckpoint(f"{file} is not a JSON object")
     return value
 
 
@@ -262,30 +202,3 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
             f"the tokenizer gives {token.removeprefix(SPECIAL)!r} the id {largest}; "
             f"the model's embeddings end at {vocab_size - 1}"
         )
-
-
-def check_padding(pad: int, in_sequences: Collection[int]) -> None:
-    """Refuse a padding token, after which positions begin, that occurs in the sequences themselves.
-
-    transformers gives such a token no position of its own.
-    """
-    if pad in in_sequences:
-        raise UnsupportedCheckpoint(
-            f"config.json: pad_token_id is {pad}, which the tokenizer puts into each pair or gives unknown "
-            "words: it would need positions that leave this token out"
-        )
-
-
-def cut_pattern(tokenizer: Tokenizer) -> re.Pattern[str] | None:
-    """Return where a text may be cut without changing its tokens; None if that is not known."""
-    normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
-    if isinstance(normalizer, normalizers.BertNormalizer):
-        return BERT_CUT if isinstance(splitter, pre_tokenizers.BertPreTokenizer) else None
-    plain = normalizer is None or isinstance(normalizer, normalizers.Precompiled)
-    if plain and isinstance(splitter, pre_tokenizers.ByteLevel):
-        return _SPACE_CUT
-    if plain and isinstance(splitter, pre_tokenizers.Sequence):
-        parts = json.loads(splitter.__getstate__())["pretokenizers"]
-        if [part["type"] for part in parts] == ["WhitespaceSplit", "Metaspace"]:
-            return _SPACE_CUT
-    return None

@@ -34,6 +34,7 @@ FLAGS = (
 )
 
 SECONDS_TO_COMPILE = 120
+_IN_ENGLISH = {"LC_ALL": "C"}
 
 
 def build_all(levels: tuple[Level, ...]) -> dict[str, str | None]:
@@ -89,7 +90,9 @@ def _compiler() -> tuple[list[str], bytes]:
     """Return the compiler's command and what it says of its version. Raises OSError if it does not run."""
     try:
         compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
-        done = subprocess.run([*compiler, "--version"], capture_output=True, check=True)
+        done = subprocess.run(
+            [*compiler, "--version"], capture_output=True, check=True, env=os.environ | _IN_ENGLISH
+        )
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         raise OSError(f"no C++ compiler: {error}") from None
     return compiler, done.stdout
@@ -102,7 +105,7 @@ def _run(command: list[str]) -> None:
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            env=os.environ | {"LC_ALL": "C"},  # messages in ASCII, which every terminal shows
+            env=os.environ | _IN_ENGLISH,  # in ASCII, which every terminal shows
             timeout=SECONDS_TO_COMPILE,
             check=False,
         )

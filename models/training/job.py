@@ -12,6 +12,7 @@ from models.checkpoint.checks import check_empty
 from models.checkpoint.config import ModelConfig, read_config
 from models.checkpoint.digest import digest_of
 from models.checkpoint.hub import locate
+from models.checkpoint.network_tokenizer import load_tokenizer
 from models.device import check_device_name
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.quality.labelled import LabelledPair, query_key, read_labelled
@@ -141,6 +142,7 @@ def _validation_queries(queries: set[str]) -> set[str]:
 
 def _trainable(directory: Path) -> tuple[Path, ModelConfig]:
     config = read_config(directory)
+    load_tokenizer(directory, config)  # what it refuses could not be served after the training either
     if config.int8:
         raise UnsupportedCheckpoint(
             f"{directory} is quantized, and 8-bit weights cannot be trained; name the float checkpoint that "

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from models.checkpoint.hub_files import copy_tokenizer
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
+from models.checkpoint.tokenizer_options import read_window
 from models.classifier import Classifier
 from models.device import resolve_device
 from models.quality.evaluation import as_json, intervals, within_range
@@ -58,7 +59,7 @@ def tune(job: Job | Options) -> dict[str, Any]:
     options, validation = job.options, job.validation
     model, tokenizer_files = start(job)
     model.to(resolve_device(options.device))
-    longest = model.config.max_position_embeddings if job.base is None else job.base[1].max_positions
+    longest = model.config.max_position_embeddings if job.base is None else read_window(*job.base)
     window = min(options.max_tokens, longest)
     tokenizer = PairTokenizer.load(tokenizer_files, max_tokens=window, vocab_size=model.config.vocab_size)
     mark_run(job)

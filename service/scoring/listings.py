@@ -94,7 +94,7 @@ def _model(classifier: Classifier) -> ModelInfo:
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,
         vocab_size=config.vocab_size,
-        max_tokens=config.max_positions,
+        max_tokens=classifier.max_tokens,
         grades=list(config.labels) if config.is_graded else None,
         score_activation=config.score_activation,
         parameters=network.parameters,

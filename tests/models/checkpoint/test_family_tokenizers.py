@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from models import UnsupportedCheckpoint
-from models.checkpoint.tokenizer import PairTokenizer, word_segments
+from models.checkpoint.segments import word_segments
+from models.checkpoint.tokenizer import PairTokenizer
 from models.study.pair_words import Words
 from tests import families
 from tests.families import (

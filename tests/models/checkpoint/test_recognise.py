@@ -88,7 +88,7 @@ def test_a_missing_tensor_is_named_as_the_file_names_it(checkpoints: dict[str, P
         load(source)
 
 
-@pytest.mark.parametrize("pad", [0, 2, 3])  # <s>, </s>, <unk>
+@pytest.mark.parametrize("pad", [0, 2, 3, 20])  # <s>, </s>, <unk>, a piece of text
 def test_a_padding_token_that_occurs_in_pairs_is_refused(
     checkpoints: dict[str, Path], tmp_path: Path, pad: int
 ) -> None:

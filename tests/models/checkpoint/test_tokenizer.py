@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
-from models.checkpoint.tokenizer import PairTokenizer, kept_tokens, word_segments
-from models.errors import ModelError
+from models import Classifier
+from models.checkpoint.segments import word_segments
+from models.checkpoint.tokenizer import PairTokenizer, kept_tokens
+from models.errors import ModelError, UnsupportedCheckpoint
 from tests.checkpoints import VOCABULARY, write_checkpoint
+from tests.families import edit_config
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
 
 TEXTS = [
@@ -128,21 +131,70 @@ def test_the_model_gets_the_token_types_that_transformers_would_pass(
     else:
         write_checkpoint(tmp_path)
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    theirs = AutoTokenizer.from_pretrained(tmp_path)("angle bracket", "steel lamp")
 
-    pair = load(tmp_path).encode([("angle bracket", "steel lamp")])[0]
+    assert_types(load(tmp_path), tmp_path)
 
+
+def assert_types(tokenizer: PairTokenizer, directory: Path) -> None:
+    """A pair has the ids and token types of transformers; types that it does not pass are 0."""
+    theirs = AutoTokenizer.from_pretrained(directory)("angle bracket", "steel lamp")
+    pair = tokenizer.encode([("angle bracket", "steel lamp")])[0]
     types = [0] * pair.first_segment + [1] * (len(pair) - pair.first_segment)
     assert pair.ids.tolist() == theirs["input_ids"]
     assert types == theirs.get("token_type_ids", [0] * len(pair))
 
 
-def test_truncation_settings_in_tokenizer_json_do_not_apply(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [{}, {"tokenizer_class": "DistilBertTokenizer"}, ONE_TYPE])
+def test_truncation_settings_in_tokenizer_json_do_not_apply(tmp_path: Path, config: dict[str, Any]) -> None:
     source = library_tokenizer()
     source.enable_truncation(5)
     source.enable_padding(length=40)
 
-    assert len(load(write(tmp_path, source)).encode([("red blue", "deck lamp screws")])[0]) == 8
+    assert len(load(write(tmp_path, source, config)).encode([("red blue", "deck lamp screws")])[0]) == 8
+
+
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "TokenizersBackend"])
+def test_token_types_that_transformers_4_and_5_pass_differently_must_be_written_down(
+    tmp_path: Path, name: str
+) -> None:
+    write(tmp_path, library_tokenizer(), {"tokenizer_class": name})
+    with pytest.raises(UnsupportedCheckpoint, match=f"its class is {name.removesuffix('Fast')}"):
+        Classifier.load(tmp_path, "cpu", "float32")
+
+    for names in (ONE_TYPE, TWO_TYPES):
+        write(tmp_path, library_tokenizer(), {"tokenizer_class": name} | names)
+        assert_types(Classifier.load(tmp_path, "cpu", "float32").tokenizer, tmp_path)
+
+
+def test_the_class_of_a_tokenizer_may_stand_in_config_json(tmp_path: Path) -> None:
+    write(tmp_path, library_tokenizer(), {})
+    edit_config(tmp_path, tokenizer_class="DistilBertTokenizer")
+
+    assert_types(load(tmp_path), tmp_path)
+    assert load(tmp_path).encode([("angle bracket", "steel lamp")])[0].first_segment == 7
+
+
+@pytest.mark.parametrize("length", [16, 10**30, 1e30])
+def test_a_pair_is_truncated_to_the_length_that_the_files_name(tmp_path: Path, length: float) -> None:
+    write(tmp_path, library_tokenizer(), {"model_max_length": length})
+    query, title = "red " * 30, "steel lamp " * 40
+    longest = min(int(length), 64)  # the network has 64 positions
+    theirs = AutoTokenizer.from_pretrained(tmp_path)([query], [title], truncation=True, max_length=longest)
+
+    classifier = Classifier.load(tmp_path, "cpu", "float32")
+
+    assert classifier.max_tokens == longest
+    assert classifier.tokenizer.encode([(query, title)])[0].ids.tolist() == theirs["input_ids"][0]
+
+
+@pytest.mark.parametrize(
+    ("length", "message"), [(0, "is 0"), ("512", "is '512'"), (True, "is True"), (3, "a window of 3 tokens")]
+)
+def test_a_length_without_room_for_a_pair_is_refused(tmp_path: Path, length: object, message: str) -> None:
+    write(tmp_path, library_tokenizer(), {"model_max_length": length})
+
+    with pytest.raises(UnsupportedCheckpoint, match=message):
+        Classifier.load(tmp_path, "cpu", "float32")
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 30))

@@ -205,6 +205,17 @@ def test_what_the_system_leaves_among_the_sources_changes_no_library(
     assert kernel_build.library_of(AVX2) == library
 
 
+def test_the_compiler_is_asked_in_english(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer is part of the library's name."""
+    compiler = tmp_path / "cxx"
+    compiler.write_text('#!/bin/sh\necho "$LC_ALL"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+
+    assert kernel_build._compiler() == ([str(compiler)], b"C\n")
+
+
 def test_libraries_are_found_whatever_the_locale() -> None:
     script = "from models.ops.kernel_library import choice; print(choice().kernels.name)"
     ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
