@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from service.bulk.parts import Part, Parts
+from models.errors import ModelError
+from service.bulk.parts import OLD, WHOLE, Part, Parts
 from service.bulk.storage import BUFFER_BYTES, Disk, storage_of
 from service.bulk.writing import assemble
 
@@ -29,10 +31,23 @@ class Assembly:
     def __init__(self, job: Job, parts: Parts) -> None:
         self._job = job
         self._parts = parts
-        self._storage = storage_of(job.output)
+        self._storage = storage_of(job.output, parts.check_owner)
         self._on_disk = isinstance(self._storage, Disk)
-        self._whole = parts.path("whole")
+        self._whole = parts.path(WHOLE)
         self._success = f"{job.output}/{SUCCESS}"
+
+    def check(self) -> None:
+        """Raise ModelError if the output's name can never be given to what this job makes."""
+        output = self._job.output
+        if not self._job.is_directory and self._storage.is_directory(output):
+            raise ModelError(
+                f"{output} is a directory; a single file is scored into a file, such as {output}/scored.csv"
+            )
+        if self._on_disk and os.path.ismount(output):
+            raise ModelError(
+                f"{output} is a mount point, which cannot be replaced; choose a name in it, such as "
+                f"{output}/scored"
+            )
 
     def exists(self) -> bool:
         """Return whether there is an output, from this job or another one."""
@@ -71,7 +86,7 @@ class Assembly:
             self._write_files(in_order, self._whole)
             parts.set_mark(_counts(in_order))
         if job.is_directory and self._is_there(job.output):
-            old = parts.path("old")  # is removed with the parts
+            old = parts.path(OLD)  # is removed with the parts
             storage.remove(old)
             storage.move(job.output, old)
         storage.move(self._whole, job.output)
@@ -89,7 +104,7 @@ class Assembly:
             storage.write(self._success, b"")
 
     def _write_rejects(self, in_order: list[Part]) -> None:
-        names = [self._parts.path(part.stem + ".rejects") for part in in_order if part.rejects]
+        names = [self._parts.rejects_path(part) for part in in_order if part.rejects]
         self._storage.remove(self._job.rejects_file)
         if names:
             with self._storage.create(self._job.rejects_file) as stream:
@@ -100,7 +115,7 @@ class Assembly:
     def _write_files(self, in_order: list[Part], output: str) -> None:
         """Write the output under the name `output`."""
         for file in self._job.files:
-            names = [self._parts.path(part.name) for part in in_order if part.file == file.number]
+            names = [self._parts.part_path(part) for part in in_order if part.file == file.number]
             target = output + file.output.removeprefix(self._job.output)
             self._storage.make_directory(target.rpartition("/")[0] or ".")
             assemble(self._parts.storage, names, target, file.format, into=self._storage)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,13 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Files to score, and where their scores go. is_directory: whether input and output are directories."""
+    """Files to score, and where their scores go.
+
+    source: the file or directory that was given. is_directory: whether input and output are directories.
+    """
 
     request: Request
+    source: str
     files: tuple[File, ...]
     output: str
     is_directory: bool
@@ -82,7 +87,7 @@ class Job:
             "choice of columns": [*request.fields.needed, self.layout.prefix],
             "--overflow": request.overflow,
             "device or number format": [request.device, request.dtype],
-            "version of headroom": [self.window_rows, WINDOW_BYTES, 1],
+            "version of headroom": [version("headroom"), self.window_rows, WINDOW_BYTES],
         }
 
 
@@ -106,9 +111,10 @@ def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
     source, output = (name.rstrip("/") if "://" in name else str(Path(name)) for name in (source, output))
     storage = storage_of(source)
     is_directory = storage.is_directory(source)
-    _check_apart(source, output, is_directory)
+    target = _target(output)
+    _check_apart(source, target, is_directory)
     if not is_directory:
-        names, outputs = [source], [output]
+        names, outputs = [source], [target]
         known_format(source)
         formats = [known_format(output)]
     else:
@@ -116,20 +122,29 @@ def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
             raise ModelError(
                 f"{source} is a directory, so --output must be one too; {output} is a file's name"
             )
-        names = [name for name in storage.files(source) if format_of(name) is not None]
+        try:
+            names = [name for name in storage.files(source) if format_of(name) is not None]
+        except OSError as error:
+            where = error.filename or source
+            raise ModelError(f"{where} cannot be read: {error.strerror or error}") from None
         if not names:
             raise ModelError(f"{source} holds no file of a known format; use {KNOWN}")
-        outputs = [f"{output}/{_below(source, name)}" for name in names]
+        outputs = [f"{target}/{_below(source, name)}" for name in names]
         if len(set(outputs)) < len(outputs):
             raise ModelError(f"{source}: two files would be scored into one")
         formats = [known_format(name) for name in names]
     files = []
-    for number, (name, target, format_) in enumerate(zip(names, outputs, formats, strict=True)):
+    for number, (name, scored, format_) in enumerate(zip(names, outputs, formats, strict=True)):
         stat = storage.stat(name)
         if stat is None:
             raise ModelError(f"{name} does not exist")
-        files.append(File(number, name, stat.size, stat.modified, target, format_))
-    return Job(request, tuple(files), output, is_directory, layout)
+        files.append(File(number, name, stat.size, stat.modified, scored, format_))
+    return Job(request, source, tuple(files), target, is_directory, layout)
+
+
+def _target(output: str) -> str:
+    """Return what an output stands for: a link's target is replaced, and not the link."""
+    return output if "://" in output or not Path(output).is_symlink() else str(Path(output).resolve())
 
 
 def _below(directory: str, name: str) -> str:
@@ -161,7 +176,7 @@ def writing(what: str, *, begun: bool = True) -> Iterator[None]:
 def read_windows(job: Job, number: int) -> Iterator[Window]:
     """Yield the windows of one of the job's files. Raises ModelError if its columns do not fit the job."""
     file = job.files[number]
-    storage = storage_of(file.name)
+    storage = storage_of(job.source)
     fields, target = job.request.fields, file.format.kind
     for window in windows(storage, file.name, number, fields, target=target, window_rows=job.window_rows):
         if window.number == 0:
@@ -212,20 +227,18 @@ def run(
     score: keeps a part for every window of every file, and notes each file's end.
     Raises ModelError if the output exists or cannot be written, or the input cannot be read.
     """
-    parts = Parts(job.output)
-    plan = job.plan()
+    parts = Parts(job.output, job.plan())
     assembly = Assembly(job, parts)
     with ExitStack() as stack:
         with writing(parts.directory, begun=False):
+            assembly.check()
             stack.enter_context(parts.locked())
-            same = parts.holds(plan)
+            same = parts.holds_plan()
             if assembly.exists() and not (overwrite or (same and assembly.is_own())):
                 raise ModelError(
                     f"{job.output} exists; choose another --output, or replace it with --overwrite"
                 )
-            if overwrite and not same:
-                parts.clear()
-            parts.begin(plan)
+            parts.begin(afresh=overwrite)
         if (counts := assembly.finished()) is not None:
             summary = Summary(*counts, job.rejects_file)
         else:
@@ -257,7 +270,7 @@ def _checked(job: Job, parts: Parts, progress: Progress) -> Summary:
         first = next((part for part in kept if part.rejects), None)
         if first is None:
             raise ModelError(f"{' and '.join(file.name for file in job.files[:3])}: there are no pairs")
-        with parts.storage.open(parts.path(first.stem + ".rejects")) as stream:
+        with parts.storage.open(parts.rejects_path(first)) as stream:
             raise ModelError(
                 f"no row can be scored; the first that cannot: {stream.readline().decode().strip()}"
             )

@@ -47,11 +47,30 @@ def _rows(name: str, file: Any) -> Iterator[Row]:
     try:
         for batch in file.iter_batches(batch_size=max(1, min(READ_ROWS, READ_BYTES // mean))):
             size = batch.nbytes // max(batch.num_rows, 1)
-            for values, reason in _values(batch):
+            for values, reason in _values(_with_times_as_text(batch)):
                 number += 1
                 yield Row(number, values, reason, "", size)
     except ValueError as error:
         raise ModelError(f"{name}, after row {number}: {error}") from None
+
+
+def _with_times_as_text(batch: Any) -> Any:
+    """Return a batch with times of day in nanoseconds, which Python does not have, as text."""
+    import pyarrow
+
+    exact = pyarrow.time64("ns")
+    if exact not in batch.schema.types:
+        return batch
+    fields = [field.with_type(pyarrow.string()) if field.type == exact else field for field in batch.schema]
+    return batch.cast(pyarrow.schema(fields))
+
+
+def _times_of(texts: Sequence[str | None]) -> Any:
+    """Return what `_with_times_as_text` made text as times of day again."""
+    import pyarrow
+
+    dated = [None if text is None else f"1970-01-01 {text}" for text in texts]
+    return pyarrow.array(dated, pyarrow.string()).cast(pyarrow.timestamp("ns")).cast(pyarrow.time64("ns"))
 
 
 def _values(batch: Any) -> Iterator[tuple[dict[str, Any] | None, str]]:
@@ -75,17 +94,31 @@ def _values(batch: Any) -> Iterator[tuple[dict[str, Any] | None, str]]:
 
 
 def types_of(names: Sequence[str], records: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the Arrow schema of rows from a text file: a column of values of several types becomes text."""
+    """Return the Arrow schema of rows from a text file.
+
+    A column becomes text if its values have several types, or one that parquet cannot store.
+    """
     import pyarrow
 
     columns = []
     for name in names:
         try:
             kind = pyarrow.array([record.get(name) for record in records]).type
-        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError):
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):
             kind = pyarrow.string()
-        columns.append((name, pyarrow.string() if pyarrow.types.is_null(kind) else kind))
+        is_text = pyarrow.types.is_null(kind) or _has_empty_struct(kind)
+        is_text = is_text or any(_change(record.get(name), kind) for record in records)
+        columns.append((name, pyarrow.string() if is_text else kind))
     return pyarrow.schema(columns)
+
+
+def _has_empty_struct(kind: Any) -> bool:
+    """Return whether a type is or holds an object without keys, which parquet cannot store."""
+    import pyarrow
+
+    if pyarrow.types.is_struct(kind) and kind.num_fields == 0:
+        return True
+    return any(_has_empty_struct(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def table_of(records: Sequence[Mapping[str, Any]], types: Any) -> Any:
@@ -100,7 +133,10 @@ def table_of(records: Sequence[Mapping[str, Any]], types: Any) -> Any:
         values = [record.get(field.name) for record in records]
         if pyarrow.types.is_string(field.type):
             values = [value if isinstance(value, str | None) else cell(value) for value in values]
-        columns.append(pyarrow.array(values, field.type))
+        if field.type == pyarrow.time64("ns"):
+            columns.append(_times_of(values))
+        else:
+            columns.append(pyarrow.array(values, field.type))
     return pyarrow.table(columns, schema=types.remove_metadata())
 
 
@@ -108,7 +144,7 @@ def misfits(records: Sequence[Mapping[str, Any]], types: Any) -> dict[int, str]:
     """Return by place which rows hold a value that is not of its column's type, and what is wrong."""
     import pyarrow
 
-    wrong = _with_extra_keys(records, types)
+    wrong = _changed_in_silence(records, types)
     try:
         table_of(records, types)
     except (pyarrow.ArrowException, OverflowError, TypeError):
@@ -124,33 +160,42 @@ def misfits(records: Sequence[Mapping[str, Any]], types: Any) -> dict[int, str]:
     return wrong
 
 
-def _with_extra_keys(records: Sequence[Mapping[str, Any]], types: Any) -> dict[int, str]:
-    """Return by place which rows hold an object with a key that its type lacks; Arrow would leave it out."""
+def _changed_in_silence(records: Sequence[Mapping[str, Any]], types: Any) -> dict[int, str]:
+    """Return by place which rows hold a value that Arrow would change without an error, and why."""
     import pyarrow
 
     wrong = {}
     for field in types:
-        if pyarrow.types.is_nested(field.type):
+        if not pyarrow.types.is_string(field.type):  # in a column of text, every value is kept
             for place, record in enumerate(records):
-                if (key := _extra_key(record.get(field.name), field.type)) is not None:
-                    wrong[place] = (
-                        f"{field.name} has {key!r}, which it does not have in the file's first rows"
-                    )
+                if reason := _change(record.get(field.name), field.type):
+                    wrong[place] = f"{field.name} has {reason}"
     return wrong
 
 
-def _extra_key(value: Any, kind: Any) -> str | None:
-    import pyarrow
+def _change(value: Any, kind: Any) -> str:
+    """Return what of a value Arrow would change; "" for nothing.
 
-    if not pyarrow.types.is_nested(kind):
-        return None
+    Arrow leaves out a key that its type lacks, makes 1 of true and 2 of 2.5, and a list of a text's letters.
+    """
+    from pyarrow import types
+
     inner: list[tuple[Any, Any]] = []
-    if pyarrow.types.is_struct(kind) and isinstance(value, dict):
-        types = {field.name: field.type for field in kind}
-        for key in value:
-            if key not in types:
-                return str(key)
-        inner = [(value[key], types[key]) for key in value]
-    elif pyarrow.types.is_list(kind) and isinstance(value, list):
+    is_other = False
+    if isinstance(value, bool):
+        is_other = types.is_integer(kind) or types.is_floating(kind)
+    elif isinstance(value, float):
+        is_other = not value.is_integer() and types.is_integer(kind)
+    elif isinstance(value, str):
+        is_other = types.is_list(kind)
+    elif isinstance(value, list) and types.is_list(kind):
         inner = [(item, kind.value_type) for item in value]
-    return next((key for item, type_ in inner if (key := _extra_key(item, type_)) is not None), None)
+    elif isinstance(value, dict) and types.is_struct(kind):
+        kinds = {field.name: field.type for field in kind}
+        for key in value:
+            if key not in kinds:
+                return f"{key!r}, which it does not have in the file's first rows"
+        inner = [(value[key], kinds[key]) for key in value]
+    if is_other:
+        return f"{cell(value)[:40]} where the file's first rows have {kind}"
+    return next((reason for item, type_ in inner if (reason := _change(item, type_))), "")

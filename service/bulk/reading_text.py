@@ -18,15 +18,25 @@ ROW_BYTES = 64 << 20
 WRITTEN_LEVELS = 200
 """Nested objects and lists of a row that can be written again for certain."""
 
+REREADS = 8
+"""How often a line is read again as part of a row that began on a line before it.
+
+Without a limit, a file in which every row fails after a thousand lines would be read a thousand times.
+"""
+
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _BOM = b"\xef\xbb\xbf"
 
 
 class Line(NamedTuple):
-    """One line of a file, from 1, with its end. data is None if it is longer than ROW_BYTES."""
+    """One line of a file, from 1, with its end. data is None if it is longer than ROW_BYTES.
+
+    rereads: how many rows that held it, but did not begin with it, were refused.
+    """
 
     number: int
     data: bytes | None
+    rereads: int = 0
 
 
 def _lines(stream: IO[bytes]) -> Iterator[Line]:
@@ -43,8 +53,8 @@ def _lines(stream: IO[bytes]) -> Iterator[Line]:
         yield Line(number, data)
 
 
-def _quoted(data: bytes | None) -> str:
-    return "" if data is None else data[:QUOTED_TEXT].decode("utf-8", "backslashreplace").rstrip("\r\n")
+def _quoted(data: bytes) -> str:
+    return data[:QUOTED_TEXT].decode("utf-8", "backslashreplace").rstrip("\r\n")
 
 
 _TOO_LONG = f"longer than {ROW_BYTES >> 20} MiB"
@@ -56,7 +66,7 @@ def jsonl_source(stream: IO[bytes]) -> Source:
 
 
 def _jsonl_rows(stream: IO[bytes]) -> Iterator[Row]:
-    for number, data in _lines(stream):
+    for number, data, _ in _lines(stream):
         if data is None:
             yield Row(number, None, _TOO_LONG, "", ROW_BYTES)
             continue
@@ -134,8 +144,11 @@ class _Feed:
         self.is_broken = False
 
     def retry(self) -> None:
-        """Read the lines of this row again, but for the first."""
-        self._again.extendleft(reversed(self.row[1:]))
+        """Let the row end with its first line, and read the others again."""
+        first, *others = self.row
+        self._again.extendleft(line._replace(rereads=line.rereads + 1) for line in reversed(others))
+        self.row = [first]
+        self.size = len(first.data or b"")
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -145,6 +158,8 @@ class _Feed:
         self.row.append(line)
         if line.data is None:
             raise csv.Error(_TOO_LONG)
+        if line.rereads >= REREADS and len(self.row) > 1:
+            raise csv.Error("a quote is not closed")
         self.size += len(line.data)
         if self.size > ROW_BYTES:
             raise csv.Error(f"a quoted text is {_TOO_LONG}")
@@ -168,18 +183,20 @@ def _csv_rows(reader: Iterator[list[str]], feed: _Feed, names: list[str]) -> Ite
         except StopIteration:
             return
         except csv.Error as error:
-            # A quote that is never closed would swallow all rows after it, so only its own line is bad.
             reason = str(error)
-            feed.retry()
         else:
-            if feed.is_broken:
-                reason = "not UTF-8 text"
-            elif not cells:
+            if not cells:
                 continue  # a blank line
-            elif len(cells) != columns:
+            if len(cells) != columns:
                 reason = f"{len(cells)} cells, but the first line names {columns} columns"
+        if reason:
+            # A quote that is not closed swallows the rows after it, so only the row's first line is bad.
+            feed.retry()
+        elif feed.is_broken:
+            reason = "not UTF-8 text"
         first = feed.row[0]
         if reason:
-            yield Row(first.number, None, reason, _quoted(first.data), feed.size)
+            text = b"".join(line.data or b"" for line in feed.row)
+            yield Row(first.number, None, reason, _quoted(text), feed.size)
         else:
             yield Row(first.number, dict(zip(names, cells, strict=True)), "", "", feed.size)

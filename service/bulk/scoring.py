@@ -239,7 +239,7 @@ def _grouped(choices: Sequence[Choice]) -> list[_Group]:
 
 def _joined(size: int, parts: Sequence[tuple[list[int], Result]]) -> Result:
     """Put the results of groups of rows back into the order of the rows."""
-    if len(parts) == 1:
+    if len(parts) == 1 and parts[0][0] == list(range(size)):
         return parts[0][1]
     whole = Result(*([None] * size for _ in range(6)), chunk=None)  # type: ignore[arg-type, misc]
     for rows, result in parts:

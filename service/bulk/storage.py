@@ -1,22 +1,24 @@
 """The places of files: this machine's disks, or an object store (s3://, gs://, …) that pyarrow reaches.
 
-Everything is written under another name first, so that a file is there whole or not at all.
+A file is there whole or not at all: on a disk it is written under another name first, and in an object store
+an object appears when its upload is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gzip
 import io
 import os
 import shutil
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import IO, Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from models.errors import ModelError
 from service.bulk.formats import require_pyarrow
@@ -34,8 +36,18 @@ class Stat:
     modified: int
 
 
+def _nothing() -> None:
+    pass
+
+
 class Storage(ABC):
-    """Files by name."""
+    """Files by name.
+
+    check: is called before a file is begun, gets its name, is moved or is removed; its error prevents that.
+    """
+
+    def __init__(self, check: Callable[[], None] = _nothing) -> None:
+        self._check = check
 
     @abstractmethod
     def stat(self, name: str) -> Stat | None:
@@ -47,7 +59,10 @@ class Storage(ABC):
 
     @abstractmethod
     def files(self, directory: str) -> list[str]:
-        """Return the names of all files in a directory and below it, sorted; none if it does not exist."""
+        """Return the names of all files in a directory and below it, sorted; none if it does not exist.
+
+        Links are followed. Raises OSError if a directory cannot be read.
+        """
 
     @abstractmethod
     def open(self, name: str) -> IO[bytes]:
@@ -89,7 +104,7 @@ class Disk(Storage):
         return Path(name).is_dir()
 
     def files(self, directory: str) -> list[str]:
-        return sorted(str(path) for path in Path(directory).rglob("*") if path.is_file())
+        return sorted(_files(directory)) if Path(directory).is_dir() else []
 
     def open(self, name: str) -> IO[bytes]:
         return Path(name).open("rb", buffering=BUFFER_BYTES)
@@ -98,11 +113,13 @@ class Disk(Storage):
     def create(self, name: str) -> Iterator[IO[bytes]]:
         """Open a new file for writing; it gets its name when it is whole."""
         draft = Path(name + UNFINISHED)
+        self._check()
         try:
             with draft.open("wb") as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
+            self._check()
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
@@ -117,28 +134,51 @@ class Disk(Storage):
         Path(name).mkdir(parents=True, exist_ok=True)
 
     def move(self, source: str, target: str) -> None:
+        self._check()
         Path(source).replace(target)
 
     def remove(self, name: str) -> None:
+        self._check()
         if Path(name).is_dir():
             shutil.rmtree(name)
         else:
             Path(name).unlink(missing_ok=True)
 
 
-class ObjectStore(Storage):
-    """Files whose names begin with one URI, by pyarrow's file systems: s3, gs, gcs, abfs, hdfs and file."""
+def _files(directory: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the files in a directory and below it. above: the directories around it, which hold no more."""
+    real = os.path.realpath(directory)
+    if real in above:
+        return
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files(entry.path, (*above, real))
+            elif entry.is_file():
+                yield entry.path
 
-    def __init__(self, uri: str) -> None:
+
+class ObjectStore(Storage):
+    """Files whose names begin with one URI, by pyarrow's file systems: s3, gs, gcs, abfs, hdfs and file.
+
+    uri: holds an object's key as it is, with blanks, "#", "?" or "%"; in file:// "%20" is a blank.
+    """
+
+    def __init__(self, uri: str, check: Callable[[], None] = _nothing) -> None:
+        super().__init__(check)
         require_pyarrow(uri)
         from pyarrow import fs
 
+        scheme, _, rest = uri.partition("://")
+        host, slash, key = rest.partition("/")
+        key = quote(key, safe="/%" if scheme == "file" else "/")
         try:
-            self._fs, base = fs.FileSystem.from_uri(uri)
+            self._fs, base = fs.FileSystem.from_uri(f"{scheme}://{host}{slash}{key}")
         except (ValueError, OSError) as error:
             raise ModelError(f"{uri} cannot be reached: {error}") from None
         self._base: str = base.rstrip("/")
         self._uri = uri.rstrip("/")
+        self._renames = scheme in ("file", "hdfs", "viewfs")
         self._is_type = fs.FileType
         self._below = fs.FileSelector
 
@@ -146,7 +186,8 @@ class ObjectStore(Storage):
         name = name.rstrip("/")
         if name.startswith(self._uri):
             return self._base + name.removeprefix(self._uri)
-        return self._base.removesuffix(self._uri.removeprefix(name))  # a directory above
+        levels = self._uri.removeprefix(name).count("/")
+        return self._base.rsplit("/", levels)[0]  # a directory above
 
     def _info(self, name: str) -> Any:
         return self._fs.get_file_info(self._path(name))
@@ -169,25 +210,34 @@ class ObjectStore(Storage):
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
-        draft = self._path(name) + UNFINISHED
-        with self._fs.open_output_stream(draft, buffer_size=BUFFER_BYTES) as stream:
+        path = self._path(name)
+        draft = path + UNFINISHED if self._renames else path
+        self._check()
+        stream = self._fs.open_output_stream(draft, buffer_size=BUFFER_BYTES)
+        try:
             yield cast(IO[bytes], stream)
-        self._fs.move(draft, self._path(name))  # not reached after an error, so the name never shows a torso
-
-    def write(self, name: str, data: bytes) -> None:
-        if self._uri.startswith(("file:", "hdfs:", "viewfs:")):
-            super().write(name, data)
-            return
-        with self._fs.open_output_stream(self._path(name)) as stream:  # an object appears when it is whole
-            stream.write(data)
+            self._check()
+        except BaseException:
+            if self._renames:
+                with contextlib.suppress(OSError):
+                    stream.close()
+                    self._fs.delete_file(draft)
+            else:  # pyarrow completes an upload when its stream is closed or freed, so it is never freed
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
+            raise
+        stream.close()
+        if self._renames:
+            self._fs.move(draft, path)
 
     def make_directory(self, name: str) -> None:
         self._fs.create_dir(self._path(name), recursive=True)
 
     def move(self, source: str, target: str) -> None:
+        self._check()
         self._fs.move(self._path(source), self._path(target))
 
     def remove(self, name: str) -> None:
+        self._check()
         info = self._info(name)
         if info.type == self._is_type.Directory:
             self._fs.delete_dir(info.path)
@@ -195,15 +245,15 @@ class ObjectStore(Storage):
             self._fs.delete_file(info.path)
 
 
-def storage_of(name: str) -> Storage:
-    """Return where a path or URI is."""
-    return ObjectStore(name) if "://" in name else Disk()
+def storage_of(name: str, check: Callable[[], None] = _nothing) -> Storage:
+    """Return where a path or URI is. check: see `Storage`."""
+    return ObjectStore(name, check) if "://" in name else Disk(check)
 
 
 def place_of(name: str) -> PurePath:
     """Return a name as a path that can be compared with another one."""
     if name.startswith("file://"):
-        name = unquote(urlsplit(name).path)
+        name = unquote(name.removeprefix("file://"))
     return PurePath(name) if "://" in name else Path(name).resolve()
 
 

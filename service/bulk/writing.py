@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,13 +89,19 @@ def encode(window: Window, results: Sequence[Result], layout: Layout, format_: F
 
 def encode_rejects(file: str, rejects: Sequence[Reject]) -> bytes:
     """Return lines of JSON, one for each row that was set aside, in the order of the file."""
+    name = readable(file)
     lines = [
         orjson.dumps(
-            {"file": file, "line": line, "reason": reason, "text": text}, option=orjson.OPT_APPEND_NEWLINE
+            {"file": name, "line": line, "reason": reason, "text": text}, option=orjson.OPT_APPEND_NEWLINE
         )
         for line, reason, text in sorted(rejects)
     ]
     return b"".join(lines)
+
+
+def readable(name: str) -> str:
+    """Return a file's name as text; bytes of it that are not UTF-8 are escaped, such as \\xe9."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _values(result: Result, kind: str) -> Sequence[Any] | np.ndarray:
@@ -120,9 +127,17 @@ def _texts(values: Sequence[Any] | np.ndarray) -> list[str]:
     return [cell(value) for value in values]
 
 
+class _Lines(io.StringIO):
+    """Rows of csv, which a csv writer writes one at a time; each ends with a newline alone."""
+
+    def write(self, row: str) -> int:
+        return super().write(row.removesuffix("\r\n") + "\n")
+
+
 def _csv(window: Window, results: Sequence[Result], layout: Layout, delimiter: str) -> bytes:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\n")
+    buffer = _Lines()
+    # The writer quotes a carriage return only if it is part of the end of its lines.
+    writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\r\n")
     names = window.names
     if window.number == 0:
         writer.writerow([*names, *layout.names])

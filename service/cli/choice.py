@@ -1,8 +1,9 @@
-"""The variants and masks that options name, resolved as the service would."""
+"""The model, variants and masks that options and the config file name, resolved as the service would."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,65 @@ if TYPE_CHECKING:
     from models import Classifier
     from service.scoring.catalog import Choice
     from service.settings import LiveConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the service would start with.
+
+    model: a checkpoint's directory or hub id, None for the shipped one. path: of the config file, None if no
+    file was read.
+    """
+
+    model: str | None
+    live: LiveConfig
+    device: str
+    dtype: str
+    path: Path | None
+
+    def only(self, variants: Sequence[str]) -> LiveConfig:
+        """Return a config with these variants and the stages of cascades among them.
+
+        The first is the default. The user asked for them, so it is an error if the model has no such mask.
+        Raises ValueError if there is no variant of one of these names.
+        """
+        from service.settings import LiveConfig
+
+        declared = {variant.name: variant for variant in self.live.variants}
+        for name in variants:
+            if name not in declared:
+                where = f" in {self.path}" if self.path else "; with --model, name its file by --config"
+                raise ValueError(f"--variant: there is no variant {name!r}{where}")
+        wanted = {*variants}
+        wanted |= {stage.variant for name in variants for stage in declared[name].cascade or ()}
+        named = tuple(
+            v.model_copy(update={"optional": False}) for v in self.live.variants if v.name in wanted
+        )
+        return LiveConfig(masks=self.live.masks, variants=named, default=variants[0])
+
+
+def read_setup(model: str | None, config: Path | None, device: str, dtype: str) -> Setup:
+    """Return what a config file says, unless the options say otherwise; "auto" leaves it to the file.
+
+    Without a file, the default one counts, which belongs to the default model only.
+    """
+    from models.device import check_device_name, check_dtype_name
+    from service.cli.serve import DEFAULT_CONFIG
+    from service.deployment import config_file
+    from service.settings import LiveConfig
+
+    check_device_name(device)
+    check_dtype_name(dtype)
+    path = DEFAULT_CONFIG if config is None and model is None else config
+    if path is None:
+        return Setup(model, LiveConfig(), device, dtype, None)
+    file = config_file.load(path, config_file.Overrides())
+    settings = file.settings
+    if device == "auto":
+        device = settings.device
+    if dtype == "auto":
+        dtype = "float32" if settings.deterministic else settings.dtype
+    return Setup(model or settings.model, file.live, device, dtype, path)
 
 
 def resolve(
@@ -20,54 +80,19 @@ def resolve(
     device: str,
     dtype: str,
 ) -> Choice:
-    """Return the variant and mask that the options name."""
-    from models.device import check_device_name, check_dtype_name
-    from service.settings import LiveConfig
-
-    check_device_name(device)
-    check_dtype_name(dtype)
-    names = () if variant is None else (variant,)
-    live = read_live(model, config, names)
-    live = only(live, names) if names else LiveConfig(masks=live.masks)
+    """Return the variant and mask that the options name; without a variant, the config's default."""
+    setup = read_setup(model, config, device, dtype)
+    live = setup.only([variant or setup.live.default_variant])
     for entry in live.variants:
-        check_masks(live.model_copy(update={"variants": (entry,)}), entry.checkpoint or model, mask)
+        check_masks(live.model_copy(update={"variants": (entry,)}), entry.checkpoint or setup.model, mask)
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from service.scoring.catalog import BASE, build_catalog
 
     def load(path: str | None) -> Classifier:
-        return Classifier.load(path, device, dtype)
+        return Classifier.load(path, setup.device, setup.dtype)
 
-    return build_catalog(live, {BASE: load(model)}, load).choose(variant, mask)
-
-
-def read_live(model: str | None, config: Path | None, variants: Sequence[str]) -> LiveConfig:
-    """Return the live config of a file, or of the default one, which belongs to the default model only.
-
-    Raises ValueError if it declares no variant of one of these names.
-    """
-    from service.cli.serve import DEFAULT_CONFIG
-    from service.deployment import config_file
-    from service.settings import LiveConfig
-
-    path = DEFAULT_CONFIG if config is None and model is None else config
-    live = LiveConfig() if path is None else config_file.load(path, config_file.Overrides()).live
-    declared = {variant.name for variant in live.variants}
-    for name in variants:
-        if name not in declared:
-            raise ValueError(f"--variant: there is no variant {name!r} in {path or 'the default config'}")
-    return live
-
-
-def only(live: LiveConfig, variants: Sequence[str]) -> LiveConfig:
-    """Return a config with these variants and the stages of cascades among them; the first is the default.
-
-    The user asked for these variants, so it is an error if the model has no such mask.
-    """
-    wanted = {*variants}
-    wanted |= {stage.variant for v in live.variants if v.name in variants for stage in v.cascade or ()}
-    named = [v.model_copy(update={"optional": False}) for v in live.variants if v.name in wanted]
-    return live.model_copy(update={"variants": tuple(named), "default": variants[0], "experiments": ()})
+    return build_catalog(live, {BASE: load(setup.model)}, load).choose(None, mask)
 
 
 def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> None:

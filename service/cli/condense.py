@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from models.condense.methods import Method
-from service.cli.options import AsJson, Device, Dtype, Model
+from service.cli.options import AsJson, Config, Device, Dtype, Model
 
 if TYPE_CHECKING:
     from models import Classifier, HeadMask
@@ -59,9 +59,12 @@ def command(
         str | None, typer.Option(help="Heads whose attention counts, such as 2.3,4.* (with attention).")
     ] = None,
     mask: Annotated[str | None, typer.Option(help="Head mask, such as 6-11.* or @pruned60.")] = None,
-    variant: Annotated[str | None, typer.Option(help="Name of a variant in the config file.")] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(help="Name of a variant in the config file. Without it, the config's default."),
+    ] = None,
     model: Model = None,
-    config: Annotated[Path | None, typer.Option(help="Config file that declares variants and masks.")] = None,
+    config: Config = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     as_json: AsJson = False,

@@ -56,6 +56,7 @@ def command(
     """
     if out is not None and importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("--out needs matplotlib; pip install 'headroom[study]'")
+    refuse_idle(model, mask, variant, config)
     stages: dict[str, int] = {}
     if variant is None:
         paths = [*(model or (None,))]
@@ -66,13 +67,10 @@ def command(
             if found[0].model in {side.model for side in sides}:
                 found = [replace(side, model=str(path)) for side in found]
             sides += found
-    elif mask:
-        raise typer.BadParameter("a variant has its own mask; leave one of them out", param_hint="--mask")
-    elif model and len(model) > 1:
-        raise typer.BadParameter("a variant is of one model", param_hint="--model")
+        labels = labels_of(paths[0])
     else:
         of_model = model[0] if model else None
-        sides, pairs, stages = evaluate_variant.sides(data, of_model, config, variant, device, dtype)
+        sides, pairs, labels, stages = evaluate_variant.sides(data, of_model, config, variant, device, dtype)
 
     import orjson
 
@@ -83,13 +81,25 @@ def command(
     if out is not None:
         from service.cli import evaluate_report
 
-        evaluate_report.write(out, comparison, document, labels_of(model))
+        evaluate_report.write(out, comparison, document, labels)
     if as_json:
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
         print(text(comparison, data, out))
         for stage, count in stages.items():
             print(f"stage {stage}: the last one of {count} pairs")
+
+
+def refuse_idle(
+    model: list[str] | None, mask: list[str] | None, variant: str | None, config: Path | None
+) -> None:
+    """Refuse options that would do nothing, or that exclude each other."""
+    if variant is None and config is not None:
+        raise typer.BadParameter("it needs --variant", param_hint="--config")
+    if variant is not None and mask:
+        raise typer.BadParameter("a variant has its own mask; leave one of them out", param_hint="--mask")
+    if variant is not None and model and len(model) > 1:
+        raise typer.BadParameter("a variant is of one model", param_hint="--model")
 
 
 def check(
@@ -155,12 +165,12 @@ def named(sides: list[Side]) -> list[Side]:
     ]
 
 
-def labels_of(models: list[str] | None) -> tuple[str, ...]:
-    """Return the names of the grades, least relevant first, as the first model has them."""
+def labels_of(model: str | None) -> tuple[str, ...]:
+    """Return the names of a model's grades, least relevant first."""
     from models.checkpoint.config import read_config
     from models.checkpoint.hub import locate
 
-    return read_config(locate(models[0] if models else None)).labels
+    return read_config(locate(model)).labels
 
 
 def as_document(found: Comparison, data: Path) -> dict[str, Any]:
@@ -226,10 +236,13 @@ def text(found: Comparison, data: Path, out: Path | None) -> str:
         "",
         f"without a model (in brackets: {found.sides[0].name} minus it):",
         table(baseline_rows(found)),
-        f"a random order has NDCG@10 {first.random_order_ndcg10():.3f}",
     ]
+    if first.ranked_queries:
+        lines.append(f"a random order has NDCG@10 {first.random_order_ndcg10():.3f}")
     if any(math.isnan(metric.low) for metrics in columns.values() for metric in metrics.values()):
-        lines.append(f"no interval: {first.queries} queries are too few to give one in the metric's range")
+        lines.append(
+            f"no interval: {first.queries} queries are too few, or too few have titles of different grades"
+        )
     if out is not None:
         lines.append(str(out / "report.html"))
     return "\n".join(lines)
@@ -258,6 +271,8 @@ def baseline_rows(found: Comparison) -> list[list[str]]:
 
 def words(metric: Interval, *, signed: bool = False) -> str:
     """Return a value and its interval: 0.512 (0.478 to 0.546)."""
+    if math.isnan(metric.value):
+        return "–"
     sign = "+" if signed else ""
     interval = f"({metric.low:{sign}.3f} to {metric.high:{sign}.3f})"
     return f"{metric.value:{sign}.3f} {'(no interval)' if math.isnan(metric.low) else interval}"

@@ -62,10 +62,14 @@ def _conclusion(found: Comparison, document: dict[str, Any]) -> str:
     sentences = [
         f"{document['pairs']:,} pairs of {document['queries']:,} queries from {document['data']}.",
         f"{first.name}: QWK {metrics['qwk']}, NDCG@10 {metrics['ndcg10']} (a random order: "
-        f"{document['ndcg10_random_order']:.3f}), Spearman within queries {metrics['query_spearman']}.",
+        f"{_number(document['ndcg10_random_order'], 3)}), Spearman within queries "
+        f"{metrics['query_spearman']}.",
     ]
     for one in found.baselines:
         change = one.model_minus["ndcg10"]
+        if change.low != change.low:
+            sentences.append(f"Too few queries rank titles to compare its NDCG@10 with that of {one.name}.")
+            continue
         verb = "is not told apart from"
         if change.low > 0:
             verb = "is better than"
@@ -81,7 +85,7 @@ def _conclusion(found: Comparison, document: dict[str, Any]) -> str:
 
 def _plain(metric: Interval) -> str:
     if metric.low != metric.low:
-        return f"{metric.value:.3f} (no interval)"
+        return "–" if metric.value != metric.value else f"{metric.value:.3f} (no interval)"
     return f"{metric.value:.3f} ({metric.low:.3f} to {metric.high:.3f})"
 
 
@@ -242,5 +246,5 @@ def _worst(found: Comparison, side: Side, labels: Sequence[str]) -> Section:
     return Section(f"Worst queries: {side.name}", (text,), (Table(header, rows),))
 
 
-def _number(value: float) -> str:
-    return "–" if value != value else f"{value:.2f}"
+def _number(value: float, digits: int = 2) -> str:
+    return "–" if value != value else f"{value:.{digits}f}"

@@ -23,15 +23,21 @@ Variant = Annotated[
         "last stage alone, its titles ranked by the cascade's scores."
     ),
 ]
-Config = Annotated[Path | None, typer.Option(help="Config file that declares variants, with --variant.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --variant: the config file that declares it. Its model, device and dtype count, unless an "
+        "option names others."
+    ),
+]
 
 
 def sides(
     data: Path, model: str | None, config: Path | None, variant: str, device: str, dtype: str
-) -> tuple[list[Side], list[LabelledPair], dict[str, int]]:
+) -> tuple[list[Side], list[LabelledPair], tuple[str, ...], dict[str, int]]:
     """Return what the variant is measured beside, and the variant, on the labelled pairs.
 
-    Also return the pairs and, of a cascade, how many of them ended at each stage.
+    Also return the pairs, the names of the grades and, of a cascade, how many pairs ended at each stage.
     """
     from models import ModelError
     from models.quality.comparison import Side
@@ -52,7 +58,7 @@ def sides(
         Side(name, classifier.name, base.mask.spec, before),
         Side(variant, classifier.name, variant if stages else choice.mask.spec, after),
     ]
-    return found, pairs, stages
+    return found, pairs, classifier.grades, stages
 
 
 def baseline(choice: Choice) -> tuple[str, Choice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -130,13 +131,14 @@ def summary(result: Agreement) -> str:
     rows = []
     for name in ("qwk", "ndcg10", "accuracy") if result.change else ():
         change = result.change[name]
-        rows.append(
-            [
-                f"  {name}",
-                f"{result.before[name]:.4f} → {result.after[name]:.4f}",
-                f"{change.value:+.4f} ({change.low:+.4f} to {change.high:+.4f})",
-            ]
-        )
+        if math.isnan(change.value):
+            rows.append([f"  {name}", "–", ""])
+            continue
+        interval = f"({change.low:+.4f} to {change.high:+.4f})"
+        if math.isnan(change.low):
+            interval = "(no interval: too few queries)"
+        before_and_after = f"{result.before[name]:.4f} → {result.after[name]:.4f}"
+        rows.append([f"  {name}", before_and_after, f"{change.value:+.4f} {interval}"])
     lines = [table(rows)] if rows else []
     lines.append(f"  {result.same_grade:.1%} of {result.pairs} pairs keep their grade")
     lines.append(

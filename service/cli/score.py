@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from service.cli import choice, score_files
-from service.cli.options import Device, Dtype, Model
+from service.cli.options import Config, Device, Dtype, Model
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -29,7 +28,10 @@ Masks = Annotated[
 ]
 Variants = Annotated[
     list[str] | None,
-    typer.Option(help="Name of a variant in the config file; with --input, repeat it for more columns."),
+    typer.Option(
+        help="Name of a variant in the config file; with --input, repeat it for more columns. Without it, "
+        "the config's default."
+    ),
 ]
 Overflow = Annotated[
     Literal["truncate", "chunks"],
@@ -49,7 +51,7 @@ def command(
     mask: Masks = None,
     variant: Variants = None,
     model: Model = None,
-    config: Annotated[Path | None, typer.Option(help="Config file that declares variants and masks.")] = None,
+    config: Config = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     overflow: Overflow = "truncate",

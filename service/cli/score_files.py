@@ -78,6 +78,7 @@ def run(arguments: Arguments) -> None:
     import orjson
 
     from service.bulk.job import run as run_job
+    from service.bulk.writing import readable
 
     began = time.monotonic()
     job = _job(arguments)
@@ -87,17 +88,20 @@ def run(arguments: Arguments) -> None:
     if arguments.as_json:
         print(orjson.dumps(_as_json(job, summary, seconds)).decode())
         return
-    print(f"{job.output}: {summary.rows:,} pairs scored in {seconds:,.0f} s")
+    print(f"{readable(job.output)}: {summary.rows:,} pairs scored in {seconds:,.0f} s")
     if summary.rejects:
-        print(f"headroom: {summary.rejects:,} rows were set aside: {summary.rejects_file}", file=sys.stderr)
+        rejects_file = readable(summary.rejects_file)
+        print(f"headroom: {summary.rejects:,} rows were set aside: {rejects_file}", file=sys.stderr)
 
 
 def _as_json(job: Job, summary: Summary, seconds: float) -> dict[str, Any]:
+    from service.bulk.writing import readable
+
     return {
-        "output": job.output,
+        "output": readable(job.output),
         "rows": summary.rows,
         "rejects": summary.rejects,
-        "rejects_file": summary.rejects_file if summary.rejects else None,
+        "rejects_file": readable(summary.rejects_file) if summary.rejects else None,
         "seconds": round(seconds, 3),
     }
 
@@ -125,14 +129,11 @@ def _job(arguments: Arguments) -> Job:
     """Check all arguments before torch is imported, which takes seconds."""
     from models.checkpoint.config import read_config
     from models.checkpoint.hub import locate
-    from models.device import check_device_name, check_dtype_name
     from service.bulk.job import make_job
     from service.bulk.writing import Layout
 
-    check_device_name(arguments.device)
-    check_dtype_name(arguments.dtype)
     request = _request(arguments)
-    paths = {variant.checkpoint or arguments.model for variant in request.live.variants}
+    paths = {variant.checkpoint or request.model for variant in request.live.variants}
     graded = any(read_config(locate(path)).is_graded for path in paths)
     suffixes = tuple(column.suffix for column in request.columns)
     layout = Layout(suffixes, graded, arguments.overflow == "chunks", arguments.prefix)
@@ -153,14 +154,13 @@ def _request(arguments: Arguments) -> Request:
         if given and column is not None:
             raise typer.BadParameter(f"{option}-column says it for each row", param_hint=option)
     columns = _columns(arguments)
-    live = _live(arguments, fields.variant is not None)
+    setup = choice.read_setup(arguments.model, arguments.config, arguments.device, arguments.dtype)
+    live = _live(setup, arguments.variants, fields.variant is not None)
     for variant in live.variants:
         only = live.model_copy(update={"variants": (variant,), "default": None})
         for mask in arguments.masks or (None,):
-            choice.check_masks(only, variant.checkpoint or arguments.model, mask)
-    return Request(
-        arguments.model, live, columns, fields, arguments.overflow, arguments.device, arguments.dtype
-    )
+            choice.check_masks(only, variant.checkpoint or setup.model, mask)
+    return Request(setup.model, live, columns, fields, arguments.overflow, setup.device, setup.dtype)
 
 
 def _columns(arguments: Arguments) -> tuple[Column, ...]:
@@ -180,20 +180,22 @@ def _columns(arguments: Arguments) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _live(arguments: Arguments, all_variants: bool) -> LiveConfig:
+def _live(setup: choice.Setup, variants: tuple[str, ...], all_variants: bool) -> LiveConfig:
     """Return the config's masks, and those of its variants that may be asked for."""
     from service.settings import LiveConfig
 
-    live = choice.read_live(arguments.model, arguments.config, arguments.variants)
-    for variant in live.variants:
-        # A row is scored without the other titles of its query, which a cascade ranks together.
-        if variant.name in arguments.variants and variant.cascade is not None:
-            raise ValueError(f"--variant: {variant.name} is a cascade; --input takes its stages, one by one")
+    live = setup.live
+    # A row is scored without the other titles of its query, which a cascade ranks together.
+    alone = tuple(variant for variant in live.variants if variant.cascade is None)
+    names = {variant.name for variant in alone}
     if all_variants:
-        alone = tuple(variant for variant in live.variants if variant.cascade is None)
-        if live.default_variant not in {variant.name for variant in alone}:
+        if live.default_variant not in names:
             raise ValueError(
                 f"--variant-column: {live.default_variant}, which rows without a variant get, is a cascade"
             )
         return LiveConfig(masks=live.masks, variants=alone, default=live.default)
-    return choice.only(live, arguments.variants) if arguments.variants else LiveConfig(masks=live.masks)
+    chosen = setup.only(variants or (live.default_variant,))
+    if cascades := [variant.name for variant in chosen.variants if variant.name not in names]:
+        what = cascades[0] if variants else f"{cascades[0]}, the config's default,"
+        raise ValueError(f"--variant: {what} is a cascade; --input takes its stages, one by one")
+    return chosen

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,13 @@ def cluster(job: Job) -> Iterator[tuple[Job, Callable[[Job, Parts, Progress], No
         if model is not None and Path(model).is_dir():
             model = _absolute(model)
         request = replace(job.request, device=device, model=model)
-        absolute = replace(job, files=files, output=_absolute(job.output), request=request)
+        absolute = replace(
+            job,
+            source=_absolute(job.source),
+            files=files,
+            output=_absolute(job.output),
+            request=request,
+        )
         yield absolute, functools.partial(_score, workers, 1 if on_gpu else 0)
 
 
@@ -78,7 +84,11 @@ def _score(workers: int, gpus: int, job: Job, parts: Parts, progress: Progress) 
         _read, fn_kwargs={"job": job, "done": frozenset(progress.parts)}, num_cpus=READ_CPUS
     )
     scored = windows.map(
-        _Scoring, fn_constructor_args=(job,), concurrency=(1, workers), num_cpus=1, num_gpus=gpus
+        _Scoring,
+        fn_constructor_args=(job, parts.plan, parts.run),
+        concurrency=(1, workers),
+        num_cpus=1,
+        num_gpus=gpus,
     )
     for row in scored.iter_rows():
         if row["error"]:
@@ -105,13 +115,16 @@ def _read(row: Row, *, job: Job, done: frozenset[tuple[int, int]]) -> Iterator[R
 
 
 class _Scoring:
-    """An actor: loads the models once, scores windows, and writes their parts."""
+    """An actor: loads the models once, scores windows, and writes their parts.
 
-    def __init__(self, job: Job) -> None:
+    plan, run: of the job's parts.
+    """
+
+    def __init__(self, job: Job, plan: Mapping[str, Any], run: str) -> None:
         from service.bulk.scoring import Scorer
 
         self._job = job
-        self._parts = Parts(job.output)
+        self._parts = Parts(job.output, plan, run)
         self._scorer: Scorer = Scorer(job.request, threads=1)
 
     def __call__(self, row: Row) -> Row:
@@ -125,6 +138,8 @@ class _Scoring:
         part = Part(window.file, window.number, len(window.records), len(window.rejects))
         try:
             self._parts.keep(part, data, rejects)
+        except ModelError as error:
+            return nothing | {"error": str(error)}
         except OSError as error:
             return nothing | {
                 "error": f"{self._parts.directory} cannot be written: {error.strerror or error}"

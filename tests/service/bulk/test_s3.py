@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from pyarrow import fs
@@ -26,6 +27,14 @@ def report(share, rows, before):
         os.kill(os.getpid(), signal.SIGKILL)
 
 score_all(arguments(source, output, model), report, window_rows=50)
+"""
+FAILS = """
+import sys
+from service.bulk.storage import storage_of
+
+with storage_of(sys.argv[1]).create(sys.argv[1]) as stream:
+    stream.write(bytes(int(sys.argv[2])))
+    raise RuntimeError("meanwhile")
 """
 HEADROOM = Path(sys.executable).with_name("headroom")
 NEVER = 10**9
@@ -74,8 +83,9 @@ def headroom(environment: dict[str, str], *arguments: object) -> subprocess.Comp
 def test_a_directory_in_s3_is_scored_as_one_on_disk(
     tiny_checkpoint: Path, tmp_path: Path, environment: dict[str, str], store: fs.S3FileSystem
 ) -> None:
-    (tmp_path / "pairs").mkdir()
-    for name in ("monday.jsonl", "tuesday.jsonl"):
+    files = ("monday.jsonl", "ts=00%3A00/é #1 [a]?.jsonl")
+    for name in files:
+        (tmp_path / "pairs" / name).parent.mkdir(parents=True, exist_ok=True)
         content = pairs_file(tmp_path / "pairs" / name, 120).read_bytes()
         with store.open_output_stream(f"logs/pairs/{name}") as stream:
             stream.write(content)
@@ -88,9 +98,8 @@ def test_a_directory_in_s3_is_scored_as_one_on_disk(
         )
         assert result.returncode == 0, result.stderr
 
-    on_disk = sorted(str(path.relative_to(tmp_path / "scored")) for path in (tmp_path / "scored").rglob("*"))
-    assert names(store, "logs/scored") == [f"logs/scored/{name}" for name in ["_SUCCESS", *on_disk]]
-    for name in ("monday.jsonl", "tuesday.jsonl"):
+    assert names(store, "logs/scored") == [f"logs/scored/{name}" for name in ["_SUCCESS", *files]]
+    for name in files:
         with store.open_input_stream(f"logs/scored/{name}") as stream:
             assert stream.read() == (tmp_path / "scored" / name).read_bytes()
 
@@ -119,6 +128,53 @@ def test_a_killed_job_goes_on_from_its_parts_in_s3(
     assert left == ["logs/killed.parquet", "logs/killed.parquet.rejects.jsonl"]
     with store.open_input_stream("logs/killed.parquet") as stream:
         assert stream.read() == (tmp_path / "undisturbed.parquet").read_bytes()
+
+
+def test_nothing_is_copied_in_s3_where_a_copy_ends_at_5_gib(
+    tiny_checkpoint: Path, tmp_path: Path, environment: dict[str, str], store: fs.S3FileSystem, endpoint: str
+) -> None:
+    """A bucket with versions remembers each name that an object had for a while."""
+    store.create_dir("kept")
+    versions = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    urlopen(
+        Request(f"{endpoint}/kept?versioning", versions, {"Content-Type": "text/xml"}, method="PUT")
+    ).close()
+    source, key = pairs_file(tmp_path / "pairs.jsonl", 60), "a b#1?.jsonl"
+    result = headroom(
+        environment,
+        *("score", "--input", source, "--output", f"s3://kept/{key}", "--model", tiny_checkpoint),
+    )
+    assert result.returncode == 0, result.stderr
+    assert names(store, "kept") == [f"kept/{key}", f"kept/{key}.rejects.jsonl"]
+    with urlopen(f"{endpoint}/kept?versions") as answer:
+        listed = answer.read().decode()
+    assert f"<Key>{key}.parts/plan.json</Key>" in listed
+    assert ".writing" not in listed
+
+
+def test_an_upload_that_fails_leaves_the_object_that_was_there(
+    environment: dict[str, str], store: fs.S3FileSystem
+) -> None:
+    """Also when the process ends, where pyarrow would complete the upload."""
+    with store.open_output_stream("logs/failed.csv") as stream:
+        stream.write(b"before")
+    for name, before in (("failed.csv", b"before"), ("new.csv", None)):
+        for size in (1, 30 << 20):  # pyarrow sends the larger one in pieces
+            done = subprocess.run(
+                [sys.executable, "-c", FAILS, f"s3://logs/{name}", str(size)],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+            assert done.returncode == 1
+            assert done.stderr.endswith("RuntimeError: meanwhile\n")
+            if before is None:
+                assert f"logs/{name}" not in names(store, "logs")
+            else:
+                with store.open_input_stream(f"logs/{name}") as stream:
+                    assert stream.read() == before
 
 
 def test_a_bucket_that_is_missing_is_named(tiny_checkpoint: Path, environment: dict[str, str]) -> None:

@@ -118,12 +118,12 @@ def test_the_same_command_ends_a_job_that_was_stopped_at_any_step(
 def test_overwrite_leaves_the_parts_of_a_job_that_is_running(tiny_checkpoint: Path, tmp_path: Path) -> None:
     source, output = tmp_path / "a.csv", tmp_path / "out.csv"
     source.write_text("query,title\nwood lamp,lamp\n")
-    parts = Parts(str(output))
+    parts = Parts(str(output), {"mask or variant": "another"})
     with parts.locked():
-        parts.begin({"mask or variant": "another"})
+        parts.begin()
         with pytest.raises(ModelError, match="another process is writing this output"):
             score(source, output, tiny_checkpoint, overwrite=True)
-        assert parts.holds({"mask or variant": "another"})
+        assert parts.holds_plan()
     score(source, output, tiny_checkpoint, overwrite=True)
     assert output.exists()
     assert not Path(parts.directory).exists()

@@ -248,10 +248,14 @@ def test_an_output_that_cannot_be_written_or_exists(run: Run, options: list[str]
     assert run("score", "a", "b", "--mask", "0.*", "--mask", "1.*", *options).status == 2
 
 
-def test_a_directory_becomes_a_directory(run: Run, options: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["a.csv", "a b.csv", "é.csv", "[a].csv", "a#b.csv", "a?b.csv", "a%20b.csv", "ts=00%3A00/a.csv"]
+)
+def test_a_directory_becomes_a_directory(run: Run, options: list[str], tmp_path: Path, name: str) -> None:
     inputs = tmp_path / "in"
-    (inputs / "more").mkdir(parents=True)
-    write(inputs / "a.csv")
+    for file in (inputs / name, inputs / "more" / "b.parquet"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    write(inputs / name)
     write(inputs / "more" / "b.parquet")
     (inputs / "README").write_text("no data")
     result = run("score", "--input", inputs.as_uri(), "--output", (tmp_path / "store").as_uri(), *options)
@@ -259,7 +263,7 @@ def test_a_directory_becomes_a_directory(run: Run, options: list[str], tmp_path:
     assert run("score", "--input", str(inputs), "--output", str(tmp_path / "out") + "/", *options).status == 0
     for place in ("out", "store"):
         found = tmp_path / place
-        assert [row["title"] for row in read(found / "a.csv")] == [title for _, title in PAIRS]
+        assert [row["title"] for row in read(found / name)] == [title for _, title in PAIRS]
         assert [row["title"] for row in read(found / "more" / "b.parquet")] == [title for _, title in PAIRS]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "store"]
 

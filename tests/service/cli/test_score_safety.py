@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import importlib.metadata
 import json
 import math
 import os
@@ -58,6 +59,141 @@ def test_every_file_of_a_directory_is_scored_however_the_directory_is_written(
     result = run("score", "--input", source, "--output", os.path.relpath(output), *options)
     assert result.status == 0, result.err
     assert names(output) == ["a.csv", "b.csv", "more/a.csv"]
+
+
+def test_linked_directories_are_scored_too_and_a_link_to_a_directory_above_ends(
+    run: Run, options: list[str], tmp_path: Path
+) -> None:
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    for directory in (data, elsewhere):
+        directory.mkdir()
+        (directory / "a.csv").write_text(ROWS)
+    (data / "linked").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(data)
+    output = tmp_path / "out"
+    result = run("score", "--input", str(data), "--output", str(output), *options)
+    assert result.status == 0, result.err
+    assert names(output) == ["a.csv", "linked/a.csv"]
+
+
+def test_a_directory_that_cannot_be_read_is_named(run: Run, options: list[str], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.csv").write_text(ROWS)
+    (data / "loop").symlink_to("loop")  # unlike chmod, this stops root too
+    result = run("score", "--input", str(data), "--output", str(tmp_path / "out"), *options)
+    assert result.status == 1
+    assert f"{data / 'loop'} cannot be read: " in result.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "reason"),
+    [
+        ("a.csv", "out.csv", "out.csv is a directory; "),
+        ("a.csv", "{uri}/out.csv", "out.csv is a directory; "),
+        ("data", "/proc", "/proc is a mount point, "),
+    ],
+)
+def test_an_output_that_cannot_be_replaced_is_refused_before_anything_is_scored(
+    run: Run, options: list[str], tmp_path: Path, source: str, output: str, reason: str
+) -> None:
+    for directory in ("data", "out.csv"):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "b.csv").write_text(ROWS)
+    (tmp_path / "a.csv").write_text(ROWS)
+    before = names(tmp_path)
+    place = output.format(uri=tmp_path.as_uri()) if output.startswith("{") else str(tmp_path / output)
+    result = run("score", "--input", str(tmp_path / source), "--output", place, "--overwrite", *options)
+    assert result.status == 1
+    assert reason in result.err
+    assert names(tmp_path) == before
+
+
+def test_an_output_that_is_a_link_stays_one(run: Run, options: list[str], tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "disk").mkdir()
+    for name in ("a.csv", "data/a.csv"):
+        (tmp_path / name).write_text(ROWS)
+    (tmp_path / "out").symlink_to("disk/out")
+    (tmp_path / "out.csv").symlink_to("disk/out.csv")
+    for source, output in (("a.csv", "out.csv"), ("data", "out")):
+        for more in ([], ["--overwrite"]):
+            command = ("score", "--input", str(tmp_path / source), "--output", str(tmp_path / output))
+            result = run(*command, *more, *options)
+            assert result.status == 0, result.err
+            assert (tmp_path / output).is_symlink()
+    assert names(tmp_path / "disk") == ["out.csv", "out/a.csv"]
+
+
+@pytest.mark.parametrize("more", [(), ("--overwrite",)])
+def test_a_directory_of_somebody_else_is_not_taken_for_parts(
+    run: Run, options: list[str], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    source, foreign = tmp_path / "a.csv", tmp_path / "out.csv.parts" / "brake.txt"
+    source.write_text(ROWS)
+    foreign.parent.mkdir()
+    foreign.write_text("mine")
+    result = run("score", "--input", str(source), "--output", str(tmp_path / "out.csv"), *more, *options)
+    assert result.status == 1
+    assert f"{foreign} is in the way" in result.err
+    assert foreign.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options_then", "what"),
+    [
+        ({}, "input"),
+        ({"--mask": "0.*"}, "mask or variant"),
+        ({"--overflow": "chunks"}, "--overflow"),
+        ({"--dtype": "bfloat16"}, "device or number format"),
+        ({"--prefix": "my_"}, "choice of columns"),
+        ({"--query-column": "other"}, "choice of columns"),
+        ({"--mask-column": "other"}, "choice of columns"),
+    ],
+)
+def test_parts_are_used_again_only_if_nothing_has_changed(
+    run: Run,
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options_then: dict[str, str],
+    what: str,
+) -> None:
+    source = tmp_path / "a.csv"
+    source.write_text("query,title,other\nwood lamp,red lamp,0.*\n")
+    options = {
+        "--input": str(source),
+        "--output": str(tmp_path / "out.csv"),
+        "--model": str(tiny_checkpoint),
+        "--device": "cpu",
+        "--dtype": "float32",
+    }
+
+    def command(options: dict[str, str]) -> list[str]:
+        return ["score", *(word for option in options.items() for word in option)]
+
+    stopped(monkeypatch, run, *command(options))
+    if what == "input":
+        source.write_text("query,title,other\nwood lamp,red lamp and more,0.*\n")
+    other = run(*command(options | options_then))
+    assert other.status == 1
+    assert f"holds the parts of a run with another {what} (" in other.err
+    assert run(*command(options | options_then), "--overwrite").status == 0
+
+
+def test_parts_of_another_release_are_not_used(
+    run: Run, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text(ROWS)
+    command = ["score", "--input", str(tmp_path / "a.csv"), "--output", str(tmp_path / "out.csv"), *options]
+    stopped(monkeypatch, run, *command)
+    plan = tmp_path / "out.csv.parts" / "plan.json"
+    release = json.loads(plan.read_text())["version of headroom"][0]
+    assert release == importlib.metadata.version("headroom")
+    plan.write_text(plan.read_text().replace(f'"{release}"', '"0.0.1"'))
+    other = run(*command)
+    assert (other.status, "another version of headroom" in other.err) == (1, True)
 
 
 @pytest.mark.parametrize(

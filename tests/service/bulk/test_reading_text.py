@@ -1,0 +1,41 @@
+"""Rows of damaged csv: each line comes out once, in a time that grows with the file and no faster."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from service.bulk.reading import Fields, Row
+from service.bulk.reading_text import csv_source
+
+LINES = 30_000
+"""Read for every one of them, the lines would take hours."""
+
+
+def rows(text: str) -> list[Row]:
+    return list(csv_source("a.csv", io.BytesIO(("query,title\n" + text).encode()), ",", Fields()).rows)
+
+
+@pytest.mark.parametrize(
+    ("line", "good"),
+    [
+        ('b","c\n', 0),  # closes a quote and opens another one
+        ('b,"c\n', 0),
+        ('",b,"\n', 0),
+        ("b,c\n", LINES),
+    ],
+)
+def test_every_line_after_an_open_quote_comes_out_once(line: str, good: int) -> None:
+    found = rows('a,"b\n' + line * LINES + "last,one\n")
+    assert [row.line for row in found] == list(range(2, LINES + 4))
+    assert [row.values is not None for row in found[:-1]].count(True) == good
+    assert found[-1].values == {"query": "last", "title": "one"}
+
+
+def test_lines_of_a_refused_row_that_is_whole_stay_together() -> None:
+    text = b'query,title\nq1,"caf\xe9\nfor two"\nq2,good\n'
+    bad, good = csv_source("a.csv", io.BytesIO(text), ",", Fields()).rows
+    assert (bad.line, bad.reason) == (2, "not UTF-8 text")
+    assert bad.text == 'q1,"caf\\xe9\nfor two"'
+    assert good.values == {"query": "q2", "title": "good"}

@@ -1,0 +1,134 @@
+"""Commands with `--config` answer as a service with this config file would, as typed at a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from service.cli.choice import read_setup
+from tests.service.cli.prompt import Run
+
+QUERY = "steel angle bracket"
+TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
+LIVE = """{
+    variants: [{name: full}, {name: small, head_mask: "0-1.*"},
+               {name: both, cascade: [{variant: small, keep: 1}, {variant: full}]}],
+    default: small, degrade: {above_queue_tokens: 2000, variant: full}}"""
+
+Config = Callable[..., list[str]]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Return the option --config with a file of these settings."""
+
+    def write(live: str = LIVE, **settings: object) -> list[str]:
+        file = tmp_path / "serve.yaml"
+        arguments = orjson.dumps(settings).decode()
+        file.write_text(
+            f"applications: [{{args: {arguments}, deployments: [{{name: Relevance, user_config: {live}}}]}}]"
+        )
+        return ["--config", str(file)]
+
+    return write
+
+
+@pytest.fixture
+def plain(tiny_checkpoint: Path) -> dict[str, str]:
+    return {"model": str(tiny_checkpoint), "device": "cpu", "dtype": "float32"}
+
+
+def options(settings: dict[str, str]) -> list[str]:
+    return [part for name, value in settings.items() for part in (f"--{name}", value)]
+
+
+def test_score_takes_the_model_and_the_default_variant_of_the_config(
+    run: Run, config: Config, plain: dict[str, str]
+) -> None:
+    file = config(**plain)
+    small = run("score", QUERY, *TITLES, *options(plain), "--mask", "0-1.*")
+    assert small.status == 0
+    assert run("score", QUERY, *TITLES, *file, "--variant", "small") == small
+    assert run("score", QUERY, *TITLES, *file) == small
+    full = run("score", QUERY, *TITLES, *options(plain))
+    assert run("score", QUERY, *TITLES, *file, "--variant", "full") == full
+    assert full != small
+    both = run("score", QUERY, *TITLES, *options(plain), "--mask", "0-1.*,2.0")
+    assert run("score", QUERY, *TITLES, *file, "--mask", "2.0") == both
+
+
+def test_files_are_scored_with_the_model_and_the_default_variant_of_the_config(
+    run: Run, config: Config, plain: dict[str, str], tmp_path: Path
+) -> None:
+    file = config(**plain)
+    rows, output = tmp_path / "rows.csv", tmp_path / "scored.csv"
+    rows.write_text(f"query,title,v\n{QUERY},{TITLES[0]},\n")
+    command = ["score", "--input", str(rows), "--output", str(output), "--overwrite"]
+    assert run(*command, *options(plain), "--mask", "0-1.*").status == 0
+    small = output.read_bytes()
+    for chosen in ([], ["--variant", "small"], ["--variant-column", "v"]):
+        result = run(*command, *file, *chosen)
+        assert result.status == 0, result.err
+        assert output.read_bytes() == small
+    cascade = run(*command, *config(LIVE.replace("default: small", "default: both"), **plain))
+    assert cascade.status == 1
+    assert "both, the config's default, is a cascade" in cascade.err
+
+
+def test_condense_takes_the_model_of_the_config(
+    run: Run, config: Config, plain: dict[str, str], tmp_path: Path
+) -> None:
+    titles = tmp_path / "titles.txt"
+    titles.write_text("\n".join(TITLES))
+    command = ["condense", QUERY, "--titles", str(titles), "--words", "1", "--json"]
+    small = run(*command, *options(plain), "--mask", "0-1.*")
+    assert small.status == 0
+    assert run(*command, *config(**plain)) == small
+
+
+def test_evaluate_measures_a_variant_of_the_config_on_its_model(
+    run: Run, config: Config, plain: dict[str, str], tmp_path: Path
+) -> None:
+    pairs = tmp_path / "pairs.csv"
+    lines = [f"query {number // 4},{TITLES[number % 2]} {number},{number % 5}" for number in range(16)]
+    pairs.write_text("query,title,grade\n" + "\n".join(lines))
+    command = ["evaluate", "--data", str(pairs), "--resamples", "100", "--json"]
+    masked = orjson.loads(run(*command, *options(plain), "--mask", "0-1.*").out)
+    named = orjson.loads(run(*command, *config(**plain), "--variant", "small").out)
+    assert named["model"] == masked["model"]
+    assert [side["metrics"] for side in named["sides"]] == [side["metrics"] for side in masked["sides"]]
+    idle = run(*command, *config(**plain))
+    assert (idle.status, "it needs --variant" in idle.err) == (2, True)
+
+
+def test_options_come_before_the_config(run: Run, config: Config, plain: dict[str, str]) -> None:
+    elsewhere = config(model="/no/such", device="cpu", dtype="bfloat16")
+    named = run("score", QUERY, *TITLES, *elsewhere, *options(plain), "--variant", "small")
+    assert named == run("score", QUERY, *TITLES, *options(plain), "--mask", "0-1.*")
+    wrong = run("score", QUERY, *TITLES, *elsewhere, "--variant", "small")
+    assert (wrong.status, "/no/such does not exist" in wrong.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "expected"),
+    [
+        ({"device": "cuda", "dtype": "float16"}, ("auto", "auto"), ("cuda", "float16")),
+        ({"device": "cuda", "dtype": "float16"}, ("cpu", "float32"), ("cpu", "float32")),
+        ({"deterministic": True}, ("auto", "auto"), ("auto", "float32")),
+        ({}, ("auto", "auto"), ("auto", "auto")),
+    ],
+)
+def test_device_and_number_format_are_the_config_s_unless_they_are_given(
+    config: Config, settings: dict[str, object], given: tuple[str, str], expected: tuple[str, str]
+) -> None:
+    setup = read_setup(None, Path(config(**settings)[1]), *given)
+    assert (setup.device, setup.dtype) == expected
+
+
+def test_a_variant_of_another_model_needs_a_config(run: Run, plain: dict[str, str]) -> None:
+    output = run("score", QUERY, *TITLES, *options(plain), "--variant", "pruned20")
+    assert output.status == 1
+    assert "there is no variant 'pruned20'; with --model, name its file by --config" in output.err
