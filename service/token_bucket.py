@@ -6,6 +6,7 @@ import fcntl
 import mmap
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ class TokenBucket:
     Args:
         clock: seconds that never go back, the same for all processes of the machine.
         file: the state, shared with every process that opens the same file; None: this bucket has its own.
+
+    Raises OSError if the file cannot be opened or the disk is full.
     """
 
     def __init__(
@@ -40,6 +43,8 @@ class TokenBucket:
         if file is not None:
             self._lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.truncate(self._lock, _STATE.size)
+            if sys.platform.startswith("linux"):  # a write into a hole ends the process if the disk is full
+                os.posix_fallocate(self._lock, 0, _STATE.size)
             self._state = mmap.mmap(self._lock, _STATE.size)
 
     def take(self, amount: float) -> float:

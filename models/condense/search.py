@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -174,10 +175,12 @@ class _Run:
     def follow(self, order: Sequence[int]) -> None:
         """Write the path on which the words go in this order."""
         self.path = []
+        # The other methods measure every length.
+        estimates = self._estimates(order) if self.task.method == "leave_one_out" else []
         for gone in range(len(order)):
             text = self.without(order[:gone])
             measured = text in self.losses
-            loss = self.losses[text][0] if measured else self._estimate(order[:gone])
+            loss = self.losses[text][0] if measured else estimates[gone]
             self.path.append(
                 Length(len(order) - gone, text, order[gone - 1] if gone else None, loss, measured)
             )
@@ -227,9 +230,17 @@ class _Run:
             return max(at, within[-1])
         return at if at else None
 
-    def _estimate(self, gone: Sequence[int]) -> float:
-        """Return the loss without these words if each changed the log-probabilities by itself."""
-        whole = np.log(np.maximum(self._judged[self.task.query], _LEAST))
-        changes = [np.log(np.maximum(self._judged[self.without([place])], _LEAST)) - whole for place in gone]
-        judged = np.exp(whole + np.sum(changes, axis=0))
-        return self._loss.of(judged / judged.sum(-1, keepdims=True))[0]
+    def _estimates(self, order: Sequence[int]) -> list[float]:
+        """Return the loss of each length if each word changed the log-probabilities by itself."""
+        whole = self._log_judged(self.task.query)
+        changes = [self._log_judged(self.without([place])) - whole for place in order[:-1]]
+        losses = []
+        for logs in accumulate(changes, initial=whole):
+            judged = np.exp(logs)
+            losses.append(self._loss.of(judged / judged.sum(-1, keepdims=True))[0])
+        return losses
+
+    def _log_judged(self, query: str) -> Floats:
+        """Return the log-probabilities of a query of the first step, (titles, grades)."""
+        logs: Floats = np.log(np.maximum(self._judged[query], _LEAST))
+        return logs

@@ -49,6 +49,12 @@ def read_words(query: str, language: str | None = None) -> tuple[Word, ...]:
     )
 
 
+def count_words(query: str) -> int:
+    """Return how many words `read_words` returns; it takes a fraction of the time."""
+    runs = query.split()
+    return sum(not _is_punctuation(run) for run in runs) or len(runs)
+
+
 def join(words: Iterable[Word]) -> str:
     """Return the query of these words."""
     return " ".join(word.form for word in words)
@@ -56,16 +62,12 @@ def join(words: Iterable[Word]) -> str:
 
 def _is_punctuation(run: str) -> bool:
     """Return whether a run holds neither a letter, a digit nor a symbol such as ⚽ or +."""
-    return all(unicodedata.category(char)[0] in "PZC" for char in run)
+    return all(unicodedata.category(char)[0] in "PZC" for char in set(run))
 
 
 def _bare(text: str, opened: bool) -> str:
     """Return a run without the marks around it; the inches of a 24" stay unless a quotation was opened."""
-    start, end = 0, len(text)
-    while start < end and text[start] in _OPENING:
-        start += 1
-    while end > start and text[end - 1] in _CLOSING:
-        if text[end - 1] in _INCHES and text[end - 2 : end - 1].isdigit() and not opened:
-            break
-        end -= 1
-    return text[start:end]
+    text = text.lstrip(_OPENING)
+    bare = text.rstrip(_CLOSING)
+    mark = text[len(bare) : len(bare) + 1]
+    return bare + mark if mark and mark in _INCHES and bare[-1:].isdigit() and not opened else bare

@@ -11,10 +11,13 @@ FULL_PART = 4
 class TokenRate:
     """Tokens per second of a busy device: an exponentially weighted average over its batches.
 
+    Passes that run at the same time share that time equally: each of n takes 1/n of it. So the parts of all
+    passes add up to the time that the device was busy, whichever of them ends first.
+
     Once a well-filled batch has run, a small one alone does not count. It takes longer per token, so it says
     little about how fast a queue empties. But if small batches together were faster than the rate, they raise
     it: while the rate is far too low, such as after the process was stopped for a minute, nothing else is let
-    into the queue. Batches that run side by side share their time, so one of them alone may look too fast.
+    into the queue.
     """
 
     def __init__(self, guess: float | None) -> None:
@@ -22,14 +25,26 @@ class TokenRate:
         self._tokens = 0.0
         self._seconds = 0.0
         self._has_full = False
-        self._ended = 0.0
         self._small_tokens = 0
         self._small_seconds = 0.0
+        self._running = 0
+        self._now = 0.0
+        self._share_s = 0.0  # the part of a pass that had run from the first one on
 
-    def record(self, tokens: int, began: float, ended: float, *, budget: int) -> None:
-        """Count a batch. Time that it shared with the batch before it is not counted again."""
-        seconds = max(0.0, ended - max(began, self._ended))
-        self._ended = max(ended, self._ended)
+    def begin(self, now: float) -> float:
+        """Note that a pass begins. Return the mark that `end` wants."""
+        self._advance(now)
+        self._running += 1
+        return self._share_s
+
+    def end(self, mark: float, now: float) -> float:
+        """Note that a pass ends, done or failed. Return its part of the device's time, in seconds."""
+        self._advance(now)
+        self._running -= 1
+        return self._share_s - mark
+
+    def record(self, tokens: int, seconds: float, *, budget: int) -> None:
+        """Count a batch that is done. seconds: what `end` returned."""
         is_full = FULL_PART * tokens >= budget
         if self._has_full and not is_full:
             self._small_tokens += tokens
@@ -51,3 +66,8 @@ class TokenRate:
     def retry_after(self, tokens: float) -> float:
         """Return the seconds that so many tokens take, kept between 1 and 60 as a Retry-After should be."""
         return min(60.0, max(1.0, tokens / self.per_second)) if self.per_second else 1.0
+
+    def _advance(self, now: float) -> None:
+        if self._running:
+            self._share_s += (now - self._now) / self._running
+        self._now = now

@@ -108,7 +108,7 @@ class BatchRunner(Generic[P, R]):
         if batch.tokens > budget and not is_single:  # formed before the budget was halved
             return None
         self._observer.on_batch(len(items), batch.tokens, budget)
-        began = self._clock()
+        mark = self._rate.begin(self._clock())
         try:
             with self._followed(part, batch) if self.has_trails else _NOT_FOLLOWED:
                 results = await self._forward(batch)
@@ -127,8 +127,10 @@ class BatchRunner(Generic[P, R]):
             if isinstance(error, OutOfMemory):
                 self._budget.halve(budget, at_least=max(item.tokens for item in items))
             return None
+        finally:
+            seconds = self._rate.end(mark, self._clock())
         self._budget.record_success(batch.tokens)
-        self._rate.record(batch.tokens, began, self._clock(), budget=budget)
+        self._rate.record(batch.tokens, seconds, budget=budget)
         return results
 
     def _followed(

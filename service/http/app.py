@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from service.api_keys import KeyRing
 from service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError
@@ -87,14 +87,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """Return the methods that the path of this request's route takes, those of its other routes too."""
-    path = request.scope["route"].path
-    methods = {
-        method
-        for route in request.app.routes
-        if isinstance(route, Route) and route.path == path
-        for method in route.methods or ()
-    }
+    """Return the methods of the route that a request's path is matched to, and of others of that path."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    path = next(route.path for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    methods = {method for route in routes if route.path == path for method in route.methods or ()}
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 

@@ -105,15 +105,17 @@ class Condenser:
     ) -> tuple[list[Outcome], float, float]:
         """Queue the items of a step; return their outcomes and the seconds of waiting and of computing.
 
-        scored: called with the number of items of each portion that were computed.
+        scored: called with the number of items of each portion that were computed, however its wait ends.
         Raises the first error among the outcomes.
         """
         outcomes: list[Outcome] = []
         queue_s = inference_s = 0.0
         for portion in self.portions(items):
             ticket = self._scheduler.submit(portion, deadline=deadline.expires, trail=following.trail())
-            results = await ticket.result()
-            scored(sum(not isinstance(result, Exception) for result in results))
+            try:
+                results = await ticket.result()
+            finally:
+                scored(sum(isinstance(result, Outcome) for result in ticket.results))
             for outcome in results:
                 if isinstance(outcome, Exception):
                     raise outcome

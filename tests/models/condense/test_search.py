@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.spatial.distance import jensenshannon
 from models.condense.loss import Floats, jensen_shannon
 from models.condense.methods import METHODS, largest_cost
 from models.condense.search import Condensed, Task, search
-from models.condense.words import read_words
+from models.condense.words import Word, join, read_words
 
 WORTH = {"duck": 3.0, "gangnam": 2.0, "party": 1.0}
 TITLES = 4
@@ -86,6 +87,29 @@ def test_leave_one_out_estimates_the_lengths_that_it_did_not_measure() -> None:
     exact = [length.loss for length in greedy.path]
     # Here the words do act independently, in log-odds, which is what the estimate assumes.
     assert [length.loss for length in result.path] == pytest.approx(exact, abs=0.02)
+
+
+def test_leave_one_out_writes_each_deletion_a_few_times_however_many_words_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A text of 1,400 words would otherwise hold up everybody's condensing for minutes."""
+    written = 0
+
+    def counting(words: Iterable[Word]) -> str:
+        nonlocal written
+        written += 1
+        return join(words)
+
+    monkeypatch.setattr("models.condense.search.join", counting)
+    count = 1400
+    steps = search(task(" ".join(map(str, range(count))), method="leave_one_out", max_words=9))
+    queries = next(steps)
+    with pytest.raises(StopIteration) as end:
+        steps.send(np.full((len(queries), TITLES, 2), 0.5))
+    result: Condensed = end.value.value
+    assert len(result.path) == count
+    assert not any(length.loss for length in result.path)
+    assert written < 5 * count
 
 
 def test_the_loss_of_a_leave_one_out_choice_is_within_the_bound() -> None:

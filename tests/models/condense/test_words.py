@@ -6,7 +6,7 @@ import pytest
 
 from models.condense import particles
 from models.condense.particles import strip_particle
-from models.condense.words import join, read_words
+from models.condense.words import count_words, join, read_words
 
 
 def forms(query: str, language: str | None = None) -> list[str]:
@@ -30,6 +30,7 @@ def forms(query: str, language: str | None = None) -> list[str]:
 )
 def test_words_stand_between_spaces_and_lose_the_marks_around_them(query: str, expected: list[str]) -> None:
     assert forms(query) == expected
+    assert count_words(query) == len(expected)
     for word in read_words(query):
         assert query[word.start : word.end] == word.text
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
 import orjson
 import pytest
 from fastapi import FastAPI
+from starlette.routing import Route
 
 from service.http import create_app
 from service.metrics import Metrics
@@ -159,6 +161,16 @@ async def test_a_wrong_method_is_told_all_methods_of_the_path(method: str, path:
     async with client(SHARED) as session:
         response = await session.request(method, path)
     assert (response.status_code, response.headers["allow"]) == (405, allowed)
+
+
+async def test_every_path_tells_its_methods_to_one_that_it_lacks() -> None:
+    paths = {re.sub(r"\{.*?\}", "x", route.path) for route in SHARED.routes if isinstance(route, Route)}
+    assert {"/openapi.json", "/docs", "/v1/score"} <= paths
+    async with client(SHARED) as session:
+        for path in paths:
+            response = await session.put(path)
+            assert response.status_code == 405, path
+            assert set(response.headers["allow"].split(", ")) & {"GET", "POST"}, path
 
 
 async def test_an_answer_names_the_config_that_it_was_made_under() -> None:

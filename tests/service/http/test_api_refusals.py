@@ -74,6 +74,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/attention", {"query": " ", "title": "b", "heads": "0.0"}, "query", "blank"),
     ("/v1/attention", {"query": "a", "title": None, "heads": "0.0"}, "title", "string"),
     ("/v1/attention", {"query": "a", "title": "b", "heads": ""}, "heads", "at least 1"),
+    ("/v1/score", {**SCORE, "query": "\x7f \u200b\n" * 1000}, "query", "blank"),
     ("/v1/condense", {"query": "a"}, "titles", "missing"),
     ("/v1/condense", {"query": " ", "titles": ["b"]}, "query", "blank"),
     ("/v1/condense", {"query": "a", "titles": []}, "titles", "at least 1"),
@@ -106,6 +107,11 @@ async def test_a_wrong_request_is_told_which_field_and_why(
     assert says in message
     if param is not None:
         assert message.startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize("query", ["\x7f\u200b ⚽", "steel\u00a0lamp\n"])
+async def test_a_query_of_which_anything_can_be_read_is_not_blank(query: str) -> None:
+    assert (await post(SHARED, "/v1/score", {**SCORE, "query": query})).status_code == 200
 
 
 async def test_the_longest_query_that_condense_says_would_fit_is_taken() -> None:

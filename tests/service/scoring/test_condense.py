@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from models import Classifier, HeadMask
-from models.condense import search
+from models.condense import search, words
 from models.condense.local import condense
 from models.condense.methods import METHODS, Method
 from models.condense.search import Task
@@ -129,10 +129,12 @@ async def test_no_text_of_a_request_is_written_or_read_on_the_event_loop(
         return noted
 
     monkeypatch.setattr(search, "join", noting("join", search.join))
+    monkeypatch.setattr(words, "_bare", noting("_bare", words._bare))
     for name in ("encode_texts", "portions"):
         monkeypatch.setattr(tokenizer, name, noting(name, getattr(tokenizer, name)))
     await service.post("/v1/condense", query=QUERY, titles=TITLES, method=method)
-    assert threads.keys() == {"join", "encode_texts"} | ({"portions"} if method == "attention" else set())
+    portions = {"portions"} if method == "attention" else set()
+    assert threads.keys() == {"_bare", "join", "encode_texts"} | portions
     assert not any(threading.get_ident() in idents for idents in threads.values())
 
 
@@ -206,6 +208,45 @@ async def test_what_was_scored_counts_against_the_keys_rate_of_pairs_if_the_clie
         for titles, status in ((3, 429), (2, 200)):
             score = {"query": "angle", "titles": ["lamp"] * titles}
             answer = await service.http.post("/v1/score", json=score, headers=bearer)
+            assert answer.status_code == status
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+async def test_what_was_scored_of_a_portion_counts_too(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
+) -> None:
+    """Else a key gets thousands of pairs for one: a portion has as many as a whole compare."""
+    async with serve(tiny_checkpoint, max_batch_tokens=64, api_keys="slow;pairs=0.001;burst=100") as service:
+        run = service.replica.engine.run
+        waits, go_on = asyncio.Event(), asyncio.Event()
+        batches = scored = 0
+
+        async def held(batch: Batch[Work]) -> Any:
+            nonlocal batches, scored
+            batches += 1
+            if batches > 8:
+                waits.set()
+                await go_on.wait()
+            results = await run(batch)
+            scored += len(results)
+            return results
+
+        monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
+        body = {"query": QUERY, "titles": TITLES} | ({} if hangs_up else {"deadline_ms": 1000})
+        headers = {"Authorization": "Bearer slow"}
+        message = chunk(orjson.dumps(body), more=False)
+        exchange = Exchange(service.app, "POST", "/v1/condense", list(headers.items()), [message])
+        async with asyncio.timeout(60):
+            if hangs_up:
+                await waits.wait()
+                exchange.incoming.put_nowait(DISCONNECT)
+            await exchange.task
+        left = 100 - scored
+        assert left < 100 - len(TITLES)
+        go_on.set()
+        for titles, status in ((left + 1, 429), (left, 200)):
+            score = {"query": "angle", "titles": ["lamp"] * titles}
+            answer = await service.http.post("/v1/score", json=score, headers=headers)
             assert answer.status_code == status
 
 
