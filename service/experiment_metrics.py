@@ -47,7 +47,7 @@ class ExperimentMetrics(ExperimentObserver):
         self._shadow_lost = counter("shadow_results_lost_total", "Shadow results not stored.")
         self._sample_ratio = Gauge(
             "headroom_sample_ratio_p",
-            "Anytime-valid p-value of the sample-ratio check.",
+            "Anytime-valid p-value of the sample-ratio check; NaN if there is none, as after a stop.",
             ["experiment"],
             registry=registry,
             multiprocess_mode="livemostrecent",

@@ -111,6 +111,8 @@ class Metrics:
         self._truncated = counter("truncated_total", "Pairs cut to the model's window.")
         self._grades = counter("grade_total", "Pairs by the grade they got.", ["variant", "grade"])
         self._device_failures = counter("device_failures_total", "Failures of the device.", ["kind"])
+        # From 0 on: Prometheus sees no increase in a series that appears with its first failures.
+        self._device_failures.labels("cuda")
 
         self._queue_tokens = gauge("queue_tokens", "Tokens waiting.", "livesum")
         self._queue_oldest = gauge("queue_oldest_seconds", "Age of the oldest waiting pair.", "livemax")
@@ -216,7 +218,7 @@ class Metrics:
         self._in_flight.set(in_flight_pairs)
 
     def device_failure(self, kind: str) -> None:
-        """Count a failure of the device; `kind` is one of a few fixed words."""
+        """Count a failure of the device; `kind` is `cuda`."""
         self._device_failures.labels(kind).inc()
 
     def ready(self, is_ready: bool) -> None:

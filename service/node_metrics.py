@@ -10,6 +10,9 @@ processes are added up into one file per type:
 
 A kill at any point leaves every count in exactly one place. A lock on the directory lets only one process
 fold or read at a time; the system releases it if its holder dies.
+
+prometheus-client maps sparse files, and a write into a hole of one ends the process (SIGBUS) if the disk is
+full. So importing this module makes the library's values use files without holes (`LenientFile`).
 """
 
 from __future__ import annotations
@@ -21,16 +24,82 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from prometheus_client import Metric
-from prometheus_client.mmap_dict import MmapedDict, mmap_key
+from prometheus_client import Metric, values
+from prometheus_client.mmap_dict import MmapedDict, _pack_two_doubles, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 _COUNTING = ("counter", "histogram")
 _FOLDER = "dead-"
+_FILE_BYTES = 1 << 16  # a new file of prometheus-client
+_ENTRY_BYTES = 28  # at most, beside the key: length, padding, value, time
+RETRY_S = 60.0
+"""How long a file leaves new series out after the disk was full."""
+
+
+class SolidFile(MmapedDict):
+    """A file of values without holes, so that a full disk raises OSError when the file is made or grows."""
+
+    def __init__(self, filename: str) -> None:
+        with Path(filename).open("ab") as file:  # open until the end: `_is_used` asks for it
+            _reserve(file.fileno(), _FILE_BYTES)
+            super().__init__(filename)  # type: ignore[no-untyped-call]
+
+    def _init_value(self, key: str) -> None:
+        if self._used + len(key.encode()) + _ENTRY_BYTES > self._capacity:
+            _reserve(self._f.fileno(), 2 * self._capacity)
+        super()._init_value(key)  # type: ignore[no-untyped-call]
+
+
+class LenientFile(SolidFile):
+    """A file of values that leaves out a series for which the disk has no room.
+
+    prometheus-client keeps each value in memory, too. So no count is lost when there is room again.
+    """
+
+    def __init__(self, filename: str) -> None:
+        self._fname = filename
+        self._f: Any = None
+        self._m: Any = None
+        self._positions: dict[str, int] = {}
+        self._retry_at = 0.0
+
+    def read_value(self, key: str) -> tuple[float, float]:
+        """Return a series' value and time; zeros if it is new, or if the file has no room for it."""
+        if not self._holds(key):
+            return 0.0, 0.0
+        found: tuple[float, float] = super().read_value(key)  # type: ignore[no-untyped-call]
+        return found
+
+    def write_value(self, key: str, value: float, timestamp: float) -> None:
+        """Set a series' value and time, or do nothing if the file has no room for it."""
+        if key in self._positions or self._holds(key):
+            # As in the base class, whose method costs a fifth more through super(). Every sample comes here.
+            _pack_two_doubles(self._m, self._positions[key], value, timestamp)  # type: ignore[no-untyped-call]
+
+    def _holds(self, key: str) -> bool:
+        """Return whether the file has this series, after an attempt to add it."""
+        if key in self._positions:
+            return True
+        now = time.monotonic()
+        if now < self._retry_at:
+            return False
+        try:
+            if self._m is None:
+                super().__init__(self._fname)
+            if key not in self._positions:
+                self._init_value(key)
+        except OSError:
+            self._retry_at = now + RETRY_S
+            return False
+        return True
+
+
+values.MmapedDict = LenientFile  # type: ignore[attr-defined,assignment]
 
 
 class NodeMetrics(Collector):
@@ -63,18 +132,18 @@ class NodeMetrics(Collector):
 
     def _fold(self) -> None:
         """Add the counts of dead processes to the sums, and remove their gauges."""
-        self._add_up()  # finish after a kill first: a reused process id would overwrite a file
-        current = self._current()
-        for file in self._directory.glob("*.db"):
-            pid = file.stem.rpartition("_")[2]
-            if not pid.isdigit() or _is_used(int(pid), file):
-                continue
-            if file.name.startswith(_COUNTING) and file.stat().st_size:
+        dead = [file for file in self._directory.glob("*.db") if not _is_used(file)]
+        counting = [file for file in dead if file.name.startswith(_COUNTING) and file.stat().st_size]
+        for file in dead:
+            if file not in counting:
+                file.unlink()
+        with suppress(OSError):  # on a full disk they stay until a later call, and count meanwhile
+            self._add_up()  # finish after a kill first: a reused process id would overwrite a file
+            current = self._current()
+            for file in counting:
                 current.mkdir(exist_ok=True)
                 file.rename(current / file.name)
-            else:
-                file.unlink()
-        self._add_up()
+            self._add_up()
 
     def _add_up(self) -> None:
         """Reduce the folders to one, with one file per type."""
@@ -95,7 +164,8 @@ class NodeMetrics(Collector):
 class NodeGauge:
     """A gauge without labels, written by a process of the node that is no replica.
 
-    A scrape shows the largest value of the node's live processes, as for a gauge in the mode `livemax`.
+    A scrape shows the largest value of the node's live processes, as for a gauge in the mode `livemax`. While
+    the disk is full, it may not show this one.
 
     Args:
         directory: the one that the node's replicas share.
@@ -104,12 +174,12 @@ class NodeGauge:
     """
 
     def __init__(self, directory: Path, name: str, text: str) -> None:
-        self._file = MmapedDict(str(directory / f"gauge_livemax_{os.getpid()}.db"))  # type: ignore[no-untyped-call]
+        self._file = LenientFile(str(directory / f"gauge_livemax_{os.getpid()}.db"))
         self._key = mmap_key(name, name, [], [], text)
 
     def set(self, value: float) -> None:
         """Show this value from the next scrape on, until `close` or the process's end."""
-        self._file.write_value(self._key, value, time.time())  # type: ignore[no-untyped-call]
+        self._file.write_value(self._key, value, time.time())
 
     def close(self) -> None:
         """End the gauge: scrapes show it no longer."""
@@ -121,16 +191,26 @@ def _write_sums(files: Iterable[Path], out: Path) -> None:
     for file in files:
         for key, value, _, _ in MmapedDict.read_all_values_from_file(file):  # type: ignore[no-untyped-call]
             sums[key] += value
-    with closing(MmapedDict(str(out))) as kept:  # type: ignore[no-untyped-call]
+    with closing(SolidFile(str(out))) as kept:
         for key, value in sums.items():
             kept.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
 
 
-def _is_used(pid: int, file: Path) -> bool:
-    """Return whether the process has the file open, or, without Linux's /proc, whether it is alive.
+def _reserve(file: int, size: int) -> None:
+    """Give a file at least this size, and disk space for all of it. Raises OSError if there is none."""
+    if sys.platform.startswith("linux"):  # macOS has no such call
+        os.posix_fallocate(file, 0, size)
+
+
+def _is_used(file: Path) -> bool:
+    """Return whether the file's process has it open, or, without Linux's /proc, whether it is alive.
 
     In a container, the processes after a restart have the process ids of those before it.
     """
+    owner = file.stem.rpartition("_")[2]
+    if not owner.isdigit():
+        return True
+    pid = int(owner)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

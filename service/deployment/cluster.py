@@ -188,11 +188,10 @@ class Cluster:
 
     def show_refused(self, is_refused: bool) -> None:
         """Show in the metrics whether the last edit of the config was refused. Call it after `deploy`."""
-        with contextlib.suppress(OSError):  # a full disk must not end the service
-            if is_refused and self._refused_edits is None:
-                self._refused_edits = refused_edits(self._metrics)
-            if self._refused_edits is not None:
-                self._refused_edits.set(is_refused)
+        if is_refused and self._refused_edits is None:
+            self._refused_edits = refused_edits(self._metrics)
+        if self._refused_edits is not None:
+            self._refused_edits.set(is_refused)
 
     def notices(self) -> list[str]:
         """Return the lines for the operator that this run's processes wrote since the last call."""

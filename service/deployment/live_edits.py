@@ -78,17 +78,17 @@ class LiveEdits:
                 f"{self._path}: applications[0].deployments[0].user_config is missing; is the file complete?"
             )
         wanted = self._running.with_live_of(edited)
-        if wanted.document != edited.document:
+        is_served_whole = wanted.document == edited.document
+        if not is_served_whole:
             self._say("config: what was changed outside user_config applies at the next start")
-        if wanted.live == self._running.live:
-            return None
-        reason = self._apply(wanted)
-        if reason is not None:
-            return f"{self._path}: {reason}"
-        self._running = wanted
-        if wanted.document == edited.document:  # otherwise part of the file was never served
+        if wanted.live != self._running.live:
+            reason = self._apply(wanted)
+            if reason is not None:
+                return f"{self._path}: {reason}"
+            self._running = wanted
+            self._say(f"config applied: version {wanted.live.version}")
+        if is_served_whole:
             last_good.keep(self._path, edited.text)
-        self._say(f"config applied: version {wanted.live.version}")
         return None
 
 

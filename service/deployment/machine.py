@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 MAX_REPLICAS = 8
-"""Limit of the default on a machine without a GPU; a replica needs 350 to 600 MB beside its weights."""
+"""Limit of the default on a machine without a GPU; a replica of the shipped model takes about 0.9 GB."""
 
 
 def replicas(cores: int, gpus: float) -> int:

@@ -38,6 +38,7 @@ ASKED: dict[str, dict[str, Any]] = {
         "userConfig": VARIANTS,
         "drainSeconds": 90,
         "autoscaling": {"enabled": False},
+        "service": {"type": "LoadBalancer"},
         "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
         "extraVolumeMounts": [{"name": "models", "mountPath": "/models"}],
         "extraEnv": [{"name": "HEADROOM_LOG", "value": "x"}],
@@ -48,6 +49,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "keys in the values": {"args": {"api_keys": "k7Qm2vXw9"}},
     "no CPU limit": {"resources": {"limits": {"cpu": None}}},
     "drain": {"drainSeconds": "30s"},
+    "rare scrapes": {"monitoring": {"interval": "60s"}},
 }
 
 
@@ -86,6 +88,14 @@ def pods() -> list[dict[str, Any]]:
     ]
 
 
+OURS = {"matchLabels": {"app": "headroom"}}
+
+
+def pod_labels(chart: dict[str, Any]) -> dict[str, str]:
+    labels: dict[str, str] = chart["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    return labels
+
+
 def container(chart: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = chart["Deployment"]["spec"]["template"]["spec"]["containers"][0]
     return found
@@ -118,6 +128,7 @@ def test_the_operators_take_their_objects(kind: str, charts: dict[str, dict[str,
         ("keys in the values", "at '/args/api_keys'"),
         ("no CPU limit", "missing property 'cpu'"),
         ("drain", "at '/drainSeconds': got string, want integer"),
+        ("rare scrapes", "at '/monitoring/interval'"),
     ],
 )
 def test_wrong_values_are_refused_with_their_name(name: str, reason: str, answer: dict[str, Any]) -> None:
@@ -134,6 +145,10 @@ def test_the_rules_in_the_cluster_are_those_that_promtool_tries(charts: dict[str
     service = charts["full"]["Service"]
     assert service["metadata"]["labels"][monitor["jobLabel"]] == "headroom"  # the job that the rules ask for
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,) = monitor["endpoints"]
+    credentials = {"name": "headroom-keys", "key": "metrics-key"}
+    assert (endpoint["port"], endpoint["path"]) == (service["spec"]["ports"][0]["name"], "/metrics")
+    assert endpoint["authorization"] == {"credentials": credentials}
 
 
 def test_a_pod_serves_deploys_config_with_the_charts_values(
@@ -204,6 +219,46 @@ def hardened(pod: dict[str, Any], only: dict[str, Any]) -> bool:
         }
         and mounts >= {"/tmp", "/var/lib/headroom"}
     )
+
+
+MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+
+
+def test_the_network_policies_open_the_services_port_and_no_other(charts: dict[str, dict[str, Any]]) -> None:
+    chart = charts["plain"]["NetworkPolicy"]["spec"]
+    assert chart["podSelector"]["matchLabels"].items() <= pod_labels(charts["plain"]).items()
+    assert chart["policyTypes"] == ["Ingress", "Egress"]
+    assert chart["ingress"] == [
+        {"ports": [{"port": "http", "protocol": "TCP"}], "from": [{"podSelector": {}}, MONITORING]}
+    ]
+    assert [port["port"] for rule in chart["egress"] for port in rule["ports"]] == [53, 53, 5432]
+
+    kuberay = manifests()["NetworkPolicy"]["spec"]
+    assert (kuberay["podSelector"], kuberay["policyTypes"]) == (OURS, ["Ingress"])
+    operator = {"matchLabels": {"app.kubernetes.io/component": "kuberay-operator"}}
+    assert kuberay["ingress"] == [
+        {"from": [{"podSelector": OURS}]},
+        {
+            "from": [{"namespaceSelector": {}, "podSelector": operator}],
+            "ports": [{"port": 8265}, {"port": 8000}],
+        },
+        {"from": [{"podSelector": {}}, MONITORING], "ports": [{"port": 8000}]},
+    ]
+
+
+def test_rays_ports_ask_for_a_token() -> None:
+    """They execute code for anyone who may call them."""
+    cluster = manifests()["RayService"]["spec"]["rayClusterConfig"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert group["template"]["metadata"]["labels"].items() >= OURS["matchLabels"].items()
+
+
+def test_a_pod_may_use_as_much_memory_as_its_replicas_need(charts: dict[str, dict[str, Any]]) -> None:
+    """1 GiB for each of the replicas, one per CPU, and 1 GiB for Ray (docs/operations.md, sizing)."""
+    for only in (container(charts["plain"]), *(pod["spec"]["containers"][0] for pod in pods())):
+        limits = only["resources"]["limits"]
+        assert int(limits["memory"].removesuffix("Gi")) >= int(limits["cpu"]) + 1, only["name"]
 
 
 def test_kuberay_serves_deploys_config() -> None:

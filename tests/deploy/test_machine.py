@@ -79,6 +79,8 @@ def test_systemd_takes_the_unit_and_it_drains(tmp_path: Path) -> None:
     settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#")
     assert settings["KillMode"] == "mixed"
     assert int(settings["TimeoutStopSec"]) >= Settings().drain_timeout_s + 15
+    # Both hide the GPUs from the service; ProtectClock does so before systemd 252.
+    assert not settings.keys() & {"PrivateDevices", "ProtectClock", "DeviceAllow", "DevicePolicy"}
 
 
 def test_systemd_rates_the_unit_as_well_confined() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.http import create_app, docs, playground
 from service.metrics import Metrics
+from service.settings import Settings
 from tests.referees import need
+from tests.service.asgi import client
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
+DASHBOARD = ROOT / "deploy" / "grafana" / "dashboards" / "headroom.json"
 CASES = [RULES.with_name("rules_test.yml"), RULES.with_name("rules_test_days.yml")]
 
 
@@ -45,6 +50,70 @@ def test_the_rules_ask_for_metrics_that_the_service_has() -> None:
     asked = set(re.findall(r"(?<![:\w])headroom_\w+", RULES.read_text("utf-8")))
     assert asked
     assert asked <= known
+
+
+async def test_probes_scrapes_and_pages_are_no_requests_of_the_objectives() -> None:
+    rules, dashboard = RULES.read_text("utf-8"), DASHBOARD.read_text("utf-8").replace('\\"', '"')
+    (pattern,) = set(re.findall('route!~"([^"]*)"', rules + dashboard))  # the same everywhere
+    metrics = Metrics()
+    pages = {*playground.PATHS, *docs.PATHS, "/openapi.json", "/no/such/path", "/playground/no-such-file"}
+    probes = {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
+    counted = {"/v1/models", "/v1/variants"}
+    async with client(create_app(Settings(), metrics)) as http:
+        for path in pages | probes | counted | {"/metrics"}:
+            await http.get(path)
+    routes = set(re.findall(r'headroom_requests_total\{route="([^"]*)"', metrics.render().decode()))
+    assert {route for route in routes if not re.fullmatch(pattern, route)} == counted
+
+
+def try_out(
+    directory: Path, expression: str, series: dict[str, str], at: dict[str, dict[str, float]]
+) -> None:
+    """Let promtool evaluate an expression of the dashboard; fails unless it has these values at these times.
+
+    series: values by name, one each 15 s. at: the expected values by their labels, by time.
+    """
+    for variable in ("$namespace", "$instance"):
+        expression = expression.replace(variable, ".*")
+    cases = [
+        {
+            "expr": expression,
+            "eval_time": time,
+            "exp_samples": [{"labels": labels, "value": value} for labels, value in values.items()],
+        }
+        for time, values in at.items()
+    ]
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": cases,
+    }
+    file = directory / "test.yml"
+    file.write_text(yaml.safe_dump({"tests": [test]}))
+    done = subprocess.run([need("promtool"), "test", "rules", file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboard_marks_each_rollback_also_an_experiments_first(tmp_path: Path) -> None:
+    """A counter with labels appears with its first event, at 1, where changes() sees nothing."""
+    (mark,) = json.loads(DASHBOARD.read_text("utf-8"))["annotations"]["list"]
+    series = {
+        f'headroom_experiment_rollbacks_total{{job="headroom", experiment="{name}", guardrail="p99"}}': values
+        for name, values in (("first", "_x20 1x60"), ("second", "1x19 2x60"), ("old", "1x80"))
+    }
+    marked = {f'{{experiment="{name}", guardrail="p99"}}': 1.0 for name in ("first", "second")}
+    try_out(tmp_path, f"({mark['expr']}) > bool 0", series, {"4m": {}, "5m30s": marked, "10m": {}})
+
+
+def test_the_panel_of_config_versions_counts_replicas(tmp_path: Path) -> None:
+    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+    (panel,) = (panel for panel in panels if panel["title"] == "Config versions")
+    series = {
+        f'headroom_config_version{{job="headroom", instance="a", pid="{pid}"}}': f"{version}x10"
+        for pid, version in ((1, 17), (2, 17), (3, 18))
+    }
+    expected = {'{version="17"}': 2.0, '{version="18"}': 1.0}
+    try_out(tmp_path, panel["targets"][0]["expr"], series, {"1m": expected})
 
 
 def test_every_alert_has_its_entry_in_the_runbook() -> None:

@@ -6,10 +6,17 @@ import asyncio
 import math
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Histogram
 
+from service.experiments.definition.assignment import Assigner
+from service.experiments.definition.config import ExperimentConfig
+from service.experiments.definition.events import Action, Exposure
+from service.experiments.online.ledger import COUNTS_EVERY
+from service.experiments.online.live import LiveExperiments
+from service.experiments.storage.store import Store
 from service.http import create_app
 from service.metrics import Metrics, _observe
 from service.settings import Settings
@@ -39,6 +46,44 @@ def test_a_variant_that_left_the_config_keeps_no_number() -> None:
     found = samples(metrics.render())
     assert math.isnan(found['headroom_heads_on{variant="old"}'])
     assert found['headroom_heads_on{variant="full"}'] == 144
+
+
+@pytest.mark.parametrize("end", ["stop", "removal", "new epoch"])
+def test_an_experiment_that_is_not_measured_has_no_p_value(end: str, tmp_path: Path) -> None:
+    """Otherwise the alert about its arms would go on until the replicas restart."""
+    metrics, store = Metrics(), Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    arms = [{"name": name, "variant": name} for name in ("control", "pruned")]
+    config = ExperimentConfig.model_validate({"name": "prune20", "salt": "x", "arms": arms})
+    live = LiveExperiments(store, metrics.experiments)
+
+    def p() -> float:
+        for _ in range(COUNTS_EVERY):
+            live.ledger.refresh()
+        live.guard.watch()
+        return samples(metrics.render())['headroom_sample_ratio_p{experiment="prune20"}']
+
+    try:
+        live.apply(Assigner((config,)), "v")
+        epoch = live.ledger.standing("prune20").epoch
+        now = time.time()
+        store.add_exposures(
+            [Exposure("prune20", f"u{i}", arms[i % 2]["name"], i, now, "v", epoch) for i in range(100)]
+        )
+        assert p() > 0.1
+        if end == "stop":
+            store.record_action(Action("prune20", "stop", now, "test"))
+        elif end == "removal":
+            live.apply(Assigner(()), "w")
+        else:
+            store.record_action(Action("prune20", "ramp", now, "test", traffic=0.5))
+        assert math.isnan(p())
+    finally:
+        store.close()
+
+
+def test_failures_of_the_device_are_counted_from_zero() -> None:
+    """Prometheus sees no increase in a series that appears at 3, and the alert would not fire."""
+    assert samples(Metrics().render())['headroom_device_failures_total{kind="cuda"}'] == 0
 
 
 @pytest.mark.parametrize("value", [0.0, 0.05, 0.1, 0.100001, 3.0, 1e9])

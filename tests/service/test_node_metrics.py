@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 
+from service import node_metrics
 from service.metrics import refused_edits
 from service.node_metrics import NodeMetrics
 from tests.service.metering import check, samples
@@ -189,6 +191,106 @@ def test_sums_of_seconds_are_the_same_in_any_order(tmp_path: Path) -> None:
         assert (total * 2**24).is_integer(), "sums of such values have no rounding"
     finally:
         replica.kill()
+
+
+FULL = """
+import asyncio, os, sys
+from service import node_metrics
+from service.http import create_app
+from service.metrics import Metrics
+from service.settings import Settings
+from tests.service.asgi import client
+from tests.service.test_node_metrics import no_space
+
+async def ask(*paths):
+    async with client(create_app(Settings(), metrics)) as http:
+        return [(await http.get(path)).status_code for path in paths]
+
+def count():
+    for number in range(100):  # more than new files hold
+        metrics.request(f"/{number}", 503, 0.01)
+
+node_metrics.RETRY_S = 0.0
+reserve, os.posix_fallocate = os.posix_fallocate, no_space
+metrics = Metrics()
+metrics.ready(True)  # no file can be made
+os.posix_fallocate = reserve
+metrics.ready(True)
+metrics.request("/0", 200, 0.01)
+os.posix_fallocate = no_space
+count()  # no file can grow
+assert asyncio.run(ask("/health/live", "/metrics")) == [200, 200]
+assert b'request_seconds_count{route="/99"}' not in metrics.render()
+os.posix_fallocate = reserve
+count()
+sys.stdout.buffer.write(metrics.render())
+"""
+
+
+reserves = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="macOS cannot reserve space")
+
+
+def no_space(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def assert_no_holes(directory: Path, *kinds: str) -> None:
+    """A write into a hole of a mapped file is a SIGBUS while the disk is full."""
+    files = {file.name: file.stat() for file in directory.rglob("*.db")}
+    assert {name.partition("_")[0] for name in files} == set(kinds)
+    assert all(each.st_blocks * 512 >= each.st_size for each in files.values()), files
+
+
+@reserves
+def test_a_full_disk_costs_no_request_and_no_count(tmp_path: Path) -> None:
+    out = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FULL],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    found = samples(out)
+    assert found['headroom_requests_total{route="/99",status="503"}'] == 2
+    assert found['headroom_request_seconds_count{route="/99"}'] == 2
+    assert found["headroom_ready"] == 1
+    assert_no_holes(tmp_path, "counter", "histogram", "gauge")
+    NodeMetrics(tmp_path)  # adds up the files of the process, which has ended
+    assert_no_holes(tmp_path, "counter", "histogram")
+
+
+@reserves
+def test_a_full_disk_hides_the_gauge_of_the_command_and_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_metrics, "RETRY_S", 0.0)
+    with closing(refused_edits(tmp_path)) as gauge:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", no_space)
+            gauge.set(True)
+            assert list(NodeMetrics(tmp_path).collect()) == []
+        gauge.set(True)
+        (metric,) = NodeMetrics(tmp_path).collect()
+        assert [sample.value for sample in metric.samples] == [1.0]
+        assert_no_holes(tmp_path, "gauge")
+
+
+@reserves
+def test_a_full_disk_while_dead_processes_are_added_up_loses_no_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in (99999998, 99999999):
+        for kind in ("counter", "gauge_livesum"):
+            with closing(MmapedDict(str(tmp_path / f"{kind}_{pid}.db"))) as file:
+                file.write_value(mmap_key("c", "c_total", [], [], "A counter."), 10.0, 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", no_space)
+        for _ in range(2):
+            (metric,) = NodeMetrics(tmp_path).collect()
+            assert [sample.value for sample in metric.samples] == [20.0]
+    (metric,) = NodeMetrics(tmp_path).collect()
+    assert [sample.value for sample in metric.samples] == [20.0]
+    assert {file.name for file in tmp_path.rglob("*.db")} == {"counter_dead.db", "histogram_dead.db"}
 
 
 class KilledError(Exception):

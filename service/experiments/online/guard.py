@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 from service.experiments.analysis.sample_ratio import sequential_p
@@ -47,6 +48,7 @@ class Guard:
         self._writer = writer
         self._observer = observer
         self._supervisor = Supervisor(monotonic)
+        self._running: set[str] = set()  # the experiments that the last look found running
 
     async def run(self) -> None:
         """Watch until cancelled. An error is logged, and the next round comes a second later."""
@@ -58,9 +60,12 @@ class Guard:
 
     def watch(self) -> None:
         """Look at every experiment once. An error in one does not keep the others from being watched."""
+        before, self._running = self._running, set()
         for config in self._ledger.configs:
             with self._supervisor.supervise(f"the guardrails of {config.name}"):
                 self._watch(config)
+        for stopped in before - self._running:
+            self._observer.sample_ratio(stopped, math.nan)
 
     def roll_back(self, experiment: str, breaches: Sequence[Breach]) -> None:
         """Take arms back to control: here at once, elsewhere with the next refresh of each replica."""
@@ -95,6 +100,7 @@ class Guard:
             self._windows.forget(config.name, arm)
         if not standing.is_running:
             return
+        self._running.add(config.name)
         control = self._windows.counts(config.name, config.control)
         arms = [arm for arm in config.treatments if arm not in standing.rolled_back]
         by_arm = [
@@ -110,6 +116,7 @@ class Guard:
         """Return a breach for every arm but control if the arms do not have the units they should."""
         counts, buckets = self._ledger.sample_ratio(config)
         if not any(counts.values()):
+            self._observer.sample_ratio(config.name, math.nan)
             return []
         p = sequential_p(counts, buckets)
         self._observer.sample_ratio(config.name, p)

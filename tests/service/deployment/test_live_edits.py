@@ -149,6 +149,8 @@ def test_the_copy_for_a_failed_start_holds_nothing_that_was_not_served(service: 
         service.edit(edit)
         assert service.applied[-1] == [more]
         assert copy.read_text() == EDITED
+    service.edit(EDITED.replace("new:", "newest:"))  # takes back only the part that was never served
+    assert load(copy, Overrides()).live.masks.keys() == {"newest"}
     service.edit(EDITED.replace("new:", "last:"))
     assert load(copy, Overrides()).live.masks.keys() == {"last"}
 
