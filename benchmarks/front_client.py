@@ -18,7 +18,10 @@ KNOWN = 300
 
 
 class Reading(NamedTuple):
-    """The counts of one measurement: answers with status 200, others, and the seconds it took."""
+    """The counts of one measurement: answers with status 200, failures, and the seconds it took.
+
+    Failures are other answers, and requests whose connection was lost; those of the short start count too.
+    """
 
     answered: int
     failed: int
@@ -69,14 +72,14 @@ async def load(
             lambda: _Connection(requests, counts, over), address.hostname, address.port
         )
     await asyncio.sleep(min(0.5, seconds))
-    began, answered, failed = loop.time(), counts.answered, counts.failed
+    began, answered = loop.time(), counts.answered
     at_edge()
     try:
         await asyncio.wait_for(over.wait(), seconds)
     except TimeoutError:
         over.set()
     at_edge()
-    reading = Reading(counts.answered - answered, counts.failed - failed, loop.time() - began)
+    reading = Reading(counts.answered - answered, counts.failed, loop.time() - began)
     while counts.open:
         await asyncio.sleep(0.01)
     return reading
@@ -95,6 +98,7 @@ class _Connection(asyncio.Protocol):
         self._over = over
         self._read = bytearray()
         self._end = 0
+        self._is_waiting = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -104,6 +108,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         self._counts.open -= 1
+        self._counts.failed += self._is_waiting
 
     def data_received(self, data: bytes) -> None:
         self._read += data
@@ -123,6 +128,7 @@ class _Connection(asyncio.Protocol):
 
     def _send(self) -> None:
         request = None if self._over.is_set() else next(self._requests, None)
+        self._is_waiting = request is not None
         if request is None:
             self._over.set()
             self._transport.close()

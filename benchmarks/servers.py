@@ -28,6 +28,9 @@ OVER = 1.3
 LOAD = 0.7
 """Rate at which latency is measured, relative to the server's own saturation."""
 
+TRIES = 8
+"""Rates that are tried to saturate a server, each twice the one before."""
+
 AT_ONCE = 8
 """Concurrent requests of the first guess."""
 
@@ -150,7 +153,7 @@ def one_turn(server: Server, shape: str, capacity: float | None, *, latency: boo
     with started(server, shape) as url:
         scores = ask(url, server.endpoint, sample(1)[0])
         guess = first_guess(url, server.endpoint)
-        capacity = capacity or guess
+        sent = max(0.5, OVER * (capacity or guess))
         plan = Plan(
             url=url,
             timeout=60.0,
@@ -160,12 +163,13 @@ def one_turn(server: Server, shape: str, capacity: float | None, *, latency: boo
             max_lag=MAX_LAG_S,
             traffic=[{"titles": TITLES, "endpoint": server.endpoint}],
         )
-        for _ in range(3):
+        for number in range(TRIES):
             runs = LoadRuns()  # only the last one counts
-            rate, kept_up = saturated(plan.changed(rate=max(0.5, OVER * capacity)), runs)
-            capacity = max(capacity, rate) if kept_up else rate
+            rate, kept_up = saturated(plan.changed(rate=sent * 2**number), runs)
             if not kept_up:
                 break
+        else:
+            runs.invalid.append(f"not saturated: it kept up with each of {TRIES} rates")
         turn: dict[str, Any] = {"pairs_per_second": rate * TITLES, "scores": scores, "invalid": runs.invalid}
         if latency:
             outcome = runs.run(

@@ -141,7 +141,7 @@ def _trace(plan: Plan) -> Iterator[Times]:
 
 def _numbers(path: Path) -> Iterator[float]:
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8-sig") as lines:  # a spreadsheet may have put a byte order mark first
             for number, line in enumerate(lines, start=1):
                 text = line.replace(",", " ").replace("\t", " ").split(maxsplit=1)
                 if not text or text[0].startswith("#"):

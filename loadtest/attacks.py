@@ -4,7 +4,8 @@
     python -m loadtest.attacks --measure URL        the latency of others beside each attack, as a table
 
 A server should refuse an attack: with a 4xx, by closing the connection, or with a 503 while its replicas are
-lost. Another 5xx, a 200, or no end within PATIENCE_S is wrong.
+lost. Another 5xx, a 200, or no end within PATIENCE_S is wrong. Then the exit status is 1, and also if the
+attack had no effect, because it reached no server.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ PATIENCE_S = 75.0
 MAX_WRONG = 20
 LORISES = 200
 IDLE = 10_000
+IDLE_OPENED = 0.1
+"""Share of IDLE connections that must be opened for an attack to count."""
+
 BASE_RATE = 20
 MEASURED_S = 10.0
 
@@ -188,6 +192,13 @@ async def idle(target: Target) -> None:
 ATTACKS = {"hang-ups": hang_ups, "slow-loris": slow_loris, "malformed": malformed, "idle": idle}
 
 
+def had_effect(name: str, answers: Counter[str]) -> bool:
+    """Return whether the attack reached a server: enough connections were opened, or one was not refused."""
+    if name == "idle":
+        return answers["opened"] >= IDLE_OPENED * IDLE
+    return any(answer != "refused" for answer in answers)
+
+
 def measure(url: str) -> None:
     """Print p50 and p99 of small requests, alone and beside each attack, as a Markdown table."""
     print("| beside | p50 ms | p99 ms | p50, times alone | p99, times alone | failed | the attack got |")
@@ -222,7 +233,10 @@ def measure(url: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Attack, or measure. Exit status 1 if an answer was wrong, 2 if the arguments are."""
+    """Attack, or measure.
+
+    Exit status 1 if an answer was wrong or the attack had no effect, 2 if the arguments are wrong.
+    """
     match arguments:
         case ["--measure", url]:
             measure(url)
@@ -231,7 +245,7 @@ def main(arguments: list[str]) -> int:
             target = Target(url, seconds(length))
             asyncio.run(ATTACKS[name](target))
             print(json.dumps({"answers": dict(sorted(target.answers.items())), "wrong": target.wrong}))
-            return 1 if target.wrong else 0
+            return 1 if target.wrong or not had_effect(name, target.answers) else 0
     print(f"{__doc__}\nThe attacks: {', '.join(ATTACKS)}.", file=sys.stderr)
     return 2
 

@@ -57,7 +57,8 @@ def run(
 ) -> None:
     """Send requests on schedule, even if earlier ones are unanswered, and report latency and errors.
 
-    Exit status 3: the run is invalid, because the client was too slow. Ctrl-C ends it early and reports it.
+    Exit status 1: the objective of --slo was missed, or the server had problems in a run that watched it.
+    3: the run is invalid, because the client was too slow. Ctrl-C ends it early and reports it.
 
     Example: headroom load run http://127.0.0.1:8000 --rate 200 --titles 1-50 --masks 'none,random:0.2@1'
     --out runs/a
@@ -83,15 +84,18 @@ def run(
     content = _given(phases=_phases(phases), trace=trace, pairs=pairs, seed=seed, slo=slo)
     client = _given(timeout=timeout, connections=connections, processes=processes, max_lag=max_lag)
     plan = {**schedule, **content, **client}
-    from loadtest.report import server_problems
+    from loadtest.report import missed_objective, server_problems
 
     report, directory = _drive(url, start, scenario, plan, traffic, find_max=find_max, out=out)
     _print(report, directory, as_json=as_json)
     if not report["valid"]:
         raise typer.Exit(INVALID)
+    missed = missed_objective(report)
     if find_max and report["find_max"]["rate"] is None:
-        raise typer.Exit(1)
-    if server_problems(report):
+        missed = ["no rate that was tried holds it"]
+    if missed:
+        print(f"headroom load: the objective was missed: {'; '.join(missed)}", file=sys.stderr)
+    if missed or server_problems(report):
         raise typer.Exit(1)
 
 
@@ -112,7 +116,7 @@ def compare(
 
     B counts as slower if the difference is above the limit and its 95 % interval lies wholly above zero. It
     leaves clearly more unanswered if their share is larger by over 0.1 percentage points, and that
-    difference's interval lies above zero.
+    difference's interval lies above zero; or if it lies over 1 point above the 95 % interval of A's share.
 
     Example: headroom load compare runs/a runs/b --fail-if-slower 5%
     """
@@ -201,6 +205,8 @@ def _drive(
         values: dict[str, Any] = read_scenario(scenario) if scenario else {}
         if "phases" not in given and {"rate", "duration", "arrivals"} & given.keys():
             values.pop("phases", None)  # the options replace the scenario's rates and times
+        if given.get("arrivals", "trace") != "trace":
+            values.pop("trace", None)
         entries = [{**entry, **traffic} for entry in values.get("traffic") or [{}]]
         port = beside.free_port() if start is not None else 0
         where = url or f"http://127.0.0.1:{port}"

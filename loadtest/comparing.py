@@ -25,6 +25,9 @@ GATED = ("p50", "p90", "p99")
 MORE_UNANSWERED = 0.001
 """How much larger B's share of unanswered requests is if --fail-if-slower fails; its interval counts too."""
 
+OUTAGE = 0.01
+"""How far B's share lies above A's own interval if --fail-if-slower fails in any case."""
+
 ROUNDS = 1000
 CONFIDENCE = 0.95
 MIN_WINDOWS = 8
@@ -50,18 +53,27 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The shares of requests without a good answer. change: b less a; low, high: its 95 % interval."""
+    """The shares of requests without a good answer. change: b less a; low, high: its 95 % interval.
+
+    a_high: upper end of the interval of a alone.
+    """
 
     a: float
     b: float
     change: float
     low: float
     high: float
+    a_high: float
 
     @property
     def is_worse(self) -> bool:
-        """Whether b answers fewer requests, by MORE_UNANSWERED and with its whole interval above zero."""
-        return self.change > MORE_UNANSWERED and self.low > 0
+        """Whether b answers fewer requests: by MORE_UNANSWERED, and with its whole interval above zero.
+
+        An outage in one piece is missing from some resamples of b, so that low may be 0. Therefore b also
+        answers fewer if its share is OUTAGE above the interval of a alone.
+        """
+        has_outage = self.b > self.a_high + OUTAGE
+        return has_outage or (self.change > MORE_UNANSWERED and self.low > 0)
 
 
 def unanswered(a: Report, b: Report, *, seed: int = 1) -> Unanswered:
@@ -72,7 +84,8 @@ def unanswered(a: Report, b: Report, *, seed: int = 1) -> Unanswered:
     drawn = [_share_failed(_resampled(matrix, rng)) for matrix in counts]
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(drawn[1] - drawn[0], [tail, 1 - tail])
-    return Unanswered(float(one), float(two), float(two - one), float(low), float(high))
+    a_high = np.quantile(drawn[0], 1 - tail)
+    return Unanswered(float(one), float(two), float(two - one), float(low), float(high), float(a_high))
 
 
 def compare(a: Report, b: Report, *, seed: int = 1) -> list[Difference]:
@@ -124,9 +137,14 @@ def plans_differ_in(a: Report, b: Report) -> list[str]:
 
 
 def _outcomes(report: Report) -> NDArray[np.float64]:
-    """Return the counts of good answers and of failures by window: (windows, 2)."""
+    """Return the counts of good answers and of failures by window: (windows, 2).
+
+    Requests that were never sent have no window; they are failures of the last one.
+    """
     windows = [(window["ok"], window["errors"]) for window in report["series"]["windows"]]
-    return np.array([counts for counts in windows if any(counts)] or [(0, 0)], dtype=float)
+    counts = np.array([counts for counts in windows if any(counts)] or [(0, 0)], dtype=float)
+    counts[-1, 1] += report["requests"]["errors"].get("not_sent", 0)
+    return counts
 
 
 def _share_failed(counts: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -26,6 +26,9 @@ KEEPING_UP = 0.9
 FILLING_S = 1.0
 """Seconds of a saturation probe until answers come steadily."""
 
+STEADY: dict[str, Any] = {"arrivals": "poisson", "phases": (), "trace": None}
+"""What a saturation probe has in place of the plan's own times."""
+
 Probe = Callable[[Plan], Outcome]
 Say = Callable[[str], None]
 
@@ -173,7 +176,7 @@ def saturation(plan: Plan, probe: Probe, say: Say) -> float:
     """
     rate, best = 20.0, 1.0
     for number in range(16):
-        outcome = probe(plan.changed(rate=rate, arrivals="poisson", phases=(), seed=plan.seed + number + 1))
+        outcome = probe(plan.changed(rate=rate, **STEADY, seed=plan.seed + number + 1))
         if outcome.interrupted:
             raise LoadTestError("interrupted before the saturation was measured")
         recorder = outcome.recorder
@@ -206,13 +209,17 @@ def settle(plan: Plan) -> None:
 def _answered_in_time(outcome: Outcome) -> float:
     """Return good answers per second while requests were sent; answers to a backlog later do not count.
 
-    An answer counts as much as its titles are of the mean request's.
+    A good answer counts as much as its titles are of the mean request's.
     """
     recorder = outcome.recorder
     first = round(FILLING_S / recorder.window) if outcome.seconds > FILLING_S else 0
     inside = recorder.windows[first : max(first + 1, round(outcome.seconds / recorder.window))]
-    if not inside:
+    answers = sum(window.answered for window in recorder.windows)
+    if not inside or not answers:
         return 0.0
-    sent = 1 - recorder.errors.get("not_sent", 0) / max(1, recorder.scheduled)
-    good = sent * (1 - recorder.titles_failed / max(1, recorder.titles_scheduled))
-    return sum(window.answered for window in inside) / (len(inside) * recorder.window) * good
+    # Only answers of any kind are counted by time, so good titles are related to them, not to all requests:
+    # a request that timed out is missing from the answers already.
+    dispatched = recorder.scheduled - recorder.errors.get("not_sent", 0)
+    good_titles = (recorder.titles_scheduled - recorder.titles_failed) / answers
+    weight = good_titles * dispatched / recorder.titles_scheduled
+    return sum(window.answered for window in inside) / (len(inside) * recorder.window) * weight

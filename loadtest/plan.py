@@ -120,9 +120,17 @@ class Plan(_Model):
     events: tuple[Event, ...] = ()
     watch: bool = Field(False, description="Watch the server of --start: memory, open files, disk, counters.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _imply_trace(cls, values: Any) -> Any:
+        """A trace says when requests arrive, so it needs no `arrivals` beside it."""
+        return {"arrivals": "trace", **values} if values.get("trace") else values
+
     @model_validator(mode="after")
     def _check(self) -> Plan:
         parts = urlsplit(self.url)
+        if "@" in parts.netloc:  # the message must not repeat it
+            raise ValueError("url: must not hold a user name or password, because reports show the address")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url: {self.url!r} is not an http(s) address such as http://127.0.0.1:8000")
         if isinstance(self.rate, str):
@@ -132,6 +140,8 @@ class Plan(_Model):
             raise ValueError("rate: must be above 0")
         if self.arrivals == "trace" and self.trace is None:
             raise ValueError("arrivals: trace needs a trace file")
+        if self.arrivals != "trace" and self.trace is not None:
+            raise ValueError(f"arrivals: {self.arrivals} and a trace exclude each other")
         if self.arrivals == "ramp" and self.rate_to is None and not self.phases:
             raise ValueError("arrivals: ramp needs rate_to (--rate-to) or phases")
         if self.arrivals == "step" and self.rate_to is None and not self.phases:
@@ -179,6 +189,7 @@ def read_scenario(name: str) -> dict[str, Any]:
         raise PlanError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise PlanError(f"{path}: expected a mapping of plan fields")
-    if values.get("pairs"):
-        values["pairs"] = str(path.parent / Path(values["pairs"]).expanduser())
+    for name in ("pairs", "trace"):
+        if values.get(name):
+            values[name] = str(path.parent / Path(values[name]).expanduser())
     return values

@@ -93,6 +93,12 @@ def verdict(report: Report) -> str:
     return line
 
 
+def missed_objective(report: Report) -> list[str]:
+    """Return why a run missed its objective; empty if it met it, has none, or was interrupted."""
+    objective = report["objective"]
+    return [] if objective is None or report["interrupted"] else list(objective["missed_because"])
+
+
 def server_problems(report: Report) -> list[str]:
     """Return what the server did wrong, of a run that watched it; else an empty list."""
     watch = report.get("watch")

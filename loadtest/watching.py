@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import psutil
 from loadtest import server_side
 from loadtest.alarm import clock
 from loadtest.plan import Plan
+from loadtest.report import Report, missed_objective
 from loadtest.trend import trend
 
 SAMPLES = 400
@@ -164,7 +165,7 @@ def _trend(times: list[float], values: list[float]) -> dict[str, float] | None:
     return None if found is None else asdict(found)
 
 
-def conclusion(watch: Watch, report: Mapping[str, Any]) -> dict[str, Any]:
+def conclusion(watch: Watch, report: Report) -> dict[str, Any]:
     """Return what was seen, with `problems`: what no fault excuses; the list is empty if there is none."""
     watched = watch.as_json()
     errors, events = report["requests"]["errors"], report["events"]
@@ -176,6 +177,7 @@ def conclusion(watch: Watch, report: Mapping[str, Any]) -> dict[str, Any]:
     )
     kinds = sorted(UNCLEAR.keys() & errors.keys() - ends)
     found += [f"{errors[kind]:,} requests {UNCLEAR[kind]}" for kind in kinds]
+    found += [f"the objective was missed: {reason}" for reason in missed_objective(report)]
     for event in events:
         here = f"{event['name']} at {event['at']:.0f} s"
         wrongs = event.get("said", {}).get("wrong", [])
@@ -184,8 +186,9 @@ def conclusion(watch: Watch, report: Mapping[str, Any]) -> dict[str, Any]:
             found.append(f"{here} did not end")
         elif event["status"] and not wrongs and is_whole:
             found.append(f"{here} had no effect: its command ended with status {event['status']}")
-    if not watched["scrapes"] and is_whole:
-        found.append("/metrics was never read, so no counter was watched")
+    scrapes, samples = watched["scrapes"], watched["samples"]
+    if scrapes < max(2, samples / 2) and is_whole:
+        found.append(f"/metrics was read {scrapes} times in {samples} samples: too few to watch counters")
     for fall in watched["counters_fell"]:
         here = f"at {fall['at']:.0f} s"
         found += [f"{fall['counter']} fell from {fall['from']} to {fall['to']} {here}"]

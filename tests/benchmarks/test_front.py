@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import front
-from benchmarks.front_client import Traffic
+from benchmarks.front_client import Reading, Traffic, load
 
 
 def row(rate: float) -> dict[str, Any]:
@@ -62,6 +63,39 @@ def test_one_replica_and_several_are_measured_in_turns(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("one", "two", "lines"), [(30e3, 29e3, 0), (24e3, 24e3, 4), (40e3, 30e3, 1)])
 def test_a_missed_target_is_told(one: float, two: float, lines: int) -> None:
     assert len(front.missed(result(one, two))) == lines
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_request_whose_connection_is_lost_has_failed(is_early: bool) -> None:
+    """Even before the count begins: the connection is missing from then on."""
+
+    class Server(asyncio.Protocol):
+        """Closes each connection at its second request, with or without having answered the first late."""
+
+        requests = 0
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            self.transport = transport
+
+        def data_received(self, _: bytes) -> None:
+            self.requests += 1
+            if self.requests == 2:
+                self.transport.abort()
+                return
+            whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+            wait = 0.0 if is_early else 0.7
+            asyncio.get_running_loop().call_later(wait, self.transport.write, whole)
+
+    async def measured() -> Reading:
+        server = await asyncio.get_running_loop().create_server(Server, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        requests = Traffic(1, new=False).requests(1, "localhost")
+        reading = await load(url, requests, connections=3, seconds=0.6, at_edge=lambda: None)
+        server.close()
+        return reading
+
+    assert asyncio.run(measured()).failed == 3
 
 
 def test_new_texts_never_come_again_and_known_ones_do() -> None:

@@ -147,6 +147,30 @@ def test_saturation_is_what_the_server_answers_not_what_it_is_asked(slow_server:
     assert servers.saturated(plan.changed(rate=2.0), LoadRuns())[1]
 
 
+def turn_of(capacity: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Measure a server that answers this many requests per second, with a far too low first guess."""
+
+    def saturated(plan: Plan, _: LoadRuns) -> tuple[float, bool]:
+        assert isinstance(plan.rate, float)
+        return min(plan.rate, capacity), plan.rate < capacity
+
+    monkeypatch.setattr(servers, "started", lambda *_: nullcontext("http://127.0.0.1:1"))
+    monkeypatch.setattr(servers, "ask", lambda *_: [1.0])
+    monkeypatch.setattr(servers, "first_guess", lambda *_: 5.0)
+    monkeypatch.setattr(servers, "saturated", saturated)
+    return servers.one_turn(servers.SERVERS[0], "base", None, latency=False)
+
+
+def test_a_server_that_keeps_up_is_asked_for_more_until_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = turn_of(100.0, monkeypatch)
+    assert turn["pairs_per_second"] == 100.0 * servers.TITLES
+    assert turn["invalid"] == []
+
+
+def test_a_server_that_keeps_up_with_every_rate_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert turn_of(1e9, monkeypatch)["invalid"] == ["not saturated: it kept up with each of 8 rates"]
+
+
 def test_a_server_is_warm_before_it_is_measured_in_every_round(
     slow_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

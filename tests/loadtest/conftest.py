@@ -39,6 +39,8 @@ def soak(
     command = ["nice", "-n", "10", headroom, "load", "run", "--scenario", "soak", "--out", out]
     command += ["--start", f"{serve} --model {tiny_checkpoint} --config {config}"]
     command += ["--duration", "2m", "--warmup", "2s", "--rate", "3"]
+    # Two minutes hold few requests between the faults, on cores that other tests use: most must be answered.
+    command += ["--slo", "p50=5s,errors=50%"]
     with (out / "log").open("w") as log:
         process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, text=True)
         yield Soak(process, out)

@@ -103,6 +103,12 @@ def test_a_trace_is_replayed_from_its_first_time(tmp_path):
     assert arrivals.duration(wanted) == 3.75
 
 
+def test_a_byte_order_mark_costs_a_trace_no_arrival(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("0.0\n1.0\n5.0\n", "utf-8-sig")
+    assert times(arrivals="trace", trace=trace).tolist() == [0, 1, 5]
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 
@@ -35,6 +36,25 @@ def test_a_server_that_does_not_refuse_malformed_requests_is_told(
     said = json.loads(capsys.readouterr().out)
     assert sum(said["answers"].values()) >= 8  # each of four connections sends each request
     assert {what.partition(": ")[2] for what in said["wrong"]} == ({wrong} if wrong else set())
+
+
+@pytest.mark.parametrize("attack", attacks.ATTACKS)
+def test_an_attack_that_reaches_no_server_is_told(attack, capsys, monkeypatch):
+    """A soak counts an attack that ends with status 1 as one that had no effect."""
+    monkeypatch.setattr(attacks.resource, "setrlimit", lambda *_: None)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens, and nobody else can get the port
+        assert attacks.main([attack, f"http://127.0.0.1:{closed.getsockname()[1]}", "0.1s"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["wrong"] == []
+
+
+@pytest.mark.parametrize("attack", ["hang-ups", "idle"])
+def test_an_attack_that_meets_a_server_succeeds(attack, monkeypatch):
+    monkeypatch.setattr(attacks.resource, "setrlimit", lambda *_: None)
+    monkeypatch.setattr(attacks, "IDLE", 20)
+    with faulty(servers.hang) as url:
+        assert attacks.main([attack, url, "0.1s"]) == 0
 
 
 def test_bombs_are_small_to_send():

@@ -97,6 +97,16 @@ def test_a_build_that_refuses_most_requests_fails_the_comparison_in_ci(tmp_path)
     assert load("compare", tmp_path / "a", tmp_path / "b").returncode == 0
 
 
+def test_a_missed_objective_exits_1_with_its_reason(tmp_path):
+    with reference("20ms") as server:
+        options = ("--rate", 40, "--duration", "1s", "--warmup", "0", "--titles", 1, "--max-lag", "1s")
+        run = load("run", server.url, *options, "--slo", "p50=1ms", "--out", tmp_path)
+    assert run.returncode == 1
+    reason = run.stderr.splitlines()[-1]
+    assert reason.startswith("headroom load: the objective was missed: p50 was ")
+    assert run.stdout.startswith("valid\n")
+
+
 def test_an_invalid_run_exits_3_and_says_so_first(tmp_path):
     with reference("0") as server:
         run = load(

@@ -18,7 +18,14 @@ from tests.loadtest.test_recorder import record
 
 @cache
 def run(
-    seed: int, *, scale: float = 1.0, seconds: int = 20, slow_share: float = 0.0, refused: float = 0.0
+    seed: int,
+    *,
+    scale: float = 1.0,
+    seconds: int = 20,
+    slow_share: float = 0.0,
+    refused: float = 0.0,
+    outage: tuple[int, int] = (0, 0),
+    unsent: int = 0,
 ) -> report.Report:
     """Lognormal latencies around 20 ms that wander from second to second, as a shared machine's do."""
     rng = np.random.default_rng(seed)
@@ -27,11 +34,15 @@ def run(
     for second in range(seconds):
         mood = rng.lognormal(0, 0.1)
         for place in range(50):
+            if outage[0] <= second < outage[1]:
+                record(recorder, second + place / 50, 0.001, status=503)
+                continue
             if refused and rng.random() < refused:
                 record(recorder, second + place / 50, 0.001, status=429)
                 continue
             slow = 5.0 if rng.random() < slow_share else 1.0
             record(recorder, second + place / 50, 0.02 * scale * mood * slow * rng.lognormal(0, 0.2))
+    recorder.not_sent(unsent)
     return report.build(Outcome(plan, recorder, datetime.now(UTC), seconds, 0.1, False))
 
 
@@ -67,6 +78,20 @@ def test_a_build_that_answers_fewer_requests_is_found_and_a_stray_failure_is_not
     assert not comparing.unanswered(run(2, refused=0.6), run(1)).is_worse
     assert not comparing.unanswered(run(2, refused=0.6), run(3, refused=0.6)).is_worse
     assert not comparing.unanswered(run(1), run(2, refused=0.002)).is_worse
+
+
+def test_an_outage_in_one_piece_is_found_unless_both_runs_had_one():
+    """The few windows of an outage are missing from many resamples, so that its interval begins at 0."""
+    clean, outage = run(1), run(2, outage=(10, 14))
+    worse = comparing.unanswered(clean, outage)
+    assert worse.low == 0
+    assert worse.is_worse
+    assert not comparing.unanswered(outage, clean).is_worse
+    assert not comparing.unanswered(outage, run(3, outage=(3, 7))).is_worse
+
+
+def test_requests_that_were_never_sent_are_unanswered():
+    assert comparing.unanswered(run(1), run(2, unsent=10)).b == pytest.approx(10 / 1010)
 
 
 def test_a_run_equals_itself():

@@ -160,6 +160,19 @@ def test_a_server_that_answers_nothing_has_the_least_saturation():
     assert find_max.saturation(PLAN, nothing, lambda _: None) == 1.0
 
 
+def test_requests_that_time_out_are_missing_from_the_answers_once():
+    """Their titles are among those that failed, and they are not among the answers."""
+
+    def answers_half(plan: Plan) -> Outcome:
+        half = round(plan.rate * plan.duration / 2)
+        found = outcome(plan, np.full(half, 0.01), errors=half)
+        found.recorder.errors = {"timeout": half}
+        found.recorder.windows = [Window(answered=half // 10) for _ in range(10)]
+        return found
+
+    assert find_max.saturation(PLAN, answers_half, lambda _: None) == pytest.approx(10)
+
+
 def test_a_probe_that_is_over_within_its_first_second_is_counted_whole():
     def quick(plan: Plan) -> Outcome:
         wanted = int(plan.rate)

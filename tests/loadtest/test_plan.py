@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from loadtest import objective
@@ -59,6 +61,7 @@ def test_the_scenarios_that_are_promised_are_there():
         ({"arrivals": "ramp"}, "needs rate_to"),
         ({"arrivals": "trace"}, "needs a trace file"),
         ({"arrivals": "bursty"}, "arrivals: "),
+        ({"arrivals": "poisson", "trace": "t.csv"}, "poisson and a trace exclude each other"),
         ({"speed": 3}, "speed: "),
         ({"phases": [{"for": "3s", "rate": 0}]}, "at least one needs a rate"),
         ({"traffic": [{"titles": 3}, {"titles": 4}]}, "name of its own"),
@@ -68,6 +71,21 @@ def test_the_scenarios_that_are_promised_are_there():
 def test_a_wrong_plan_is_refused_by_name(values, reason):
     with pytest.raises(PlanError, match=reason):
         make_plan({"url": URL, **values})
+
+
+@pytest.mark.parametrize("url", ["http://user:s3cret@127.0.0.1:1", "ftp://s3cret@127.0.0.1"])
+def test_a_password_in_the_address_is_refused_and_not_repeated(url):
+    """The plan, with its address, goes into the report."""
+    with pytest.raises(PlanError, match="must not hold a user name or password") as refused:
+        make_plan({"url": url})
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_scenario_with_a_trace_needs_no_arrivals_and_finds_its_files_beside_it(tmp_path):
+    scenario = tmp_path / "replay.yaml"
+    scenario.write_text("{trace: times.csv, pairs: /texts.csv}")
+    plan = make_plan({**read_scenario(str(scenario)), "url": URL})
+    assert (plan.arrivals, plan.trace, plan.pairs) == ("trace", tmp_path / "times.csv", Path("/texts.csv"))
 
 
 def test_a_scenario_that_is_not_there_is_named_with_those_that_are():

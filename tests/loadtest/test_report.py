@@ -172,7 +172,7 @@ def test_what_the_server_counted_is_the_difference_of_two_scrapes():
 
 def test_a_server_that_did_wrong_makes_the_first_line_red() -> None:
     for leak, colour in ((0, "good"), (1e6, "bad")):
-        made = build()
+        made = build() | {"objective": None}
         found = watch(1200, {(1, 0.0): lambda at, leak=leak: 5e8 + leak * at})
         made["watch"] = conclusion(found, made)
         said = "valid; 1 problem of the server, listed further down" if leak else "valid"

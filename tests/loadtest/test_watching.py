@@ -62,7 +62,7 @@ def watch(duration: float, rss: dict[tuple[int, float], Any], **more: Any) -> Wa
 
 
 def report(**errors: int) -> dict[str, Any]:
-    return {"requests": {"errors": errors}, "events": [], "interrupted": False}
+    return {"requests": {"errors": errors}, "events": [], "objective": None, "interrupted": False}
 
 
 def test_a_process_that_grows_is_a_problem_and_one_that_was_killed_is_not() -> None:
@@ -114,10 +114,26 @@ def test_a_fault_that_had_no_effect_is_told() -> None:
     assert conclusion(found, stopped)["problems"] == []
 
 
-def test_a_watch_that_saw_nothing_is_told() -> None:
-    blind = watch(60, {(1, 0.0): flat})
-    blind.scrapes = 0
-    assert conclusion(blind, report())["problems"] == ["/metrics was never read, so no counter was watched"]
+def test_a_server_that_refuses_nearly_everything_is_told() -> None:
+    """A 503 is a clear answer, but a soak whose traffic gets little else has tested little."""
+    missed = {"met": False, "missed_because": ["95.00% of the requests failed, over 5.00%"]}
+    refused = report(http_503=950) | {"objective": missed}
+    found = watch(60, {(1, 0.0): flat})
+    problems = conclusion(found, refused)["problems"]
+    assert problems == ["the objective was missed: 95.00% of the requests failed, over 5.00%"]
+    assert conclusion(found, refused | {"interrupted": True})["problems"] == []
+
+
+@pytest.mark.parametrize("scrapes", [0, 1, 99])
+def test_counters_that_were_hardly_ever_read_are_told(scrapes: int) -> None:
+    found = watch(60, {(1, 0.0): flat})
+    found.scrapes = scrapes
+    (problem,) = conclusion(found, report())["problems"]
+    assert problem == f"/metrics was read {scrapes} times in 200 samples: too few to watch counters"
+    assert conclusion(found, report() | {"interrupted": True})["problems"] == []
+
+
+def test_a_watch_without_a_slope_is_told() -> None:
     ended = watch(1200, {(1, 0.0): lambda at: 5e8 * (at < 900)})
     problems = conclusion(ended, report())["problems"]
     assert [problem.split(":")[0] for problem in problems] == [
@@ -143,6 +159,19 @@ def test_a_signal_waits_for_a_process_and_says_if_none_got_it(monkeypatch: pytes
     timer.join()
     started[0].communicate()
     assert started[0].returncode == -signal.SIGKILL
+
+
+def test_a_process_that_is_stopped_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVER_PID", str(os.getpid()))
+    word = f"frozen-{os.getpid()}"
+    command = [sys.executable, "-c", "input()", word]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        try:
+            assert faults.main(["STOP", word, "0.3s"]) == 0
+            _, status = os.waitpid(process.pid, os.WCONTINUED | os.WNOHANG)
+            assert os.WIFCONTINUED(status)  # only a process that had stopped can
+        finally:
+            process.kill()
 
 
 def test_a_watch_sees_the_memory_the_files_and_the_disk_of_a_server(tmp_path: Any) -> None:

@@ -7,10 +7,22 @@ import os
 import socket
 import time
 
-from loadtest import worker
+from loadtest import arrivals, worker
 from loadtest.alarm import clock
 from loadtest.plan import make_plan
+from loadtest.validity import invalid_because
+from tests.loadtest.measuring import measure
 from tests.loadtest.servers import reference
+
+
+def test_requests_that_the_client_had_no_time_for_count_as_unsent() -> None:
+    with reference("0") as server:
+        outcome = measure(server.url, rate=1e6, duration=0.2, warmup=0, timeout=0.1, connections=4)
+    recorder = outcome.recorder
+    assert recorder.scheduled == arrivals.count(outcome.plan) == 200_000
+    assert recorder.scheduled == recorder.ok + sum(recorder.errors.values())
+    assert recorder.errors["not_sent"] > 0
+    assert any("of 200,000 scheduled requests went out" in reason for reason in invalid_because(outcome))
 
 
 def test_a_result_larger_than_the_pipe_waits_for_its_reader() -> None:
