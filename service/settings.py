@@ -134,8 +134,8 @@ class Settings(TelemetrySettings):
     )
     retention_days: _Positive | None = Field(
         180.0,
-        description="Days after which exposures and outcomes are deleted, except those of experiments in "
-        "the config; `null` in the config file: never.",
+        description="Days after which exposures and outcomes are deleted, except units of experiments in "
+        "the config and their outcomes; `null` in the config file: never.",
     )
 
     api_keys: _ApiKeys = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -80,10 +80,23 @@ class MetricReport:
         float | None, Field(description="Upper end of the relative difference's interval.")
     ]
     p_value: Annotated[
-        float, Field(description="Anytime-valid p-value of the hypothesis that there is no difference.")
+        float,
+        Field(
+            description="Anytime-valid p-value of the hypothesis that there is no difference, times the "
+            "number of arms compared with control. It is below `alpha` if the interval excludes 0."
+        ),
     ]
     margin: Annotated[
         float | None, Field(description="How much worse is still good enough, from the config.")
+    ]
+    margin_relative: Annotated[
+        bool,
+        Field(
+            description="Whether the margin is a share of control's value, and not in the metric's own unit."
+        ),
+    ]
+    better: Annotated[
+        Literal["higher", "lower"], Field(description="Whether higher or lower values are better.")
     ]
     variance_explained: Annotated[
         float | None,

@@ -118,9 +118,12 @@ def _comparisons(spec: ReportSpec) -> dict[str, Comparison | None]:
 
 def boundary_for(spec: ReportSpec, arm: str) -> Boundary:
     """Return the boundary of one arm against control: the arms share α (Bonferroni) and the planned units."""
-    comparisons = max(1, len(spec.arms) - 1)
     share = (spec.arms[arm] + spec.arms[spec.control]) / sum(spec.arms.values())
-    return Boundary(spec.alpha / comparisons, spec.planned_units * share)
+    return Boundary(spec.alpha / _number_of_comparisons(spec), spec.planned_units * share)
+
+
+def _number_of_comparisons(spec: ReportSpec) -> int:
+    return max(1, len(spec.arms) - 1)
 
 
 def compare(metric: Metric, measured: aggregates.Measured, arm: str, spec: ReportSpec) -> MetricReport:
@@ -153,8 +156,10 @@ def compare(metric: Metric, measured: aggregates.Measured, arm: str, spec: Repor
         relative=finite(difference.relative),
         relative_low=finite(difference.relative_low),
         relative_high=finite(difference.relative_high),
-        p_value=float(difference.p_value),
+        p_value=min(1.0, _number_of_comparisons(spec) * float(difference.p_value)),
         margin=metric.margin,
+        margin_relative=metric.relative,
+        better=metric.better,
         variance_explained=_explained(metric, measured.moments, control, spec),
         decision=verdict.decision,
         text=verdict.text if uncapped is None else f"{verdict.text} {_beside(uncapped)}",
@@ -228,7 +233,9 @@ def recommend(
             if other.decision in BAD
         ]
         return "ship", " ".join([metric.text, *(["But:"] if harmed else []), *harmed])
-    if primary and all(metric.decision in BAD for _, metric in primary):
+    # With a margin, `worse` is no answer yet: the arm may still turn out to be within it.
+    ends = {"too_bad"} if spec.metrics[0].margin is not None else BAD
+    if primary and all(metric.decision in ends for _, metric in primary):
         return "stop", " ".join(metric.text for _, metric in primary)
     if not primary:
         return "stop", "Every arm was rolled back to control."

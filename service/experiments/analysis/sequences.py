@@ -101,11 +101,19 @@ def contrast(control: Estimate, arm: Estimate, pooled: Estimate, boundary: Bound
         )
 
 
-def one_sample(mean: Estimate, boundary: Boundary) -> tuple[Floats, Floats]:
-    """Return the interval of a plain mean; NaN if there is none."""
+def one_sample(mean: Estimate, boundary: Boundary, largest: float = 0.0) -> tuple[Floats, Floats]:
+    """Return the interval of a plain mean; NaN if there is none.
+
+    largest: the largest |value| that is possible; 0 if it is unknown. Values of up to log(1/α) / n of all
+    units may have been missed by chance after n units. The interval is so much wider as they would move the
+    mean, as an empirical Bernstein interval is.
+    """
     with np.errstate(invalid="ignore", divide="ignore"):
-        enough = (mean.units >= MIN_UNITS) & (np.abs(mean.skewness) / np.sqrt(mean.units) <= MAX_SKEWNESS)
+        is_even = np.abs(mean.skewness) / np.sqrt(mean.units) <= MAX_SKEWNESS
+        enough = (mean.units >= MIN_UNITS) & (mean.variance > 0) & is_even
         radius = boundary.multiplier(np.maximum(mean.units, 1)) * np.sqrt(mean.variance)
+        if largest:
+            radius -= math.log(boundary.alpha) / mean.units * (largest + np.abs(mean.value))
     radius = np.where(enough, radius, np.nan)
     return mean.value - radius, mean.value + radius
 

@@ -41,7 +41,8 @@ def _shadow_report(
     for name, measure in moments.items():
         sign = -1 if name == "ndcg_delta" else 1
         mean = estimate(measure, measure)
-        ends = sorted(sign * float(end) for end in one_sample(mean, Boundary(alpha, 1000)))
+        largest = 0.0 if name == "seconds_delta" else 1.0
+        ends = sorted(sign * float(end) for end in one_sample(mean, Boundary(alpha, 1000), largest))
         measures["ndcg_loss" if name == "ndcg_delta" else name] = ShadowMeasure(
             int(measure.units), sign * float(mean.value), *map(finite, ends)
         )

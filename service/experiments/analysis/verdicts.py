@@ -10,7 +10,7 @@ Decision = Literal[
     "better",  # than control
     "good_enough",  # worse by less than the margin, or not worse
     "worse_within_margin",  # worse, but by less than the margin
-    "worse",  # than control; if there is a margin, by more or less than it is not yet known
+    "worse",  # than control; if there is a margin, it is not yet known whether by more than it
     "too_bad",  # worse by more than the margin
     "undecided",
 ]
@@ -54,7 +54,10 @@ def judge(
     if margin is not None and best < -margin:
         return Verdict("too_bad", f"{subject} is too bad: worse by {size(-best)} to {size(-worst)}{allowed}.")
     if best < 0:
-        return Verdict("worse", f"{subject} is worse, by {size(-best)} to {size(-worst)}{allowed}.")
+        still_open = "" if margin is None else ", so it is not yet known whether that is too bad"
+        return Verdict(
+            "worse", f"{subject} is worse, by {size(-best)} to {size(-worst)}{allowed}{still_open}."
+        )
     return Verdict(
         "undecided",
         f"{subject} is undecided: between {size(-worst)} worse and {size(best)} better{allowed}.",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Self
 
@@ -24,6 +25,9 @@ from service.experiments.definition.metric import Metric
 
 LAYER_SALT = "layer"
 """The salt of the slots: units are spread over them by SHA-256("layer:{unit}")."""
+
+MAX_UNEVEN = 0.02
+"""How far an arm's share of the exposed buckets may be from its share of all, as a share of the latter."""
 
 _Slot = Annotated[int, Field(ge=0, le=10_000)]
 
@@ -51,7 +55,8 @@ class Guardrails(_Config):
     p99_ms: limit of the 99th percentile of the time from admission to result.
     score_shift: population stability index of the arm's scores against the control's.
     srm: p-value of the sample-ratio check; below it the whole experiment goes back to control.
-    window: the time that is looked at. min_requests: a replica with fewer requests of an arm decides nothing.
+    window: the time that is looked at. min_requests: a replica with fewer requests of an arm decides nothing,
+        and with fewer units of it nothing about scores.
     """
 
     error_rate: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
@@ -152,18 +157,26 @@ class ExperimentConfig(_Config):
         }
 
     def unexposed(self, traffic: float, rolled_back: Collection[str] = ()) -> str | None:
-        """Return why a share of traffic is too small, as a clause; None if all arms get units."""
-        if traffic == 0:
-            return None  # nobody is in the experiment; it only does shadow scoring
-        empty = [arm for arm, buckets in self.exposed(traffic, rolled_back).items() if not buckets]
-        if not empty:
-            return None
-        spans = self.spans
-        least = max(least_traffic(spans[arm][1] - spans[arm][0]) for arm in empty)
-        arms = ", ".join(map(repr, empty))
+        """Return why a share of traffic is refused, as a clause; None if all arms get their share of units.
+
+        In other shares, one arm would have more early units than another once the traffic rises, and early
+        units differ from late ones.
+        """
+        exposed, widths = self.exposed(traffic, rolled_back), self.exposed(1.0, rolled_back)
+        if traffic == 0 or _is_even(exposed, widths):
+            return None  # a traffic of 0 does shadow scoring only
+        empty = [arm for arm, buckets in exposed.items() if not buckets]
+        enough = max((least_traffic(widths[arm]) for arm in empty), default=traffic)
+        steps = (step / BUCKETS for step in range(math.ceil(enough * BUCKETS), BUCKETS + 1))
+        least = next(t for t in (enough, *steps) if _is_even(self.exposed(t, rolled_back), widths))
+        if empty:
+            return (
+                f"a traffic of {traffic:g} exposes none of the {BUCKETS:,} buckets of the arm "
+                f"{', '.join(map(repr, empty))}; the least is {least:g}, or give the arm more weight"
+            )
         return (
-            f"a traffic of {traffic:g} exposes none of the {BUCKETS:,} buckets of the arm {arms}; "
-            f"the least is {least:g}, or give the arm more weight"
+            f"a traffic of {traffic:g} exposes {_ratio(exposed)} of the {_ratio(widths)} buckets of the arms "
+            f"{', '.join(exposed)}; {least:g} is the next that exposes the same share of each"
         )
 
     def variant_of(self, arm: str) -> str:
@@ -202,6 +215,18 @@ class ExperimentConfig(_Config):
             if (reason := self.unexposed(step)) is not None:
                 raise ValueError(f"{place}: {reason}")
         return self
+
+
+def _is_even(exposed: Mapping[str, int], widths: Mapping[str, int]) -> bool:
+    """Return whether each arm's share of the exposed buckets is about its share of all. Both are by arm."""
+    traffic = sum(exposed.values()) / sum(widths.values())
+    return traffic > 0 and all(
+        abs(exposed[arm] / (traffic * width) - 1) <= MAX_UNEVEN for arm, width in widths.items()
+    )
+
+
+def _ratio(buckets: Mapping[str, int]) -> str:
+    return " : ".join(f"{number:,}" for number in buckets.values())
 
 
 def check_together(

@@ -6,7 +6,8 @@ with a probability below `CHANCE`. The test is Chernoff's bound n·KL(k/n ‖ li
 1963). Against control, whose own share is not exact, the bounds of both arms are added.
 
 Requests of one unit are not independent. So a share must break its limit without the unit that failed most
-often, too: no single caller takes an arm back for everybody.
+often, too: no single caller takes an arm back for everybody. Control is taken without its own such unit, so
+that no single caller hides an arm that fails. Scores are compared by unit (window.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CHANCE = 1e-4
 # The sum of two independent exponential variables exceeds x with probability (1 + x) · exp(−x).
 _BOTH_BY_CHANCE = 11.757
 SHIFT_BINS = 10
-# If nothing differs, PSI · nm/(n+m) is about χ² with SHIFT_BINS − 1 degrees of freedom.
+# If nothing differs, PSI · nm/(n+m) of n and m units is about χ² with SHIFT_BINS − 1 degrees of freedom.
 # This is the 1 − CHANCE quantile of that distribution.
 _SHIFT_BY_CHANCE = 33.72
 
@@ -46,12 +47,12 @@ def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -
         return None
     if limits.error_rate is not None:
         # The arm does not cause the control's own errors.
-        usual = control.errors / control.requests if control.requests else 0.0
-        of_control = (control.errors, control.requests)
+        of_control = _without_one(control.errors, control.requests, control.errors_by_unit)
         if all(
             exceeds_other(*of_arm, *of_control, limits.error_rate)
             for of_arm in _with_and_without_one(counts.errors, counts.requests, counts.errors_by_unit)
         ):
+            usual = of_control[0] / of_control[1]
             return Breach(
                 arm,
                 "error_rate",
@@ -68,9 +69,10 @@ def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -
             f"{counts.slow} of {counts.requests} requests took longer than {limits.p99_ms:g} ms; "
             "the limit is 1 in 100",
         )
-    if limits.score_shift is not None and control.requests >= limits.min_requests:
+    units, of_control_units = round(counts.scores.sum()), round(control.scores.sum())
+    if limits.score_shift is not None and min(units, of_control_units) >= limits.min_requests:
         shift = population_stability(counts.scores, control.scores)
-        by_chance = _SHIFT_BY_CHANCE * (1 / counts.requests + 1 / control.requests)
+        by_chance = _SHIFT_BY_CHANCE * (1 / units + 1 / of_control_units)
         if shift > limits.score_shift + by_chance:
             return Breach(
                 arm,
@@ -108,8 +110,8 @@ def exceeds_other(count: int, total: int, other_count: int, other_total: int, ma
 def population_stability(scores: NDArray[np.float64], reference: NDArray[np.float64]) -> float:
     """Return the population stability index Σ (p − q) ln(p / q) over tenths of the reference.
 
-    scores, reference: requests by the same fine bins. 0 means alike; 0.1 is usually called small and 0.25
-    large. Half a request is added to each bin, so that the index of an empty bin stays finite.
+    scores, reference: units by the same fine bins. 0 means alike; 0.1 is usually called small and 0.25
+    large. Half a unit is added to each bin, so that the index of an empty bin stays finite.
     """
     total = float(reference.sum())
     if not total or not scores.sum():
@@ -126,8 +128,13 @@ def population_stability(scores: NDArray[np.float64], reference: NDArray[np.floa
 
 def _with_and_without_one(count: int, total: int, by_unit: Counter[str]) -> list[tuple[int, int]]:
     """Return a count and its total, and both without the unit that has most of the count."""
+    return [(count, total), _without_one(count, total, by_unit)]
+
+
+def _without_one(count: int, total: int, by_unit: Counter[str]) -> tuple[int, int]:
+    """Return a count and its total without the unit that has most of the count."""
     most = max(by_unit.values(), default=0)
-    return [(count, total), (count - most, total - most)]
+    return count - most, total - most
 
 
 def _divergence(share: float, limit: float) -> float:

@@ -18,6 +18,9 @@ UNBINNED = 64
 MOST_UNITS = 100
 """Failing units that a slot tells apart. Where there are more, no single one decides."""
 
+MOST_SCORED = 1000
+"""Units whose scores one slot counts, so that a long window does not fill the memory."""
+
 # 0.5 ms to 60 s, 10 % apart, so a percentile read from these bins is right to 5 %.
 LATENCY_BOUNDS = tuple(0.0005 * 1.1**step for step in range(124))
 
@@ -28,8 +31,8 @@ class Counts:
 
     errors: requests that the arm's variant failed. slow: requests over the guardrail's limit.
     errors_by_unit, slow_by_unit: the same for each of the first MOST_UNITS units of a slot that had any.
-    latencies: requests by LATENCY_BOUNDS. scores: (SCORE_BINS,) over [0, 1]; a request's pairs weigh 1
-    together, because its titles are no independent sample.
+    latencies: requests by LATENCY_BOUNDS. scores: (SCORE_BINS,) over [0, 1]; each unit weighs 1, because
+    neither the requests of a unit nor the titles of a request are an independent sample.
     """
 
     requests: int = 0
@@ -68,13 +71,25 @@ class Counts:
         return LATENCY_BOUNDS[min(index, len(LATENCY_BOUNDS) - 1)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    number: int
+    counts: Counts = field(default_factory=Counts)
+    scored: list[str] = field(default_factory=list)  # the units in `counts.scores`
+
+
 class Window:
-    """Counts the requests of the last seconds. Not thread-safe: it belongs to the event loop."""
+    """Counts the requests of the last seconds. Not thread-safe: it belongs to the event loop.
+
+    A unit's scores are those of its first request. They count until that request leaves the window; then the
+    unit's next request counts.
+    """
 
     def __init__(self, seconds: float, slow_seconds: float | None) -> None:
         self._slot_seconds = seconds / SLOTS
         self._slow_seconds = slow_seconds
-        self._slots: deque[tuple[int, Counts]] = deque()
+        self._slots: deque[_Slot] = deque()
+        self._scored: set[str] = set()  # the units in the scores of any slot
         self._unbinned: list[NDArray[np.float32]] = []  # the last slot's; many are binned at once
 
     def record(
@@ -90,12 +105,13 @@ class Window:
 
         scores: (pairs,) in [0, 1], or None if nobody asks.
         """
-        slot = int(now / self._slot_seconds)
-        if not self._slots or self._slots[-1][0] != slot:
+        number = int(now / self._slot_seconds)
+        if not self._slots or self._slots[-1].number != number:
             self._bin()
-            self._expire(slot)
-            self._slots.append((slot, Counts()))
-        counts = self._slots[-1][1]
+            self._expire(number)
+            self._slots.append(_Slot(number))
+        slot = self._slots[-1]
+        counts = slot.counts
         counts.requests += 1
         if is_error:
             counts.errors += 1
@@ -104,7 +120,11 @@ class Window:
             counts.slow += 1
             _count(counts.slow_by_unit, unit)
         counts.latencies[bisect_left(LATENCY_BOUNDS, seconds)] += 1
-        if scores is not None and len(scores):
+        if scores is None or not len(scores) or unit in self._scored:
+            return
+        if len(slot.scored) < MOST_SCORED:
+            self._scored.add(unit)
+            slot.scored.append(unit)
             self._unbinned.append(scores)
             if len(self._unbinned) == UNBINNED:
                 self._bin()
@@ -114,8 +134,8 @@ class Window:
         self._bin()
         self._expire(int(now / self._slot_seconds))
         total = Counts()
-        for _, counts in self._slots:
-            total.add(counts)
+        for slot in self._slots:
+            total.add(slot.counts)
         return total
 
     def _bin(self) -> None:
@@ -125,11 +145,11 @@ class Window:
             self._unbinned.clear()
             bins = np.minimum((scores * SCORE_BINS).astype(np.int64), SCORE_BINS - 1)
             weights = np.repeat(1 / sizes, sizes)
-            self._slots[-1][1].scores += np.bincount(bins, weights, minlength=SCORE_BINS)
+            self._slots[-1].counts.scores += np.bincount(bins, weights, minlength=SCORE_BINS)
 
-    def _expire(self, slot: int) -> None:
-        while self._slots and self._slots[0][0] <= slot - SLOTS:
-            self._slots.popleft()
+    def _expire(self, number: int) -> None:
+        while self._slots and self._slots[0].number <= number - SLOTS:
+            self._scored.difference_update(self._slots.popleft().scored)
 
 
 def _count(by_unit: Counter[str], unit: str) -> None:

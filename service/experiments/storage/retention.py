@@ -10,6 +10,10 @@ from service.experiments.storage.schema import exposures, outcomes, returns, sha
 
 _BY_UNIT = (outcomes, exposures, returns)
 
+_EXPOSED = exists().where(
+    exposures.c.experiment == outcomes.c.experiment, exposures.c.unit == outcomes.c.unit
+)
+
 GRACE_S = 86_400
 """How long an outcome waits for its exposure, which may still be in a replica's buffer."""
 
@@ -20,11 +24,13 @@ def delete_chunk(
     """Delete up to `limit` rows of each table from before the cutoff, and outcomes without exposure.
 
     Return how many rows were handled; 0 if nothing is left to do.
-    running: experiments that keep their units and outcomes. A unit whose row is gone would count again.
+    running: experiments that keep their units and the outcomes of these. A unit whose row is gone would count
+        again.
     """
     kept = sorted(running)
     old = (
         *((table, (table.c.time < cutoff) & table.c.experiment.not_in(kept)) for table in _BY_UNIT),
+        (outcomes, (outcomes.c.time < cutoff) & outcomes.c.experiment.in_(kept) & ~_EXPOSED),
         (shadow_results, shadow_results.c.time < cutoff),
         (shadow_histograms, shadow_histograms.c.day < int(cutoff // 86_400)),
     )
@@ -34,11 +40,8 @@ def delete_chunk(
 def _match(db: Connection, waited_since: float, limit: int) -> int:
     """Settle outcomes that came before their exposure: mark those that have it now, delete the others."""
     waiting = outcomes.c.unmatched & (outcomes.c.received < waited_since)
-    exposed = exists().where(
-        exposures.c.experiment == outcomes.c.experiment, exposures.c.unit == outcomes.c.unit
-    )
     rows = db.execute(
-        select(outcomes.c.experiment, outcomes.c.id, exposed.label("exposed")).where(waiting).limit(limit)
+        select(outcomes.c.experiment, outcomes.c.id, _EXPOSED.label("exposed")).where(waiting).limit(limit)
     ).all()
     for experiment in {row.experiment for row in rows}:
         of_experiment = [row for row in rows if row.experiment == experiment]

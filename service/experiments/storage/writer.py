@@ -139,8 +139,7 @@ class Writer:
         while not self._given_up.is_set():
             try:
                 self._empty()
-                self._sweep()
-            except Exception as error:  # the database is down, or the deletion of old rows failed
+            except Exception as error:  # the database is down
                 if self.failure is None:
                     logger.warning("the experiments' database takes no writes: %s", reason_of(error))
                 self.failure = reason_of(error)
@@ -151,6 +150,7 @@ class Writer:
             if self.failure is not None:
                 logger.warning("the experiments' database takes writes again")
             self.failure, retry_s = None, FIRST_RETRY_S
+            self._sweep()
             self._closing.wait(self._interval_s)
             if self._closing.is_set() and not self._records:
                 return
@@ -193,12 +193,19 @@ class Writer:
             self._on_lost(kind, number)
 
     def _sweep(self) -> None:
-        """Delete one chunk of rows past their retention, if it is time. The next round goes on."""
+        """Delete one chunk of rows past their retention, if it is time. The next round goes on.
+
+        A failure is logged, and the next search comes at its usual time.
+        """
         if self._retention_s is None or time.monotonic() < self._next_sweep or self._closing.is_set():
             return
         cutoff = time.time() - self._retention_s
-        if not self._store.delete_older_than(cutoff, running=self._running()):
-            self._next_sweep = time.monotonic() + SWEEP_S
+        try:
+            if self._store.delete_older_than(cutoff, running=self._running()):
+                return
+        except Exception as error:
+            logger.warning("old rows of the experiments' database cannot be deleted: %s", reason_of(error))
+        self._next_sweep = time.monotonic() + SWEEP_S
 
 
 def _kind(record: Record) -> RecordKind:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import orjson
 import pytest
@@ -120,6 +122,30 @@ def test_an_arm_that_is_too_bad_is_to_be_stopped(store: Store) -> None:
     assert analyse(store, spec(errors), NOW).arms[0].metrics[0].decision == "better"
 
 
+def test_an_arm_that_may_still_be_within_the_margin_is_not_to_be_stopped(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    fill(store, rates={"control": 0.6, "pruned": 0.48})
+    open_yet = analyse(store, spec(CLICKS), NOW)
+    assert open_yet.arms[0].metrics[0].decision == "worse"
+    assert open_yet.recommendation == "wait"
+    assert "the margin is 30 %, so it is not yet known whether that is too bad" in open_yet.text
+    without_margin = analyse(store, spec(CLICKS.model_copy(update={"margin": None})), NOW)
+    assert without_margin.arms[0].metrics[0].decision == "worse"
+    assert without_margin.recommendation == "stop"
+    secondary = analyse(store, spec(Metric(name="spent", margin=0.1), CLICKS), NOW)
+    assert secondary.recommendation == "ship"
+    assert "But: pruned on clicks is worse" in secondary.text
+
+
+def test_shadow_results_that_are_all_alike_have_no_interval(store: Store) -> None:
+    """30 requests that did not change showed a loss of exactly 0."""
+    store.add_shadow(
+        [ShadowResult("prune20", "pruned", 1.0, 0.0, (0.0,), ndcg_control=1.0, ndcg_arm=1.0)] * 30
+    )
+    loss = shadow_reports(store, "prune20", ["pruned"], 0.05)["pruned"].measures["ndcg_loss"]
+    assert (loss.mean, loss.low, loss.high) == (0, None, None)
+
+
 def test_a_harmed_secondary_metric_is_said_beside_the_recommendation(store: Store) -> None:
     fill(store, rates={"control": 0.6, "pruned": 0.2})
     report = analyse(store, spec(Metric(name="spent", margin=0.1), CLICKS), NOW)
@@ -187,6 +213,15 @@ def test_alpha_is_shared_out_over_the_arms(store: Store) -> None:
     three = analyse(store, spec(CLICKS, arms=shares), NOW).arms
     assert [arm.arm for arm in three] == ["pruned", "other"]
     assert three[0].metrics[0].high > two.high  # type: ignore[operator]
+
+
+def test_the_p_value_is_below_alpha_if_the_interval_excludes_0(tmp_path: Path) -> None:
+    """Of several arms: they share alpha."""
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    shares = {"control": 0.25, "a": 0.25, "b": 0.25, "c": 0.25}
+    fill(store, rates={"control": 0.4, "a": 0.4, "b": 0.52, "c": 0.7}, units=1200)
+    found = [arm.metrics[0] for arm in analyse(store, spec(CLICKS, arms=shares), NOW).arms]
+    assert [metric.low > 0 for metric in found] == [metric.p_value < 0.05 for metric in found]  # type: ignore[operator]
 
 
 def test_an_empty_experiment_has_a_report_without_numbers(store: Store) -> None:

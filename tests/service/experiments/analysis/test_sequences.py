@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from service.experiments.analysis.estimates import Estimate, estimate
+from service.experiments.analysis.estimates import estimate
 from service.experiments.analysis.moments import Moments
 from service.experiments.analysis.sample_ratio import chi_square_p, sequential_p
 from service.experiments.analysis.sequences import MIN_UNITS, Boundary, contrast, one_sample
-from service.experiments.planning.simulation import Design, Draw, Units, look_moments, simulate
+from service.experiments.planning.simulation import Design, Draw, Units, simulate
 
 EXPERIMENTS = 2000
 
@@ -64,21 +66,44 @@ def test_the_interval_holds_the_truth_at_all_looks_of_19_in_20_experiments() -> 
     assert relative_missed.mean() <= 0.05
 
 
+def looks_at_mean(values: np.ndarray, every: int, largest: float) -> tuple[np.ndarray, np.ndarray]:
+    """The intervals of a mean after each `every` values, (sequences, looks). values: (sequences, units)."""
+    block = Moments.of(values.reshape(len(values), -1, every))
+    blocks = [
+        Moments(block.units[:, look], block.mean[:, look], block.scatter[:, look], block.cubes[:, look])
+        for look in range(block.units.shape[1])
+    ]
+    ends = [
+        one_sample(estimate(so_far, so_far), Boundary(0.05, 1000), largest)
+        for so_far in accumulate(blocks, Moments.__add__)
+    ]
+    low, high = (np.stack(end, 1) for end in zip(*ends, strict=True))
+    return low, high
+
+
 def test_a_mean_of_paired_differences_holds_the_truth_too() -> None:
-    rng = np.random.default_rng(3)
-    values = rng.exponential(size=(1000, 4000))
-    treated = np.zeros(values.shape, bool)
-    looks, _ = look_moments(Units(values), treated, 40)
-    mean = Estimate(
-        looks.mean[..., 0],
-        looks.covariance[..., 0, 0] / looks.units,
-        looks.units,
-        np.full(looks.units.shape, 2.0),
-    )
-    low, high = one_sample(mean, Boundary(0.05, 1000))
+    low, high = looks_at_mean(np.random.default_rng(3).exponential(size=(600, 4000)), 100, 0.0)
     assert ((low > 1) | (high < 1)).any(1).mean() <= 0.05
-    assert np.isnan(low[:, :3]).all()
-    assert np.isfinite(low[:, 3:]).all()  # so skewed a mean needs (2 / 0.1)² = 400 units
+    assert np.isnan(low[:, 0]).mean() > 0.95  # so skewed a mean needs (2 / 0.1)² = 400 units
+    assert np.isfinite(low[:, -1]).all()
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.001, 0.01])
+@pytest.mark.parametrize("share", [0.002, 0.01, 0.1])
+def test_a_rare_large_difference_that_has_not_come_yet_is_not_ruled_out(share: float, spread: float) -> None:
+    """A few requests change by 0.5 and the others hardly or not at all: few intervals ever miss the mean."""
+    rng = np.random.default_rng(5)
+    values = rng.normal(0, spread, (400, 3000)) + 0.5 * (rng.random((400, 3000)) < share)
+    low, high = looks_at_mean(values, 30, 1.0)
+    assert ((low > 0.5 * share) | (high < 0.5 * share)).any(1).mean() <= 0.05
+    assert not (low == high).any()
+
+
+def test_differences_that_are_all_alike_have_no_interval() -> None:
+    for value in (0.0, 0.25):
+        low, high = looks_at_mean(np.full((1, 900), value), 30, 1.0)
+        assert np.isnan(low).all()
+        assert np.isnan(high).all()
 
 
 def test_the_boundary_is_the_mixture_of_the_paper() -> None:

@@ -62,7 +62,8 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
         ({"metrics": [{"name": "a\0"}]}, r"\.metrics\[0\]\.name"),
         ({"arms": EXPERIMENT["arms"][:1]}, r"^experiments\[0\]\.arms: .*2"),
         ({"arms": [EXPERIMENT["arms"][0]] * 2}, "two are called 'control'"),
-        ({"arms": [{"name": "pruned", "variant": "x"}, CONTROL]}, r"\[0\]\.variant: .*'x'.*full, pruned20"),
+        ({"arms": [{"name": "pruned", "variant": "x", "weight": 50}, CONTROL]},
+         r"\[0\]\.variant: .*'x'.*full, pruned20"),
         ({"arms": [{"name": "pruned", "variant": "full", "weight": 0}, CONTROL]}, r"arms\[0\]\.weight"),
         ({"traffic": 1.01}, r"\.traffic: .*1"),
         ({"traffic": float("nan")}, r"\.traffic"),
@@ -77,6 +78,10 @@ def test_a_config_survives_its_way_to_a_replica() -> None:
         ({"arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 1}], "ramp": [[0.001, "1h"]]},
          r"ramp\[0\]: a traffic of 0\.001 exposes none of the 10,000 buckets of the arm 'pruned'; "
          r"the least is 0\.005103"),
+        ({"arms": [CONTROL | {"weight": 99}, {"name": "pruned", "variant": "pruned20"}],
+          "ramp": [[0.0199, "1h"]]},
+         r"ramp\[0\]: a traffic of 0\.0199 exposes 197 : 1 of the 9,900 : 100 buckets of the arms control, "
+         r"pruned; 0\.02 is the next that exposes the same share of each"),
         ({"arms": [CONTROL | {"weight": 100_000}, {"name": "pruned", "variant": "pruned20", "weight": 1}]},
          "arms: 'pruned' gets none of the 10,000 buckets"),
         ({"ramp": [[0.1, "soon"]]}, "'soon' is no duration"),
@@ -98,6 +103,28 @@ def test_every_arm_has_units_at_the_least_traffic() -> None:
     for width in range(1, BUCKETS + 1):
         assert exposed_buckets(width, least_traffic(width)) >= 1
     assert len(live(EXPERIMENT | {"ramp": [[0.0, "1h"], [0.0002, "1h"]]}).experiments) == 1  # 0: shadow only
+
+
+@pytest.mark.parametrize(
+    "weights", [(50, 50), (99, 1), (95, 5), (93, 7), (90, 10), (66, 34), (1, 1, 1), (90, 7, 3)]
+)
+def test_every_traffic_that_is_not_refused_keeps_the_arms_shares(weights: tuple[int, ...]) -> None:
+    """Else one arm would have more of the early units, which are not like the late ones."""
+    arms = [{"name": f"arm{arm}", "variant": "full", "weight": weight} for arm, weight in enumerate(weights)]
+    (config,) = live(EXPERIMENT | {"arms": arms, "force": {}, "ramp": [], "traffic": 1.0}).experiments
+    for step in range(1, BUCKETS + 1, 37):
+        traffic = step / BUCKETS
+        refused = config.unexposed(traffic)
+        if refused is not None:
+            named = re.search(r"(?:the least is |; )(0\.\d+|1)", refused)
+            assert named is not None
+            assert float(named[1]) > traffic
+            assert config.unexposed(float(named[1])) is None
+            continue
+        exposed = config.exposed(traffic)
+        for arm, share in config.shares.items():
+            assert exposed[arm] / sum(exposed.values()) == pytest.approx(share, rel=0.02)
+    assert all(config.unexposed(traffic) is None for traffic in (0, 0.1, 0.25, 0.5, 0.75, 1.0))
 
 
 def test_experiments_that_would_meet_are_refused() -> None:

@@ -7,15 +7,16 @@ import pytest
 
 from service.experiments.definition.config import Guardrails
 from service.experiments.online.guardrails import Breach, exceeds, find_breach, population_stability
-from service.experiments.online.window import LATENCY_BOUNDS, SCORE_BINS, Counts, Window
+from service.experiments.online.window import LATENCY_BOUNDS, MOST_SCORED, SCORE_BINS, Counts, Window
 
 NOTHING = Guardrails(error_rate=None, srm=None)
 
 
 def counts(requests: int = 1000, errors: int = 0, slow: int = 0, scores: np.ndarray | None = None) -> Counts:
+    """Counts of requests of as many units, each with the same number of scores."""
     made = Counts(requests=requests, errors=errors, slow=slow)
     if scores is not None:
-        made.scores += np.histogram(scores, SCORE_BINS, (0, 1))[0]
+        made.scores += np.histogram(scores, SCORE_BINS, (0, 1))[0] * requests / len(scores)
     return made
 
 
@@ -53,24 +54,68 @@ def test_other_scores_are_found_and_alike_ones_are_not() -> None:
     assert found.guardrail == "score_shift"
 
 
-@pytest.mark.parametrize("kind", ["is_error", "slow"])
+@pytest.mark.parametrize("kind", ["is_error", "slow", "score_shift"])
 def test_one_unit_takes_no_arm_back(kind: str) -> None:
     """One caller may set deadlines that nobody can meet; the same from many callers is the arm's doing."""
-    limits = Guardrails(error_rate=0.02 if kind == "is_error" else None, p99_ms=100)
+    limits = Guardrails(error_rate=0.02 if kind == "is_error" else None, p99_ms=100, score_shift=0.25)
+    usual, shifted = (np.full(10, score, dtype=np.float32) for score in (0.5, 0.01))
+    control = counts(scores=usual)
 
     def breach(failing: list[str], healthy: int) -> Breach | None:
         window = Window(60, slow_seconds=0.1)
         for number in range(healthy):
-            window.record(0.0, 0.05, unit=f"user-{number}")
+            window.record(0.0, 0.05, unit=f"user-{number}", scores=usual)
         for unit in failing:
-            is_slow = kind == "slow"
-            window.record(0.0, 0.2 if is_slow else 0.05, unit=unit, is_error=not is_slow)
-        return find_breach("pruned", window.total(0.0), counts(), limits)
+            seconds = 0.2 if kind == "slow" else 0.05
+            scores = shifted if kind == "score_shift" else usual
+            window.record(0.0, seconds, unit=unit, scores=scores, is_error=kind == "is_error")
+        return find_breach("pruned", window.total(0.0), control, limits)
 
     assert breach(["crawler"] * 1000, healthy=100) is None
     assert breach(["crawler"] * 1000 + ["other"], healthy=1000) is None
-    assert breach([f"caller-{number % 3}" for number in range(300)], healthy=100) is not None
+    if kind != "score_shift":  # three units say nothing about the scores of all
+        assert breach([f"caller-{number % 3}" for number in range(300)], healthy=100) is not None
     assert breach([f"caller-{number}" for number in range(300)], healthy=100) is not None
+
+
+def test_one_control_unit_hides_no_failing_arm() -> None:
+    """A caller that fails in control made control's share so high that no arm could exceed it."""
+    control, pruned = Window(60, slow_seconds=None), Window(60, slow_seconds=None)
+    for number in range(100):
+        control.record(0.0, 0.05, unit=f"user-{number}")
+    for _ in range(1000):
+        control.record(0.0, 0.05, unit="crawler", is_error=True)
+    for number in range(1000):
+        pruned.record(0.0, 0.05, unit=f"other-{number}", is_error=number < 500)
+    found = find_breach("pruned", pruned.total(0.0), control.total(0.0), Guardrails())
+    assert found is not None
+    assert found.detail == "500 of 1000 requests failed; the limit is 0.02 over the control's 0"
+
+
+def test_units_that_come_often_do_not_shift_the_scores_by_chance() -> None:
+    """Alike arms of 50 units with 20 requests each, and each unit has its own score: 60 windows."""
+    random = np.random.default_rng(0)
+    limits = Guardrails(score_shift=0.25)
+
+    def window() -> Counts:
+        made = Window(60, slow_seconds=None)
+        for unit, score in enumerate(random.random(50)):
+            scores = np.full(5, score, dtype=np.float32)
+            for _ in range(20):
+                made.record(0.0, 0.01, unit=f"user-{unit}", scores=scores)
+        return made.total(0.0)
+
+    assert not any(find_breach("pruned", window(), window(), limits) for _ in range(60))
+
+
+def test_too_few_units_say_nothing_about_scores() -> None:
+    control, pruned = Window(60, slow_seconds=None), Window(60, slow_seconds=None)
+    for number in range(2000):
+        control.record(0.0, 0.1, unit=f"c{number}", scores=np.array([0.9], dtype=np.float32))
+        pruned.record(0.0, 0.1, unit=f"p{number % 49}", scores=np.array([0.1], dtype=np.float32))
+    limits = Guardrails(score_shift=0.01, min_requests=50)
+    assert find_breach("pruned", pruned.total(0.0), control.total(0.0), limits) is None
+    assert find_breach("pruned", control.total(0.0), pruned.total(0.0), limits) is None
 
 
 def test_control_with_few_requests_says_little() -> None:
@@ -128,6 +173,27 @@ def test_the_window_forgets_what_is_older() -> None:
     assert window.total(1000.0).requests == 0
 
 
+def test_a_unit_counts_once_in_the_scores_of_a_window() -> None:
+    window = Window(60, slow_seconds=None)
+    for second in range(200):
+        score = 0.25 if second < 10 else 0.75
+        window.record(float(second), 0.1, unit="often", scores=np.array([score], dtype=np.float32))
+        if second == 5:
+            window.record(5.0, 0.1, unit="once", scores=np.array([score], dtype=np.float32))
+        scores = window.total(float(second)).scores
+        assert scores.sum() == (2 if 5 <= second < 64 else 1)
+    assert scores[75] == 1  # the first of this window's
+
+
+def test_a_slot_remembers_so_many_units_and_no_more() -> None:
+    window = Window(60, slow_seconds=None)
+    scores = np.array([0.5], dtype=np.float32)
+    for second in (0.0, 30.0):
+        for number in range(MOST_SCORED + 100):
+            window.record(second, 0.1, unit=f"{second}-{number}", scores=scores)
+    assert window.total(30.0).scores.sum() == 2 * MOST_SCORED
+
+
 def test_the_window_knows_the_99th_percentile_to_a_tenth() -> None:
     window = Window(60, slow_seconds=None)
     latencies = np.random.default_rng(3).lognormal(-3, 0.7, 5000)
@@ -154,9 +220,9 @@ def test_a_request_of_a_thousand_titles_weighs_as_much_as_one_of_one() -> None:
     random = np.random.default_rng(5)
     control, pruned = Window(60, slow_seconds=None), Window(60, slow_seconds=None)
     for window in (control, pruned):
-        for score in random.beta(2, 5, 200):
-            window.record(0.0, 0.1, scores=np.array([score], dtype=np.float32))
-    pruned.record(0.0, 0.1, scores=np.full(1000, 0.01, dtype=np.float32))
+        for number, score in enumerate(random.beta(2, 5, 200)):
+            window.record(0.0, 0.1, unit=f"user-{number}", scores=np.array([score], dtype=np.float32))
+    pruned.record(0.0, 0.1, unit="shop", scores=np.full(1000, 0.01, dtype=np.float32))
     limits = Guardrails(error_rate=None, score_shift=0.25)
     assert find_breach("pruned", pruned.total(0.0), control.total(0.0), limits) is None
 

@@ -107,6 +107,9 @@ async def test_an_outcome_of_an_unknown_metric_is_not_accepted(tiny_checkpoint: 
         (unknown,) = receipt["unknown_outcomes"]
         assert (unknown["index"], unknown["id"], unknown["reason"]) == (4, "click", "metric")
         assert "no metric 'click'; it has clicks, impressions, past_revenue, revenue" in unknown["message"]
+        early = {**batch[1], "unit": "comes later", "id": "early"}
+        (unexposed,) = (await service.post("/v1/outcomes", outcomes=[early]))["unknown_outcomes"]
+        assert unexposed["message"].endswith("is stored; kept as what it did before one")
         document = (await service.http.get("/openapi.json")).json()["components"]["schemas"]
         assert receipt.keys() == document["OutcomeReceipt"]["properties"].keys()
         assert unknown.keys() == document["UnknownOutcome"]["properties"].keys()

@@ -17,7 +17,7 @@ from service.errors import DatabaseUnavailable
 from service.experiments.analysis import aggregates
 from service.experiments.definition.events import Action, Exposure, Outcome, OutcomeReceipt, ShadowResult
 from service.experiments.definition.metric import Metric
-from service.experiments.storage.schema import exposures, metadata, outcomes
+from service.experiments.storage.schema import exposures, metadata, outcomes, returns
 from service.experiments.storage.store import Store
 
 
@@ -79,6 +79,72 @@ def test_a_unit_counts_once_in_every_epoch_it_comes_in(store: Store) -> None:
         "other": {},
     }
     assert store.exposure_counts(["prune20"]) == {"prune20": {"control": 3, "pruned": 1}}
+
+
+def test_an_earlier_exposure_that_is_written_later_is_the_first(store: Store) -> None:
+    store.add_exposures([exposure("a", time=200), exposure("b", time=200), exposure("c", time=50)])
+    assert store.add_exposures([exposure(unit, time=100) for unit in ("a", "c", "d")]) == 1
+    with store.read() as db:
+        times = {row.unit: row.time for row in db.execute(select(exposures))}
+    assert times == {"a": 100, "b": 200, "c": 50, "d": 100}
+
+
+def test_an_earlier_exposure_of_another_epoch_changes_places_with_the_first(store: Store) -> None:
+    store.add_exposures([exposure("a", epoch="2", time=300)])
+    store.add_exposures([exposure("a", epoch="3", time=500), exposure("a", epoch="1", time=200)])
+    store.add_exposures([exposure("a", epoch="3", time=400), exposure("a", epoch="2", time=310)])
+    with store.read() as db:
+        first = {(row.epoch, row.time) for row in db.execute(select(exposures))}
+        again = {(row.epoch, row.time) for row in db.execute(select(returns))}
+    assert first == {("1", 200)}
+    assert again == {("2", 300), ("3", 400)}
+    assert store.add_exposures([exposure("a", epoch=epoch, time=600) for epoch in "123"]) == 0
+    assert store.epoch_counts(["prune20"]) == {
+        "prune20": {"1": {"control": 1}, "2": {"control": 1}, "3": {"control": 1}}
+    }
+
+
+def test_the_order_in_which_replicas_write_does_not_change_what_a_unit_did_before(tmp_path: Path) -> None:
+    """What units did between two exposures was taken for what they did before the treatment."""
+    found = []
+    for order in (1, -1):
+        store = Store(f"sqlite:///{tmp_path / f'{order}.db'}")
+        for time in (1000.0, 3000.0)[::order]:
+            store.add_exposures([exposure(f"u{number}", time=time) for number in range(4)])
+        store.record_outcomes(
+            [outcome(number, f"u{number}", time=2000.0) for number in range(4)], known=["prune20"]
+        )
+        metric = Metric(name="clicks", covariate="clicks")
+        found.append(list(aggregates.measure(store, "prune20", metric, 1e6).moments["control"].mean))
+        store.close()
+    assert found == [[1, 0, 0], [1, 0, 0]]
+
+
+def test_replicas_that_move_the_same_units_back_do_not_block_each_other(url: str) -> None:
+    stores = [Store(url) for _ in range(4)]
+    try:
+        units = [f"unit{number}" for number in range(300)]
+        stores[0].add_exposures([exposure(unit, time=1000, epoch="9") for unit in units])
+        at_once(
+            *(
+                lambda s=s, k=k: s.add_exposures(
+                    [
+                        exposure(unit, time=100 * k + number % 7, epoch=str(k))
+                        for number, unit in enumerate(units[k * 20 :] + units[: k * 20])
+                    ]
+                )
+                for k, s in enumerate(stores, 1)
+            )
+        )
+        with stores[0].read() as db:
+            assert {row.epoch for row in db.execute(select(exposures))} == {"1"}
+            assert db.scalar(select(func.count()).select_from(returns)) == 4 * 300
+        assert stores[0].epoch_counts(["prune20"])["prune20"] == {
+            epoch: {"control": 300} for epoch in "12349"
+        }
+    finally:
+        for store in stores:
+            store.close()
 
 
 def test_replicas_that_see_the_same_units_count_each_once(url: str) -> None:
@@ -224,6 +290,24 @@ def test_what_a_unit_did_before_its_exposure_waits_for_it(url: str) -> None:
         store.close()
 
 
+def test_old_outcomes_of_units_that_never_came_go_while_the_experiment_runs(url: str) -> None:
+    """Retention did not hold for people who never took part."""
+    now = [1000.0]
+    store = Store(url, clock=lambda: now[0])
+    try:
+        store.add_exposures([exposure("came", time=900.0)])
+        rows = [outcome(1, "came"), outcome(2, "never"), outcome(3, "never", time=5e6)]
+        store.record_outcomes(rows, known=["prune20"], covariates={"prune20": {"clicks"}})
+        now[0] = 5e6
+        assert store.delete_older_than(4e6, running=["prune20"]) == 1
+        assert store.delete_older_than(4e6, running=["prune20"]) == 0
+        with store.read() as db:
+            assert {row.id for row in db.execute(select(outcomes))} == {"o1", "o3"}
+            assert [row.unit for row in db.execute(select(exposures))] == ["came"]
+    finally:
+        store.close()
+
+
 def test_actions_are_recorded_all_or_none(tmp_path: Path) -> None:
     path = tmp_path / "experiments.db"
     store = Store(f"sqlite:///{path}")
@@ -278,7 +362,9 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
     try:
         store.add_exposures([exposure(f"u{i}") for i in range(3)])
         store.record_outcomes([outcome(i, f"u{i}") for i in range(5)], known=["prune20"])
+        store.add_exposures([exposure(f"u{i}", time=50.0, epoch="2") for i in range(3)])
         store.delete_older_than(5.0)
+        store.delete_older_than(5.0, running=["prune20"])
         for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
             aggregates.measure(store, "prune20", metric, 1e6)
     finally:
