@@ -14,13 +14,12 @@ import { Shell } from "./shell.js";
 
 /** @param {string} hash the address from the # on */
 function open(hash) {
-  const shape = current().facts?.model ?? null;
-  const opened = stateOf(hash, shape);
-  if (opened.query === undefined && opened.titles === undefined && !current().titles.length) {
-    const { query, titles } = EXAMPLES[0];
-    Object.assign(opened, { query, titles });
-  }
-  update(opened);
+  update(stateOf(hash, current().facts?.model ?? null));
+}
+
+function beginTexts() {
+  const { query, titles } = EXAMPLES[0];
+  if (!current().query && !current().titles.length) update({ query, titles });
 }
 
 /** Gives the columns their masks as soon as the model's shape is known. */
@@ -36,6 +35,7 @@ function beginColumns() {
 const address = location.hash;
 rememberTheme();
 open(address);
+beginTexts();
 subscribe((state, before) => {
   if (state.facts && !before.facts) beginColumns();
 });

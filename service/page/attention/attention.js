@@ -26,7 +26,7 @@ export function Attention({ state }) {
   return html`
     <div class="attention">
       <${Pair} state=${state} />
-      ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} again=${again} />` : null}
+      ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} again=${again} alone=${false} />` : null}
       <section class="all-heads" aria-label="All heads">
         <${SmallHeads} state=${state} loaded=${loaded} />
       </section>

@@ -1,6 +1,6 @@
 /** Fetches attention in pieces small enough that neither the service nor the page stalls: the shown head first. */
 
-import { useEffect, useState } from "../vendor/hooks.js";
+import { useEffect, useMemo, useState } from "../vendor/hooks.js";
 import { asProblem, call } from "../lib/api.js";
 import { activeColumn } from "../lib/columns.js";
 import { range, requestForm } from "../lib/mask.js";
@@ -20,24 +20,24 @@ const MAX_VALUES = 300_000; // some 3 MB of JSON, which take about 20 ms to read
 
 /**
  * @param {State} state @param {string} title
- * @returns {{loaded: Loaded | null, problem: Problem | null, again: () => void}}
+ * @returns {{loaded: Loaded | null, problem: Problem | null, again: () => void}} `again` asks now for what is missing
  */
 export function useAttention(state, title) {
   const [loaded, setLoaded] = useState(/** @type {Loaded | null} */ (null));
   const [problem, setProblem] = useState(/** @type {Problem | null} */ (null));
   const [tries, setTries] = useState(0);
   const how = state.attention.masked ? maskOf(state) : {};
+  const pair = [state.query, title, JSON.stringify(how), state.facts];
+  const heads = useMemo(() => /** @type {Loaded["heads"]} */ (new Map()), pair);
+  useEffect(() => setLoaded(null), pair);
   useEffect(() => {
     const controller = new AbortController();
-    setLoaded(null);
     setProblem(null);
     if (!state.query.trim()) return undefined;
     const body = { query: state.query, title, ...how };
-    load(body, state, controller.signal, setLoaded).catch((error) => {
-      if (!controller.signal.aborted) setProblem(asProblem(error));
-    });
+    load(body, state, heads, controller.signal, setLoaded, setProblem);
     return () => controller.abort();
-  }, [state.query, title, JSON.stringify(how), tries, state.facts]);
+  }, [...pair, tries]);
   return { loaded, problem, again: () => setTries(tries + 1) };
 }
 
@@ -49,27 +49,34 @@ function maskOf(state) {
 }
 
 /**
- * @param {{query: string, title: string}} body @param {State} state @param {AbortSignal} signal @param {(loaded: Loaded) => void} show
+ * Asks for the heads that are missing, a piece at a time. After an error that passes it waits and goes on.
+ * @param {{query: string, title: string}} body @param {State} state @param {Loaded["heads"]} found gets the heads that come
+ * @param {AbortSignal} signal @param {(loaded: Loaded) => void} show @param {(problem: Problem | null) => void} complain
  */
-async function load(body, state, signal, show) {
+async function load(body, state, found, signal, show, complain) {
   const { layers, heads } = /** @type {import("../lib/mask.js").Shape} */ (state.facts?.model);
   const { layer, head } = state.attention;
-  /** @type {Map<number, Float32Array>} */
-  const found = new Map();
-  let reply = await call("v1/attention", { body: { ...body, heads: `${layer}.${head}` }, signal });
-  const { tokens, segments } = reply;
-  const take = () => {
-    for (const one of reply.heads) {
-      found.set(one.layer * heads + one.head, Float32Array.from(one.probabilities.flat()));
+  const order = [head, ...range(layers * heads)].map((i) => (i + layer * heads) % (layers * heads));
+  let step = 1; // the length of the pair is not known yet
+  while (order.some((i) => !found.has(i))) {
+    const missing = order.filter((i) => !found.has(i)).slice(0, step);
+    const spec = missing.map((i) => `${Math.floor(i / heads)}.${i % heads}`).join();
+    try {
+      const reply = await call("v1/attention", { body: { ...body, heads: spec }, signal });
+      for (const one of reply.heads) {
+        found.set(one.layer * heads + one.head, Float32Array.from(one.probabilities.flat()));
+      }
+      const { tokens, segments } = reply;
+      step = Math.max(1, Math.floor(MAX_VALUES / tokens.length ** 2));
+      show({ texts: [body.query, body.title], tokens, segments, heads: new Map(found) });
+    } catch (error) {
+      if (signal.aborted) return;
+      const problem = asProblem(error);
+      complain(problem);
+      if (problem.retryAt === null) return;
+      const wait = problem.retryAt - Date.now();
+      await new Promise((resolve) => setTimeout(resolve, wait));
     }
-    show({ texts: [body.query, body.title], tokens, segments, heads: new Map(found) });
-  };
-  take();
-  const step = Math.max(1, Math.floor(MAX_VALUES / tokens.length ** 2));
-  const order = range(layers * heads).map((i) => (i + layer * heads) % (layers * heads));
-  for (let start = 0; start < order.length; start += step) {
-    const spec = order.slice(start, start + step).map((i) => `${Math.floor(i / heads)}.${i % heads}`);
-    reply = await call("v1/attention", { body: { ...body, heads: spec.join() }, signal });
-    take();
   }
+  complain(null); // and not sooner: under a low rate every other request is refused
 }

@@ -2,13 +2,21 @@
 
 import { useState } from "../vendor/hooks.js";
 import { asProblem, call } from "../lib/api.js";
-import { percent } from "../lib/format.js";
+import { exact, percentage } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { current, update } from "../lib/store.js";
 
 /** @typedef {import("./types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Problem} Problem */
 /** @typedef {{verb: string, body: object, question: string, text: string}} Asked An action that waits for a yes. */
+/**
+ * @typedef {object} Edits What a person changed before a ramp.
+ * @property {string | null} traffic in per cent; null: it stays what it is
+ * @property {string[]} back the arms whose boxes are ticked
+ */
+
+/** @type {Edits} */
+const NONE = { traffic: null, back: [] };
 
 /** @param {{one: Experiment, path: string, done: () => void}} props */
 export function Actions({ one, path, done }) {
@@ -16,7 +24,7 @@ export function Actions({ one, path, done }) {
   const [problem, setProblem] = useState(/** @type {Problem | null} */ (null));
   const [said, setSaid] = useState("");
   const [asked, setAsked] = useState(/** @type {Asked | null} */ (null));
-  const [back, setBack] = useState(/** @type {string[]} */ ([]));
+  const [edits, edit] = useState(NONE);
   const act = async (/** @type {string} */ verb, /** @type {object} */ body, /** @type {string} */ text) => {
     setAsked(null);
     setSaid("");
@@ -24,7 +32,7 @@ export function Actions({ one, path, done }) {
       await call(`${path}/${verb}`, { body: { ...body, reason } });
       setProblem(null);
       setReason("");
-      setBack([]);
+      edit(NONE);
       setSaid(text);
       done();
     } catch (error) {
@@ -42,7 +50,7 @@ export function Actions({ one, path, done }) {
       <div class="field reason"><label for="reason">Reason, for the log</label>
         <input id="reason" maxlength="500" value=${reason}
           onInput=${(/** @type {Event} */ event) => setReason(/** @type {HTMLInputElement} */ (event.target).value)} /></div>
-      <${Ramp} one=${one} ask=${ask} back=${back} setBack=${setBack}
+      <${Ramp} one=${one} ask=${ask} edits=${edits} edit=${edit}
         wrong=${problem?.param === "traffic" ? problem.message : ""} />
       <${Ship} one=${one} ask=${ask} />
       <button class="danger" onClick=${() => ask("stop", {}, `Stop ${one.name}? Everybody gets the default.`, "Stopped.")}>Stop</button>
@@ -57,25 +65,22 @@ export function Actions({ one, path, done }) {
 
 /** @typedef {(verb: string, body: object, question: string, text: string) => void} Ask */
 
-/**
- * @param {{one: Experiment, ask: Ask, back: string[], setBack: (arms: string[]) => void, wrong: string}} props
- * back: the arms whose boxes are ticked
- */
-function Ramp({ one, ask, back, setBack, wrong }) {
-  const [traffic, setTraffic] = useState(String(Math.round(1000 * one.traffic) / 10));
-  const share = Number(traffic) / 100;
+/** @param {{one: Experiment, ask: Ask, edits: Edits, edit: (edits: Edits) => void, wrong: string}} props */
+function Ramp({ one, ask, edits, edit, wrong }) {
+  const { traffic, back } = edits;
+  const share = traffic === null ? one.traffic : Number(traffic) / 100;
   const reinstate = back.filter((arm) => one.rolled_back.includes(arm)); // another admin may have been faster
   const flip = (/** @type {string} */ arm) =>
-    setBack(back.includes(arm) ? back.filter((other) => other !== arm) : [...back, arm]);
+    edit({ ...edits, back: back.includes(arm) ? back.filter((other) => other !== arm) : [...back, arm] });
+  const type = (/** @type {Event} */ event) => edit({ ...edits, traffic: /** @type {HTMLInputElement} */ (event.target).value });
   return html`
     <div class="action">
-      <label>Traffic, % of each arm's units <input type="number" min="0" max="100" step="0.1" value=${traffic}
-        aria-invalid=${wrong ? "true" : null}
-        onInput=${(/** @type {Event} */ event) => setTraffic(/** @type {HTMLInputElement} */ (event.target).value)} /></label>
+      <label>Traffic, % of each arm's units <input type="number" min="0" max="100" step="0.01"
+        value=${traffic ?? percentage(one.traffic)} aria-invalid=${wrong ? "true" : null} onInput=${type} /></label>
       ${one.rolled_back.map((arm) => html`
         <label><input type="checkbox" checked=${back.includes(arm)} onChange=${() => flip(arm)} /> take ${arm} in again</label>`)}
-      <button onClick=${() => ask("ramp", { traffic: share, reinstate },
-        `Expose ${percent(share, 1)} of each arm's units${reinstate.length ? ` and take ${reinstate.join(", ")} in again` : ""}?`, "Ramped.")}>Ramp</button>
+      <button disabled=${traffic === ""} onClick=${() => ask("ramp", { traffic: share, reinstate },
+        `Expose ${exact(share)} of each arm's units${reinstate.length ? ` and take ${reinstate.join(", ")} in again` : ""}?`, "Ramped.")}>Ramp</button>
       <p class="wrong" role="alert">${wrong}</p>
     </div>`;
 }

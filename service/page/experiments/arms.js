@@ -1,6 +1,6 @@
 /** An experiment's arms and their units, its guardrails, and its log. */
 
-import { count, percent, short, when } from "../lib/format.js";
+import { count, exact, percent, short, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 
 /** @typedef {import("./types.js").Experiment} Experiment */
@@ -42,8 +42,8 @@ export function Guardrails({ one, history }) {
   return html`
     <section>
       <h2>Guardrails</h2>
-      ${trips.map((trip) => html`<p class="trip"><b>${trip.arm}</b> was rolled back by <b>${trip.reason}</b>,
-        ${when(trip.time)} UTC: ${trip.detail}</p>`)}
+      ${trips.map((trip) => html`<p class="trip"><b>${trip.arm}</b> was rolled back by <b>${trip.reason}</b>, ${when(trip.time)} UTC:
+        ${" "}${trip.detail}</p>`)}
       <div class="scroll" tabindex="0" role="region" aria-label="Guardrail windows">
         <table class="plain">
           <caption>The present window on the replica that answered.${trips.length ? "" : " No guardrail has tripped."}</caption>
@@ -65,7 +65,7 @@ export function Log({ history }) {
       <h2>Log</h2>
       <ol class="log">${[...history].reverse().map((action) => html`
         <li><span class="soft">${when(action.time)}</span> <b>${action.kind}</b> ${action.arm}
-          ${action.traffic === null ? null : ` to ${percent(action.traffic, 1)}`}
+          ${action.traffic === null ? null : ` to ${exact(action.traffic)}`}
           <span class="soft"> by ${action.actor}</span> ${action.reason} <span class="soft">${action.detail}</span></li>`)}</ol>
     </section>`;
 }

@@ -1,7 +1,7 @@
 /** The experiments of the live config: the list, and one of them in full. */
 
 import { call } from "../lib/api.js";
-import { count, percent, when } from "../lib/format.js";
+import { count, exact, when } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { usePolling } from "../lib/polling.js";
 import { update } from "../lib/store.js";
@@ -30,7 +30,7 @@ export function Experiments({ state }) {
   const { value, problem, now } = usePolling((signal) => call("v1/experiments", { signal }), EVERY_MS, []);
   if (!value) {
     return problem && problem.status !== 401
-      ? html`<${Trouble} problem=${problem} again=${now} />`
+      ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />`
       : html`<p class="empty" role="status">Loading…</p>`;
   }
   const listed = /** @type {Experiment[]} */ (value.experiments);
@@ -90,10 +90,10 @@ function One({ listed, relist }) {
 /** @param {{one: Experiment}} props */
 function Standing({ one }) {
   const facts = [
-    `${percent(one.traffic, one.traffic < 0.1 ? 1 : 0)} of each arm's units are exposed`,
+    `${exact(one.traffic)} of each arm's units are exposed`,
     one.started ? `since ${when(one.started)} UTC` : "not begun",
     one.next_step ? `next step of the ramp ${when(one.next_step)} UTC` : "",
-    one.shadow ? `${percent(one.shadow, 0)} of requests in shadow` : "",
+    one.shadow ? `${exact(one.shadow)} of requests in shadow` : "",
     one.shipped ? `everybody gets ${one.shipped}` : "",
   ];
   return html`<p class="soft">${facts.filter(Boolean).join(" · ")}</p>`;

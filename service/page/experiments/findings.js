@@ -33,7 +33,8 @@ export function Findings({ report, looks }) {
 
 /** @param {{arm: string, metric: Metric, looks: Look[], report: Report, first: boolean}} props */
 function Finding({ arm, metric, looks, report, first }) {
-  const relative = metric.relative !== null;
+  const { margin } = metric;
+  const relative = metric.relative !== null && (margin === null || metric.margin_relative);
   const write = (/** @type {number} */ value) => (relative ? value === 0 ? "0 %" : `${signed(100 * value, Math.abs(value) < 0.095 ? 1 : 0)} %` : short(value));
   const now = { time: report.time, metrics: [{ ...metric, arm }] };
   const all = [...looks.filter((look) => look.time < report.time), now];
@@ -43,7 +44,9 @@ function Finding({ arm, metric, looks, report, first }) {
     return rows.map((row) => /** @type {any} */ (row)?.[key] ?? null);
   };
   const series = [{ name: arm, values: of("difference"), low: of("low"), high: of("high") }];
-  const margin = metric.margin === null ? [] : [{ value: -metric.margin, name: "margin" }];
+  const harm = metric.better === "higher" ? -1 : 1;
+  // A relative margin has no place beside a difference in the metric's own unit.
+  const marks = margin === null || metric.margin_relative !== relative ? [] : [{ value: harm * margin, name: "margin" }];
   return html`
     <div class="finding">
       <div>
@@ -54,10 +57,10 @@ function Finding({ arm, metric, looks, report, first }) {
           <div><dt>${arm}</dt><dd>${short(metric.value, 4)} <span class="soft">${count(metric.units)} units</span></dd></div>
           <div><dt>${report.control}</dt><dd>${short(metric.control_value, 4)} <span class="soft">${count(metric.control_units)} units</span></dd></div>
           <div><dt>anytime-valid p</dt><dd>${short(metric.p_value, 2)}</dd></div>
-          ${metric.margin === null ? null : html`<div><dt>margin</dt><dd>${relative ? percent(metric.margin, 1) : short(metric.margin)}</dd></div>`}
+          ${margin === null ? null : html`<div><dt>margin</dt><dd>${metric.margin_relative ? percent(margin, 1) : short(margin)}</dd></div>`}
         </dl>
       </div>
       <${Chart} label=${relative ? "Relative difference" : "Difference"} times=${all.map((look) => look.time)} series=${series}
-        format=${write} settled=${true} clock=${(/** @type {number} */ time) => when(time).slice(5)} marks=${margin} />
+        format=${write} settled=${true} clock=${(/** @type {number} */ time) => when(time).slice(5)} marks=${marks} />
     </div>`;
 }

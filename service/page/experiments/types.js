@@ -22,6 +22,8 @@
  * @property {number | null} relative_high
  * @property {number} p_value
  * @property {number | null} margin
+ * @property {boolean} margin_relative
+ * @property {"higher" | "lower"} better
  * @property {string} decision
  * @property {string} text
  */

@@ -55,15 +55,16 @@ export function stateOf(hash, shape) {
   const parameters = new URLSearchParams(rest);
   /** @type {Partial<State>} */
   const found = { view: VIEWS.includes(view) ? view : VIEWS[0] };
-  const query = parameters.get("q");
-  if (query !== null) found.query = query;
-  if (parameters.has("t")) found.titles = parameters.getAll("t");
+  // An address with masks is whole: a text that it lacks was empty.
+  const isWhole = parameters.has("mask");
+  if (isWhole || parameters.has("q")) found.query = parameters.get("q") ?? "";
+  if (isWhole || parameters.has("t")) found.titles = parameters.getAll("t");
   const head = /^(\d+)\.(\d+)$/.exec(parameters.get("head") ?? "");
   const show = parameters.get("show") ?? "";
   if (view === "attention") {
     const last = shape ?? { layers: Infinity, heads: Infinity };
     found.attention = {
-      title: Number(parameters.get("pair")) || 0,
+      title: indexOf(parameters.get("pair")) ?? 0,
       layer: Math.min(Number(head?.[1] ?? 0), last.layers - 1),
       head: Math.min(Number(head?.[2] ?? 0), last.heads - 1),
       special: !show.includes("plain"),
@@ -83,12 +84,16 @@ function columnsOf(parameters, shape) {
     .map((text) => (text.startsWith("variant:") ? column(null, null, text.slice(8)) : column(weightsOf(text, shape))));
   if (!columns.length) return {};
   const last = columns.length - 1;
-  const base = parameters.get("base");
   return {
     columns,
-    active: Math.min(Number(parameters.get("active")) || 0, last),
-    baseline: base === null ? null : Math.min(Number(base) || 0, last),
+    active: indexOf(parameters.get("active"), last) ?? 0,
+    baseline: indexOf(parameters.get("base"), last),
   };
+}
+
+/** @param {string | null} text @param {number} [last] the largest index @returns {number | null} null: it is no index */
+function indexOf(text, last = Infinity) {
+  return /^\d+$/.test(text ?? "") ? Math.min(Number(text), last) : null;
 }
 
 /** @param {string} text @param {Shape} shape An unreadable mask, as of another model's address, keeps every head. */
@@ -117,12 +122,17 @@ export function followAddress(open) {
   let isTravelling = false; // a new page of history would then delete those that Forward leads to
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let waiting;
+  const write = (/** @type {State} */ state) => {
+    waiting = undefined;
+    history.replaceState(null, "", addressOf(state));
+  };
   subscribe((state, before) => {
     clearTimeout(waiting);
     if (state.view !== before.view && !isTravelling) {
+      if (waiting !== undefined) write(before);
       history.pushState(null, "", addressOf(state));
     } else {
-      waiting = setTimeout(() => history.replaceState(null, "", addressOf(current())), WRITE_MS);
+      waiting = setTimeout(() => write(current()), WRITE_MS);
     }
   });
   addEventListener("popstate", () => {

@@ -1,5 +1,6 @@
 /** Calls to the service. Addresses are relative, so that the page works behind a path prefix too. */
 
+import { keep, kept } from "./storage.js";
 import { current, update } from "./store.js";
 
 /** @typedef {import("./types.js").Problem} Problem */
@@ -16,13 +17,12 @@ export class ApiError extends Error {
 
 /** @returns {string | null} the API key, which the browser keeps until the tab is closed */
 export function storedKey() {
-  return sessionStorage.getItem(KEY);
+  return kept("sessionStorage", KEY);
 }
 
 /** @param {string | null} key */
 export function storeKey(key) {
-  if (key === null) sessionStorage.removeItem(KEY);
-  else sessionStorage.setItem(KEY, key);
+  keep("sessionStorage", KEY, key);
 }
 
 /**
@@ -67,18 +67,17 @@ export async function text(path, { body, signal } = {}) {
 
 /** @param {Response} response @param {string} answer its body @returns {Problem} */
 function problemOf(response, answer) {
-  let message = `The service answered ${response.status}.`;
-  let param = null;
-  let type = "";
+  let error;
   try {
-    ({ message, param, type } = JSON.parse(answer).error);
+    ({ error } = JSON.parse(answer));
   } catch {
-    // A proxy in between may answer in words of its own; the status says enough.
+    // A proxy in between may answer in words or a JSON of its own; the status says enough.
   }
+  const message = typeof error?.message === "string" ? error.message : `The service answered ${response.status}.`;
   const seconds = Number(response.headers.get("retry-after")) || 2;
   // Some errors come back on every try: the same texts need the same time and the same memory.
-  const passing = [429, 502, 503].includes(response.status) && type !== "out_of_memory";
-  return { message, param, status: response.status, retryAt: passing ? Date.now() + 1000 * seconds : null };
+  const passing = [429, 502, 503].includes(response.status) && error?.type !== "out_of_memory";
+  return { message, param: error?.param ?? null, status: response.status, retryAt: passing ? Date.now() + 1000 * seconds : null };
 }
 
 /** @param {unknown} error @returns {Problem} */

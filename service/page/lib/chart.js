@@ -122,7 +122,7 @@ function ticks([low, high]) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough) ?? rough;
   const found = [];
-  for (let n = Math.ceil(low / step); n * step <= high; n++) found.push(n * step);
+  for (let n = Math.ceil(low / step); n * step <= high; n++) found.push(n * step || 0); // and not -0
   return found;
 }
 

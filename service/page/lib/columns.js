@@ -23,8 +23,7 @@ export function activeColumn(state) {
 }
 
 /**
- * Change the active mask. A first change beside nothing else begins a second column: the mask before it stays
- * as the baseline.
+ * Change the active mask.
  * @param {State} state @param {Weights | null} weights
  * @param {{name?: string | null, variant?: string | null}} [options]
  * @returns {Partial<State>}

@@ -1,6 +1,6 @@
 /** Asks the service once what it serves. */
 
-import { asProblem, call } from "./api.js";
+import { asProblem, call, storedKey } from "./api.js";
 import { canonical } from "./mask.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
 import { update } from "./store.js";
@@ -8,17 +8,30 @@ import { update } from "./store.js";
 /** @typedef {import("./types.js").Facts} Facts */
 /** @typedef {import("./mask.js").Weights} Weights */
 
-/** @type {Record<string, any>} the listings that came before an error, by name: the next try leaves them out */
-let listings = {};
+/**
+ * @type {{key: string | null, listings: Record<string, any>}} the listings that came before an error, by name: the
+ *   next try with the same key leaves them out
+ */
+let kept = { key: null, listings: {} };
+/** @type {AbortController | null} */
+let flight = null;
 
-/** Loads what is served into the store; until it succeeds the store says why not. */
+/** Loads what is served into the store; until it succeeds the store says why not. A newer call ends an older one. */
 export async function loadFacts() {
+  flight?.abort();
+  const controller = new AbortController();
+  flight = controller;
+  const key = storedKey();
+  if (key !== kept.key) kept = { key, listings: {} };
+  const { listings } = kept;
   update({ factsProblem: null });
   try {
     // One after the other: a key with a low rate would never get four at once.
-    for (const name of ["models", "variants", "masks", "heads"]) listings[name] ??= await call(`v1/${name}`);
+    for (const name of ["models", "variants", "masks", "heads"]) {
+      listings[name] ??= await call(`v1/${name}`, { signal: controller.signal });
+    }
     const { models, variants, masks, heads } = listings;
-    listings = {};
+    kept = { key, listings: {} };
     const facts = {
       model: models.models[0],
       variants: variants.variants,
@@ -27,7 +40,7 @@ export async function loadFacts() {
     };
     update({ facts, key: { asking: false, wrong: false, admin: false } });
   } catch (error) {
-    update({ factsProblem: asProblem(error) });
+    if (!controller.signal.aborted) update({ factsProblem: asProblem(error) });
   }
 }
 
@@ -42,6 +55,21 @@ export function storedMasks(facts) {
       return weights ? [[name, weights]] : [];
     }),
   );
+}
+
+/** @param {Facts} facts @param {import("./types.js").Variant} variant @returns {boolean} whether it is the service's own model alone */
+export function isOwn(facts, variant) {
+  return variant.model === facts.model.name && !variant.cascade;
+}
+
+/**
+ * @param {Facts} facts
+ * @returns {Weights | null} the default variant's mask, which the service multiplies onto a request's; null if it is not
+ *   known, or if the default is not the service's own model alone
+ */
+export function defaultMask(facts) {
+  const variant = facts.variants.find((one) => one.default);
+  return variant && isOwn(facts, variant) ? weightsOf(variant.head_mask.spec, facts.model) : null;
 }
 
 /**

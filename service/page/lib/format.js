@@ -12,6 +12,16 @@ export function percent(value, digits = 0) {
   return `${(100 * value).toFixed(digits)} %`;
 }
 
+/** @param {number} value a share that a person set, such as 0.995 @returns {string} with the digits that it has, five at most */
+export function exact(value) {
+  return `${percentage(value)} %`;
+}
+
+/** @param {number} value a share @returns {number} in per cent, without the noise of binary fractions */
+export function percentage(value) {
+  return Number((100 * value).toPrecision(5));
+}
+
 /** @param {number | null | undefined} value @param {number} [digits] significant ones */
 export function short(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";

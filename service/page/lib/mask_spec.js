@@ -1,4 +1,4 @@
-/** The text form of masks, `2.3,4.*`, read exactly as the service reads it. */
+/** The text form of masks of heads, `2.3,4.*`, read exactly as the service reads it; the grid has no `skip:`. */
 
 import { allOn, range, withWeight } from "./mask.js";
 import { sha256 } from "./sha256.js";

@@ -1,4 +1,4 @@
-/** Asks again and again while it is shown: the next time after an answer, never two at once. */
+/** Asks again and again while it is shown: the next time after an answer, also one with a 5xx; never two at once. */
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { asProblem } from "./api.js";
@@ -31,8 +31,8 @@ export function usePolling(ask, milliseconds, inputs) {
         if (controller.signal.aborted) return;
         const found = asProblem(error);
         setProblem(found);
-        if (found.status === 401 || found.retryAt === null) return;
-        wait = Math.max(wait, found.retryAt - Date.now());
+        if (found.status === 401 || (found.retryAt === null && found.status < 500)) return;
+        wait = Math.max(wait, (found.retryAt ?? 0) - Date.now());
       }
       if (!controller.signal.aborted) waiting = setTimeout(step, wait);
     };

@@ -1,5 +1,6 @@
 /** Light or dark: the system's choice, or the person's, which the browser keeps. */
 
+import { keep, kept } from "./storage.js";
 import { subscribe, update } from "./store.js";
 
 const THEME = "headroom-theme";
@@ -11,8 +12,8 @@ export function rememberTheme() {
   subscribe((state, before) => {
     if (state.theme !== before.theme) apply(state.theme);
   });
-  const kept = CHOICES.find((choice) => choice === localStorage.getItem(THEME));
-  if (kept && kept !== "system") update({ theme: kept });
+  const theme = CHOICES.find((choice) => choice === kept("localStorage", THEME));
+  if (theme && theme !== "system") update({ theme });
 }
 
 /** @param {typeof CHOICES[number]} theme @returns {typeof CHOICES[number]} */
@@ -22,7 +23,7 @@ export function nextTheme(theme) {
 
 /** @param {typeof CHOICES[number]} theme */
 function apply(theme) {
-  localStorage.setItem(THEME, theme);
+  keep("localStorage", THEME, theme);
   const dark = /** @type {HTMLLinkElement} */ (document.getElementById("dark"));
   dark.media = WHEN_DARK[theme];
 }

@@ -15,22 +15,21 @@ export function Trouble({ problem, again, alone = true }) {
     if (alone && again && problem.retryAt && seconds === 0) again();
   }, [seconds, problem]);
   return html`
-    <div class="trouble" role="alert">
-      <span>${problem.message}</span>
-      ${problem.retryAt && seconds > 0 ? html`<span class="soft">Trying again in ${seconds} s.</span>` : null}
-      ${again && problem.retryAt ? html`<button onClick=${again}>Try now</button>` : null}
+    <div class="trouble">
+      <span role="alert">${problem.message}</span>
+      ${seconds > 0 ? html`<span class="soft">Trying again in ${seconds} s.</span>` : null}
+      ${again ? html`<button onClick=${again}>Try now</button>` : null}
     </div>`;
 }
 
 /** @param {number | null} time milliseconds since 1970 @returns {number} whole seconds left */
 function useSecondsUntil(time) {
   const left = () => (time ? Math.max(0, Math.ceil((time - Date.now()) / 1000)) : 0);
-  const [seconds, show] = useState(left);
+  const [, show] = useState(left);
   useEffect(() => {
-    show(left());
     if (!time) return undefined;
     const ticking = setInterval(() => show(left()), 250);
     return () => clearInterval(ticking);
   }, [time]);
-  return seconds;
+  return left(); // and not the state, which is still that of the time before when a new one comes
 }

@@ -62,7 +62,7 @@
  * @property {boolean} truncated
  */
 
-/** @typedef {{head_mask: MaskInfo, variant: string, results: Result[]}} AnswerColumn */
+/** @typedef {{head_mask: MaskInfo, variant: string, results: Result[], degraded: boolean}} AnswerColumn */
 
 /**
  * @typedef {object} Answer One comparison, in the order of the page's columns.

@@ -32,7 +32,7 @@ export function Live() {
   const all = value ?? taken;
   if (!all.length) {
     return problem && problem.status !== 401
-      ? html`<${Trouble} problem=${problem} again=${now} />`
+      ? html`<${Trouble} problem=${problem} again=${now} alone=${false} />`
       : html`<p class="empty" role="status">Loading…</p>`;
   }
   const history = figures(all, variant);

@@ -4,6 +4,7 @@ import { useRef, useState } from "../vendor/hooks.js";
 import { addressOf } from "../lib/address.js";
 import { storedKey } from "../lib/api.js";
 import { activeColumn } from "../lib/columns.js";
+import { defaultMask } from "../lib/facts.js";
 import { html } from "../lib/html.js";
 import { isBinary, requestForm } from "../lib/mask.js";
 
@@ -104,13 +105,18 @@ function literal(value) {
 /** @param {State} state */
 function yaml(state) {
   const { weights, variant } = activeColumn(state);
-  const shape = /** @type {import("../lib/mask.js").Shape} */ (state.facts?.model);
+  const facts = /** @type {import("../lib/types.js").Facts} */ (state.facts);
   if (!weights) return `# ${variant} is already a variant of this service\n`;
-  const form = JSON.stringify(requestForm(weights, shape)).replaceAll('":', '": ');
-  const sliced = isBinary(weights) ? ", sliced: true" : "";
-  return `# under applications[0].deployments[0].user_config of deploy/serve.yaml
-variants:
-  - {name: full}
-  - {name: mine, head_mask: ${form}${sliced}}
+  const under = defaultMask(facts);
+  if (!under) {
+    return `# These scores are made on top of the default variant, ${facts.variants.find((one) => one.default)?.name}.
+# This page does not know all of it, so it cannot give a variant with the same scores.
+`;
+  }
+  const whole = weights.map((weight, i) => weight * under[i]); // a variant's mask stands alone, a request's does not
+  const form = JSON.stringify(requestForm(whole, facts.model)).replaceAll('":', '": ');
+  const sliced = isBinary(whole) ? ", sliced: true" : "";
+  return `# one more entry for \`variants\`, under applications[0].deployments[0].user_config of deploy/serve.yaml
+- {name: mine, head_mask: ${form}${sliced}}
 `;
 }

@@ -1,8 +1,8 @@
 /** Tools on the active mask: its spec, whole halves, random heads, named masks, and the selected heads. */
 
-import { useState } from "../vendor/hooks.js";
+import { useEffect, useState } from "../vendor/hooks.js";
 import { activeColumn, edited } from "../lib/columns.js";
-import { storedMasks, weightsOf } from "../lib/facts.js";
+import { defaultMask, isOwn, storedMasks, weightsOf } from "../lib/facts.js";
 import { html } from "../lib/html.js";
 import { allOn, canonical, isBinary, range, tidy, withWeight } from "../lib/mask.js";
 import { MaskError, parseSpec } from "../lib/mask_spec.js";
@@ -86,11 +86,9 @@ function Named({ state }) {
  * @param {Facts} facts @param {string} name
  */
 function pickVariant(facts, name) {
-  const isOwn = (/** @type {import("../lib/types.js").Variant} */ one) => one.model === facts.model.name && !one.cascade;
   const variant = facts.variants.find((one) => one.name === name);
-  // The service applies weights on top of the default variant's mask.
-  const isBare = facts.variants.some((one) => one.default && isOwn(one) && one.head_mask.spec === "none");
-  const weights = variant && isBare && isOwn(variant) ? weightsOf(variant.head_mask.spec, facts.model) : null;
+  const isBare = defaultMask(facts)?.every((weight) => weight === 1);
+  const weights = variant && isBare && isOwn(facts, variant) ? weightsOf(variant.head_mask.spec, facts.model) : null;
   update({ ...edited(current(), weights, { name, variant: weights ? null : name }), selection: [] });
 }
 
@@ -130,13 +128,17 @@ function SpecField({ state }) {
   const spec = weights ? canonical(weights, facts.model) : "";
   const [typed, setTyped] = useState(/** @type {string | null} */ (null));
   const [wrong, setWrong] = useState("");
+  const forget = () => {
+    setTyped(null);
+    setWrong("");
+  };
+  useEffect(forget, [spec]); // what was typed is no longer about this mask
   const refused = /^(masks|variants)\[/.test(state.problem?.param ?? "") ? (state.problem?.message ?? "") : "";
   const take = (/** @type {string} */ text) => {
     try {
       const changed = parseSpec(text, facts.model, storedMasks(facts));
       update({ ...edited(current(), changed), selection: [] });
-      setWrong("");
-      setTyped(null);
+      forget();
     } catch (error) {
       if (!(error instanceof MaskError)) throw error;
       setWrong(error.message);
@@ -145,10 +147,7 @@ function SpecField({ state }) {
   const value = (/** @type {Event} */ event) => /** @type {HTMLInputElement} */ (event.target).value;
   const keys = (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "Enter") take(value(event));
-    if (event.key === "Escape") {
-      setTyped(null);
-      setWrong("");
-    }
+    if (event.key === "Escape") forget();
   };
   return html`
     <div class="field spec">

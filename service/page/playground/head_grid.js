@@ -39,7 +39,7 @@ export function HeadGrid({ state }) {
   return html`
     <div class=${`grid-box${weights ? "" : " fixed"}`}>
       <div class="grid" role="grid" ref=${grid} aria-label="Heads: rows are layers, columns are heads"
-        aria-multiselectable="true" data-wide=${shape.heads > 12 ? "" : null}
+        aria-multiselectable="true"
         onKeyDown=${(/** @type {KeyboardEvent} */ event) => onKey(event, { at, shape, go, toggle: toggled })}
         onFocusIn=${(/** @type {FocusEvent} */ event) => setFocus(placeOf(event.target) ?? at)}
         onPointerDown=${press} onPointerLeave=${leave}

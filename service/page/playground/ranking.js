@@ -36,7 +36,8 @@ export function Ranking({ state }) {
       <thead><tr>
         <th scope="col" class="place">#</th>
         <th scope="col" class="title">Title</th>
-        ${answer.ids.map((id, i) => html`<${ColumnHead} state=${state} id=${id} isActive=${i === shown} isBase=${i === base} />`)}
+        ${answer.ids.map((id, i) => html`
+          <${ColumnHead} state=${state} id=${id} isActive=${i === shown} isBase=${i === base} degraded=${answer.columns[i].degraded} />`)}
       </tr></thead>
       <tbody ref=${body}>
         ${order.map((index, place) => html`
@@ -48,8 +49,8 @@ export function Ranking({ state }) {
     <${Grades} state=${state} />`;
 }
 
-/** @param {{state: State, id: number, isActive: boolean, isBase: boolean}} props */
-function ColumnHead({ state, id, isActive, isBase }) {
+/** @param {{state: State, id: number, isActive: boolean, isBase: boolean, degraded: boolean}} props */
+function ColumnHead({ state, id, isActive, isBase, degraded }) {
   const index = state.columns.findIndex((one) => one.id === id);
   const one = state.columns[index];
   if (!one) return html`<th scope="col" class="score"></th>`;
@@ -59,6 +60,7 @@ function ColumnHead({ state, id, isActive, isBase }) {
         <b class="letter">${LETTERS[index]}</b> <span class="label">${labelOf(state, one)}</span>
         ${isBase ? html`<span class="soft"> base</span>` : null}
       </button>
+      ${degraded ? html`<span class="mark" title="The cascade was short of time and left out its later stages">degraded</span>` : null}
     </th>`;
 }
 

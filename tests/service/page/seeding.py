@@ -40,7 +40,11 @@ DEEPER: dict[str, Any] = {
         {"name": "pruned60", "variant": "pruned60", "weight": 50},
     ],
     "slots": [5000, 10000],
-    "metrics": [{"name": "click", "kind": "proportion", "margin": 0.05}],
+    "metrics": [
+        {"name": "click", "kind": "proportion", "margin": 0.05},
+        {"name": "latency_ms", "better": "lower", "margin": 0.08},
+        {"name": "revenue", "relative": False, "margin": 1.5},
+    ],
     "guardrails": {"p99_ms": 500},
 }
 LIVE: dict[str, Any] = {
@@ -91,6 +95,7 @@ def _fill(
     for number, moment in enumerate(np.sort(rng.uniform(began + 60, began + seconds - 900, UNITS))):
         which, unit, at = int(rng.integers(2)), f"u{number}", float(moment)
         epoch = Epoch.of(1, 1.0, ()).label
+        outcomes.append(Outcome(name, f"l{number}", unit, "latency_ms", float(rng.gamma(40, 1.2)), at))
         exposures.append(Exposure(name, unit, arms[which], 5000 * which + number % 5000, at, "v", epoch))
         if rng.random() < rates[which]:
             outcomes.append(Outcome(name, f"c{number}", unit, "click", 1.0, at + 30))

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
 import uvicorn
+import yaml
 
 from loadtest.beside import free_port
 from service.http import create_app
@@ -96,17 +98,18 @@ def test_axe_finds_nothing_serious(page: Page) -> None:
 
 
 def test_a_telephone_shows_every_view_without_scrolling_sideways(page: Page) -> None:
-    page.size(390, 844)
     for view in VIEWS:
         page.open(address(view))
         ready(page, view)
-        wide = page.run("""
-          const scrolls = '.scroll, .map-scroll, .grid-box, .details, svg';
-          return [...document.querySelectorAll('main *')]
-            .filter((element) => element.getBoundingClientRect().right > innerWidth + 1)
-            .filter((element) => !element.closest(scrolls))
-            .map((element) => element.outerHTML.slice(0, 90))""")
-        assert (wide, page.run("return document.documentElement.scrollWidth")) == ([], 390), view
+        for width in (390, 320):
+            page.size(width, 844)
+            wide = page.run("""
+              const scrolls = '.scroll, .map-scroll, .grid-box, .details, svg';
+              return [...document.querySelectorAll('body *')]
+                .filter((element) => element.getBoundingClientRect().right > innerWidth + 1)
+                .filter((element) => !element.closest(scrolls))
+                .map((element) => element.outerHTML.slice(0, 90))""")
+            assert (wide, page.run("return document.documentElement.scrollWidth")) == ([], width), view
 
 
 def test_the_theme_can_be_switched_and_is_kept(page: Page) -> None:
@@ -151,6 +154,51 @@ def test_with_keys_it_asks_for_one_and_keeps_it_for_the_tab(page_server: Server,
     assert page.run("return sessionStorage.getItem('headroom-key')") == "plain"
     assert page.run("return localStorage.length") == 0
     assert "plain" not in page.browser.current_url
+    page.check_and_leave()
+
+
+def test_a_key_that_is_sent_twice_opens_the_page_and_asks_everything_anew(
+    page_server: Server, chromium: Any
+) -> None:
+    page = Page(chromium, page_server.url)
+    page.open()
+    page.one("dialog.key #key")
+    page.run("""
+      window.asked = [];
+      window.answer = async (path, options) => {
+        asked.push(`${path} ${options.headers.authorization}`);
+        const isOld = options.headers.authorization === 'Bearer old';
+        if (isOld && path !== 'v1/models') return new Response('', {status: 401});
+        if (isOld) options.headers.authorization = 'Bearer plain';
+        await new Promise((go) => setTimeout(go, 30));
+        return unwatched(path, options);
+      };""")
+    page.write("dialog.key #key", "old\n")
+    page.until(lambda: "v1/variants Bearer old" in page.run("return asked"))
+    page.until(lambda: "not one that the service takes" in page.one("dialog.key .wrong").text)
+    page.write("dialog.key #key", "plain")
+    page.run("""
+      const form = document.querySelector('dialog.key form');
+      form.requestSubmit();
+      setTimeout(() => form.requestSubmit(), 70);""")
+    assert len(settled(page)) == 10
+    assert "v1/models Bearer plain" in page.run("return asked")
+    page.until(lambda: page.run("return seen.flying") == 0)
+    assert not page.all(".trouble")
+    page.check_and_leave()
+
+
+def test_a_browser_that_keeps_nothing_shows_the_page(page_server: Server, chromium: Any) -> None:
+    page = Page(chromium, page_server.url)
+    page.begin_with("""
+      const get = () => { throw new DOMException('denied', 'SecurityError'); };
+      if (location.protocol.startsWith('http'))
+        for (const name of ['localStorage', 'sessionStorage']) Object.defineProperty(window, name, {get});""")
+    page.open()
+    page.write("dialog.key #key", "plain\n")
+    settled(page)
+    page.button("Colours: Auto. Change").click()
+    page.button("Colours: Light. Change")
     page.check_and_leave()
 
 
@@ -252,7 +300,41 @@ def test_a_variant_shows_its_own_scores_beside_a_default_with_a_mask(
         answer = httpx.post(f"{url}/v1/score", json=body, timeout=30).raise_for_status().json()
         scores = [result["score"] for result in answer["results"]]
         assert [score for (score,) in shown.values()] == pytest.approx(scores, abs=0.002)
+        page.open(address("playground", "&mask=0-2.*"))
+        settled(page, columns=1)
+        copied = copied_for_serve_yaml(page)
+        assert "on top of the default variant, soft" in copied
+        assert yaml.safe_load(copied) is None
         page.check_and_leave()
+
+
+def copied_for_serve_yaml(page: Page) -> str:
+    page.button("Copy as…").click()
+    page.button("serve.yaml", "dialog").click()
+    return page.one("dialog textarea").get_attribute("value") or ""
+
+
+def test_a_variant_that_was_copied_scores_what_the_page_showed(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    model = write_checkpoint(tmp_path / "model")
+    variants: list[dict[str, Any]] = [{"name": "full"}, {"name": "fewer", "head_mask": "0.0-1"}]
+    shown = {}
+    with served(model, LiveConfig.model_validate({"variants": variants, "default": "fewer"})) as url:
+        page = Page(chromium, url)
+        for name, mask in (("binary", "1.*"), ("weighted", "1.*;0.2=0.5")):
+            page.open(address("playground", f"&mask={quote(mask)}"))
+            shown[name] = {row["title"]: row["scores"][0] for row in settled(page, columns=1)}
+            (entry,) = yaml.safe_load(copied_for_serve_yaml(page))
+            variants.append({**entry, "name": name})
+        page.check_and_leave()
+    with served(model, LiveConfig.model_validate({"variants": variants, "default": "fewer"})) as url:
+        for name, scores in shown.items():
+            body = {"query": MOUSE, "titles": list(scores), "variant": name}
+            answer = httpx.post(f"{url}/v1/score", json=body, timeout=30).raise_for_status().json()
+            given = [result["score"] for result in answer["results"]]
+            assert given == pytest.approx(list(scores.values()), abs=0.0006)
 
 
 def test_a_raw_score_is_called_so_and_has_no_bar(
@@ -291,6 +373,21 @@ def test_a_key_with_a_low_rate_loads_the_page(
         page = Page(chromium, url, key="slow")
         page.open("#playground?q=mouse&t=mouse&t=towel")
         settled(page)
+        page.check_and_leave()
+
+
+def test_a_key_with_a_low_rate_sees_the_attention_of_all_heads(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    shape = {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_size": 48}
+    model = write_checkpoint(tmp_path / "model", max_position_embeddings=80, **shape)
+    with served(model, api_keys="slow;rate=2") as url:
+        page = Page(chromium, url, key="slow")
+        page.open(f"#attention?q=mouse&t={'+'.join(['towel'] * 76)}")  # 80 tokens: 46 heads in a request
+        ready(page, "attention")
+        assert len(page.all(".small canvas")) == 144
+        page.until(lambda: not page.all(".trouble"))
         page.check_and_leave()
 
 

@@ -171,3 +171,13 @@ def test_the_browser_reads_masks_as_the_service_does(page: Page) -> None:
     script = """arguments[0].map(({json, layers, heads}) =>
         mask.canonical(Float32Array.from(json.weights.flat()), {layers, heads}))"""
     assert page.evaluate(script, weighted) == [case["canonical"] for case in weighted]
+
+
+def test_a_wrong_spec_and_its_error_go_when_the_grid_changes(page: Page) -> None:
+    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=none&active=1&base=0")
+    settled(page)
+    page.write("#spec", "99.0\n")
+    assert "99" in page.one("#spec-wrong").text
+    cell(page, 1, 1).click()
+    page.until(lambda: spec(page) == "1.1" and page.all("#spec-wrong")[0].text == "")
+    assert page.one("#spec").get_attribute("aria-invalid") is None

@@ -142,6 +142,24 @@ def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(
     assert page.one(".experiment .status").text == "rolled back"
 
 
+def test_a_margin_is_drawn_on_the_side_of_harm_and_in_its_own_unit(page: Page) -> None:
+    page.open("#experiments?experiment=deeper")
+    page.until(lambda: len(page.all(".finding .mark-line")) == 3)
+    findings = page.run("""
+      return [...document.querySelectorAll('.finding')].map((finding) => {
+        const at = (selector) => Number(finding.querySelector(selector).getAttribute('y1'));
+        return [finding.querySelector('.pairs div:last-child').innerText.replace(/\\s+/g, ' '),
+          finding.querySelector('figcaption b').textContent,
+          at('.mark-line line') < at('.axes .zero') ? 'above' : 'below'];
+      })""")
+    assert findings == [
+        ["margin 5.0 %", "Relative difference", "below"],
+        ["margin 8.0 %", "Relative difference", "above"],  # of latency, which is better when it is lower
+        ["margin 1.5", "Difference", "below"],
+    ]
+    assert "0" in [tick.text for tick in page.all(".finding:nth-of-type(3) .axes text")]  # and not −0
+
+
 def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Page) -> None:
     page.open("#experiments?experiment=prune20")
     page.one(".verdict")
@@ -196,6 +214,51 @@ def test_an_action_sends_the_reason_as_it_stands_and_an_arm_once(page: Page) -> 
         page.until(lambda number=number: len(page.run("return sent")) == number)
         assert page.run("return sent.at(-1).reinstate") == arms
         page.until(lambda: "Ramped." in page.one(".actions").text)
+
+
+def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -> None:
+    page.open("#playground?experiment=deeper")
+    page.one(".ranking")
+    page.run("""
+      window.sent = [];
+      window.changes = {traffic: 1};
+      window.answer = async (path, options) => {
+        if (options.method === 'POST') {
+          sent.push(JSON.parse(options.body));
+          return new Response('{}');
+        }
+        const reply = await unwatched(path, options);
+        if (path !== 'v1/experiments') return reply;
+        const { experiments } = await reply.json();
+        return Response.json({experiments: experiments.map((one) => ({...one, ...changes}))});
+      };""")
+
+    def ramp(question: str) -> dict[str, Any]:
+        page.button("Ramp").click()
+        assert page.one(".confirm span").text == question
+        page.button("Yes", ".confirm").click()
+        page.until(lambda: not page.all(".confirm"))
+        sent: dict[str, Any] = page.until(lambda: page.run("return sent.pop()"))
+        return sent
+
+    page.one("nav a[href='#experiments']").click()
+    page.until(lambda: "100 % of each arm's units are exposed" in page.one(".experiment header").text)
+    page.run("changes.traffic = 0.995")  # the ramp of the config went on
+    assert ramp("Expose 100 % of each arm's units?")["traffic"] == 1
+    page.until(lambda: "99.5 % of each arm's units are exposed" in page.one(".experiment header").text)
+    assert ramp("Expose 99.5 % of each arm's units?")["traffic"] == 0.995
+    page.write(".actions [type=number]", "0.04")
+    assert ramp("Expose 0.04 % of each arm's units?")["traffic"] == pytest.approx(0.0004)
+    page.until(lambda: page.one(".actions [type=number]").get_attribute("value") == "99.5")
+    page.write(".actions [type=number]", "")
+    assert not page.button("Ramp").is_enabled()
+    page.write(".actions [type=number]", "50")
+
+    page.one(".actions [type=checkbox]").click()
+    page.run("changes.rolled_back = []")  # another admin was faster
+    page.hurry()
+    page.until(lambda: not page.all(".actions [type=checkbox]"))
+    assert ramp("Expose 50 % of each arm's units?")["reinstate"] == []
 
 
 def test_live_load_is_read_from_the_metrics(page: Page, page_server: Server) -> None:

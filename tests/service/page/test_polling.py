@@ -1,0 +1,49 @@
+"""Views that ask again and again, and what they do while the service, or a proxy, answers with errors."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.service.page.browsing import Page
+
+pytestmark = pytest.mark.slow
+
+
+def test_polls_go_on_after_an_error_without_a_time_to_come_back(page: Page) -> None:
+    page.open("#live")
+    page.one(".tiles")
+    page.hurry()
+    page.run("window.answer = async () => new Response('gateway', {status: 504})")
+    page.until(lambda: page.one(".trouble [role=alert]").text == "The service answered 504.")
+    assert page.button("Try now", ".trouble")
+    page.run("window.answer = undefined")
+    page.until(lambda: not page.all(".trouble"))
+
+
+def test_polls_come_no_sooner_than_the_service_asked_for(page: Page) -> None:
+    page.open("#playground?q=mouse&t=wireless+mouse")
+    page.one(".ranking")
+    page.hurry()
+    page.run("""
+      window.times = [];
+      window.answer = async () => {
+        times.push(Date.now());
+        const error = {type: 'overloaded', message: 'The queue is full.', param: null};
+        return new Response(JSON.stringify({error}), {status: 503, headers: {'retry-after': '7'}});
+      };""")
+    page.one("nav a[href='#experiments']").click()
+    page.until(lambda: "Trying again in" in page.one(".trouble").text)
+    assert page.one(".trouble [role=alert]").text == "The queue is full."  # the countdown is not read out
+    times = page.until(lambda: (found := page.run("return times")) and len(found) > 3 and found)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert min(gaps) > 6900, gaps
+
+
+def test_an_error_of_another_shape_is_told_by_its_status(page: Page) -> None:
+    page.open("#playground?q=mouse&t=wireless+mouse")
+    page.one(".ranking")
+    page.run("""window.answer = async () => new Response('{"error": "upstream"}', {status: 500})""")
+    page.one("#query").send_keys("s")
+    page.until(lambda: page.one(".trouble [role=alert]").text == "The service answered 500.")
