@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+MIN_QUERIES = 10
+"""Intervals resample whole queries; a metric that rests on fewer than this has none."""
+
 _LEAST_ERROR = 0.25
 """A resample's standard error is at least this share of the data's own. If an effect rests on a few queries,
 some resamples hold none of them, and their error of 0 would make every interval infinite."""
@@ -22,7 +25,8 @@ some resamples hold none of them, and their error of 0 would make every interval
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and the ends of its 95 % interval; the ends are nan if the value is undefined."""
+    """A value and the ends of its 95 % interval; the ends are nan if the value is undefined or rests on fewer
+    than MIN_QUERIES queries."""
 
     value: float
     low: float
@@ -43,6 +47,10 @@ class Draws:
     def __sub__(self, other: Draws) -> Draws:
         """Return the paired difference: both draws are of the same queries and resamples."""
         return Draws(self.values - other.values, self.influences - other.influences)
+
+    def without_error(self) -> Draws:
+        """Return the values with undefined influences: they get no interval and no p-value."""
+        return Draws(self.values, np.full_like(self.influences, np.nan))
 
     def relative_to(self, base: Draws) -> Draws:
         """Return the relative change (self − base) / base; nan if the base is 0."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from models.quality import metrics
-from models.quality.bootstrap import Draws, Floats, Interval, resample, symmetric_t, with_data
+from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, resample, symmetric_t, with_data
 from models.quality.calibration import CALIBRATION_BINS, bins_of
 from models.quality.ndcg import CUTOFF, dcg, gain, ndcg10
 
@@ -83,7 +83,10 @@ class Evaluation:
         return {name: draws.values for name, draws in self.draws(counts, influences=False).items()}
 
     def draws(self, counts: Floats, *, influences: bool = True) -> dict[str, Draws]:
-        """Return the metrics as `resampled` does, with each query's influence (empty if not asked for)."""
+        """Return the metrics as `resampled` does, with each query's influence (empty if not asked for).
+
+        The influences on a metric that rests on fewer than MIN_QUERIES queries are nan.
+        """
         sums = counts @ self.sums
         found = {}
         if influences:
@@ -98,7 +101,11 @@ class Evaluation:
         found["query_spearman"] = _mean_over_queries(self._query_spearman, counts, influences)
         found["spearman"] = self._spearman(counts, influences)
         found["ece"] = self._ece(counts, influences)
-        return found
+        ranked = {"ndcg10": len(self.ranked_queries), "query_spearman": len(self.ranked_queries)}
+        return {
+            name: drawn.without_error() if ranked.get(name, self.queries) < MIN_QUERIES else drawn
+            for name, drawn in found.items()
+        }
 
     @cached_property
     def sums(self) -> Floats:

@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from models.errors import ModelError
+from models.quality.bootstrap import MIN_QUERIES
 from models.quality.labelled import LabelledPair, iter_labelled, query_key
 from models.study.base import Judged
-
-MIN_QUERIES = 10
-"""Intervals resample whole queries; with fewer than this they say nothing."""
 
 
 def read_judged(path: Path, *, grades: int, max_pairs: int, seed: int) -> Judged:

@@ -133,7 +133,9 @@ def _setting(study: Study, content: Mapping[str, Any]) -> Section:
         (
             NAMES[name],
             f"{content['baseline'][name]:.3f}",
-            "{:.3f} to {:.3f}".format(*content["baseline_interval"][name]),
+            "no interval"
+            if None in content["baseline_interval"][name]
+            else "{:.3f} to {:.3f}".format(*content["baseline_interval"][name]),
         )
         for name in NAMES
         if content["baseline"][name] is not None

@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
 from models.quality import metrics
-from models.quality.bootstrap import Draws, Estimate, Floats, estimate, resample, standard_errors, with_data
+from models.quality.bootstrap import (
+    MIN_QUERIES,
+    Draws,
+    Estimate,
+    Floats,
+    estimate,
+    resample,
+    standard_errors,
+    with_data,
+)
 from models.quality.evaluation import Evaluation
 from models.study.base import Judged
 
@@ -50,11 +59,11 @@ class Resamples:
     def draws(self, evaluation: Evaluation) -> dict[str, Draws]:
         """Return each of METRICS on the data and on every resample.
 
-        NDCG@10 has no influences, and so no error, if it rests on fewer than two clusters.
+        NDCG@10 has no influences, and so no error, if it rests on fewer than MIN_QUERIES clusters.
         """
         sums = self.sums(evaluation)
         values, slopes = metrics.values_and_gradients(self.counts @ sums, evaluation.grades)
-        if self.ranked(evaluation) < 2:
+        if self.ranked(evaluation) < MIN_QUERIES:
             slopes[:, METRICS.index("ndcg10")] = np.nan
         return {name: Draws(values[:, i], slopes[:, i] @ sums.T) for i, name in enumerate(METRICS)}
 

@@ -24,7 +24,7 @@ def signed_or_dash(value: float) -> str:
 def with_interval(change: Interval, digits: int = 3) -> str:
     """Return a change and its interval: −0.031 (−0.050 to −0.012)."""
     if change.low != change.low:
-        return f"{signed(change.value, digits)} (no interval)"
+        return "–" if change.value != change.value else f"{signed(change.value, digits)} (no interval)"
     return f"{signed(change.value, digits)} ({signed(change.low, digits)} to {signed(change.high, digits)})"
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from models.device import autocast
 from models.training.batches import Batch
 from models.training.rounds import MakeRound, rounds
-from models.training.saved import read_saved
+from models.training.saved import read_saved, save
 
 log = logging.getLogger(__name__)
 
@@ -129,16 +129,13 @@ def muon_and_adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Opt
 def save_progress(
     path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], progress: Progress
 ) -> None:
-    """Write a checkpoint whole or not at all: if the process is killed, the one before stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
+    """Write a checkpoint from which the run can go on."""
     state = {
         "model": model.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "progress": asdict(progress),
     }
-    torch.save(state, partial)
-    partial.replace(path)
+    save(state, path)
 
 
 def _resume(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Progress:

@@ -1,4 +1,4 @@
-"""Reads what a training saved, so that it can go on."""
+"""Writes and reads what a training saves, so that it can go on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from typing import Any
 import torch
 
 from models.errors import ModelError
+
+
+def save(state: Any, path: Path) -> None:
+    """Write a state whole or not at all: if the process is killed, the file before stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    torch.save(state, partial)
+    partial.replace(path)
 
 
 def read_saved(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from models.training.evaluate import probabilities_of
 from models.training.job import Options
 from models.training.loop import ordinal_loss
 from models.training.network import Model
-from models.training.saved import read_saved
+from models.training.saved import read_saved, save
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +100,7 @@ def keep_if_best(
         best.standing, best.epoch = Standing(saved["loss"], saved["metrics"]), saved["epoch"]
     if best.standing is None or now.order > best.standing.order:
         best.standing, best.epoch = now, epoch
-        partial = best.path.with_suffix(".partial")  # if the process is killed, the file before stays
-        torch.save({"model": model.state_dict(), "epoch": epoch, **asdict(now)}, partial)
-        partial.replace(best.path)
+        save({"model": model.state_dict(), "epoch": epoch, **asdict(now)}, best.path)
 
 
 def report(when: str, now: Standing) -> None:

@@ -62,9 +62,11 @@ def _with_spelled_alphabet(lines: Iterable[str]) -> Iterator[str]:
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path, *, max_tokens: int) -> None:
-    """Write tokenizer.json, tokenizer_config.json and vocab.txt as transformers' BertTokenizer reads them."""
+    """Write tokenizer.json, tokenizer_config.json and vocab.txt as transformers' BertTokenizer reads them.
+
+    tokenizer.json comes last and whole: if the process is killed, it is not there.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(directory / "tokenizer.json"))
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     by_id = sorted(vocabulary, key=vocabulary.__getitem__)
     (directory / "vocab.txt").write_text("".join(f"{token}\n" for token in by_id), encoding="utf-8")
@@ -81,3 +83,6 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path, *, max_tokens: int) ->
         "mask_token": "[MASK]",
     }
     (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    partial = directory / "tokenizer.partial"
+    tokenizer.save(str(partial))
+    partial.replace(directory / "tokenizer.json")

@@ -68,7 +68,10 @@ def _conclusion(found: Comparison, document: dict[str, Any]) -> str:
     for one in found.baselines:
         change = one.model_minus["ndcg10"]
         if change.low != change.low:
-            sentences.append(f"Too few queries rank titles to compare its NDCG@10 with that of {one.name}.")
+            sentences.append(
+                "Too few queries have titles of different grades to compare its NDCG@10 with that of "
+                f"{one.name}."
+            )
             continue
         verb = "is not told apart from"
         if change.low > 0:

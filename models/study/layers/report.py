@@ -24,6 +24,8 @@ PUBLISHED_LOSS = -0.86
 """Relative accuracy with all heads of layers 0–5 off, in the source study."""
 ALIKE = 0.9
 """A linear CKA of at least this counts as "hardly notice"."""
+JUDGED = ("accuracy", "qwk", "ndcg10")
+"""A layer is harmless if none of these falls by the margin."""
 
 
 def result(study: Study, layers: WholeLayers) -> Result:
@@ -41,7 +43,7 @@ def result(study: Study, layers: WholeLayers) -> Result:
     findings = []
     if last:
         text += " " + _notice_sentence(last)
-        findings.append(_notice_finding(study, len(harmless), last))
+        findings.append(_notice_finding(alone, last, study.margin))
     halves = [
         off
         for off in layers.sets
@@ -64,18 +66,26 @@ def _notice_sentence(last: list[Change]) -> str:
     )
 
 
-def _notice_finding(study: Study, harmless: int, last: list[Change]) -> Finding:
-    depth = study.shape[0]
-    can_go = harmless > depth / 2
-    unnoticed = _alike(last) > len(last) / 2
+def _notice_finding(alone: list[Off], last: list[Change], margin: float) -> Finding:
+    """Return the finding on layers off alone. last: what the last layer notices of each earlier one."""
+    harmless = sum(_is_harmless(off, margin) for off in alone)
+    harmful = sum(_is_harmful(off, margin) for off in alone)
+    noticed = sum(change.cka.high < ALIKE for change in last)
+    holds = harmless > len(alone) / 2 and _alike(last) > len(last) / 2
+    fails = harmful > len(alone) / 2 or noticed > len(last) / 2
     return Finding(
         "A whole layer's heads can go, and later layers hardly notice",
         "any layer",
-        f"{harmless} of {depth} layers non-inferior (margin {study.margin}); last layer's "
+        f"{harmless} of {len(alone)} layers non-inferior (margin {margin}); last layer's "
         f"CKA ≥ {ALIKE} for {_alike(last)} of {len(last)}",
-        can_go and unnoticed if can_go == unnoticed else None,
+        True if holds else False if fails else None,
         "Counted as replicated if both hold for more than half of the layers"
-        + ("." if can_go == unnoticed else "; here one does and the other does not."),
+        + (
+            "."
+            if holds
+            else f"; as not replicated if more than half are shown to cost more than the margin ({harmful} "
+            f"are) or to leave the last layer a CKA below {ALIKE} ({noticed} are)."
+        ),
         claims.DEPTH,
     )
 
@@ -166,7 +176,12 @@ def _section(study: Study, layers: WholeLayers) -> Section:
 
 
 def _is_harmless(off: Off, margin: float) -> bool:
-    return all(off.effect.delta[metric].p_above(-margin) <= LEVEL for metric in ("accuracy", "qwk", "ndcg10"))
+    return all(off.effect.delta[metric].p_above(-margin) <= LEVEL for metric in JUDGED)
+
+
+def _is_harmful(off: Off, margin: float) -> bool:
+    """Return whether some metric is shown to fall by more than the margin (Bonferroni over the metrics)."""
+    return any(off.effect.delta[metric].p_below(-margin) <= LEVEL / len(JUDGED) for metric in JUDGED)
 
 
 def _numbers(sets: list[Off]) -> str:

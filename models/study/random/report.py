@@ -64,7 +64,7 @@ def _finding(study: Study, random: RandomHeads, verdict: str) -> Finding:
 
 def _verdict(tests: list[EquivalenceTest], margin: float) -> str:
     passed = [NAMES[test.metric] for test in tests if test.p_equivalent <= LEVEL]
-    others = [NAMES[test.metric] for test in tests if test.p_equivalent > LEVEL]
+    others = [NAMES[test.metric] for test in tests if NAMES[test.metric] not in passed]  # also without a p
     if not others:
         return f"all four metrics are shown to stay within ± {margin} (two one-sided tests, 5 %)"
     if not passed:
@@ -149,7 +149,7 @@ def _test_row(test: EquivalenceTest, whole: float) -> tuple[str, ...]:
         percent(test.relative.interval()) if whole > LEAST_DIVISOR else "–",
         p_value(test.p_equivalent),
         p_value(test.p_not_worse),
-        f"± {max(abs(narrow.low), abs(narrow.high)):.3f}",
+        "–" if narrow.low != narrow.low else f"± {max(abs(narrow.low), abs(narrow.high)):.3f}",
     )
 
 

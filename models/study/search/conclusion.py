@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from models.study.inputs import MIN_QUERIES
+from models.quality.bootstrap import MIN_QUERIES
 from models.study.search import rivals_report
 from models.study.search.compute import Search
 from models.study.search.noninferiority import POWER, Loss

@@ -11,7 +11,6 @@ from scipy.stats import norm
 
 from models.quality.bootstrap import Draws, Estimate
 from models.quality.evaluation import Evaluation
-from models.study.inputs import MIN_QUERIES
 from models.study.statistics import Resamples
 
 TESTED_METRICS = ("qwk", "ndcg10")
@@ -60,14 +59,11 @@ def compare(
     """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level alpha.
 
     whole: the draws of the intact model. queries: how many there are. NDCG@10 rests only on the queries with
-    titles of different grades; if they are fewer than MIN_QUERIES, its bound is −inf.
+    titles of different grades; if they are too few (`Resamples.draws`), its bound is −inf.
     """
     after = resamples.draws(masked)
     changes = {metric: resamples.estimate(after[metric] - whole[metric]) for metric in TESTED_METRICS}
-    found = {metric: _loss(change, margin, alpha, queries) for metric, change in changes.items()}
-    if resamples.ranked(masked) < MIN_QUERIES:
-        found["ndcg10"] = _untested(changes["ndcg10"])
-    return found
+    return {metric: _loss(change, margin, alpha, queries) for metric, change in changes.items()}
 
 
 def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Verdict]:
@@ -88,15 +84,10 @@ def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Ver
 def _loss(change: Estimate, margin: float, alpha: float, queries: int) -> Loss:
     bound = change.interval(1 - 2 * alpha).low
     if not math.isfinite(bound):
-        return _untested(change)
+        return Loss(change.value, -math.inf, math.inf, 0.0, None)  # it rests on too few queries
     z = float(norm.ppf(1 - alpha))
     power = float(norm.cdf(margin / change.error - z)) if change.error > 0 else 1.0
     needed = 0
     if margin > 0:
         needed = math.ceil(queries * (change.error * (z + float(norm.ppf(POWER))) / margin) ** 2)
     return Loss(change.value, bound, change.error, power, needed)
-
-
-def _untested(change: Estimate) -> Loss:
-    """Return the loss in a metric that rests on too few queries for a bound."""
-    return Loss(change.value, -math.inf, math.inf, 0.0, None)

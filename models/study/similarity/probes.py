@@ -170,10 +170,14 @@ def _cross_validated(x: NDArray[np.float32], targets: Floats, folds: NDArray[np.
 
 
 def _auc(scores: Floats, labels: Floats, weights: Floats) -> Floats:
-    """Return the area under the ROC curve with item i counted weights[r, i] times: (resamples,)."""
+    """Return the area under the ROC curve with item i counted weights[r, i] times: (resamples,).
+
+    A positive and a negative item of equal score count as half in order.
+    """
     order = np.argsort(scores, kind="stable")
-    positive = weights[:, order] * labels[order]
-    negative = weights[:, order] - positive
+    starts = np.flatnonzero(np.diff(scores[order], prepend=-np.inf))  # of each distinct score
+    positive = np.add.reduceat(weights[:, order] * labels[order], starts, axis=1)
+    negative = np.add.reduceat(weights[:, order] * (1 - labels[order]), starts, axis=1)
     below = np.cumsum(negative, axis=1) - negative / 2
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray((positive * below).sum(1) / (positive.sum(1) * negative.sum(1)))

@@ -167,12 +167,12 @@ def _seeds_finding(seeds: Seeds | None) -> Finding:
         _INITIAL,
         "yes",
         f"matched {_with(seeds.matched)}, at random {seeds.chance:.3f}",
-        again and moved,
+        moved if again else None,
         "The other seed has the same patterns, at other places."
         if again and moved
         else "Heads at the same place in both models are alike beyond chance."
         if again
-        else "The other seed's heads do not repeat this model's patterns beyond chance.",
+        else "It is not shown that the other seed's heads repeat this model's patterns.",
         claims.SEEDS,
     )
 

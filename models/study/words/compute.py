@@ -15,11 +15,10 @@ from scipy.stats import rankdata
 
 from models.condense.loss import Floats, distributions, jensen_shannon, relevance
 from models.condense.words import Word, join, read_words
-from models.quality.bootstrap import Interval
+from models.quality.bootstrap import MIN_QUERIES, Interval
 from models.quality.evaluation import within_range
 from models.quality.ndcg import ndcg10
 from models.study.base import Matrix
-from models.study.inputs import MIN_QUERIES
 from models.study.runner import Runner
 from models.study.statistics import mean_intervals
 from models.study.study import Study

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from models.quality.bootstrap import Interval
+from models.quality.bootstrap import MIN_QUERIES, Interval
 from models.study import plots
-from models.study.inputs import MIN_QUERIES
 from models.study.result import Figure, Result, Section, Table
 from models.study.wording import listed, with_interval
 from models.study.words.compute import MAX_WORDS, MIN_WORDS, WordChoice

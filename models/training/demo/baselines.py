@@ -1,5 +1,8 @@
 """Compares the model with lexical baselines, each turned into grades by an ordinal regression.
 
+Each group of sources has its own regression, fitted on that group's training pairs: a score means another
+grade where other things are searched. The titles are ranked by the scores themselves.
+
     python -m models.training.demo.baselines --model models/default --data ../shared/data --folds validation
 
 BM25 (Robertson and Zaragoza 2009), IDF-weighted word overlap, and the cosine of TF-IDF vectors of character
@@ -7,12 +10,13 @@ n-grams. Needs scikit-learn and statsmodels: pip install 'headroom[dev]'.
 """
 
 import argparse
-import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from statsmodels.miscmodels.ordinal_model import OrderedModel
@@ -31,6 +35,16 @@ from models.training.data import (
 )
 
 Floats = NDArray[np.float64]
+
+NAMES = {"bm25": "BM25", "idf_overlap": "IDF overlap", "char_tfidf": "character TF-IDF"}
+METRICS = {
+    "spearman": "Spearman",
+    "ndcg10": "NDCG@10",
+    "qwk": "QWK",
+    "accuracy": "accuracy",
+    "macro_f1": "macro-F1",
+}
+"""The metrics of the table, and their names in it."""
 
 
 def scorers(collection: Sequence[str]) -> dict[str, Scorer]:
@@ -82,22 +96,26 @@ def compare(
 ) -> dict[str, Any]:
     """Compare the model with each baseline, by source family, on "products" (ESCI and Chorus) and on "all".
 
-    training: the pairs that the regressions are fitted on. Returns, for each group, the metrics of the model
-    and of each baseline with intervals, and the model's paired difference to each baseline.
+    training: the pairs that the regressions are fitted on, those of each group for itself. Returns, for each
+    group, the metrics of the model and of each baseline with intervals, and the model's paired difference to
+    each baseline. Raises ValueError for a group without training pairs.
     """
-    scored = model.score([(row.query, row.title) for row in rows])
-    sides: dict[str, Floats] = {"model": scored.probabilities.astype(np.float64)}
-    for name, scorer in scorers(collection).items():
-        predict = fit_ordinal(_scores(scorer, training), [row.grade for row in training])
-        sides[name] = predict(_scores(scorer, rows))
+    groups, training_groups = source_groups(rows), source_groups(training)
+    if missing := sorted(groups.keys() - training_groups.keys()):
+        raise ValueError(f"no training pairs of {', '.join(missing)}: its baselines cannot be fitted")
+    probabilities = model.score([(row.query, row.title) for row in rows]).probabilities.astype(np.float64)
+    scores = {
+        name: (_scores(scorer, training), _scores(scorer, rows))
+        for name, scorer in scorers(collection).items()
+    }
     result = {}
-    for group, places in source_groups(rows).items():
-        evaluations = {
-            name: Evaluation(
-                [rows[i].query for i in places], [rows[i].grade for i in places], probabilities[places]
-            )
-            for name, probabilities in sides.items()
-        }
+    for group, places in groups.items():
+        queries, grades = [rows[i].query for i in places], [rows[i].grade for i in places]
+        evaluations = {"model": Evaluation(queries, grades, probabilities[places])}
+        for name, (seen, asked) in scores.items():
+            own = training_groups[group]
+            predict = fit_ordinal(seen[own], [training[i].grade for i in own])
+            evaluations[name] = Evaluation(queries, grades, predict(asked[places]), expected=asked[places])
         result[group] = {
             "pairs": len(places),
             "queries": evaluations["model"].queries,
@@ -119,7 +137,7 @@ def as_markdown(report: dict[str, Any]) -> str:
         "|---|---|---|---|---|",
     ]
     for group, figures in report.items():
-        for metric in ("spearman", "ndcg10", "qwk"):
+        for metric, title in METRICS.items():
             baselines = {
                 name: side[metric]["value"] for name, side in figures["metrics"].items() if name != "model"
             }
@@ -127,12 +145,21 @@ def as_markdown(report: dict[str, Any]) -> str:
             change = figures["model_minus"][best][metric]
             note = f", random order {figures['ndcg10_random_order']:.3f}" if metric == "ndcg10" else ""
             lines.append(
-                f"| {group} ({figures['pairs']:,} / {figures['queries']}) | {metric} "
-                f"| {figures['metrics']['model'][metric]['value']:.3f} "
-                f"| {baselines[best]:.3f} ({best}{note}) "
-                f"| {change['value']:+.3f} ({change['low']:+.3f} to {change['high']:+.3f}) |"
+                f"| {group} ({figures['pairs']:,} / {figures['queries']}) | {title} "
+                f"| {_number(figures['metrics']['model'][metric]['value'])} "
+                f"| {_number(baselines[best])} ({NAMES[best]}{note}) "
+                f"| {_with_interval(change)} |"
             )
     return "\n".join(lines)
+
+
+def _with_interval(change: Mapping[str, float]) -> str:
+    value, low, high = (_number(change[key], "+") for key in ("value", "low", "high"))
+    return f"{value} (no interval)" if math.isnan(change["low"]) else f"{value} ({low} to {high})"
+
+
+def _number(value: float, sign: str = "") -> str:
+    return "–" if math.isnan(value) else f"{value:{sign}.3f}".replace("-", "−")
 
 
 def main() -> None:
@@ -153,7 +180,7 @@ def main() -> None:
     )
     titles = {row.title for row in (*training, *rows)} | {p.title for p in read_products(options.data)}
     report = compare(Classifier.load(options.model), training, rows, sorted(titles))
-    print(json.dumps(report, indent=1) if options.json else as_markdown(report))
+    print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() if options.json else as_markdown(report))
 
 
 def _scores(scorer: Scorer, rows: Sequence[Judged]) -> Floats:

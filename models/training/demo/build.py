@@ -4,7 +4,7 @@
         --data ../shared/data --out models/default --work runs/default
 
 A stage that has finished is not run again, and one that was killed goes on from its last checkpoint in the
-work directory. Remove the directory to start afresh.
+work directory, which belongs to one recipe and its data. Remove the directory to start afresh.
 """
 
 import argparse
@@ -47,10 +47,11 @@ from models.training.demo.prose import new_prose
 from models.training.demo.recipe import GradedStage, Recipe, read_recipe
 from models.training.demo.shelf import new_shelf
 from models.training.demo.titles import title_statistics
+from models.training.demo.work import claim
 from models.training.embeddings import cooccurrence_vectors
 from models.training.loop import Progress, train
 from models.training.network import Model, new_model, stacked
-from models.training.saved import read_saved
+from models.training.saved import read_saved, save
 from models.training.vocabulary import alphabet, save_tokenizer, train_tokenizer
 
 log = logging.getLogger(__name__)
@@ -64,9 +65,9 @@ def build(
 ) -> dict[str, Any]:
     """Run every stage of the recipe and write the checkpoint to `out`. Returns metrics.json's content.
 
-    device: where the model is trained.
+    device: where the model is trained. Raises ModelError if `work` holds the state of another recipe or data.
     """
-    work.mkdir(parents=True, exist_ok=True)
+    claim(work, recipe, data)
     text = read_text(data)
     sources = read_sources(recipe, data)
     compute: dict[str, Any] = {}
@@ -159,7 +160,7 @@ def vectors_stage(recipe: Recipe, tokens: list[list[list[int]]], work: Path) -> 
             first_context=len(alphabet()),
             seed=recipe.seed,
         )
-        torch.save(vectors, path)
+        save(vectors, path)
     loaded: Tensor = torch.load(path, weights_only=True)
     return loaded
 
@@ -272,7 +273,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--recipe", type=Path, default=RECIPE, help="default: %(default)s")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
     parser.add_argument("--out", type=Path, default=Path("models/default"), help="default: %(default)s")
-    parser.add_argument("--work", type=Path, default=Path("runs/default"), help="default: %(default)s")
+    parser.add_argument("--work", type=Path, help="default: runs/ and the recipe's name, as runs/default")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; default: %(default)s")
     options = parser.parse_args(arguments)
     if not (options.data / "graded.jsonl.gz").exists():
@@ -283,16 +284,15 @@ def main(arguments: list[str] | None = None) -> None:
     transformers.logging.disable_progress_bar()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     try:
-        device = resolve_device(options.device)
+        build(
+            read_recipe(options.recipe),
+            data=options.data,
+            out=options.out,
+            work=options.work or Path("runs") / options.recipe.stem,
+            device=resolve_device(options.device),
+        )
     except ModelError as error:
         parser.error(str(error))
-    build(
-        read_recipe(options.recipe),
-        data=options.data,
-        out=options.out,
-        work=options.work,
-        device=device,
-    )
 
 
 if __name__ == "__main__":

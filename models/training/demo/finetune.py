@@ -20,7 +20,7 @@ from models.training.demo.mixture import Sources, mixed_groups
 from models.training.evaluate import by_family, logits_of, probabilities_of
 from models.training.loop import Progress, Schedule, ordinal_loss, ranking_loss, train
 from models.training.network import Model
-from models.training.saved import read_saved
+from models.training.saved import read_saved, save
 
 log = logging.getLogger(__name__)
 
@@ -143,9 +143,7 @@ class Validation:
         )
         if score > self.best:
             self.best = score
-            torch.save(
-                {"model": self.model.state_dict(), "score": score, "step": progress.step}, self.best_path
-            )
+            save({"model": self.model.state_dict(), "score": score, "step": progress.step}, self.best_path)
         self.last = time.monotonic()
 
 

@@ -6,13 +6,14 @@
 """
 
 import argparse
-import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import torch
 import transformers
 from tokenizers import Tokenizer
@@ -112,9 +113,9 @@ def as_markdown(figures: Mapping[str, Mapping[str, Any]]) -> str:
             family,
             f"{ours['pairs']:,} / {ours['queries']}",
             *(_cell(ours[metric]) for metric in ("accuracy", "macro_f1", "qwk", "spearman")),
-            f"{bar['spearman']:.3f}",
+            _number(bar["spearman"]),
             _cell(ours["ndcg10"]),
-            f"{bar['ndcg10']:.3f}; {ours['ndcg10_random_order']:.3f}",
+            f"{_number(bar['ndcg10'])}; {_number(ours['ndcg10_random_order'])}",
             _cell(ours["ece"]),
         )
         lines.append(f"| {' | '.join(cells)} |")
@@ -122,7 +123,12 @@ def as_markdown(figures: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _cell(metric: Mapping[str, float]) -> str:
-    return f"{metric['value']:.3f} ({metric['low']:.3f}–{metric['high']:.3f})".replace("-", "−")
+    value, low, high = (_number(metric[key]) for key in ("value", "low", "high"))
+    return f"{value} (no interval)" if math.isnan(metric["low"]) else f"{value} ({low}–{high})"
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}".replace("-", "−")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -152,8 +158,10 @@ def main(arguments: list[str] | None = None) -> None:
     figures, found = report(options.model, options.data, options.folds)
     if options.plot:
         plot(found, options.plot)
-    print(json.dumps(figures, indent=1) if options.json else as_markdown(figures))
-    if not options.json:
+    if options.json:
+        print(orjson.dumps(figures, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(as_markdown(figures))
         print(f"\npredicted grades: {figures['predicted']}", file=sys.stderr)
 
 

@@ -105,7 +105,7 @@ def _closes(after: str) -> bool:
     return not after.isalpha() or after in COLORS | STOP_WORDS | QUALIFIERS | BUNDLES
 
 
-def read_title(text: str, statistics: TitleStatistics, *, headness: float = 0.3) -> Title:
+def read_title(text: str, statistics: TitleStatistics) -> Title:
     """Read a title: its heads are the words that end a phrase before the first "for", "with", ..."""
     tokens = TOKEN.findall(text.lower())
     words: list[str] = []

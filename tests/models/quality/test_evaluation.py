@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.quality.bootstrap import MIN_QUERIES
 from models.quality.evaluation import Evaluation, differences, intervals, resample
 
 
@@ -141,6 +142,23 @@ def test_where_a_metric_is_undefined_there_is_no_warning_and_no_interval(
     assert np.isnan(change["spearman"].value) == (same or len(set(truth)) == 1)
     if same and len(set(truth)) > 1:
         assert found["query_spearman"].value == 0
+
+
+@pytest.mark.parametrize(("queries", "ranked"), [(1, 1), (9, 9), (60, 1), (60, 9)])
+def test_few_queries_give_no_interval(queries: int, ranked: int) -> None:
+    """One query alone would have an error of 0: the surest result of all."""
+    rng = np.random.default_rng(0)
+    names = [f"q{query}" for query in range(queries) for _ in range(4)]
+    truth = [grade if query < ranked else 2 for query in range(queries) for grade in (0, 1, 2, 4)]
+    one, other = (
+        Evaluation(names, truth, probabilities / probabilities.sum(1, keepdims=True))
+        for probabilities in rng.random((2, len(names), 5))
+    )
+    for found in (intervals(one, resamples=100), differences(one, other, resamples=100)):
+        for name, metric in found.items():
+            few = ranked if name in ("ndcg10", "query_spearman") else queries
+            assert np.isfinite(metric.value)
+            assert np.isnan([metric.low, metric.high]).tolist() == [few < MIN_QUERIES] * 2, name
 
 
 def test_the_interval_of_a_difference_is_paired() -> None:

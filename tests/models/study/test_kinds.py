@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from transformers import BertForSequenceClassification
 
 from models import Classifier, HeadMask
-from models.quality.bootstrap import Draws
+from models.quality.bootstrap import Draws, Estimate, Interval
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
-from models.study import layers, random, single
+from models.study import layers, random, report_files, single
 from models.study.base import Judged
+from models.study.effort import QUICK
+from models.study.layers import report as layers_report
+from models.study.layers.compute import Off, WholeLayers
+from models.study.layers.representations import Change
 from models.study.random.means import MeanOfMasks
-from models.study.statistics import METRICS, Resamples
+from models.study.statistics import METRICS, Effect, Resamples
 from models.study.study import Study
 from tests.checkpoints import random_model, write_vocabulary
 from tests.models.study.data import judged, study
@@ -108,14 +115,73 @@ def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
     assert estimate.error == pytest.approx(spread.std(ddof=1) / np.sqrt(20))
 
 
-@pytest.mark.parametrize("ranked", [0, 1])
+def barely_ranked(ranked: int) -> Judged:
+    """Twelve queries, of which `ranked` have titles of different grades."""
+    pairs = [LabelledPair(f"red lamp {q}", "wood screws", q % 4) for q in range(12)]
+    pairs += [LabelledPair(f"red lamp {q}", "usb towel", 4) for q in range(ranked)]
+    return Judged.of(pairs, "pairs.csv")
+
+
+@pytest.mark.parametrize("ranked", [0, 1, 2, 9])
 def test_without_ranked_queries_no_head_is_called_significant_or_harmless(asked: Study, ranked: int) -> None:
-    pairs = [LabelledPair(f"red lamp {q}", "wood screws", q % 5) for q in range(12)]
-    pairs += [LabelledPair("red lamp 0", "usb towel", 4)] * ranked
-    result = single.run(study(asked.classifier, asked.out, Judged.of(pairs, "pairs.csv")))
+    result = single.run(study(asked.classifier, asked.out, barely_ranked(ranked)))
 
     for row in result.json["heads"]:
         assert row["interval"]["ndcg10"] == pytest.approx([np.nan, np.nan], nan_ok=True)
         assert ranked or row["p_adjusted_by_metric"]["ndcg10"] == 1
     assert "for 0 it is shown that none falls" in result.conclusion
     assert "For no head the change is more than chance" in result.conclusion
+
+
+def test_a_report_says_where_there_is_no_interval(asked: Study, tmp_path: Path) -> None:
+    few = study(asked.classifier, tmp_path, barely_ranked(2))
+    for kind in (single, random, layers):
+        result = kind.run(replace(few, effort=QUICK))
+        content = report_files.write(few, result, result.sections)
+        text = (tmp_path / "report.md").read_text()
+        assert content["baseline_interval"]["ndcg10"] == [None, None]
+        assert "nan" not in text
+        assert "no interval" in text
+
+
+def test_a_metric_that_is_undefined_is_not_among_those_that_stay(asked: Study) -> None:
+    """With this margin every metric stays that has a value."""
+    few = study(asked.classifier, asked.out, barely_ranked(0))
+    result = random.run(replace(few, margin=3.0, effort=QUICK))
+
+    assert "accuracy, macro-F1 and QWK are shown to stay within ± 3.0, NDCG@10 not" in result.conclusion
+    (claim,) = (finding for finding in result.findings if finding.claim.startswith("About 20 %"))
+    assert claim.replicates is None
+
+
+HARMLESS, HARMFUL, OPEN = (
+    Estimate(value, error, np.linspace(0, 2, 200)) for value, error in ((0.0, 0.0), (-0.5, 0.01), (0.0, 0.5))
+)
+
+
+@pytest.mark.parametrize(
+    ("losses", "cka", "replicates"),
+    [
+        ([HARMLESS] * 3, (0.95, 1.0), True),
+        ([HARMFUL, HARMFUL, HARMLESS], (0.95, 1.0), False),
+        ([HARMLESS] * 3, (0.5, 0.6), False),
+        ([OPEN] * 3, (0.5, 1.0), None),
+        ([OPEN, HARMFUL, HARMLESS], (0.95, 1.0), None),
+        ([HARMLESS] * 3, (0.5, 1.0), None),
+    ],
+)
+def test_a_claim_on_layers_is_refuted_only_by_what_is_shown(
+    asked: Study, losses: list[Estimate], cka: tuple[float, float], replicates: bool | None
+) -> None:
+    """losses: of each layer off alone. cka: the interval of the last layer's, each earlier layer off."""
+    by_metric = [dict.fromkeys(METRICS, loss) for loss in losses]
+    off = [
+        Off("alone", range(k, k + 1), Effect({}, delta, delta), dict.fromkeys(METRICS, 1.0))
+        for k, delta in enumerate(by_metric)
+    ]
+    noticed = Interval(sum(cka) / 2, *cka)
+    changes = [Change(k, 2, noticed, noticed) for k in range(2)]
+    result = layers_report.result(asked, WholeLayers(off, changes, 0.5, 0.4))
+
+    (claim,) = result.findings
+    assert claim.replicates is replicates

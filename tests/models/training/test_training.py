@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +189,39 @@ def test_weights_that_rank_worse_than_chance_are_kept_until_better_ones_come(
     kept = read_saved(tmp_path / "best.pt")
     assert kept["score"] < 0
     assert kept["step"] == 1
+
+
+def test_a_kill_while_the_best_weights_are_written_leaves_those_before(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = [Judged("sofa", title, grade, "esci_us_150q", 2) for grade, title in enumerate(LINES[:5])]
+    best = tmp_path / "all.best.pt"
+    watch = Validation(small_model(), tokenizer, judged, best, every_seconds=3600)
+    watch.measure(Progress(step=1))
+    whole = torch.save
+
+    def killed(state: object, path: Path) -> None:
+        whole(state, path)
+        path.write_bytes(path.read_bytes()[:100])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", killed)
+    watch.best = -1.0
+    with pytest.raises(KeyboardInterrupt):
+        watch.measure(Progress(step=2))
+    assert read_saved(best)["step"] == 1
+    assert Validation(small_model(), tokenizer, judged, best, every_seconds=3600).best > -1
+
+
+def test_the_rate_rises_stays_and_falls_to_nothing() -> None:
+    schedule = Schedule(1000, 3e-4, warmup=50, decay=0.3)
+    rates = [schedule.rate_at(step) for step in range(1000)]
+    assert rates[0] == pytest.approx(3e-4 / 50)
+    assert rates[24] == pytest.approx(3e-4 / 2)
+    assert rates[50] == rates[400] == rates[700] == 3e-4
+    assert rates[850] == pytest.approx(3e-4 / 2)
+    assert rates[999] < 0.05 * 3e-4
+    assert all(after <= before for before, after in pairwise(rates[50:]))
 
 
 def test_rounds_made_ahead_are_those_made_when_they_are_asked_for(tokenizer: Tokenizer) -> None:

@@ -84,6 +84,43 @@ def test_an_interval_beyond_the_metrics_range_is_not_printed(
         assert metric["low"] is None or -1 <= metric["low"] <= metric["high"] <= 1
 
 
+@pytest.mark.parametrize("queries", [1, 41])
+def test_one_query_alone_is_not_the_surest_result(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path, queries: int
+) -> None:
+    """Of one query, or of one with titles of different grades, all resamples are alike."""
+    file, out = tmp_path / "pairs.csv", tmp_path / "out"
+    rows = [f"lamp,lamp {grade},{grade}" for grade in range(5)]
+    rows += [f"towel {number},red towel,{number % 5}" for number in range(queries - 1)]
+    file.write_text("query,title,grade\n" + "\n".join(rows) + "\n")
+    arguments = ("evaluate", "--model", str(tiny_checkpoint), "--data", str(file), "--resamples", "100")
+    output = run(*arguments, "--mask", "0.*", "--out", str(out))
+    assert output.status == 0, output.err
+
+    report = orjson.loads((out / "report.json").read_bytes())
+    for metrics in report["head_masks"].values():
+        for name, metric in metrics.items():
+            assert metric["value"] is not None
+            if queries == 1 or name in ("ndcg10", "query_spearman"):
+                assert metric["low"] is metric["high"] is None
+    assert f"no interval: {queries} queries are too few, or too few have titles of" in output.out
+    html = (out / "report.html").read_text()
+    assert "Too few queries have titles of different grades to compare its NDCG@10 with that of BM25" in html
+
+
+def test_without_an_order_to_judge_there_is_a_dash(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "pairs.csv", tmp_path / "out"
+    rows = [f"towel {number},red towel,{number % 5}" for number in range(20)]
+    file.write_text("query,title,grade\n" + "\n".join(rows) + "\n")
+    options = ("--data", str(file), "--resamples", "100", "--out", str(out))
+    output = run("evaluate", "--model", str(tiny_checkpoint), *options)
+    assert output.status == 0, output.err
+    assert ["ndcg10", "–"] in [line.split() for line in output.out.splitlines()]
+    for text in (output.out, (out / "report.html").read_text()):
+        assert " nan" not in text
+        assert ">nan" not in text
+
+
 def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "wrong.csv").write_text("query,title,grade\na,b,9\n")
     wrong = run("evaluate", "--model", str(tiny_checkpoint), "--data", str(tmp_path / "wrong.csv"))

@@ -80,6 +80,18 @@ def test_the_loss_that_is_printed_is_the_loss(
     assert "layer 3 of 3" in output.err
 
 
+def test_a_loss_on_few_queries_has_no_interval(
+    run: Run, tiny_checkpoint: Path, traffic: Path, tmp_path: Path
+) -> None:
+    few = tmp_path / "few.csv"
+    few.write_text("query,title,grade\n" + "".join(f"lamp,lamp {n},{n % 5}\n" for n in range(15)))
+    options = ("--model", str(tiny_checkpoint), "--data", str(traffic), "--test", str(few))
+    output = run("quantize", *options, "--out", str(tmp_path / "int8"))
+    assert output.status == 0, output.err
+    assert output.out.count("(no interval: too few queries)") == 3
+    assert "nan" not in output.out
+
+
 def test_a_one_label_model_is_compared_on_the_calibration_pairs(
     run: Run, traffic: Path, tmp_path: Path
 ) -> None:

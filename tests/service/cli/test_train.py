@@ -36,6 +36,21 @@ def test_train_then_score_with_what_came_out(
     assert [line.split("\t")[1] for line in scored.out.splitlines()] == ["yes", "no"]
 
 
+def test_figures_of_few_validation_queries_have_no_interval(
+    run: Run, tiny_checkpoint: Path, labelled: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "mine"
+    options = ("--labels", "no, yes", "--epochs", "1", "--device", "cpu")
+    trained = run(
+        "train", "--data", str(labelled), "--out", str(out), "--model", str(tiny_checkpoint), *options
+    )
+    assert trained.status == 0, trained.err
+    found = json.loads((out / "metrics.json").read_text())
+    assert found["validation_queries"] == 4
+    assert {metric["low"] for metric in found["validation_intervals"].values()} == {None}
+    assert "no 95 % interval for accuracy, macro_f1, qwk, ndcg10" in trained.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [

@@ -9,11 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
+from sklearn.metrics import roc_auc_score
 
 from models import Classifier
 from models.study import similarity
 from models.study.result import Result
+from models.study.similarity import report
+from models.study.similarity.compute import Similarity, measure
 from models.study.similarity.distances import Distances, jensen_shannon
+from models.study.similarity.probes import _auc
 from models.study.similarity.seeds import compare
 from models.study.study import Study
 from tests.models.study.planted import PLANTED, planted_study, write_planted
@@ -27,8 +31,13 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def result(study: Study) -> Result:
-    return similarity.run(study)
+def measured(study: Study) -> Similarity:
+    return measure(study)
+
+
+@pytest.fixture(scope="module")
+def result(study: Study, measured: Similarity) -> Result:
+    return report.result(study, measured)
 
 
 def test_distance_is_scipys_jensen_shannon() -> None:
@@ -69,6 +78,28 @@ def test_the_same_heads_are_recognised_in_a_model_of_another_seed(result: Result
     assert seeds["same_place_p"] < 0.05  # the planted places are the same in both
     claims = {finding.claim: finding.replicates for finding in result.findings}
     assert claims["differences between heads come from initialisation"] is False
+
+
+def test_too_few_queries_to_recognise_heads_do_not_refute_the_claim(
+    study: Study, measured: Similarity
+) -> None:
+    assert measured.seeds is not None
+    seeds = dataclasses.replace(measured.seeds, p=0.4, same_place_p=0.4)
+    result = report.result(study, dataclasses.replace(measured, seeds=seeds))
+
+    claims = {finding.claim: finding.replicates for finding in result.findings}
+    assert claims["differences between heads come from initialisation"] is None
+
+
+@pytest.mark.parametrize("distinct", [1, 3, 1000])
+def test_auc_is_sklearns_also_of_equal_scores(distinct: int) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.integers(0, distinct, 300) / 7
+    labels = (rng.random(300) < 0.3 + 0.2 * (scores > 0.2)).astype(float)
+    weights = np.concatenate([np.ones((1, 300)), rng.integers(0, 4, (5, 300))])
+
+    expected = [roc_auc_score(labels, scores, sample_weight=row) for row in weights]
+    np.testing.assert_allclose(_auc(scores, labels, weights), expected)
 
 
 def test_without_a_second_model_nothing_is_said_of_seeds(tmp_path: Path) -> None:

@@ -2,21 +2,27 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 
 from models.checkpoint.figures import read_quality
-from models.training.demo.build import RECIPE, averaged, build, main, read_sources
+from models.errors import ModelError
+from models.training.batches import tokenized
+from models.training.data import read_text
+from models.training.demo.build import RECIPE, averaged, build, main, read_sources, vectors_stage
 from models.training.demo.export import main as export
 from models.training.demo.finetune import finetune
 from models.training.demo.mixture import Sources
 from models.training.demo.recipe import Recipe, read_recipe
 from models.training.demo.reliability import plot
 from models.training.demo.report import as_markdown, predict, report
+from models.training.demo.work import MARK, claim
 from models.training.loop import Progress
 
 THINGS = ("Sofa", "Bracket", "Drill", "Towel", "Lamp", "Kettle")
@@ -248,6 +254,70 @@ def test_a_stage_hands_on_the_weights_that_the_recipe_says(
     written = load_file(tmp_path / "out" / "model.safetensors")
     expected = (best["model"] if hands_on == "best" else last)["classifier.weight"]
     torch.testing.assert_close(written["classifier.weight"], expected.half())
+
+
+def test_a_work_directory_of_another_recipe_is_refused(data: Path, recipe: Recipe, tmp_path: Path) -> None:
+    """Its finished stages would be shipped as this recipe's."""
+    work = tmp_path / "work"
+    claim(work, recipe, data)
+    claim(work, recipe, data)  # the same run goes on
+    with pytest.raises(ModelError, match="work holds the state of another recipe"):
+        build(recipe.model_copy(update={"seed": 7}), data=data, out=tmp_path / "out", work=work)
+    assert not (tmp_path / "out").exists()
+    (work / MARK).unlink()  # as a directory from before there was a mark
+    (work / "few.pt").touch()
+    with pytest.raises(ModelError, match="another recipe"):
+        build(recipe, data=data, out=tmp_path / "out", work=work)
+
+
+def test_a_work_directory_of_other_data_is_refused(data: Path, recipe: Recipe, tmp_path: Path) -> None:
+    other, work = tmp_path / "data", tmp_path / "work"
+    shutil.copytree(data, other)
+    claim(work, recipe, data)
+    claim(work, recipe, other)  # the same data somewhere else
+    _write_lines(other / "graded.jsonl.gz", [])
+    with pytest.raises(ModelError, match=r"graded\.jsonl\.gz changed since .*work was begun"):
+        claim(work, recipe, other)
+
+
+def test_each_recipe_has_its_own_work_directory(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr("models.training.demo.build.build", lambda _, **given: seen.update(given))
+    main(["--recipe", str(RECIPE.with_name("transfer.yaml")), "--data", str(data), "--out", str(tmp_path)])
+    assert seen["work"] == Path("runs/transfer")
+
+
+def test_a_refused_work_directory_is_one_line_at_the_prompt(
+    data: Path, recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim(tmp_path / "work", recipe, data)
+    with pytest.raises(SystemExit):
+        main(["--data", str(data), "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")])
+    assert "give another --work, or remove it" in capsys.readouterr().err
+
+
+def test_a_kill_while_vectors_are_written_costs_no_more_than_the_vectors(
+    data: Path, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = torch.save
+
+    def killed(state: object, path: Path) -> None:
+        whole(state, path)
+        path.write_bytes(path.read_bytes()[:100])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(recipe, data=data, out=tmp_path / "out", work=tmp_path / "work")
+    assert not (tmp_path / "work" / "vectors.pt").exists()
+    text = read_text(data)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "work" / "tokenizer" / "tokenizer.json"))
+    tokens = [tokenized(tokenizer, lines) for lines in text.values()]
+    shape = (recipe.network.vocabulary, recipe.network.hidden)
+    assert vectors_stage(recipe, tokens, tmp_path / "work").shape == shape
 
 
 def test_a_missing_data_directory_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

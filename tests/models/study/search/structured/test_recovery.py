@@ -1,0 +1,68 @@
+"""A smaller network that is trained afterwards comes nearer to the intact one's answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from models import Classifier
+from models.checkpoint.config import ModelConfig
+from models.compress.cutting import cut
+from models.compress.structure import Structure
+from models.study.runner import Runner
+from models.study.search.structured import recovery
+from models.study.search.structured.workshop import Workshop
+from models.study.study import Study
+from tests.checkpoints import GRADES, random_model, write_vocabulary
+from tests.models.study.data import judged
+
+STEPS = 40
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    """A study of a model with a temperature and with its grades in another order than its outputs."""
+    random_model(5, num_hidden_layers=2, hidden_size=16).save_pretrained(tmp_path)
+    write_vocabulary(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["headroom"] = {"temperature": 0.4, "label_order": [GRADES[i] for i in (3, 0, 4, 1, 2)]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    classifier = Classifier.load(tmp_path, "cpu", "float32")
+    data = judged(queries=21)
+    return Study(classifier, data, Runner(classifier, data), tmp_path / "out", model=str(tmp_path))
+
+
+def trained(study: Study, steps: int, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Train a copy of the model with noise on its weights. Returns its mean KL divergence to the model."""
+
+    def noisy(
+        tensors: Mapping[str, torch.Tensor], config: ModelConfig, structure: Structure
+    ) -> tuple[dict[str, torch.Tensor], ModelConfig]:
+        kept, config = cut(tensors, config, structure)
+        random = torch.Generator().manual_seed(0)
+        return {n: t + 0.01 * torch.randn(t.shape, generator=random) for n, t in kept.items()}, config
+
+    ticks = count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(ticks)), time_ns=lambda: steps)
+    monkeypatch.setattr(recovery, "cut", noisy)
+    monkeypatch.setattr(recovery, "time", clock)
+    structure = Structure.whole(study.classifier.config)
+    found = recovery.recover(Workshop(study), structure, minutes=(steps + 1) / 60)
+    assert found.steps == steps
+    wanted = study.classifier.score(study.data.pairs).probabilities.astype(np.float64)
+    return float((wanted * np.log(wanted / found.quality.probabilities)).sum(1).mean())
+
+
+def test_distillation_teaches_the_intact_network_s_probabilities(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = trained(study, 0, monkeypatch)
+    after = trained(study, STEPS, monkeypatch)
+    assert 0 < after < before / 3
