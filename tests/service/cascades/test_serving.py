@@ -91,7 +91,7 @@ async def test_a_cascade_that_would_be_late_answers_with_what_it_has(tiny_checkp
     """The rate says that the second stage would miss the deadline: then the first stage's scores count."""
     async with serve(tiny_checkpoint, CONFIG) as service:
         # The last full batch took ten hours. The queue is empty, so the request is let in all the same.
-        service.replica.scheduler._rate.record(1024, 0.0, 36_000.0, budget=1024)
+        service.replica.scheduler._rate.record(1024, 36_000.0, budget=1024)
         answer = await service.post(
             "/v1/score", query=QUERY, titles=TITLES, variant="cascade", deadline_ms=30_000
         )
