@@ -48,6 +48,7 @@ _STEPS = 2.0**24
 _PAIR_STEPS = 2.0**14
 _STAGES = ("tokenize", "queue", "inference", "respond")
 M = TypeVar("M", Counter, Histogram)
+_Labels = Sequence[str]
 _Mode = Literal["livesum", "livemax", "liveall", "livemostrecent"]
 """How the values of a node's live processes become one."""
 _CONFIG_REFUSED = ("config_refused", "1 while the last edit of the live config is refused, else 0.")
@@ -73,15 +74,13 @@ class Metrics:
         self._children: dict[tuple[object, ...], object] = {}
         self.experiments = ExperimentMetrics(own)
 
-        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+        def counter(name: str, text: str, labels: _Labels = ()) -> Counter:
             return Counter(f"headroom_{name}", text, labels, registry=own)
 
-        def histogram(
-            name: str, text: str, buckets: Sequence[float], labels: Sequence[str] = ()
-        ) -> Histogram:
+        def histogram(name: str, text: str, buckets: Sequence[float], labels: _Labels = ()) -> Histogram:
             return Histogram(f"headroom_{name}", text, labels, buckets=buckets, registry=own)
 
-        def gauge(name: str, text: str, mode: _Mode, labels: Sequence[str] = ()) -> Gauge:
+        def gauge(name: str, text: str, mode: _Mode, labels: _Labels = ()) -> Gauge:
             return Gauge(f"headroom_{name}", text, labels, registry=own, multiprocess_mode=mode)
 
         self._requests = counter("requests_total", "Requests answered.", ["route", "status"])
@@ -111,8 +110,7 @@ class Metrics:
         self._truncated = counter("truncated_total", "Pairs cut to the model's window.")
         self._grades = counter("grade_total", "Pairs by the grade they got.", ["variant", "grade"])
         self._device_failures = counter("device_failures_total", "Failures of the device.", ["kind"])
-        # From 0 on: Prometheus sees no increase in a series that appears with its first failures.
-        self._device_failures.labels("cuda")
+        self._device_failures.labels("cuda")  # from 0 on: a series that begins with failures has no increase
 
         self._queue_tokens = gauge("queue_tokens", "Tokens waiting.", "livesum")
         self._queue_oldest = gauge("queue_oldest_seconds", "Age of the oldest waiting pair.", "livemax")

@@ -1,4 +1,4 @@
-"""Where a long text may be cut without changing its tokens."""
+"""Places where a long text may be cut without changing its tokens."""
 
 from __future__ import annotations
 

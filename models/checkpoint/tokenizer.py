@@ -106,8 +106,6 @@ class PairTokenizer:
         Raises UnsupportedCheckpoint if the tokenizer makes no pairs of the known form or does not fit the
         model.
         """
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
         tokenizer.encode_special_tokens = True  # special tokens inside a text are text
         self._tokenizer = tokenizer
         self.unknown = unknown_id(tokenizer)

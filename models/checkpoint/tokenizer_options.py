@@ -1,4 +1,4 @@
-"""What tokenizer_config.json says of a checkpoint's tokenizer: its class, and how it truncates."""
+"""Options in tokenizer_config.json: a tokenizer's class, and how it truncates."""
 
 from __future__ import annotations
 

@@ -210,6 +210,7 @@ class ObjectStore(Storage):
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[IO[bytes]]:
+        """Open a new object for writing; it appears when it is whole, and never after an error."""
         path = self._path(name)
         draft = path + UNFINISHED if self._renames else path
         self._check()

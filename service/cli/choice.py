@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the service would start with.
+    """Model, live config, device and number format that the service would start with.
 
     model: a checkpoint's directory or hub id, None for the shipped one. path: of the config file, None if no
     file was read.

@@ -66,7 +66,7 @@ async def test_probes_scrapes_and_pages_are_no_requests_of_the_objectives() -> N
     assert {route for route in routes if not re.fullmatch(pattern, route)} == counted
 
 
-def try_out(
+def assert_values(
     directory: Path, expression: str, series: dict[str, str], at: dict[str, dict[str, float]]
 ) -> None:
     """Let promtool evaluate an expression of the dashboard; fails unless it has these values at these times.
@@ -102,7 +102,7 @@ def test_the_dashboard_marks_each_rollback_also_an_experiments_first(tmp_path: P
         for name, values in (("first", "_x20 1x60"), ("second", "1x19 2x60"), ("old", "1x80"))
     }
     marked = {f'{{experiment="{name}", guardrail="p99"}}': 1.0 for name in ("first", "second")}
-    try_out(tmp_path, f"({mark['expr']}) > bool 0", series, {"4m": {}, "5m30s": marked, "10m": {}})
+    assert_values(tmp_path, f"({mark['expr']}) > bool 0", series, {"4m": {}, "5m30s": marked, "10m": {}})
 
 
 def test_the_panel_of_config_versions_counts_replicas(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_panel_of_config_versions_counts_replicas(tmp_path: Path) -> None:
         for pid, version in ((1, 17), (2, 17), (3, 18))
     }
     expected = {'{version="17"}': 2.0, '{version="18"}': 1.0}
-    try_out(tmp_path, panel["targets"][0]["expr"], series, {"1m": expected})
+    assert_values(tmp_path, panel["targets"][0]["expr"], series, {"1m": expected})
 
 
 def test_every_alert_has_its_entry_in_the_runbook() -> None:

@@ -46,4 +46,4 @@ def test_an_error_of_another_shape_is_told_by_its_status(page: Page) -> None:
     page.one(".ranking")
     page.run("""window.answer = async () => new Response('{"error": "upstream"}', {status: 500})""")
     page.one("#query").send_keys("s")
-    page.until(lambda: page.one(".trouble [role=alert]").text == "The service answered 500.")
+    assert page.until(lambda: page.one(".trouble [role=alert]").text == "The service answered 500.")
