@@ -107,6 +107,7 @@ class Engine:
         self._held: WeakValueDictionary[str, Classifier] = WeakValueDictionary()
         self.classifiers = classifiers
         self._on_failure = on_failure
+        self._pass_ended = threading.Event()
         self.failure: DeviceFailed | None = None
         self.tokens_per_second: float | None = None
         device = next((c.network.device for c in classifiers.values()), torch.device("cpu"))
@@ -140,9 +141,18 @@ class Engine:
         classifier = self._held[batch.lane.checkpoint]
         exact = classifier.network.deterministic
         pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
-        return await asyncio.get_running_loop().run_in_executor(
-            pool, self._forward, classifier, batch.lane, rows
-        )
+        ended = pool.submit(self._forward, classifier, batch.lane, rows)
+        result = asyncio.wrap_future(ended)
+        ended.add_done_callback(lambda _: self._pass_ended.set())  # after the loop was told
+        return await result
+
+    def wait_for_pass(self, seconds: float) -> None:
+        """Block this thread until a pass ends, for at most so long.
+
+        It returns at once if a pass ended since the last call.
+        """
+        self._pass_ended.wait(seconds)
+        self._pass_ended.clear()
 
     def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> None:
         """Run a lane's smallest and largest batch under a mask, so that no request pays for first use.

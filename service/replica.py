@@ -275,6 +275,7 @@ def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Schedule
         tokens_per_second=engine.tokens_per_second,
         slots=engine.slots,
         split_tokens=engine.split_tokens,
+        wait_for_pass=engine.wait_for_pass if engine.device_type == "cpu" else None,
         observer=_Meter(metrics),
     )
 

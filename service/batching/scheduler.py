@@ -11,7 +11,8 @@ waits; it never waits for a batch to fill up. What arrives while every slot is b
     results = await ticket.result()
 
 The parts: `admission` (who is let in), `fair_queue` (who is next), `sizing` (how large a batch is), `runner`
-(the forward pass, and what happens if it fails), `ticket` (the caller's claim on the results).
+(the forward pass, and what happens if it fails), `ticket` (the caller's claim on the results),
+`coalescing` (the requests of a rush are handled in groups).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from math import inf
 from typing import Generic, Literal, TypeVar
 
 from service.batching.admission import Admission
+from service.batching.coalescing import RUSH_REQUESTS, Coalescing
 from service.batching.fair_queue import FairQueue
 from service.batching.queued import Item, TakenItem
 from service.batching.rate import TokenRate
@@ -64,6 +66,7 @@ class Scheduler(Generic[P, R]):
         split_tokens: slots run side by side, each at its part of the rate (the cores of a processor): what
             waits is spread over the idle ones, in batches of at least so many tokens. None: each slot uses
             the whole device.
+        wait_for_pass: as `Coalescing` takes it, for a device that shares its cores with the event loop.
         clock: seconds that never go backwards; deadlines are read on it.
         call_later: calls back after so many seconds of that clock; default: the event loop's own.
     """
@@ -80,6 +83,7 @@ class Scheduler(Generic[P, R]):
         tokens_per_second: float | None = None,
         slots: int = 1,
         split_tokens: int | None = None,
+        wait_for_pass: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
         observer: Observer | None = None,
@@ -102,6 +106,7 @@ class Scheduler(Generic[P, R]):
         self._runner: BatchRunner[P, R] = BatchRunner(
             forward, self._budget, self._rate, self._observer, clock
         )
+        self._coalescing = Coalescing(self._is_rush, wait_for_pass)
         self._tickets: set[Ticket[R]] = set()  # the open ones
         self._draining = False
         self._work = asyncio.Event()
@@ -183,6 +188,7 @@ class Scheduler(Generic[P, R]):
             ticket.timer = call_later(max(0.0, deadline - now), partial(self._expire, ticket))
         self._tickets.add(ticket)
         self._work.set()
+        self._coalescing.begin()
         return ticket
 
     async def run(self) -> None:
@@ -226,6 +232,11 @@ class Scheduler(Generic[P, R]):
                 return batch
             self._work.clear()
             await self._work.wait()
+
+    def _is_rush(self) -> bool:
+        """Whether many requests are open, all slots are busy and the next batch is full already."""
+        busy = self._runner.busy_slots == self._slots and self._queue.tokens >= self._budget.tokens
+        return busy and len(self._tickets) >= RUSH_REQUESTS
 
     def _is_alone(self) -> bool:
         """Whether no other batch runs, or could start at once."""
