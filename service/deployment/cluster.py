@@ -226,6 +226,8 @@ class Cluster:
         variables = options.setdefault("runtime_env", {}).setdefault("env_vars", {})
         self._metrics.mkdir(exist_ok=True)
         variables["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)
+        for name, value in environment.replica_variables().items():
+            variables.setdefault(name, value)
         gpus = 0 if config.settings.device == "cpu" else ray.cluster_resources().get("GPU", 0)
         replicas = config.replicas or 1  # Serve's autoscaling starts with one replica
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):

@@ -5,6 +5,8 @@ The decision records 002, 008 and 009 in docs/decisions give the reason for each
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import importlib.util
 import os
@@ -19,6 +21,19 @@ from service.deployment import access_log, haproxy_pages
 from service.telemetry.access_log import PIPE
 
 MIN_OPEN_FILES = 1024
+
+COMPUTING = "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
+"""jemalloc's options for processes that compute: keep the pages of freed blocks, since a forward pass frees
+and asks for the same megabytes in every layer. The last option lets small blocks use them too; else each burst
+of small blocks takes new pages."""
+
+RAYS_OWN = f"{COMPUTING},tcache:false"
+"""jemalloc's options for Ray's and Serve's own processes: they have dozens of threads that rest most of the
+time, and each would keep the blocks that it has freed for itself."""
+
+M_ARENA_MAX = -8
+"""The parameter of glibc's `mallopt` (malloc.h) for the number of arenas."""
+
 NOTICES = "HEADROOM_NOTICES"
 """Variable that names the file to which a run's processes write lines for the operator."""
 
@@ -32,6 +47,9 @@ def prepare(run: Path, *, request_timeout_s: float, has_access_log: bool = False
         has_access_log: whether the replicas write one, which `access_log.Copier` then takes.
     """
     prepare_tasks(run)
+    if os.environ["MALLOC_CONF"] == COMPUTING:
+        os.environ["MALLOC_CONF"] = RAYS_OWN  # a replica has its own: `replica_variables`
+    _allocate_from_one_arena()
     os.environ.update(_serve())
     os.environ[NOTICES] = str(notices_file(run))
     os.environ.pop(PIPE, None)
@@ -41,6 +59,11 @@ def prepare(run: Path, *, request_timeout_s: float, has_access_log: bool = False
     share_checkpoints(run)
     if uses_haproxy():
         os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
+
+
+def replica_variables() -> Mapping[str, str]:
+    """Return variables that a replica needs and that Ray's other processes have otherwise."""
+    return {"MALLOC_CONF": COMPUTING} if os.environ.get("MALLOC_CONF") == RAYS_OWN else {}
 
 
 def notices_file(run: Path) -> Path:
@@ -126,14 +149,18 @@ def _memory() -> Mapping[str, str]:
     return {
         # Use Ray's jemalloc: glibc leaves much memory unused between its aligned blocks.
         "RAY_LD_PRELOAD_ON_WORKERS": "1",
-        # Keep the pages of freed blocks: a forward pass frees and asks for the same megabytes in every layer.
-        # The last option lets small blocks use them too; else each burst of small blocks takes new pages.
-        "MALLOC_CONF": "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64",
+        "MALLOC_CONF": COMPUTING,
         # oneDNN's compiled matrix products, one per shape: half a MiB each.
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
         # PyTorch's cache of their descriptions in each thread: a quarter of a MiB each.
         "LRU_CACHE_CAPACITY": "64",
     }
+
+
+def _allocate_from_one_arena() -> None:
+    """Let all threads of this process share one arena of glibc: Ray starts dozens, and each would keep one."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def _logs() -> Mapping[str, str]:

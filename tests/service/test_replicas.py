@@ -68,6 +68,13 @@ def test_both_allocate_by_jemalloc_and_keep_few_products_compiled(two: Server) -
         assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
 
 
+@pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
+def test_rays_own_processes_keep_no_freed_blocks_for_each_thread(two: Server) -> None:
+    for program in ("gcs_server", "raylet", "ray::ServeController"):
+        process = next(process for process in two.family() if program in process.cmdline()[0])
+        assert process.environ()["MALLOC_CONF"].endswith(",tcache:false"), program
+
+
 async def test_an_edit_reaches_both(two: Server) -> None:
     two.write_config({**LIVE, "variants": [*LIVE["variants"], {"name": "new", "head_mask": "0.0"}]})
     deadline = time.monotonic() + PATIENCE_S

@@ -31,10 +31,20 @@ def test_memory_settings_are_set_unless_the_operator_did(variables: dict[str, st
     assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
 
 
+def test_the_operators_options_of_jemalloc_hold_in_every_process(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    variables["MALLOC_CONF"] = "narenas:4"
+    environment.prepare(tmp_path, request_timeout_s=10)
+    assert variables["MALLOC_CONF"] == "narenas:4"
+    assert not environment.replica_variables()
+
+
 @pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
 def test_jemalloc_understands_what_it_is_told(variables: dict[str, str], tmp_path: Path) -> None:
-    environment.prepare_tasks(tmp_path)
-    for told, understood in ((variables["MALLOC_CONF"], True), ("narena:1", False)):
+    environment.prepare(tmp_path, request_timeout_s=10)
+    replicas = environment.replica_variables()["MALLOC_CONF"]
+    for told, understood in ((variables["MALLOC_CONF"], True), (replicas, True), ("narena:1", False)):
         own = {"LD_PRELOAD": str(JEMALLOC_SO), "MALLOC_CONF": f"abort_conf:true,{told}"}
         ended = subprocess.run([sys.executable, "-S", "-c", ""], env=own, capture_output=True, check=False)
         assert (ended.returncode == 0) is understood, ended.stderr
