@@ -24,8 +24,8 @@ MIN_OPEN_FILES = 1024
 
 COMPUTING = "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
 """jemalloc's options for processes that compute: keep the pages of freed blocks, since a forward pass frees
-and asks for the same megabytes in every layer. The last option lets small blocks use them too; else each burst
-of small blocks takes new pages."""
+and asks for the same megabytes in every layer. The last option lets small blocks use them too; else each
+burst of small blocks takes new pages."""
 
 RAYS_OWN = f"{COMPUTING},tcache:false"
 """jemalloc's options for Ray's and Serve's own processes: they have dozens of threads that rest most of the
@@ -158,7 +158,7 @@ def _memory() -> Mapping[str, str]:
 
 
 def _allocate_from_one_arena() -> None:
-    """Let all threads of this process share one arena of glibc: Ray starts dozens, and each would keep one."""
+    """Let all threads of this process share one arena of glibc: Ray starts dozens, each with its own."""
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
