@@ -42,7 +42,7 @@ export function Shell() {
             </a>`,
         )}
       </nav>
-      <${ModelName} facts=${state.facts} />
+      <${ModelName} facts=${state.facts} problem=${state.factsProblem} />
       <a class="quiet" href="docs">API</a>
       <${ThemeSwitch} theme=${state.theme} />
     </header>
@@ -62,9 +62,9 @@ function to(view) {
   };
 }
 
-/** @param {{facts: import("./lib/types.js").Facts | null}} props */
-function ModelName({ facts }) {
-  if (!facts) return html`<p class="model">loading…</p>`;
+/** @param {{facts: import("./lib/types.js").Facts | null, problem: import("./lib/types.js").Problem | null}} props */
+function ModelName({ facts, problem }) {
+  if (!facts) return html`<p class="model">${problem ? "" : "loading…"}</p>`;
   const { name, layers, heads, device, dtype } = facts.model;
   return html`
     <p class="model" title=${`${device}, ${dtype}`}>

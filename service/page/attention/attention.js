@@ -23,6 +23,7 @@ export function Attention({ state }) {
   const heads = state.facts?.model.heads ?? 1;
   const index = attention.layer * heads + attention.head;
   const values = loaded?.heads.get(index);
+  const missing = !state.query.trim() ? "Type a query." : titles.length ? "" : "There is no title: paste some in the playground.";
   return html`
     <div class="attention">
       <${Pair} state=${state} />
@@ -33,7 +34,7 @@ export function Attention({ state }) {
       <section class="one-head" aria-label="One head">
         ${loaded && values
           ? html`<${Head} state=${state} loaded=${loaded} values=${values} index=${index} />`
-          : html`<p class="empty" role="status">${problem ? "" : state.query.trim() ? "Loading…" : "Type a query."}</p>`}
+          : html`<p class="empty" role="status">${problem ? "" : missing || "Loading…"}</p>`}
       </section>
     </div>`;
 }

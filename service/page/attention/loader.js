@@ -33,7 +33,7 @@ export function useAttention(state, title) {
   useEffect(() => {
     const controller = new AbortController();
     setProblem(null);
-    if (!state.query.trim()) return undefined;
+    if (!state.query.trim() || !state.titles.length) return undefined;
     const body = { query: state.query, title, ...how };
     load(body, state, heads, controller.signal, setLoaded, setProblem);
     return () => controller.abort();
@@ -43,9 +43,9 @@ export function useAttention(state, title) {
 
 /** @param {State} state @returns {object} the active mask as a request names it */
 function maskOf(state) {
-  const { weights, variant } = activeColumn(state);
+  const { mask, variant } = activeColumn(state);
   const shape = /** @type {import("../lib/mask.js").Shape} */ (state.facts?.model);
-  return weights ? { head_mask: requestForm(weights, shape) } : { variant };
+  return mask ? { head_mask: requestForm(mask, shape) } : { variant };
 }
 
 /**

@@ -11,7 +11,7 @@ import { current, update } from "../lib/store.js";
 /** @typedef {{verb: string, body: object, question: string, text: string}} Asked An action that waits for a yes. */
 /**
  * @typedef {object} Edits What a person changed before a ramp.
- * @property {string | null} traffic in per cent; null: it stays what it is
+ * @property {string | null} traffic in per cent; null: it stays what it is, or is the next step of the config's ramp
  * @property {string[]} back the arms whose boxes are ticked
  */
 
@@ -68,19 +68,23 @@ export function Actions({ one, path, done }) {
 /** @param {{one: Experiment, ask: Ask, edits: Edits, edit: (edits: Edits) => void, wrong: string}} props */
 function Ramp({ one, ask, edits, edit, wrong }) {
   const { traffic, back } = edits;
-  const share = traffic === null ? one.traffic : Number(traffic) / 100;
+  const standing = one.status === "running" ? one.traffic : null; // 0 if it does not run: no share to go on with
+  const share = traffic === null ? standing : traffic === "" ? null : Number(traffic) / 100;
+  const exposed = share === null ? "the share of each arm's units that comes next in the config's ramp" : `${exact(share)} of each arm's units`;
   const reinstate = back.filter((arm) => one.rolled_back.includes(arm)); // another admin may have been faster
+  const again = reinstate.length ? ` and take ${reinstate.join(", ")} in again` : "";
   const flip = (/** @type {string} */ arm) =>
     edit({ ...edits, back: back.includes(arm) ? back.filter((other) => other !== arm) : [...back, arm] });
   const type = (/** @type {Event} */ event) => edit({ ...edits, traffic: /** @type {HTMLInputElement} */ (event.target).value });
   return html`
     <div class="action">
       <label>Traffic, % of each arm's units <input type="number" min="0" max="100" step="0.01"
-        value=${traffic ?? percentage(one.traffic)} aria-invalid=${wrong ? "true" : null} onInput=${type} /></label>
+        value=${traffic ?? (standing === null ? "" : percentage(standing))}
+        placeholder=${standing === null ? "next step" : null} aria-invalid=${wrong ? "true" : null} onInput=${type} /></label>
       ${one.rolled_back.map((arm) => html`
         <label><input type="checkbox" checked=${back.includes(arm)} onChange=${() => flip(arm)} /> take ${arm} in again</label>`)}
-      <button disabled=${traffic === ""} onClick=${() => ask("ramp", { traffic: share, reinstate },
-        `Expose ${exact(share)} of each arm's units${reinstate.length ? ` and take ${reinstate.join(", ")} in again` : ""}?`, "Ramped.")}>Ramp</button>
+      <button disabled=${share === null && standing !== null} onClick=${() => ask("ramp", { traffic: share, reinstate },
+        `Expose ${exposed}${again}?`, "Ramped.")}>Ramp</button>
       <p class="wrong" role="alert">${wrong}</p>
     </div>`;
 }

@@ -38,12 +38,12 @@ export function addressOf(state) {
 }
 
 /** @param {import("./types.js").Column} one @param {Shape} shape */
-function maskText({ weights, variant }, shape) {
-  if (!weights) return `variant:${variant}`;
-  const partly = [...weights].flatMap((weight, i) =>
+function maskText({ mask, variant }, shape) {
+  if (!mask) return `variant:${variant}`;
+  const partly = [...mask.weights].flatMap((weight, i) =>
     weight > 0 && weight < 1 ? [`${Math.floor(i / shape.heads)}.${i % shape.heads}=${tidy(weight)}`] : [],
   );
-  return [offSpec(weights, shape), ...partly].join(";");
+  return [offSpec(mask, shape), ...partly].join(";");
 }
 
 /**
@@ -81,7 +81,7 @@ function columnsOf(parameters, shape) {
   const columns = parameters
     .getAll("mask")
     .slice(0, MAX_COLUMNS)
-    .map((text) => (text.startsWith("variant:") ? column(null, null, text.slice(8)) : column(weightsOf(text, shape))));
+    .map((text) => (text.startsWith("variant:") ? column(null, null, text.slice(8)) : column(maskOf(text, shape))));
   if (!columns.length) return {};
   const last = columns.length - 1;
   return {
@@ -97,16 +97,17 @@ function indexOf(text, last = Infinity) {
 }
 
 /** @param {string} text @param {Shape} shape An unreadable mask, as of another model's address, keeps every head. */
-function weightsOf(text, shape) {
+function maskOf(text, shape) {
   const [spec, ...partly] = text.split(";");
   try {
-    const weights = parseSpec(spec, shape);
+    const mask = parseSpec(spec, shape);
     for (const one of partly) {
       const [, layer, head, weight] = /^(\d+)\.(\d+)=(0?\.\d+|0|1)$/.exec(one) ?? [];
       const index = Number(layer) * shape.heads + Number(head);
-      if (Number(layer) < shape.layers && Number(head) < shape.heads) weights[index] = Number(weight);
+      const exists = Number(layer) < shape.layers && Number(head) < shape.heads;
+      if (exists && !mask.skipped.includes(Number(layer))) mask.weights[index] = Number(weight);
     }
-    return weights;
+    return mask;
   } catch (error) {
     if (error instanceof MaskError) return allOn(shape);
     throw error;

@@ -6,6 +6,7 @@ import { html } from "./html.js";
 /** @typedef {{name: string, values: (number | null)[], low?: (number | null)[], high?: (number | null)[]}} Series */
 
 const HEIGHT = 170;
+const APART = 130; // pixels between two times under the axis, so that they do not touch
 const EDGE = { left: 52, right: 84, top: 8, bottom: 20 };
 
 /**
@@ -42,7 +43,7 @@ export function Chart({ label, times, series, format, clock, marks = [], settled
         ? html`<p class="soft waiting">Not enough to draw yet.</p>`
         : html`<svg width=${width} height=${HEIGHT} role="img" aria-label=${`${label}; the line above it reads out values`}
             onPointerMove=${point} onPointerLeave=${() => setAt(null)}>
-            <${Axes} range=${range} y=${y} x=${x} times=${times} width=${width} end=${EDGE.left + inner} format=${format} clock=${clock} />
+            <${Axes} range=${range} y=${y} x=${x} times=${times} end=${EDGE.left + inner} format=${format} clock=${clock} />
             ${marks.map((mark) => html`<g class="mark-line"><line x1=${EDGE.left} x2=${EDGE.left + inner} y1=${y(mark.value)} y2=${y(mark.value)} />
               <text x=${EDGE.left + inner + 4} y=${y(mark.value) + 4}>${mark.name}</text></g>`)}
             ${series.map((one, i) => html`<${Line} one=${one} number=${i} x=${x} y=${y} />`)}
@@ -101,18 +102,22 @@ function Names({ series, y, left }) {
 }
 
 /**
- * @param {{range: [number, number], times: number[], width: number, end: number, x: (i: number) => number,
+ * @param {{range: [number, number], times: number[], end: number, x: (i: number) => number,
  *   y: (value: number) => number, format: (value: number) => string, clock: (time: number) => string}} props
  */
-function Axes({ range, times, width, end, x, y, format, clock }) {
-  const ends = width > 420 ? [0, Math.floor((times.length - 1) / 2), times.length - 1] : [0, times.length - 1];
+function Axes({ range, times, end, x, y, format, clock }) {
+  const last = times.length - 1;
+  const centre = (x(0) + x(last)) / 2;
+  const middle = times.reduce((best, _, i) => (Math.abs(x(i) - centre) < Math.abs(x(best) - centre) ? i : best), 0);
+  const hasRoom = Math.min(x(middle) - x(0), x(last) - x(middle)) > APART;
+  const labelled = hasRoom ? [0, middle, last] : [0, last];
   return html`
     <g class="axes">
       ${ticks(range).map((value) => html`
         <line x1=${EDGE.left} x2=${end} y1=${y(value)} y2=${y(value)} class=${value === 0 ? "zero" : ""} />
         <text x=${EDGE.left - 6} y=${y(value) + 4} text-anchor="end">${format(value)}</text>`)}
-      ${ends.map((i) => html`<text x=${x(i)} y=${HEIGHT - 4}
-        text-anchor=${i === 0 ? "start" : i === times.length - 1 ? "end" : "middle"}>${clock(times[i])}</text>`)}
+      ${labelled.map((i) => html`<text x=${x(i)} y=${HEIGHT - 4}
+        text-anchor=${i === 0 ? "start" : i === last ? "end" : "middle"}>${clock(times[i])}</text>`)}
     </g>`;
 }
 

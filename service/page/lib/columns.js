@@ -1,20 +1,20 @@
 /** What can be done to the compared masks. Each function returns the change of the state. */
 
-import { allOn, canonical, requestForm, sameMask } from "./mask.js";
+import { canonical, requestForm, sameMask } from "./mask.js";
 
 /** @typedef {import("./types.js").State} State */
 /** @typedef {import("./types.js").Column} Column */
-/** @typedef {import("./mask.js").Weights} Weights */
+/** @typedef {import("./mask.js").Mask} Mask */
 
 export const MAX_COLUMNS = 4;
 export const LETTERS = "ABCD";
 
 let lastId = 0;
 
-/** @param {Weights | null} weights @param {string | null} [name] @param {string | null} [variant] @returns {Column} */
-export function column(weights, name = null, variant = null) {
+/** @param {Mask | null} mask @param {string | null} [name] @param {string | null} [variant] @returns {Column} */
+export function column(mask, name = null, variant = null) {
   lastId += 1;
-  return { id: lastId, weights, name, variant };
+  return { id: lastId, mask, name, variant };
 }
 
 /** @param {State} state @returns {Column} */
@@ -24,21 +24,21 @@ export function activeColumn(state) {
 
 /**
  * Change the active mask.
- * @param {State} state @param {Weights | null} weights
+ * @param {State} state @param {Mask | null} mask
  * @param {{name?: string | null, variant?: string | null}} [options]
  * @returns {Partial<State>}
  */
-export function edited(state, weights, { name = null, variant = null } = {}) {
+export function edited(state, mask, { name = null, variant = null } = {}) {
   const before = activeColumn(state);
-  if (weights && before.weights && sameMask(weights, before.weights)) return {};
-  const changed = { ...before, weights, name, variant };
+  if (mask && before.mask && sameMask(mask, before.mask)) return {};
+  const changed = { ...before, mask, name, variant };
   return { columns: state.columns.map((one, i) => (i === state.active ? changed : one)) };
 }
 
 /** @param {State} state @returns {Partial<State>} with a copy of the active mask beside it, to go on from */
 export function added(state) {
-  const { weights, name, variant } = activeColumn(state);
-  const columns = [...state.columns, column(weights, name, variant)];
+  const { mask, name, variant } = activeColumn(state);
+  const columns = [...state.columns, column(mask, name, variant)];
   return { columns, active: columns.length - 1, baseline: state.baseline ?? state.active };
 }
 
@@ -63,12 +63,12 @@ export function pinned(state, index) {
 export function comparison(state) {
   const shape = /** @type {import("./mask.js").Shape} */ (state.facts?.model);
   const indices = state.columns.map((_, i) => i);
-  const masks = indices.filter((i) => state.columns[i].weights);
-  const variants = indices.filter((i) => !state.columns[i].weights);
+  const masks = indices.filter((i) => state.columns[i].mask);
+  const variants = indices.filter((i) => !state.columns[i].mask);
   const body = {
     query: state.query,
     titles: state.titles,
-    masks: masks.map((i) => requestForm(state.columns[i].weights ?? allOn(shape), shape)),
+    masks: state.columns.flatMap(({ mask }) => (mask ? [requestForm(mask, shape)] : [])),
     variants: variants.map((i) => state.columns[i].variant),
   };
   return { body, order: [...masks, ...variants] };
@@ -76,10 +76,10 @@ export function comparison(state) {
 
 /** @param {State} state @param {Column} one @returns {string} what a column is called on the page */
 export function labelOf(state, one) {
-  if (one.variant && !one.weights) return one.variant;
+  if (one.variant && !one.mask) return one.variant;
   if (one.name) return one.name;
   const shape = state.facts?.model;
-  if (!shape || !one.weights) return "";
-  const spec = canonical(one.weights, shape);
+  if (!shape || !one.mask) return "";
+  const spec = canonical(one.mask, shape);
   return spec === "none" ? "all heads" : spec.startsWith("weights:") ? "weighted" : spec;
 }

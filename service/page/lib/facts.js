@@ -1,12 +1,11 @@
 /** Asks the service once what it serves. */
 
 import { asProblem, call, storedKey } from "./api.js";
-import { canonical } from "./mask.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
 import { update } from "./store.js";
 
 /** @typedef {import("./types.js").Facts} Facts */
-/** @typedef {import("./mask.js").Weights} Weights */
+/** @typedef {import("./mask.js").Mask} Mask */
 
 /**
  * @type {{key: string | null, listings: Record<string, any>}} the listings that came before an error, by name: the
@@ -46,15 +45,10 @@ export async function loadFacts() {
 
 /**
  * @param {Facts} facts
- * @returns {Map<string, Weights>} the stored masks that a spec can name as `@name`
+ * @returns {Map<string, Mask | null>} the stored masks by name; null: one that the page cannot hold
  */
 export function storedMasks(facts) {
-  return new Map(
-    facts.masks.flatMap(({ name, head_mask }) => {
-      const weights = weightsOf(head_mask.spec, facts.model);
-      return weights ? [[name, weights]] : [];
-    }),
-  );
+  return new Map(facts.masks.map(({ name, head_mask }) => [name, maskOf(head_mask.spec, facts.model)]));
 }
 
 /** @param {Facts} facts @param {import("./types.js").Variant} variant @returns {boolean} whether it is the service's own model alone */
@@ -64,33 +58,23 @@ export function isOwn(facts, variant) {
 
 /**
  * @param {Facts} facts
- * @returns {Weights | null} the default variant's mask, which the service multiplies onto a request's; null if it is not
+ * @returns {Mask | null} the default variant's mask, which the service multiplies onto a request's; null if it is not
  *   known, or if the default is not the service's own model alone
  */
 export function defaultMask(facts) {
   const variant = facts.variants.find((one) => one.default);
-  return variant && isOwn(facts, variant) ? weightsOf(variant.head_mask.spec, facts.model) : null;
+  return variant && isOwn(facts, variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
 }
 
 /**
  * @param {string} spec a canonical one @param {import("./mask.js").Shape} shape
- * @returns {Weights | null} null for a mask of fractions, of which the service tells only the id
+ * @returns {Mask | null} null for one with fractions or units, of which the service tells only the id
  */
-export function weightsOf(spec, shape) {
+export function maskOf(spec, shape) {
   try {
     return parseSpec(spec, shape);
   } catch (error) {
     if (error instanceof MaskError) return null;
     throw error;
   }
-}
-
-/**
- * @param {Facts} facts @param {Weights} weights
- * @returns {string | null} the name of the stored mask with these weights
- */
-export function nameOf(facts, weights) {
-  const spec = canonical(weights, facts.model);
-  if (spec === "none") return null;
-  return facts.masks.find((mask) => mask.head_mask.spec === spec)?.name ?? null;
 }

@@ -1,14 +1,18 @@
-/** Numbers and names as the page writes them. */
+/** Numbers and names as the page writes them; one that is missing is a dash. */
 
-/** @param {number} value @param {number} digits */
+const MISSING = "–";
+
+/** @param {number | null | undefined} value @param {number} digits */
 export function signed(value, digits) {
+  if (!isKnown(value)) return MISSING;
   const text = Math.abs(value).toFixed(digits);
   if (Number(text) === 0) return `±${text}`;
   return `${value > 0 ? "+" : "−"}${text}`;
 }
 
-/** @param {number} value a share @param {number} [digits] */
+/** @param {number | null | undefined} value a share @param {number} [digits] */
 export function percent(value, digits = 0) {
+  if (!isKnown(value)) return MISSING;
   return `${(100 * value).toFixed(digits)} %`;
 }
 
@@ -24,10 +28,15 @@ export function percentage(value) {
 
 /** @param {number | null | undefined} value @param {number} [digits] significant ones */
 export function short(value, digits = 3) {
-  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (!isKnown(value)) return MISSING;
   const tiny = value !== 0 && Math.abs(value) < 1e-3;
   const text = tiny ? value.toExponential(1) : value.toLocaleString("en", { maximumSignificantDigits: digits });
   return text.replace(/^-/, "−");
+}
+
+/** @param {number | null | undefined} value @returns {value is number} */
+export function isKnown(value) {
+  return value !== null && value !== undefined && Number.isFinite(value);
 }
 
 /** @param {number} value */

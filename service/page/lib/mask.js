@@ -1,6 +1,6 @@
 /**
- * Head masks: a weight in [0, 1] for each head, layer by layer. The canonical spec and the id are those of the
- * service, so that what the page shows is what the service calls it.
+ * Masks: a weight in [0, 1] for each head, layer by layer, and the layers that are skipped. The canonical spec and the
+ * id are those of the service, so that what the page shows is what the service calls it.
  */
 
 import { sha256 } from "./sha256.js";
@@ -8,55 +8,80 @@ import { sha256 } from "./sha256.js";
 /** @typedef {{layers: number, heads: number}} Shape */
 /** @typedef {Float32Array} Weights layers × heads numbers, layer by layer: 1 keeps a head, 0 switches it off */
 
-/** @param {Shape} shape @returns {Weights} */
+/**
+ * @typedef {object} Mask
+ * @property {Weights} weights 0 for the heads of skipped layers
+ * @property {number[]} skipped the layers, ascending, that pass their input on unchanged
+ */
+
+/** @param {Shape} shape @returns {Mask} */
 export function allOn({ layers, heads }) {
-  return new Float32Array(layers * heads).fill(1);
+  return { weights: new Float32Array(layers * heads).fill(1), skipped: [] };
 }
 
 /**
- * @param {Weights} weights @param {Iterable<number>} indices @param {number} weight
- * @returns {Weights} a new mask in which these heads have the weight
+ * @param {Mask} mask @param {Iterable<number>} indices @param {number} weight @param {Shape} shape
+ * @returns {Mask} a new mask in which these heads have the weight; a layer with a head that is on is skipped no longer
  */
-export function withWeight(weights, indices, weight) {
+export function withWeight({ weights, skipped }, indices, weight, { heads }) {
   const changed = Float32Array.from(weights);
   for (const index of indices) changed[index] = weight;
-  return changed;
+  const isEmpty = (/** @type {number} */ layer) => changed.subarray(layer * heads, (layer + 1) * heads).every((one) => one === 0);
+  return { weights: changed, skipped: skipped.filter(isEmpty) };
 }
 
-/** @param {Weights} weights */
-export function headsOn(weights) {
+/** @param {Mask} mask @param {number[]} layers ascending @param {Shape} shape @returns {Mask} one that skips these layers */
+export function withoutLayers({ weights }, layers, { heads }) {
+  const changed = Float32Array.from(weights);
+  for (const layer of layers) changed.fill(0, layer * heads, (layer + 1) * heads);
+  return { weights: changed, skipped: layers };
+}
+
+/** @param {Mask} a @param {Mask} b @returns {Mask} both together: what either switches off is off */
+export function combined(a, b) {
+  const skipped = [...new Set([...a.skipped, ...b.skipped])].sort((one, other) => one - other);
+  return { weights: a.weights.map((weight, i) => weight * b.weights[i]), skipped };
+}
+
+/** @param {Mask} mask */
+export function headsOn({ weights }) {
   return weights.reduce((count, weight) => count + (weight > 0 ? 1 : 0), 0);
 }
 
-/** @param {Weights} weights */
-export function isBinary(weights) {
+/** @param {Mask} mask */
+export function isBinary({ weights }) {
   return weights.every((weight) => weight === 0 || weight === 1);
 }
 
-/** @param {Weights} a @param {Weights} b */
+/** @param {Mask} a @param {Mask} b */
 export function sameMask(a, b) {
-  return a.length === b.length && a.every((weight, i) => weight === b[i]);
+  return a.weights.length === b.weights.length && a.weights.every((weight, i) => weight === b.weights[i]) &&
+    a.skipped.join() === b.skipped.join();
 }
 
-/** @param {Weights} weights @returns {string} 12 hexadecimal digits */
-export function maskId(weights) {
-  const view = new DataView(new ArrayBuffer(4 * weights.length));
+/** @param {Mask} mask @param {Shape} shape @returns {string} 12 hexadecimal digits */
+export function maskId({ weights, skipped }, { layers }) {
+  const view = new DataView(new ArrayBuffer(4 * weights.length + (skipped.length ? layers : 0)));
   weights.forEach((weight, i) => view.setFloat32(4 * i, weight, true));
+  if (skipped.length) {
+    for (const layer of range(layers)) view.setUint8(4 * weights.length + layer, skipped.includes(layer) ? 0 : 1);
+  }
   return sha256(new Uint8Array(view.buffer)).slice(0, 12);
 }
 
-/** @param {Weights} weights @param {Shape} shape @returns {string} the canonical spec */
-export function canonical(weights, shape) {
-  return isBinary(weights) ? offSpec(weights, shape) : `weights:${maskId(weights)}`;
+/** @param {Mask} mask @param {Shape} shape @returns {string} the canonical spec */
+export function canonical(mask, shape) {
+  if (isBinary(mask)) return offSpec(mask, shape);
+  return [`weights:${maskId(mask, shape)}`, ...skipItems(mask)].join();
 }
 
 /**
- * @param {Weights} weights @param {Shape} shape
- * @returns {string} the canonical spec of the heads whose weight is 0
+ * @param {Mask} mask @param {Shape} shape
+ * @returns {string} the canonical spec of the heads whose weight is 0 and of the skipped layers
  */
-export function offSpec(weights, { layers, heads }) {
+export function offSpec(mask, { layers, heads }) {
   const off = Array.from({ length: layers }, (_, layer) =>
-    range(heads).filter((head) => weights[layer * heads + head] === 0),
+    range(heads).filter((head) => mask.weights[layer * heads + head] === 0 && !mask.skipped.includes(layer)),
   );
   const items = [];
   for (let layer = 0; layer < layers; layer++) {
@@ -68,7 +93,12 @@ export function offSpec(weights, { layers, heads }) {
       items.push(`${last > layer ? `${layer}-${last}` : layer}.*`);
     }
   }
-  return items.join(",") || "none";
+  return [...items, ...skipItems(mask)].join() || "none";
+}
+
+/** @param {Mask} mask @returns {string[]} such as `skip:3`, `skip:6-11` */
+function skipItems({ skipped }) {
+  return runs(skipped).map((run) => `skip:${run}`);
 }
 
 /** @param {number[]} numbers ascending @returns {string[]} `a`, or `a-b` for consecutive ones */
@@ -84,17 +114,16 @@ function runs(numbers) {
 }
 
 /**
- * @param {Weights} weights @param {Shape} shape
- * @returns {string | {weights: number[][]}} the form that requests and the config take
+ * @param {Mask} mask @param {Shape} shape
+ * @returns {string | {weights: number[][], skip?: number[]}} the form that requests and the config take
  */
-export function requestForm(weights, shape) {
-  if (isBinary(weights)) return offSpec(weights, shape);
+export function requestForm(mask, shape) {
+  if (isBinary(mask)) return offSpec(mask, shape);
   const { layers, heads } = shape;
-  return {
-    weights: range(layers).map((layer) =>
-      Array.from(weights.subarray(layer * heads, (layer + 1) * heads), tidy),
-    ),
-  };
+  const weights = range(layers).map((layer) =>
+    Array.from(mask.weights.subarray(layer * heads, (layer + 1) * heads), tidy),
+  );
+  return mask.skipped.length ? { weights, skip: mask.skipped } : { weights };
 }
 
 /** @param {number} weight a float32 @returns {number} the shortest decimal that is the same float32 */

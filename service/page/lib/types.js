@@ -3,8 +3,8 @@
 /**
  * @typedef {object} Column A mask or a variant whose scores are shown.
  * @property {number} id
- * @property {Float32Array | null} weights null: the variant's own, which the grid cannot show
- * @property {string | null} variant a variant's name in place of weights
+ * @property {import("./mask.js").Mask | null} mask null: the variant's own, which the grid cannot show
+ * @property {string | null} variant a variant's name in place of a mask
  * @property {string | null} name what it was picked as, such as `pruned20`; null after a change by hand
  */
 
@@ -12,9 +12,9 @@
  * @typedef {object} HeadFinding What the study says of a head; the changes are those with it alone off.
  * @property {number} layer
  * @property {number} head
- * @property {Record<string, number>} delta
- * @property {Record<string, [number, number]>} interval
- * @property {number} p_adjusted
+ * @property {Record<string, number | null>} delta null: the metric has no value
+ * @property {Record<string, [number | null, number | null]>} interval null ends: too few queries for one
+ * @property {number | null} p_adjusted null as the interval
  * @property {Record<string, number>} roles
  */
 

@@ -69,9 +69,9 @@ export function Condense({ state }) {
 /** @param {State} state @param {string} method */
 function bodyOf(state, method) {
   const { query, titles, facts } = state;
-  const { weights, variant } = activeColumn(state);
+  const { mask, variant } = activeColumn(state);
   const shape = /** @type {import("../lib/mask.js").Shape} */ (facts?.model);
-  const how = weights ? { head_mask: requestForm(weights, shape) } : { variant };
+  const how = mask ? { head_mask: requestForm(mask, shape) } : { variant };
   return { query, titles, method, ...how };
 }
 

@@ -6,7 +6,7 @@ import { storedKey } from "../lib/api.js";
 import { activeColumn } from "../lib/columns.js";
 import { defaultMask } from "../lib/facts.js";
 import { html } from "../lib/html.js";
-import { isBinary, requestForm } from "../lib/mask.js";
+import { combined, isBinary, requestForm } from "../lib/mask.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 
@@ -62,8 +62,8 @@ async function copied(text, dialog) {
 /** @param {State} state @returns {Record<string, unknown>} */
 function bodyOf({ query, titles, facts, columns, active }) {
   const shape = /** @type {import("../lib/mask.js").Shape} */ (facts?.model);
-  const { weights, variant } = columns[active];
-  return weights ? { query, titles, head_mask: requestForm(weights, shape) } : { query, titles, variant };
+  const { mask, variant } = columns[active];
+  return mask ? { query, titles, head_mask: requestForm(mask, shape) } : { query, titles, variant };
 }
 
 /** @param {State} state */
@@ -104,16 +104,16 @@ function literal(value) {
 
 /** @param {State} state */
 function yaml(state) {
-  const { weights, variant } = activeColumn(state);
+  const { mask, variant } = activeColumn(state);
   const facts = /** @type {import("../lib/types.js").Facts} */ (state.facts);
-  if (!weights) return `# ${variant} is already a variant of this service\n`;
+  if (!mask) return `# ${variant} is already a variant of this service\n`;
   const under = defaultMask(facts);
   if (!under) {
     return `# These scores are made on top of the default variant, ${facts.variants.find((one) => one.default)?.name}.
 # This page does not know all of it, so it cannot give a variant with the same scores.
 `;
   }
-  const whole = weights.map((weight, i) => weight * under[i]); // a variant's mask stands alone, a request's does not
+  const whole = combined(mask, under); // a variant's mask stands alone, a request's does not
   const form = JSON.stringify(requestForm(whole, facts.model)).replaceAll('":', '": ');
   const sliced = isBinary(whole) ? ", sliced: true" : "";
   return `# one more entry for \`variants\`, under applications[0].deployments[0].user_config of deploy/serve.yaml

@@ -1,7 +1,7 @@
 /** One head in the grid. Its shade says what it is worth, its shape whether it is on. */
 
 import { html } from "../lib/html.js";
-import { roleLetter, roleName, signed } from "../lib/format.js";
+import { isKnown, roleLetter, roleName, signed } from "../lib/format.js";
 import { tidy } from "../lib/mask.js";
 
 /** @typedef {import("../lib/types.js").HeadFinding} HeadFinding */
@@ -28,10 +28,11 @@ export function Cell({ index, layer, head, weight, finding, scale, selected, foc
     </div>`;
 }
 
-/** @param {HeadFinding | null} finding @param {number} scale @returns {string} empty without a study */
+/** @param {HeadFinding | null} finding @param {number} scale @returns {string} empty if nothing is known */
 function shadeOf(finding, scale) {
-  if (!finding) return "";
-  const share = Math.max(0, -finding.delta.qwk) / scale;
+  const change = finding?.delta.qwk;
+  if (!isKnown(change)) return "";
+  const share = Math.max(0, -change) / scale;
   return `shade-${Math.min(SHADES - 1, Math.floor(share * SHADES))}`;
 }
 
@@ -39,11 +40,11 @@ function shadeOf(finding, scale) {
 function described(layer, head, weight, finding) {
   const state = weight === 0 ? "off" : weight < 1 ? `weight ${tidy(weight)}` : "on";
   const roles = finding ? Object.keys(finding.roles).map(roleName) : [];
-  const effect = finding ? [`alone off it changes QWK by ${signed(finding.delta.qwk, 3)}`] : [];
+  const effect = isKnown(finding?.delta.qwk) ? [`alone off it changes QWK by ${signed(finding?.delta.qwk, 3)}`] : [];
   return [`layer ${layer} head ${head}`, state, ...roles, ...effect].join(", ");
 }
 
 /** @param {import("../lib/types.js").Study | null | undefined} study @returns {number} a head's largest loss of QWK */
 export function scaleOf(study) {
-  return Math.max(0.001, ...(study?.heads ?? []).map((one) => -one.delta.qwk));
+  return Math.max(0.001, ...(study?.heads ?? []).map((one) => -(one.delta.qwk ?? 0)));
 }

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { activeColumn, edited } from "../lib/columns.js";
-import { defaultMask, isOwn, storedMasks, weightsOf } from "../lib/facts.js";
+import { defaultMask, isOwn, maskOf, storedMasks } from "../lib/facts.js";
 import { html } from "../lib/html.js";
 import { allOn, canonical, isBinary, range, tidy, withWeight } from "../lib/mask.js";
 import { MaskError, parseSpec } from "../lib/mask_spec.js";
@@ -10,6 +10,7 @@ import { current, update } from "../lib/store.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").Facts} Facts */
+/** @typedef {import("../lib/mask.js").Mask} Mask */
 
 /** @param {{state: State}} props */
 export function GridTools({ state }) {
@@ -57,7 +58,7 @@ function spanOf(from, to) {
 /** @param {{state: State}} props */
 function Named({ state }) {
   const facts = /** @type {Facts} */ (state.facts);
-  const masks = facts.masks.filter((mask) => weightsOf(mask.head_mask.spec, facts.model));
+  const masks = facts.masks.filter((mask) => maskOf(mask.head_mask.spec, facts.model));
   const chosen = activeColumn(state).name ?? activeColumn(state).variant ?? "";
   const pick = (/** @type {Event} */ event) => {
     const select = /** @type {HTMLSelectElement} */ (event.target);
@@ -82,30 +83,30 @@ function Named({ state }) {
 }
 
 /**
- * Makes the active column a variant: weights that the grid can edit, if they score as the variant does.
+ * Makes the active column a variant: a mask that the grid can edit, if it scores as the variant does.
  * @param {Facts} facts @param {string} name
  */
 function pickVariant(facts, name) {
   const variant = facts.variants.find((one) => one.name === name);
-  const isBare = defaultMask(facts)?.every((weight) => weight === 1);
-  const weights = variant && isBare && isOwn(facts, variant) ? weightsOf(variant.head_mask.spec, facts.model) : null;
-  update({ ...edited(current(), weights, { name, variant: weights ? null : name }), selection: [] });
+  const isBare = defaultMask(facts)?.weights.every((weight) => weight === 1);
+  const mask = variant && isBare && isOwn(facts, variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
+  update({ ...edited(current(), mask, { name, variant: mask ? null : name }), selection: [] });
 }
 
 /** @param {{state: State}} props */
 function Selected({ state }) {
   const { selection } = state;
   const shape = /** @type {Facts} */ (state.facts).model;
-  const weights = activeColumn(state).weights;
-  const first = weights && selection.length ? tidy(weights[selection[0]]) : 1;
+  const { mask } = activeColumn(state);
+  const first = mask && selection.length ? tidy(mask.weights[selection[0]]) : 1;
   const names = selection.map((index) => `${Math.floor(index / shape.heads)}.${index % shape.heads}`);
-  const none = !selection.length || !weights;
+  const none = !selection.length || !mask;
   const set = (/** @type {number} */ weight) => {
-    if (weights) update(edited(current(), withWeight(weights, selection, weight)));
+    if (mask) update(edited(current(), withWeight(mask, selection, weight, shape)));
   };
   const keepOnly = () => {
     const others = range(shape.layers * shape.heads).filter((index) => !selection.includes(index));
-    update(edited(current(), withWeight(allOn(shape), others, 0)));
+    update(edited(current(), withWeight(allOn(shape), others, 0, shape)));
   };
   const text = none ? "No head selected" : names.length > 1 ? `${names.length} heads selected` : `Head ${names[0]}`;
   return html`
@@ -124,9 +125,9 @@ function Selected({ state }) {
 /** @param {{state: State}} props */
 function SpecField({ state }) {
   const facts = /** @type {Facts} */ (state.facts);
-  const { weights } = activeColumn(state);
-  const spec = weights ? canonical(weights, facts.model) : "";
-  const [typed, setTyped] = useState(/** @type {string | null} */ (null));
+  const { mask } = activeColumn(state);
+  const spec = mask ? canonical(mask, facts.model) : "";
+  const [typed, setTyped] = useState(/** @type {{text: string, about: Mask | null} | null} */ (null));
   const [wrong, setWrong] = useState("");
   const forget = () => {
     setTyped(null);
@@ -135,6 +136,8 @@ function SpecField({ state }) {
   useEffect(forget, [spec]); // what was typed is no longer about this mask
   const refused = /^(masks|variants)\[/.test(state.problem?.param ?? "") ? (state.problem?.message ?? "") : "";
   const take = (/** @type {string} */ text) => {
+    // A click on the grid changes the mask before the field loses the focus: then the click counts.
+    if (typed && typed.about !== activeColumn(current()).mask) return forget();
     try {
       const changed = parseSpec(text, facts.model, storedMasks(facts));
       update({ ...edited(current(), changed), selection: [] });
@@ -151,10 +154,10 @@ function SpecField({ state }) {
   };
   return html`
     <div class="field spec">
-      <label for="spec">Heads off ${weights && !isBinary(weights) ? "(some heads have weights of their own)" : ""}</label>
-      <input id="spec" spellcheck="false" autocomplete="off" value=${typed ?? spec} placeholder="2.3,7.*"
+      <label for="spec">Heads off, layers skipped ${mask && !isBinary(mask) ? "(some heads have weights of their own)" : ""}</label>
+      <input id="spec" spellcheck="false" autocomplete="off" value=${typed?.text ?? spec} placeholder="2.3,7.*"
         aria-invalid=${wrong || refused ? "true" : null} aria-describedby="spec-wrong" onKeyDown=${keys}
-        onInput=${(/** @type {Event} */ event) => setTyped(value(event))}
+        onInput=${(/** @type {Event} */ event) => setTyped({ text: value(event), about: activeColumn(current()).mask })}
         onChange=${(/** @type {Event} */ event) => take(value(event))} />
       <p class="wrong" id="spec-wrong" role="alert">${wrong || refused}</p>
     </div>`;

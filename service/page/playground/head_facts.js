@@ -1,7 +1,7 @@
 /** What the study found out about a head, and what the grid's shades and letters mean. */
 
 import { activeColumn } from "../lib/columns.js";
-import { count, percent, roleLetter, roleName, signed } from "../lib/format.js";
+import { count, isKnown, percent, roleLetter, roleName, signed } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { range, tidy } from "../lib/mask.js";
 import { update } from "../lib/store.js";
@@ -21,7 +21,7 @@ export function HeadFacts({ state, index }) {
   const heads = state.facts?.model.heads ?? 1;
   if (index === null) return html`<div class="facts"></div>`;
   const [layer, head] = [Math.floor(index / heads), index % heads];
-  const weight = activeColumn(state).weights?.[index] ?? 1;
+  const weight = activeColumn(state).mask?.weights[index] ?? 1;
   const finding = state.facts?.study?.heads[index] ?? null;
   const look = () => update({ view: "attention", attention: { ...state.attention, layer, head } });
   return html`
@@ -37,19 +37,21 @@ export function HeadFacts({ state, index }) {
 
 /** @param {{finding: HeadFinding}} props */
 function Finding({ finding }) {
+  const { p_adjusted: p } = finding;
   const roles = Object.entries(finding.roles);
   return html`
     <p class="soft">With this head alone off:</p>
     <dl class="effects">
       ${METRICS.map(([metric, name]) => {
         const [low, high] = finding.interval[metric];
-        return html`<div><dt>${name}</dt><dd>${signed(finding.delta[metric], 3)}
-          <span class="soft"> ${signed(low, 3)} to ${signed(high, 3)}</span></dd></div>`;
+        const interval = isKnown(low) && isKnown(high) ? `${signed(low, 3)} to ${signed(high, 3)}` : "no interval";
+        return html`<div><dt>${name}</dt><dd>${signed(finding.delta[metric], 3)} <span class="soft"> ${interval}</span></dd></div>`;
       })}
     </dl>
     <p class="soft">
-      ${finding.p_adjusted < 0.05 ? "More than chance" : "No more than chance"} once all heads are looked at
-      (adjusted p ${finding.p_adjusted.toFixed(2)}).${" "}
+      ${isKnown(p)
+        ? `${p < 0.05 ? "More than chance" : "No more than chance"} once all heads are looked at (adjusted p ${p.toFixed(2)}).`
+        : "The study has too few queries to tell this from chance."}${" "}
       ${roles.map(
         ([role, share]) => html`<b>${roleName(role)}</b>: ${percent(share)} of its attention beyond chance. `,
       )}

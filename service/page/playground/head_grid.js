@@ -15,7 +15,7 @@ import { cellAt, onKey, rectangle } from "./grid_keys.js";
 /** @param {{state: State}} props */
 export function HeadGrid({ state }) {
   const shape = /** @type {import("../lib/mask.js").Shape} */ (state.facts?.model);
-  const weights = activeColumn(state).weights;
+  const { mask } = activeColumn(state);
   const [focus, setFocus] = useState(/** @type {Place} */ ({ layer: 0, head: 0 }));
   const [hovered, setHovered] = useState(/** @type {number | null} */ (null));
   const grid = useRef(/** @type {HTMLElement | null} */ (null));
@@ -37,7 +37,7 @@ export function HeadGrid({ state }) {
   const shown = hovered ?? (at.layer >= 0 && at.head >= 0 ? at.layer * shape.heads + at.head : null);
   const leave = () => setHovered(null);
   return html`
-    <div class=${`grid-box${weights ? "" : " fixed"}`}>
+    <div class=${`grid-box${mask ? "" : " fixed"}`}>
       <div class="grid" role="grid" ref=${grid} aria-label="Heads: rows are layers, columns are heads"
         aria-multiselectable="true"
         onKeyDown=${(/** @type {KeyboardEvent} */ event) => onKey(event, { at, shape, go, toggle: toggled })}
@@ -49,7 +49,7 @@ export function HeadGrid({ state }) {
           (layer) => html`<${Row} key=${layer} layer=${layer} state=${state} shape=${shape} at=${at} />`,
         )}
       </div>
-      ${weights ? null : html`<p class="soft">The grid cannot edit this variant.</p>`}
+      ${mask ? null : html`<p class="soft">The grid cannot edit this variant.</p>`}
     </div>
     <p class="hint soft">Click or drag over heads to switch them; a number switches its whole layer or column.</p>
     <${HeadFacts} state=${state} index=${shown} />
@@ -72,11 +72,13 @@ function ColumnNames({ shape, at }) {
 
 /** @param {{layer: number, state: State, shape: import("../lib/mask.js").Shape, at: Place}} props */
 function Row({ layer, state, shape, at }) {
-  const weights = activeColumn(state).weights ?? allOn(shape);
+  const { weights, skipped } = activeColumn(state).mask ?? allOn(shape);
+  const isSkipped = skipped.includes(layer);
   return html`
-    <div role="row" class="row">
+    <div role="row" class=${`row${isSkipped ? " skipped" : ""}`}>
       <div role="rowheader" data-at=${`${layer}.-1`} tabindex=${at.layer === layer && at.head === -1 ? 0 : -1}
-        title=${`All heads of layer ${layer}`} aria-label=${`layer ${layer}, all heads`}
+        title=${isSkipped ? `Layer ${layer} is skipped. Click to take it in again` : `All heads of layer ${layer}`}
+        aria-label=${`layer ${layer}, ${isSkipped ? "skipped" : "all heads"}`}
         onClick=${() => toggled({ layer, head: -1 })}>${layer}</div>
       ${range(shape.heads).map((head) => {
         const index = layer * shape.heads + head;
@@ -90,15 +92,15 @@ function Row({ layer, state, shape, at }) {
 /** @param {Place} place switches a head, or with -1 a whole layer or column: off if any of it is on */
 function toggled({ layer, head }) {
   const state = current();
-  const weights = activeColumn(state).weights;
+  const { mask } = activeColumn(state);
   const shape = state.facts?.model;
-  if (!weights || !shape) return;
+  if (!mask || !shape) return;
   const at = { layer: layer < 0 ? shape.layers - 1 : layer, head: head < 0 ? shape.heads - 1 : head };
   const heads = rectangle({ layer: Math.max(layer, 0), head: Math.max(head, 0) }, at, shape);
   const single = layer >= 0 && head >= 0;
   const wanted = single && state.selection.length > 1 && state.selection.includes(heads[0]) ? state.selection : heads;
-  const on = wanted.some((index) => weights[index] > 0);
-  update({ ...edited(state, withWeight(weights, wanted, on ? 0 : 1)), selection: wanted });
+  const on = wanted.some((index) => mask.weights[index] > 0);
+  update({ ...edited(state, withWeight(mask, wanted, on ? 0 : 1, shape)), selection: wanted });
 }
 
 /** @param {EventTarget | null} target @returns {Place | null} */
@@ -123,7 +125,7 @@ function usePainting(shape, anchor, setFocus) {
   return (/** @type {PointerEvent} */ event) => {
     const index = indexOf(event.target);
     const { columns, selection } = current();
-    const before = activeColumn(current()).weights;
+    const before = activeColumn(current()).mask;
     if (index === null || event.button !== 0 || !before) return;
     const place = { layer: Math.floor(index / shape.heads), head: index % shape.heads };
     setFocus(place);
@@ -133,15 +135,15 @@ function usePainting(shape, anchor, setFocus) {
       return;
     }
     anchor.current = place;
-    const weight = before[index] > 0 ? 0 : 1;
+    const weight = before.weights[index] > 0 ? 0 : 1;
     /** @type {Set<number>} */
     const crossed = new Set();
     const cross = (/** @type {number | null} */ at) => {
       if (at === null || crossed.has(at)) return;
       crossed.add(at);
       const state = current();
-      const now = activeColumn(state).weights;
-      if (now) update({ ...edited(state, withWeight(now, [at], weight)), selection: [...crossed] });
+      const now = activeColumn(state).mask;
+      if (now) update({ ...edited(state, withWeight(now, [at], weight, shape)), selection: [...crossed] });
     };
     const move = (/** @type {PointerEvent} */ next) =>
       cross(indexOf(document.elementFromPoint(next.clientX, next.clientY)));

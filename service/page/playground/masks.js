@@ -1,9 +1,9 @@
 /** The masks side by side: which one the grid edits, and which one the others are measured against. */
 
 import { added, labelOf, LETTERS, MAX_COLUMNS, pinned, removed } from "../lib/columns.js";
-import { weightsOf } from "../lib/facts.js";
+import { maskOf } from "../lib/facts.js";
 import { html } from "../lib/html.js";
-import { headsOn } from "../lib/mask.js";
+import { combined, headsOn } from "../lib/mask.js";
 import { update } from "../lib/store.js";
 
 /** @typedef {import("../lib/types.js").State} State */
@@ -27,7 +27,7 @@ function Chip({ state, index }) {
   const isActive = index === state.active;
   const isBase = index === state.baseline;
   const letter = LETTERS[index];
-  const heads = one.weights ? headsText(state, one.weights) : "variant";
+  const heads = one.mask ? headsText(state, one.mask) : "variant";
   return html`
     <div class=${`chip${isActive ? " active" : ""}`}>
       <button class="pick" aria-pressed=${isActive} onClick=${() => update({ active: index, selection: [] })}
@@ -47,17 +47,17 @@ function Chip({ state, index }) {
 }
 
 /**
- * @param {State} state @param {Float32Array} weights
+ * @param {State} state @param {import("../lib/mask.js").Mask} own
  * @returns {string} how many heads are on; a mask of the default variant is under every column
  */
-function headsText({ facts }, weights) {
+function headsText({ facts }, own) {
   const variant = facts?.variants.find((one) => one.default);
-  const on = headsOn(weights);
-  const all = `${weights.length} heads`;
+  const on = headsOn(own);
+  const all = `${own.weights.length} heads`;
   if (!facts || !variant || variant.head_mask.spec === "none") return `${on} of ${all}`;
   const mask = `with the mask of ${variant.name}`;
-  const under = weightsOf(variant.head_mask.spec, facts.model);
-  if (under) return `${headsOn(weights.map((weight, i) => weight * under[i]))} of ${all}, ${mask}`;
+  const under = maskOf(variant.head_mask.spec, facts.model);
+  if (under) return `${headsOn(combined(own, under))} of ${all}, ${mask}`;
   const kept = Math.min(on, variant.head_mask.heads_on); // which heads the default keeps is not known here
-  return `${on < weights.length ? "at most " : ""}${kept} of ${all}, ${mask}`;
+  return `${on < own.weights.length ? "at most " : ""}${kept} of ${all}, ${mask}`;
 }

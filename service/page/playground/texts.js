@@ -71,7 +71,7 @@ function TitlesField({ titles, wrong, say }) {
         aria-invalid=${wrong ? "true" : null} aria-describedby="titles-wrong" onInput=${change}></textarea>
       <p class="wrong" id="titles-wrong" role="alert">${wrong}</p>
       <p class="soft">
-        Or drop a csv file here, with a column <code>title</code> and, if you like, <code>query</code>:
+        Or drop a csv file here, with a column <code>title</code> and, if you like, <code>query</code>:${" "}
         <input type="file" aria-label="Open a csv file" accept=".csv,.tsv,.txt,text/csv,text/plain" onChange=${open} />
       </p>
     </div>`;

@@ -69,9 +69,9 @@ async function run(state, base, active, signal, show) {
 }
 
 /** @param {State} state @param {Column} one */
-function bodyOf({ query, titles, facts }, { weights, variant }) {
+function bodyOf({ query, titles, facts }, { mask, variant }) {
   const shape = /** @type {import("../lib/mask.js").Shape} */ (facts?.model);
-  return weights ? { query, titles, head_mask: requestForm(weights, shape) } : { query, titles, variant };
+  return mask ? { query, titles, head_mask: requestForm(mask, shape) } : { query, titles, variant };
 }
 
 /** @param {[number[], number[]]} times milliseconds under both masks, turn by turn @param {number} titles */

@@ -56,7 +56,7 @@ def spec(page: Page) -> str:
     return str(page.one("#spec").get_attribute("value"))
 
 
-def shown_scores(page: Page, server: Server, mask: str) -> None:
+def shown_scores(page: Page, server: Server, mask: str | dict[str, Any]) -> None:
     """Assert that the second column's scores are those of the service under a mask."""
     ranking = settled(page)
     titles = [row["title"] for row in ranking]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ import uvicorn
 import yaml
 
 from loadtest.beside import free_port
+from models.checkpoint.config import read_config
+from models.checkpoint.head_study import FILE, weights_id
 from service.http import create_app
 from service.metrics import Metrics
 from service.replica import Replica
@@ -110,6 +113,22 @@ def test_a_telephone_shows_every_view_without_scrolling_sideways(page: Page) -> 
                 .filter((element) => !element.closest(scrolls))
                 .map((element) => element.outerHTML.slice(0, 90))""")
             assert (wide, page.run("return document.documentElement.scrollWidth")) == ([], width), view
+
+
+def test_on_a_telephone_places_and_scores_stand_clear_of_titles(page: Page) -> None:
+    titles = "".join(f"&t=mouse+{number}" for number in range(120))
+    masks = "&mask=none&mask=6-11.*&mask=0-2.*&mask=0-5.*&active=2&base=0"
+    page.open(f"#playground?q=mouse{titles}{masks}")
+    settled(page, columns=4)
+    page.size(390, 844)
+    overlaps = page.run("""
+      const right = (element) => element.getBoundingClientRect().right;
+      return [...document.querySelectorAll('.ranking > tbody > tr')].filter((row) => {
+        const contents = [...row.querySelectorAll('.name, .number')];
+        const start = Math.min(...contents.map((one) => one.getBoundingClientRect().left));
+        return [...row.querySelectorAll('.place b, .move')].some((one) => right(one) > start);
+      }).map((row) => row.innerText)""")
+    assert overlaps == []
 
 
 def test_the_theme_can_be_switched_and_is_kept(page: Page) -> None:
@@ -280,6 +299,41 @@ def test_models_of_other_shapes_and_with_one_label_are_shown(
         page.check_and_leave()
 
 
+def test_a_study_of_too_few_queries_shows_what_is_missing(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    model = write_checkpoint(tmp_path / "model")
+    config = read_config(model)
+    missing = {
+        "delta": {"qwk": None, "ndcg10": -0.01, "accuracy": -0.02},
+        "interval": {metric: [None, None] for metric in ("qwk", "ndcg10", "accuracy")},
+        "p_adjusted": None,
+        "roles": {},
+    }
+    places = [(layer, head) for layer in range(config.num_layers) for head in range(config.num_heads)]
+    study = {
+        "weights": weights_id(model),
+        "shape": [config.num_layers, config.num_heads],
+        "data": "mine.csv",
+        "pairs": 27,
+        "queries": 9,
+        "heads": [{"layer": layer, "head": head, **missing} for layer, head in places],
+    }
+    (model / FILE).write_text(json.dumps(study), encoding="utf-8")
+    with served(model) as url:
+        page = Page(chromium, url)
+        page.open(address("playground", ""))
+        settled(page)
+        text = page.one(".facts").text
+        effects = [" ".join(row.text.split()) for row in page.all(".effects div")]
+        assert effects == ["QWK – no interval", "NDCG@10 −0.010 no interval", "accuracy −0.020 no interval"]
+        assert "The study has too few queries to tell this from chance." in text
+        assert page.all("[class*=shade-][role=gridcell]") == []
+        assert cell(page, 0, 0).get_attribute("aria-label") == "layer 0 head 0, on"
+        page.check_and_leave()
+
+
 def test_a_variant_shows_its_own_scores_beside_a_default_with_a_mask(
     chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,7 +377,7 @@ def test_a_variant_that_was_copied_scores_what_the_page_showed(
     shown = {}
     with served(model, LiveConfig.model_validate({"variants": variants, "default": "fewer"})) as url:
         page = Page(chromium, url)
-        for name, mask in (("binary", "1.*"), ("weighted", "1.*;0.2=0.5")):
+        for name, mask in (("binary", "1.*"), ("weighted", "1.*;0.2=0.5"), ("shorter", "1.2,skip:0")):
             page.open(address("playground", f"&mask={quote(mask)}"))
             shown[name] = {row["title"]: row["scores"][0] for row in settled(page, columns=1)}
             (entry,) = yaml.safe_load(copied_for_serve_yaml(page))

@@ -16,7 +16,10 @@ from tests.service.page.playground import cell, settled, shown_scores, spec
 from tests.service.running import Server
 
 pytestmark = pytest.mark.slow
-CASES = json.loads((Path(__file__).parents[2] / "cases" / "masks.json").read_text(encoding="utf-8"))
+CASES, STRUCTURED = (
+    json.loads((Path(__file__).parents[2] / "cases" / f"{name}.json").read_text(encoding="utf-8"))
+    for name in ("masks", "structured_masks")
+)
 
 
 def test_a_click_a_drag_a_row_and_a_column_switch_heads_and_the_ranking_follows(
@@ -153,24 +156,70 @@ def test_the_browser_reads_masks_as_the_service_does(page: Page) -> None:
     page.open()
     script = """arguments[0].map(([text, layers, heads]) => {
         try {
-          const weights = mask_spec.parseSpec(text, {layers, heads});
-          return [mask.canonical(weights, {layers, heads}), mask.maskId(weights)];
+          const read = mask_spec.parseSpec(text, {layers, heads});
+          return [mask.canonical(read, {layers, heads}), mask.maskId(read, {layers, heads})];
         } catch (error) { return error instanceof mask_spec.MaskError ? error.message : String(error.stack); }
       })"""
-    valid = [(case["spec"], case["layers"], case["heads"]) for case in CASES["valid"] if "spec" in case]
+    cases = CASES["valid"] + STRUCTURED["valid"]
+    valid = [(case["spec"], case["layers"], case["heads"]) for case in cases if "spec" in case]
     valid += [(f"random:0.{n}@{n * n}/*.0-{n % 5 + 1}", n, 7) for n in range(1, 30)]
     for (text, layers, heads), answer in zip(valid, page.evaluate(script, valid), strict=True):
         mask = HeadMask.parse(text, layers=layers, heads=heads)
         assert answer == [mask.spec, mask.id], text
-    wrong = [(text, 12, 12) for text in CASES["wrong"]["specs"]]
+    specs = CASES["wrong"]["specs"] + STRUCTURED["wrong"]["specs"]
+    specs += ["2.3,weights:0", "keep:12.0,3.1", "random:0.2,1.1@7", "constructor:1", "0.0," * 8192 + "0.0"]
+    wrong = [(text, 12, 12) for text in specs]
     for (text, *_), answer in zip(wrong, page.evaluate(script, wrong), strict=True):
         with pytest.raises(InvalidMask) as refused:
             HeadMask.parse(text, layers=12, heads=12)
         assert answer == str(refused.value), text
-    weighted = [case for case in CASES["valid"] if "weights" in case.get("json", {})]
-    script = """arguments[0].map(({json, layers, heads}) =>
-        mask.canonical(Float32Array.from(json.weights.flat()), {layers, heads}))"""
+    weighted = [case for case in cases if set(case.get("json", {})) in ({"weights"}, {"weights", "skip"})]
+    script = """arguments[0].map(({json, layers, heads}) => {
+        const weights = Float32Array.from(json.weights.flat());
+        const whole = mask.withoutLayers({weights, skipped: []}, json.skip ?? [], {layers, heads});
+        return mask.canonical(whole, {layers, heads});
+      })"""
     assert page.evaluate(script, weighted) == [case["canonical"] for case in weighted]
+
+
+def test_skipped_layers_are_typed_shown_scored_and_taken_in_again(page: Page, page_server: Server) -> None:
+    page.open()
+    settled(page)
+    page.write("#spec", "skip:6-11, 2.3\n")
+    assert spec(page) == "2.3,skip:6-11"
+    assert page.one(".chip.active").text.split("\n")[1:3] == ["2.3,skip:6-11", "71 of 144 heads"]
+    shown_scores(page, page_server, "2.3,skip:6-11")
+    names = [name.get_attribute("aria-label") for name in page.all("[role=rowheader]")]
+    assert names[5:7] == ["layer 5, all heads", "layer 6, skipped"]
+    page.until(lambda: "skip%3A6-11" in page.browser.current_url)
+    page.open(page.browser.current_url.removeprefix(f"{page.url}/"))
+    shown_scores(page, page_server, "2.3,skip:6-11")
+
+    page.one('[role="rowheader"][data-at="6.-1"]').click()
+    assert spec(page) == "2.3,skip:7-11"
+    cell(page, 8, 1).click()
+    assert spec(page) == "2.3,8.0,8.2-11,skip:7,skip:9-11"
+    shown_scores(page, page_server, "2.3,8.0,8.2-11,skip:7,skip:9-11")
+    page.run(
+        "const weight = document.querySelector('.selected [type=range]'); weight.value = 0.4;"
+        "weight.dispatchEvent(new Event('input', {bubbles: true}))"
+    )
+    weights = HeadMask.parse("2.3,8.0,8.2-11", layers=12, heads=12).matrix.copy()
+    weights[8, 1] = 0.4
+    form = {"weights": weights.tolist(), "skip": [7, 9, 10, 11]}
+    assert spec(page) == HeadMask.parse(form, layers=12, heads=12).spec
+    shown_scores(page, page_server, form)
+    page.button("All on").click()
+    assert spec(page) == "none"
+
+
+def test_a_stored_mask_that_the_grid_cannot_show_is_not_called_unknown(page: Page) -> None:
+    page.open()
+    settled(page)
+    page.write("#spec", "@fast\n")  # it switches units off
+    assert page.one("#spec-wrong").text.startswith("the grid cannot show '@fast'")
+    page.write("#spec", "@fats\n")
+    assert page.one("#spec-wrong").text.endswith("this model's stored masks: fast, pruned20, pruned60, rough")
 
 
 def test_a_wrong_spec_and_its_error_go_when_the_grid_changes(page: Page) -> None:
@@ -181,3 +230,29 @@ def test_a_wrong_spec_and_its_error_go_when_the_grid_changes(page: Page) -> None
     cell(page, 1, 1).click()
     page.until(lambda: spec(page) == "1.1" and page.all("#spec-wrong")[0].text == "")
     assert page.one("#spec").get_attribute("aria-invalid") is None
+
+
+def test_a_click_on_the_grid_counts_although_a_spec_was_typed_before_it(
+    page: Page, page_server: Server
+) -> None:
+    page.open("#playground?q=wireless+mouse&t=a+mouse&t=towel&mask=none&mask=none&active=1&base=0")
+    settled(page)
+    page.write("#spec", "5.*")  # and no Enter
+    cell(page, 1, 1).click()
+    shown_scores(page, page_server, "1.1")
+    assert spec(page) == "1.1"
+    page.write("#spec", "5.*")
+    page.one("#query").click()  # the field loses the focus: that enters the spec
+    shown_scores(page, page_server, "5.*")
+    assert spec(page) == "5.*"
+
+
+def test_selected_heads_leave_the_grid_as_wide_as_it_was(page: Page) -> None:
+    page.size(1280, 900)
+    page.open()
+    settled(page)
+    width = "return document.querySelector('.grid').clientWidth"
+    before = page.run(width)
+    cell(page, 3, 3).click()
+    page.until(lambda: page.all(".cell.selected"))
+    assert page.run(width) == before

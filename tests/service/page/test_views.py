@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
@@ -116,6 +117,12 @@ def test_many_tokens_korean_and_right_to_left_text_are_laid_out_without_stalling
     assert places == sorted(places, reverse=True)
 
 
+def test_attention_without_a_title_says_what_is_missing(page: Page) -> None:
+    page.open("#attention?q=mouse&mask=none")
+    assert page.one(".one-head").text == "There is no title: paste some in the playground."
+    assert not page.all(".token")
+
+
 def test_an_experiment_shows_units_effects_over_time_shadow_and_trips(
     page: Page, page_server: Server
 ) -> None:
@@ -158,6 +165,18 @@ def test_a_margin_is_drawn_on_the_side_of_harm_and_in_its_own_unit(page: Page) -
         ["margin 1.5", "Difference", "below"],
     ]
     assert "0" in [tick.text for tick in page.all(".finding:nth-of-type(3) .axes text")]  # and not −0
+
+
+def test_times_under_a_chart_do_not_overlap(page: Page) -> None:
+    page.size(1100, 900)
+    page.open("#experiments?experiment=deeper")  # most of its looks are from before the rollback, early on
+    page.until(lambda: len(page.all(".finding .axes")) == 3)
+    ends = page.run("""
+      const times = [...document.querySelector('.finding .axes').querySelectorAll('text[text-anchor]')]
+        .filter((text) => /\\d:\\d/.test(text.textContent)).map((text) => text.getBoundingClientRect());
+      return times.map(({left, right}) => [left, right])""")
+    assert len(ends) >= 2
+    assert all(right < left for (_, right), (left, _) in pairwise(ends)), ends
 
 
 def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Page) -> None:
@@ -221,7 +240,7 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
     page.one(".ranking")
     page.run("""
       window.sent = [];
-      window.changes = {traffic: 1};
+      window.changes = {status: 'running', traffic: 1};
       window.answer = async (path, options) => {
         if (options.method === 'POST') {
           sent.push(JSON.parse(options.body));
@@ -259,6 +278,35 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
     page.hurry()
     page.until(lambda: not page.all(".actions [type=checkbox]"))
     assert ramp("Expose 50 % of each arm's units?")["reinstate"] == []
+
+
+def test_a_ramp_after_a_rollback_takes_the_next_step_unless_a_share_is_typed(page: Page) -> None:
+    page.open("#experiments?experiment=deeper")
+    page.one(".trip")
+    page.run("""
+      window.sent = [];
+      window.answer = async (path, options) => {
+        if (options.method !== 'POST') return unwatched(path, options);
+        sent.push(JSON.parse(options.body));
+        return new Response('{}');
+      };""")
+    assert page.one(".actions [type=number]").get_attribute("value") == ""
+    page.one(".actions [type=checkbox]").click()
+    page.button("Ramp").click()
+    assert page.one(".confirm span").text == (
+        "Expose the share of each arm's units that comes next in the config's ramp "
+        "and take pruned60 in again?"
+    )
+    page.button("Yes", ".confirm").click()
+    page.until(
+        lambda: page.run("return sent.pop()") == {"traffic": None, "reinstate": ["pruned60"], "reason": ""}
+    )
+    page.until(lambda: "Ramped." in page.one(".actions").text)
+    page.write(".actions [type=number]", "50")
+    page.button("Ramp").click()
+    assert page.one(".confirm span").text == "Expose 50 % of each arm's units?"
+    page.button("Yes", ".confirm").click()
+    page.until(lambda: page.run("return sent.pop()") == {"traffic": 0.5, "reinstate": [], "reason": ""})
 
 
 def test_live_load_is_read_from_the_metrics(page: Page, page_server: Server) -> None:
