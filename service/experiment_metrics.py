@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from service.experiments.online.guardrails import GUARDRAILS
 from service.experiments.online.observer import ExperimentObserver, ShadowFate
 from service.experiments.storage.writer import RecordKind
 
@@ -77,6 +78,10 @@ class ExperimentMetrics(ExperimentObserver):
 
     def unwritten(self, count: int) -> None:
         self._unwritten.set(count)
+
+    def watched(self, experiment: str) -> None:
+        for guardrail in GUARDRAILS:  # from 0 on: a series that begins with a roll-back has no increase
+            self._rollbacks.labels(experiment, guardrail)
 
     def rolled_back(self, experiment: str, guardrail: str) -> None:
         self._rollbacks.labels(experiment, guardrail).inc()

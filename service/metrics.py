@@ -111,6 +111,7 @@ class Metrics:
         self._grades = counter("grade_total", "Pairs by the grade they got.", ["variant", "grade"])
         self._device_failures = counter("device_failures_total", "Failures of the device.", ["kind"])
         self._device_failures.labels("cuda")  # from 0 on: a series that begins with failures has no increase
+        self._out_of_memory = counter("out_of_memory_total", "Batches too large for the device's memory.")
 
         self._queue_tokens = gauge("queue_tokens", "Tokens waiting.", "livesum")
         self._queue_oldest = gauge("queue_oldest_seconds", "Age of the oldest waiting pair.", "livemax")
@@ -218,6 +219,10 @@ class Metrics:
     def device_failure(self, kind: str) -> None:
         """Count a failure of the device; `kind` is `cuda`."""
         self._device_failures.labels(kind).inc()
+
+    def out_of_memory(self) -> None:
+        """Count a batch that did not fit into the device's memory."""
+        self._out_of_memory.inc()
 
     def ready(self, is_ready: bool) -> None:
         """Record whether this replica takes requests."""

@@ -288,3 +288,6 @@ class _Meter(Observer):
 
     def on_batch(self, items: int, tokens: int, budget: int) -> None:
         self._metrics.batch(pairs=items, tokens=tokens, budget=budget)
+
+    def on_out_of_memory(self) -> None:
+        self._metrics.out_of_memory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
@@ -14,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -29,7 +31,9 @@ from service.telemetry.settings import TelemetrySettings
 from service.variant_config import DegradeConfig, MaskForm, VariantConfig, check_degrade
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
+DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
 
+_NUMBER = re.compile(r"\b(int|float)\b")  # in an annotation
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _ApiKeys = Annotated[
     tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_api_keys), WithJsonSchema({"type": "string"})
@@ -47,9 +51,11 @@ class Settings(TelemetrySettings):
     )
 
     model: str | None = Field(
-        None, description="Checkpoint directory or hub id (`name@revision`). Unset: the shipped model."
+        None,
+        min_length=1,
+        description="Checkpoint directory or hub id (`name@revision`). Unset: the shipped model.",
     )
-    device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
+    device: Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)] = Field(
         "auto",
         description="`cpu`, `cuda`, or `auto`: CUDA if there is any, else the CPU. A replica's one GPU is "
         "`cuda`; `cuda:N` is for replicas with several (`num_gpus`).",
@@ -146,6 +152,14 @@ class Settings(TelemetrySettings):
         "a list in the config file. `sha256:HEX` may replace a key. Without keys, the service is open to "
         "everybody.",
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        # pydantic takes `true` for the number 1, as in `score_cache_size: true`.
+        if value is True and _NUMBER.search(str(cls.model_fields[str(info.field_name)].annotation)):
+            raise ValueError("should be a number, not true")
+        return value
 
     @model_validator(mode="after")
     def _check_number_format(self) -> Self:

@@ -41,6 +41,9 @@ class Observer:
     def on_drop(self, reason: Literal["deadline", "disconnect"], items: int) -> None:
         """Items of one request were dropped before their work began."""
 
+    def on_out_of_memory(self) -> None:
+        """A forward pass did not fit into the device's memory."""
+
 
 class BatchRunner(Generic[P, R]):
     """Runs batches on the device.
@@ -122,6 +125,8 @@ class BatchRunner(Generic[P, R]):
                 raise
             return [DeviceFailed("cancelled") for _ in items]  # the engine cancelled it, so the slot goes on
         except Exception as error:
+            if isinstance(error, OutOfMemory):
+                self._observer.on_out_of_memory()
             if is_single:
                 return [error]
             if isinstance(error, OutOfMemory):

@@ -14,9 +14,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from service.deployment import strict_yaml
-from service.settings import ENVIRONMENT_PREFIX, LiveConfig, Settings
+from service.experiments.definition.fields import NAME_PATTERN
+from service.settings import DEVICE_PATTERN, ENVIRONMENT_PREFIX, LiveConfig, Settings
 
 DEPLOYMENT = "Relevance"
+
+_SENTENCES = {
+    "extra_forbidden": "there is no such field",
+    "bool_type": "should be true or false",
+    "bool_parsing": "should be true or false",
+    "tuple_type": "should be a list",
+    "dict_type": "should be a mapping (name: value)",
+    "model_type": "should be a mapping (name: value)",
+    NAME_PATTERN: "should be 1 to 64 of the characters a-z, 0-9, _ and -",
+    DEVICE_PATTERN: "should be auto, cpu, cuda or cuda:N",
+}
+"""What is said in place of pydantic's message, by the type of the error or the pattern that was missed."""
 
 
 class ConfigFileError(Exception):
@@ -186,7 +199,9 @@ def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
 def first_problem(error: ValidationError, root: str = "") -> str:
     """Return one line about the first problem, with its place below `root` and without the value."""
     first = error.errors(include_url=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
+    kind = first.get("ctx", {}).get("pattern", first["type"])
+    message = _SENTENCES.get(kind, first["msg"].removeprefix("Value error, "))
+    message = message.replace("Tuple should", "List should").replace(" after validation", "")
     location = list(first["loc"])
     if first["type"] == "string_type" and isinstance(first["input"], bool | int | float):
         message += "; put it in quotes"

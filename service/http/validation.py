@@ -17,6 +17,15 @@ _SENTENCES = {
     "list_type": "should be a list",
     "tuple_type": "should be a list of two strings",
     "float_type": "should be a number",
+    "float_parsing": "should be a number",
+    "int_type": "should be a whole number",
+    "int_parsing": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "int_parsing_size": "is too large a number",
+    "bool_type": "should be true or false",
+    "bool_parsing": "should be true or false",
+    "dict_type": "should be an object",
+    "model_type": "should be an object",
     "finite_number": "should be a finite number",
 }
 _LONGEST = 200
@@ -27,7 +36,7 @@ _KEY = "[key]"
 def explain(errors: Sequence[Any]) -> InvalidRequest:
     """Return an InvalidRequest for the first of pydantic's errors; its message does not repeat the input."""
     first = errors[0]
-    path = [part for part in first["loc"] if part != "body"] if first["loc"] else []
+    path = first["loc"]
     if not path:
         return InvalidRequest("The body should be a JSON object.")
     sentence = _SENTENCES.get(first["type"]) or _SUBJECT.sub("should ", str(first["msg"]))

@@ -21,7 +21,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from models.checkpoint.chunks import LongTitles, Overflow
-from service.experiments.definition.fields import MAX_ATTRIBUTES, Attribute, AttributeName, Unit
+from service.experiments.definition.fields import Attributes, Unit
 
 MAX_GRADE = 30
 MAX_NAME_CHARS = 64
@@ -172,7 +172,7 @@ class ScoreRequest(PairsRequest):
     variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
     head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
     unit: Unit | None = Field(None, description="Who is asking, for the assignment to an experiment's arm.")
-    attributes: Annotated[dict[AttributeName, Attribute], Field(max_length=MAX_ATTRIBUTES)] | None = Field(
+    attributes: Attributes = Field(
         None, description="What an experiment's `where` may ask for, such as `locale`."
     )
     grades: Annotated[list[Annotated[int, Field(ge=0, le=MAX_GRADE)]], Field(fail_fast=True)] | None = Field(

@@ -31,6 +31,6 @@ def check_whole(request: object, encoded: Sequence[EncodedPair], window: int) ->
     for place, pair in enumerate(encoded):
         if pair.truncated:
             raise InvalidRequest(
-                f"does not fit into the window of {window} tokens; send shorter texts, or truncate: true",
+                f"does not fit into the window of {window} tokens; send shorter texts, or allow truncation",
                 param=f"{field}[{place}]",
             )

@@ -32,6 +32,11 @@ class TelemetrySettings(BaseSettings):
         "and its trace. Titles are never written.",
     )
 
+    @field_validator("access_log", mode="before")
+    @classmethod
+    def _off(cls, value: object) -> object:
+        return "off" if value is False else value  # how YAML reads an off without quotes
+
     @field_validator("tracing")
     @classmethod
     def _can_export(cls, value: bool) -> bool:

@@ -99,7 +99,13 @@ def test_the_dashboard_marks_each_rollback_also_an_experiments_first(tmp_path: P
     (mark,) = json.loads(DASHBOARD.read_text("utf-8"))["annotations"]["list"]
     series = {
         f'headroom_experiment_rollbacks_total{{job="headroom", experiment="{name}", guardrail="p99"}}': values
-        for name, values in (("first", "_x20 1x60"), ("second", "1x19 2x60"), ("old", "1x80"))
+        for name, values in (
+            ("first", "_x20 1x60"),
+            ("second", "1x19 2x60"),
+            ("old", "1x80"),
+            ("unscraped", "1x17 stale 1x60"),
+            ("none", "_x20 0x60"),
+        )
     }
     marked = {f'{{experiment="{name}", guardrail="p99"}}': 1.0 for name in ("first", "second")}
     assert_values(tmp_path, f"({mark['expr']}) > bool 0", series, {"4m": {}, "5m30s": marked, "10m": {}})

@@ -31,6 +31,7 @@ def feed(metrics: Metrics) -> None:
     metrics.batch(pairs=40, tokens=800, budget=1024)
     metrics.queue(tokens=512, oldest_seconds=0.125, in_flight_pairs=40)
     metrics.device_failure("cuda")
+    metrics.out_of_memory()
     metrics.ready(True)
     metrics.config("0123456789ab", {"full": 144, "pruned20": 115})
     metrics.build_info(version="0.1.0", torch="2.13", model="m", device="cpu", dtype="bfloat16")
@@ -62,6 +63,7 @@ def check(found: dict[str, float], processes: int = 1) -> None:
         'headroom_batch_fill_ratio_bucket{le="0.7"}': 0,
         'headroom_batch_fill_ratio_bucket{le="0.8"}': 1,
         'headroom_device_failures_total{kind="cuda"}': 1,
+        "headroom_out_of_memory_total": 1,
         "headroom_queue_tokens": 512,
         "headroom_in_flight_pairs": 40,
         "headroom_ready": 1,

@@ -179,7 +179,7 @@ CUT = {"name": "cut", "head_mask": "0.*"}
         ({"above_queue_tokens": 9}, "degrade.variant: Field required"),
         (
             {"above_queue_tokens": 9, "variant": "cut", "below": 1},
-            "degrade.below: Extra inputs are not permitted",
+            "degrade.below: there is no such field",
         ),
     ],
     ids=["unknown", "default", "zero", "text", "no number", "no variant", "unknown field"],

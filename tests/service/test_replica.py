@@ -186,6 +186,8 @@ async def test_a_batch_that_does_not_fit_the_memory_is_halved_until_it_does(
     answer = await service.post("/v1/score", query=QUERY, titles=TITLES * 4)
     scores = [row["score"] for row in answer["results"]]
     np.testing.assert_allclose(scores, clf.score(pairs() * 4).score, atol=1e-5)
+    assert service.metric("headroom_out_of_memory_total") >= 1
+    assert service.metric('headroom_device_failures_total{kind="cuda"}') == 0
 
     monkeypatch.setattr(classifier, "forward", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
     error = await service.refused("/v1/score", 503, query=QUERY, titles=TITLES)

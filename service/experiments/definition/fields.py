@@ -65,7 +65,8 @@ def _attribute(value: Any) -> str | float | bool:
     raise PydanticCustomError("attribute", "should be a string, a finite number or a bool")
 
 
-ConfigName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,64}$")]
+NAME_PATTERN = r"^[a-z0-9_-]{1,64}$"
+ConfigName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 Salt = Annotated[str, StringConstraints(min_length=1, max_length=128), STORABLE]
 Unit = Annotated[str, StringConstraints(min_length=1, max_length=MAX_UNIT_CHARS), STORABLE]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -94,3 +95,4 @@ Attribute = Annotated[
     ),
 ]
 """An attribute of a request: text, a number or a bool. JSON's types are kept apart."""
+Attributes = Annotated[dict[AttributeName, Attribute], Field(max_length=MAX_ATTRIBUTES)] | None

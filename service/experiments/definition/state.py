@@ -68,6 +68,7 @@ class _Logged:
     shipped: str | None = None
     is_stopped: bool = False
     rolled_back: set[str] = field(default_factory=set)
+    reinstated_at: dict[str, float] = field(default_factory=dict)
 
     def status(self, config: ExperimentConfig) -> Status:
         """Return the status of an experiment that has begun."""
@@ -148,9 +149,12 @@ def _read(config: ExperimentConfig, actions: Sequence[Action]) -> _Logged:
             case "ship" if action.arm in arms:
                 logged.shipped = action.arm
             case "rollback" if action.arm in arms and action.arm != config.control:
-                logged.rolled_back.add(action.arm)
-            case "reinstate":
-                logged.rolled_back.discard(action.arm or "")
+                # One from before the reinstatement comes late if its replica was cut off from the database.
+                if action.time >= logged.reinstated_at.get(action.arm, action.time):
+                    logged.rolled_back.add(action.arm)
+            case "reinstate" if action.arm in arms:
+                logged.rolled_back.discard(action.arm)
+                logged.reinstated_at[action.arm] = action.time
             case _:
                 pass  # the action is about an arm that the config no longer has
     return logged

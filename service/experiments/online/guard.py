@@ -64,6 +64,8 @@ class Guard:
         for config in self._ledger.configs:
             with self._supervisor.supervise(f"the guardrails of {config.name}"):
                 self._watch(config)
+        for started in self._running - before:
+            self._observer.watched(started)
         for stopped in before - self._running:
             self._observer.sample_ratio(stopped, math.nan)
 
@@ -78,7 +80,9 @@ class Guard:
                 breach.detail,
             )
             self._observer.rolled_back(experiment, breach.guardrail)
-        now = self._ledger.clock()
+        # Clocks differ: it must not look older than a reinstatement that this replica knows.
+        known = [action.time for action in self._ledger.history(experiment)]
+        now = max([self._ledger.clock(), *known])
         self._ledger.add(
             [
                 Action(

@@ -27,6 +27,9 @@ class ExperimentObserver:
     def unwritten(self, count: int) -> None:
         """So many records wait for the database. A kill would lose them."""
 
+    def watched(self, experiment: str) -> None:
+        """The guardrails of an experiment are watched from now on."""
+
     def rolled_back(self, experiment: str, guardrail: str) -> None:
         """A guardrail took an arm back to control."""
 

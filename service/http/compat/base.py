@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 from service import error_shapes
 from service.error_shapes import ErrorShape
 from service.errors import InvalidRequest
-from service.experiments.definition.fields import MAX_ATTRIBUTES, Attribute, AttributeName, Unit
+from service.experiments.definition.fields import Attributes, Unit
 from service.http.examples import ANSWERS
 from service.http.openapi import errors
 from service.http.post import Post, PostRoute, Timed, validated
@@ -57,7 +57,7 @@ class CompatRequest(BaseModel, ABC):
     unit: Unit | None = Field(
         None, description="Ours: who is asking, for the assignment to an experiment's arm."
     )
-    attributes: Annotated[dict[AttributeName, Attribute], Field(max_length=MAX_ATTRIBUTES)] | None = Field(
+    attributes: Attributes = Field(
         None, description="Ours: what an experiment's `where` may ask for, such as `locale`."
     )
     deadline_ms: DeadlineMs = None

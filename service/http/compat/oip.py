@@ -104,6 +104,7 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
                 "variant": chosen.variant,
                 "head_mask": body.given("head_mask"),
                 "unit": body.given("unit"),
+                "attributes": body.given("attributes"),
                 "deadline_ms": body.deadline,
             },
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.errors import InvalidRequest
+from service.experiments.definition.fields import Attributes
 from service.schemas.requests import DeadlineMs, MaskForm
 
 VERSION = "1"
@@ -60,6 +61,9 @@ class InferParameters(_Fields):
     unit: str | None = Field(
         None, description="Ours: who is asking, for the assignment to an experiment's arm."
     )
+    attributes: Attributes = Field(
+        None, description="Ours: what an experiment's `where` may ask for, such as `locale`."
+    )
     timeout: int | None = Field(
         None,
         gt=0,
@@ -79,6 +83,7 @@ class InferRequest(_Fields):
     variant: str | None = Field(None, description="As in `parameters`.")
     head_mask: MaskForm | None = Field(None, description="As in `parameters`.")
     unit: str | None = Field(None, description="As in `parameters`.")
+    attributes: Attributes = Field(None, description="As in `parameters`.")
     deadline: DeadlineMs = Field(None, alias="deadline_ms")
 
     model_config = ConfigDict(

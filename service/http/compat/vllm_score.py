@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from service.errors import InvalidRequest
 from service.http.compat.base import (
@@ -30,7 +31,14 @@ from service.http.post import Post, PostRoute
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import Error, Number, ScoreResponse
 
-Texts = str | list[str]
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(text, str) for text in value)):
+        return value
+    raise PydanticCustomError("texts_type", "should be a string or a list of strings")
+
+
+Texts = Annotated[str | list[str], BeforeValidator(_texts)]
 
 
 @dataclass(slots=True)

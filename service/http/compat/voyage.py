@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from service.errors import InvalidRequest
 from service.http.compat.base import CompatRequest, Scored, by_relevance, relevance, scored_by
 from service.http.compat.cohere import CohereResult, TopN
 from service.http.compat.documents import Texts, truncation_warnings
 from service.schemas.requests import Query, ScoreRequest
 from service.schemas.responses import ScoreResponse
+from service.schemas.texts import TextsRequest
 
 
 class VoyageUsage(TypedDict):
@@ -68,17 +68,11 @@ class VoyageRequest(CompatRequest):
 
     def score_request(self) -> ScoreRequest:
         """Return our request."""
-        return self.scoring(query=self.query, titles=self.documents)
+        request = self.scoring(query=self.query, titles=self.documents)
+        return TextsRequest.of(request, "all" if self.truncation is False else "beginning")
 
     def answer(self, scored: ScoreResponse) -> VoyageAnswer:
-        """Return Voyage's answer. Raises InvalidRequest if a document was truncated that must not be."""
-        if self.truncation is False:
-            for result in scored.results:
-                if result.truncated:
-                    raise InvalidRequest(
-                        "is longer than the model's window, and truncation is false",
-                        param=f"documents[{result.index}]",
-                    )
+        """Return Voyage's answer."""
         results = by_relevance(scored.results, relevance)[: self.top_k]
         return {
             "object": "list",

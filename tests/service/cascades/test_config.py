@@ -40,8 +40,8 @@ def read(path: Path, *variants: dict[str, Any], **more: Any) -> ConfigFile:
         (cascade(stage("fast", "10"), stage("full")), f"variants[2].cascade[0].keep: {RANGE}"),
         (cascade(stage("fast"), stage("full")), "cascade[0].keep is missing: a whole number of titles"),
         (cascade(stage("fast", 3), stage("full", 3)), "cascade[1].keep: the last stage keeps all of its"),
-        (cascade(stage("full")), "variants[2].cascade: Tuple should have at least 2 items"),
-        (cascade(*[stage("fast", 3)] * 9), "variants[2].cascade: Tuple should have at most 8 items"),
+        (cascade(stage("full")), "variants[2].cascade: List should have at least 2 items"),
+        (cascade(*[stage("fast", 3)] * 9), "variants[2].cascade: List should have at most 8 items"),
         (
             cascade(stage("gone", 3), stage("full")),
             "variants[2].cascade[0].variant: there is no variant 'gone'; there are full, fast, other",
@@ -63,7 +63,10 @@ def read(path: Path, *variants: dict[str, Any], **more: Any) -> ConfigFile:
             cascade(stage("fast", 3), stage("full"), checkpoint="/x"),
             "checkpoint: a cascade has none of its own",
         ),
-        (cascade({**stage("fast", 3), "kep": 1}, stage("full")), "variants[2].cascade[0].kep: Extra inputs"),
+        (
+            cascade({**stage("fast", 3), "kep": 1}, stage("full")),
+            "variants[2].cascade[0].kep: there is no such",
+        ),
     ],
 )
 def test_a_wrong_cascade_is_refused_where_it_is_wrong(

@@ -99,6 +99,31 @@ def test_a_wrong_setting_of_the_environment_is_named_as_such(
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("max_pair", 3, "there is no such field"),
+        ("device", "mps", "should be auto, cpu, cuda or cuda:N"),
+        ("deterministic", "perhaps", "should be true or false"),
+        ("score_cache_size", True, "should be a number, not true"),
+        ("retention_days", True, "should be a number, not true"),
+        ("access_log", True, "Input should be 'off', 'console' or 'json'"),
+        ("model", "", "String should have at least 1 character"),
+    ],
+)
+def test_what_a_wrong_setting_should_be_is_said(
+    name: str, value: Any, reason: str, document: Any, tmp_path: Path
+) -> None:
+    document["applications"][0]["args"] = {name: value}
+    assert refusal(tmp_path / "serve.yaml", yaml.safe_dump(document)) == f"args.{name}: {reason}"
+
+
+def test_an_off_without_quotes_which_yaml_reads_as_false_is_off(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(DEPLOY.read_text().replace("args: {}", "args: {access_log: off}"))
+    assert load(path, Overrides()).settings.access_log == "off"
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"args": [1]}, "args must be a mapping (name: value), not a list"),
@@ -108,6 +133,13 @@ def test_a_wrong_setting_of_the_environment_is_named_as_such(
         ({"http_options": {"host": 1.5}}, "http_options.host must be an address"),
         ({"user_config": [1]}, "user_config must be a mapping"),
         ({"user_config": {"downgrade": {}}}, "user_config: unknown key downgrade"),
+        ({"user_config": {"masks": []}}, "user_config.masks: should be a mapping (name: value)"),
+        ({"user_config": {"variants": {}}}, "user_config.variants: should be a list"),
+        ({"user_config": {"variants": []}}, "user_config.variants: List should have at least 1 item, not 0"),
+        (
+            {"user_config": {"variants": [{"name": "Full"}]}},
+            "user_config.variants[0].name: should be 1 to 64 of the characters a-z, 0-9, _ and -",
+        ),
         ({"user_config": {"masks": {"a": 2.3}}}, "user_config.masks.a: Input should be a valid string; put"),
         ({"user_config": {"masks": {1: "2.3"}}}, "user_config.masks[1]: as a name: Input should be a valid"),
         ({"ray_actor_options": [1]}, "ray_actor_options must be a mapping"),

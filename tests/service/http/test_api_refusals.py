@@ -53,6 +53,9 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/score", {**SCORE, "unit": "u" * 257}, "unit", "256"),
     ("/v1/score", {**SCORE, "unit": 7}, "unit", "string"),
     ("/v1/score", {**SCORE, "attributes": {"k": []}}, "attributes.k", "k: should be a string"),
+    ("/v1/score", {**SCORE, "attributes": 3}, "attributes", "should be an object"),
+    ("/v1/score", {**SCORE, "attributes": {"body": []}}, "attributes.body", "body: should be a string"),
+    ("/v1/score", {**SCORE, "body": 1}, "body", "no such field"),
     ("/v1/score", {**SCORE, "attributes": {"k": "v" * 257}}, "attributes.k", "k: is longer than 256"),
     ("/v1/score", {**SCORE, "attributes": {"": 1}}, "attributes", "the name '' should have at least 1"),
     ("/v1/score", {**SCORE, "attributes": {"k" * 65: 1}}, "attributes", "should have at most 64"),
@@ -80,6 +83,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/condense", {"query": "a", "titles": []}, "titles", "at least 1"),
     ("/v1/condense", {**SCORE, "titles": ["a"] * 1001}, "titles", "1000"),
     ("/v1/condense", {**SCORE, "max_words": 0}, "max_words", "greater than or equal to 1"),
+    ("/v1/condense", {**SCORE, "max_words": "two"}, "max_words", "should be a whole number"),
     ("/v1/condense", {**SCORE, "max_loss": 1.5}, "max_loss", "less than or equal to 1"),
     ("/v1/condense", {**SCORE, "method": "magic"}, "method", "greedy"),
     ("/v1/condense", {**SCORE, "heads": "0.1"}, "heads", "reads no attention"),
@@ -95,6 +99,7 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any] | list[Any] | str | None, str | Non
     ("/v1/condense", {"query": "long" * 2000 + " w" * 99, "titles": ["b"]}, "query", "limit is 20000000"),
     ("/v1/condense", {**SCORE, "unit": "u"}, "unit", "no such field"),
     ("/v1/outcomes", {"outcomes": [OUTCOME, OUTCOME | {"foo": 1}]}, "outcomes[1].foo", "no such field"),
+    ("/v1/outcomes", {"outcomes": [3]}, "outcomes[0]", "should be an object"),
     ("/v1/outcomes", {"outcomes": [OUTCOME], "foo": 1}, "foo", "no such field"),
 ]
 

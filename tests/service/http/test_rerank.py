@@ -251,6 +251,18 @@ async def test_voyage_refuses_long_documents_only_without_truncation(service: Se
     assert (await service.post("/v1/rerank", **body))["warnings"]
     refused = await service.refused("/v1/rerank", 400, **body, truncation=False)
     assert refused["param"] == "documents[3]"
+    assert "allow truncation" in refused["message"]
+
+
+async def test_what_voyage_refuses_as_too_long_is_neither_scored_nor_charged(tiny_checkpoint: Path) -> None:
+    long = {"query": QUERY, "documents": TITLES, "top_k": None, "truncation": False}
+    short = long | {"documents": TITLES[:3]}
+    async with serve(tiny_checkpoint, api_keys=f"k;pairs=0.001;burst={len(TITLES)}") as service:
+        service.http.headers["authorization"] = "Bearer k"
+        for _ in range(3):
+            await service.refused("/v1/rerank", 400, **long)
+        assert service.metric("headroom_pairs_total") == 0
+        assert len((await service.post("/v1/rerank", **short))["data"]) == 3
 
 
 async def test_the_proxys_own_answers_carry_what_the_clients_read() -> None:

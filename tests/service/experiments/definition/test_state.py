@@ -64,6 +64,15 @@ def test_a_rollback_lasts_until_the_arm_is_reinstated_by_name() -> None:
     assert fold(CONFIG, log, START).rolled_back == {"a"}
 
 
+def test_a_rollback_from_before_the_reinstatement_does_not_count_though_it_is_recorded_later() -> None:
+    log = [STARTED, action("rollback", START + 20, arm="a"), action("reinstate", START + 60, arm="a")]
+    late = action("rollback", START + 30, arm="a")
+    assert fold(CONFIG, [*log, late], START + 90).rolled_back == frozenset()
+    assert len(runs(CONFIG, [*log, late], START + 90)) == 3
+    assert fold(CONFIG, [*log, action("rollback", START + 61, arm="a")], START + 90).rolled_back == {"a"}
+    assert fold(CONFIG, [*log, action("rollback", START + 30, arm="b")], START + 90).rolled_back == {"b"}
+
+
 def test_control_cannot_be_rolled_back() -> None:
     assert fold(CONFIG, [STARTED, action("rollback", arm="control")], START).rolled_back == frozenset()
 

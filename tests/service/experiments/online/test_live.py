@@ -14,6 +14,7 @@ from sqlalchemy import event
 
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.events import Action
+from service.experiments.online.guardrails import Breach
 from service.experiments.online.live import LiveExperiments
 from service.experiments.online.observer import ExperimentObserver
 from service.experiments.storage.store import Store
@@ -137,3 +138,13 @@ async def test_a_config_that_the_database_refuses_changes_nothing(
             ("prune20", "running"),
             ("other", "running"),
         ]
+
+
+async def test_a_replica_whose_clock_is_behind_takes_an_arm_back_after_a_reinstatement(path: Path) -> None:
+    """Its rollback would else look older than the reinstatement, and be taken for one that comes late."""
+    live = LiveExperiments(Store(f"sqlite:///{path}"), ExperimentObserver(), clock=lambda: 1000.0)
+    live.apply(LiveConfig.model_validate(config()).assigner, "v")
+    live.ledger.record([Action("prune20", "reinstate", 1005.0, "boss", arm="pruned")])
+    live.guard.roll_back("prune20", [Breach("pruned", "p99", "slow")])
+    assert live.ledger.standing("prune20").status == "rolled_back"
+    await live.close(1)

@@ -12,9 +12,13 @@ import pytest
 
 from service.experiments.definition.epochs import Epoch
 from service.experiments.definition.events import Action
+from service.experiments.online.guardrails import Breach
+from service.experiments.online.live import LiveExperiments
+from service.experiments.online.observer import ExperimentObserver
 from service.experiments.storage.store import Store
+from service.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
-from tests.service.experimenting import BOSS, config, eventually, score, write_broken_checkpoint
+from tests.service.experimenting import BOSS, KEYS, config, eventually, score, write_broken_checkpoint
 from tests.service.experiments.storage.test_store import exposure
 from tests.service.in_process import Service, serve
 
@@ -38,6 +42,9 @@ async def test_an_arm_that_fails_is_answered_by_control_and_rolled_back_by_itsel
         [{"name": "full"}, {"name": "broken", "checkpoint": str(broken)}], guardrails={"min_requests": 20}
     )
     async with serve(tiny_checkpoint, live, database_url=url) as service:
+        # From 0 on, so that Prometheus sees the first one as an increase.
+        zero = 'headroom_experiment_rollbacks_total{experiment="prune20",guardrail="error_rate"} 0'
+        await eventually(lambda: zero in service.metrics.render().decode())
         seen = await until_rolled_back(service, "error_rate")
         expected = (await score(service, variant="full"))["results"]
         assert all(answer["results"] == expected for answer in seen)
@@ -126,3 +133,34 @@ async def test_a_rolled_back_arm_comes_back_only_by_name(service: Service) -> No
     assert "pruned" in refused.json()["error"]["message"]
     taken = await service.http.post(ramp, json={"traffic": 0.5, "reinstate": ["pruned"]}, headers=BOSS)
     assert (taken.status_code, taken.json()["status"], taken.json()["rolled_back"]) == (200, "running", [])
+
+
+async def test_a_rollback_that_comes_late_does_not_undo_a_reinstatement_after_it(
+    tiny_checkpoint: Path, url: str
+) -> None:
+    """A replica that was cut off from the database records what it did before as soon as it is back."""
+    breach = [Breach("pruned", "p99", "slow")]
+    cut_off = LiveExperiments(Store(url), ExperimentObserver())
+    await asyncio.to_thread(cut_off.apply, LiveConfig.model_validate(config()).assigner, "v")
+    cut_off.guard.roll_back("prune20", breach)
+    try:
+        async with serve(tiny_checkpoint, config(), database_url=url, api_keys=KEYS) as service:
+            service.http.headers.update(BOSS)
+            live = service.replica.live
+            live.guard.roll_back("prune20", breach)
+            ramp = {"traffic": 1.0, "reinstate": ["pruned"]}
+            taken = await service.http.post("/v1/experiments/prune20/ramp", json=ramp)
+            assert (taken.status_code, taken.json()["status"]) == (200, "running")
+
+            assert cut_off.ledger.standing("prune20").status == "rolled_back"
+            await asyncio.to_thread(cut_off.ledger.refresh)
+            await asyncio.to_thread(live.ledger.refresh)
+            kinds = [action.kind for action in live.ledger.history("prune20")]
+            assert kinds == ["start", "rollback", "reinstate", "ramp", "rollback"]
+            for ledger in (live.ledger, cut_off.ledger):
+                assert ledger.standing("prune20").status == "running"
+
+            live.guard.roll_back("prune20", breach)
+            assert live.ledger.standing("prune20").status == "rolled_back"
+    finally:
+        await cut_off.close(1)

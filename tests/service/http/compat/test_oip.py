@@ -10,6 +10,7 @@ import orjson
 
 from models import Classifier
 from tests.checkpoints import GRADES, write_checkpoint
+from tests.service.experimenting import config, score
 from tests.service.http.compat.oip import INFER, INPUTS, LENGTH, outputs_of, tensor, with_bytes
 from tests.service.in_process import QUERY, Service, pairs, serve
 
@@ -100,6 +101,25 @@ async def test_a_model_is_a_checkpoint_a_variant_or_both(service: Service, clf: 
             assert answer.json()["error"].startswith(
                 f"There is no model '{model}'; there are {clf.name}@full"
             )
+
+
+async def test_attributes_decide_whether_an_experiment_takes_the_request(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'experiments.db'}"
+    german = {"attributes": {"locale": "de"}}
+    async with serve(tiny_checkpoint, config(where={"locale": ["de"]}), database_url=url) as service:
+        model = service.replica.models().models[0].name
+        arms = {f"user-{number}": await score(service, f"user-{number}", **german) for number in range(20)}
+        unit = {"unit": next(unit for unit, answer in arms.items() if answer["variant"] == "cut")}
+        for fields, variant in (
+            (unit, "full"),
+            (unit | german, "cut"),
+            ({"parameters": unit | german}, "cut"),
+            ({"parameters": unit | {"attributes": {"locale": "fr"}}}, "full"),
+        ):
+            answer = await service.http.post(f"/v2/models/{model}/infer", json={"inputs": INPUTS} | fields)
+            assert answer.json()["parameters"]["variant"] == variant, fields
 
 
 async def test_metadata_says_what_to_send_and_what_comes(service: Service) -> None:

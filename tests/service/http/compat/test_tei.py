@@ -88,7 +88,7 @@ async def test_a_text_too_long_is_truncated_unless_the_request_says_no(
         422,
         {
             "error": "texts[1]: does not fit into the window of 64 tokens; "
-            "send shorter texts, or truncate: true",
+            "send shorter texts, or allow truncation",
             "error_type": "Validation",
         },
     )

@@ -83,6 +83,8 @@ async def test_a_request_of_ours_stays_ours(service: Service) -> None:
         ({"queries": [], "documents": []}, "queries", ""),
         ({"queries": "a", "documents": []}, "documents", ""),
         ({"text_1": " ", "text_2": ["c"]}, "text_1", "must not be blank"),
+        ({"text_1": 3, "text_2": ["c"]}, "text_1", "should be a string or a list of strings"),
+        ({"queries": "a", "documents": ["b", 3]}, "documents", "should be a string or a list of strings"),
         (
             {"text_1": "a", "text_2": "c", "truncate_prompt_tokens": "9" * 400},
             "truncate_prompt_tokens",
