@@ -1,4 +1,4 @@
-"""Mends Ray Serve's controller: how it keeps HAProxy running, and what it remembers of old edits.
+"""Mends Ray Serve's controller: how it keeps HAProxy running, and what stays in memory of old edits.
 
 The controller calls `install` when it starts (`RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH`). This module uses
 private names of Ray 2.60; if one of them is gone, the start and the tests fail.
@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from ray.serve._private.deployment_info import DeploymentInfo
 from ray.serve._private.deployment_state import ReplicaStateContainer
 
 from service.deployment import front
@@ -19,6 +20,7 @@ def install() -> None:
     """Mend the controller of this process."""
     front.install()
     forget_versions(ReplicaStateContainer)
+    share_actor_class(DeploymentInfo)
 
 
 def forget_versions(container: type[ReplicaStateContainer]) -> None:
@@ -41,3 +43,20 @@ def _then_forgetting(take_out: Callable[..., list[Any]]) -> Callable[..., list[A
         return taken
 
     return and_forget
+
+
+def share_actor_class(info: type[DeploymentInfo]) -> None:
+    """Let all replicas of a deployment be of one class, whatever edit they start under.
+
+    Serve makes a class of the same content for each config edit that a replica starts under. Every process
+    that gets a handle of the replica unpickles it and keeps it for ever: some 60 kB each.
+    """
+    make = info.actor_def.fget
+    classes: dict[str, Any] = {}
+
+    def actor_def(self: DeploymentInfo) -> Any:
+        if self.actor_name not in classes:
+            classes[self.actor_name] = make(self)
+        return classes[self.actor_name]
+
+    info.actor_def = property(actor_def)

@@ -1,4 +1,4 @@
-"""The mended controller, tried on Serve's own container of replicas."""
+"""The mended controller, tried on Serve's own classes."""
 
 from __future__ import annotations
 
@@ -69,3 +69,28 @@ def test_versions_that_replicas_have_are_counted_as_before(state: Any, container
     assert dict(container._sv_counts) == both
     assert container.remove([taken.replica_id]) == [taken]
     assert dict(container._sv_counts) == {(state.RUNNING, "before"): 1}
+
+
+@pytest.fixture
+def edited() -> Any:
+    """Makes a mended deployment of a name, as the controller holds one after each config edit."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ray.serve._private.config import DeploymentConfig
+        from ray.serve._private.deployment_info import DeploymentInfo
+
+        from service.deployment.controller import share_actor_class
+
+    class Mended(DeploymentInfo):  # type: ignore[misc]
+        """Takes the change in place of Serve's class, which other tests use."""
+
+    share_actor_class(Mended)
+    return lambda name: Mended(DeploymentConfig(), None, 0, "01000000", name)
+
+
+def test_the_replicas_of_all_edits_are_of_one_class(edited: Any) -> None:
+    ours = edited("ours").actor_def
+    assert edited("ours").actor_def is ours
+    another = edited("another").actor_def
+    assert another is not ours
+    assert another.__ray_metadata__.class_name == "another"
