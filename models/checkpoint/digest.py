@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from models.checkpoint.hub_files import weight_files
-
-_MODULES = "[0-9]*_*"
-"""Pattern of the folders of a sentence-transformers model's modules."""
+from models.checkpoint.hub_files import DESCRIPTION, module_folders, weight_files
 
 
 def digest_of(directory: Path) -> str:
-    """Return the SHA-256 of a checkpoint's files, in hexadecimal: weights, config, tokenizer and modules.
+    """Return the SHA-256 of the files that a checkpoint is loaded from, in hexadecimal: weights, config,
+    tokenizer and modules.
 
-    Stored masks do not count.
+    Stored masks do not count, and neither do other files that lie in the directory.
     """
     digest = hashlib.sha256()
-    folders = {directory, *directory.glob(_MODULES), *(file.parent for file in _weights(directory))}
-    for file in sorted(file for folder in folders if folder.is_dir() for file in folder.iterdir()):
-        if file.suffix in (".safetensors", ".bin", ".json", ".txt") and file.name != "metrics.json":
+    described = {directory / name for name in DESCRIPTION if "/" not in name and name != "metrics.json"}
+    of_modules = {directory / folder / "config.json" for folder in module_folders(directory)}
+    for file in sorted(described | of_modules | set(_weights(directory))):
+        if file.is_file():
             digest.update(file.relative_to(directory).as_posix().encode())
             with file.open("rb") as stream:
                 while block := stream.read(1 << 22):
@@ -33,5 +32,11 @@ def bytes_of_weights(directory: Path) -> int:
 
 
 def _weights(directory: Path) -> list[Path]:
-    names = [file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()]
+    folders = ["", *module_folders(directory)]
+    names = [
+        f"{folder}{file.name}"
+        for folder in folders
+        if (directory / folder).is_dir()
+        for file in (directory / folder).iterdir()
+    ]
     return [file for name in weight_files(directory, names) if (file := directory / name).is_file()]

@@ -45,7 +45,10 @@ def weight_files(directory: Path, names: Collection[str]) -> list[str]:
     whole = _preferred("", names)
     if whole != ["model.safetensors"] and _INDEX in names:
         whole = _shards(directory / _INDEX)
-    return whole and [*whole, *(file for module in _modules(directory) for file in _preferred(module, names))]
+    return whole and [
+        *whole,
+        *(file for module in module_folders(directory) for file in _preferred(module, names)),
+    ]
 
 
 def _preferred(folder: str, names: Collection[str]) -> list[str]:
@@ -61,7 +64,7 @@ def _shards(index: Path) -> list[str]:
     return sorted({str(shard) for shard in weights.values()}) if isinstance(weights, dict) else []
 
 
-def _modules(directory: Path) -> list[str]:
+def module_folders(directory: Path) -> list[str]:
     """Return the folders of a sentence-transformers model's modules, such as `2_Dense/`, but not the root."""
     file = directory / "modules.json"
     modules = _read(file) if file.is_file() else []

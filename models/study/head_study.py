@@ -47,7 +47,10 @@ def summary(reports: list[dict[str, Any]], directory: Path) -> dict[str, Any]:
 
 
 def _head(row: dict[str, Any], roles: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return what is known of one head; `delta` and `interval` are changes with that head alone off."""
+    """Return what is known of one head; `delta` and `interval` are changes with that head alone off.
+
+    A change is None if its metric is undefined, and so are the ends of an interval of too few queries.
+    """
     at = (row["layer"], row["head"])
     return {
         "layer": row["layer"],
@@ -64,8 +67,9 @@ def _head(row: dict[str, Any], roles: dict[str, list[dict[str, Any]]]) -> dict[s
     }
 
 
-def _short(value: float) -> float:
-    return round(value, 4)
+def _short(value: float | None) -> float | None:
+    """Return a number with four digits after the point; None if the report has none: too few queries."""
+    return None if value is None else round(value, 4)
 
 
 def main() -> None:

@@ -50,7 +50,9 @@ def write(study: Study, result: Result, sections: tuple[Section, ...]) -> dict[s
 def report_json(study: Study, result: Result) -> dict[str, Any]:
     """Return the content of report.json; undefined numbers are null."""
     whole = study.runner.evaluate([study.classifier.all_heads.matrix], "baseline")[0]
-    baseline = evaluation.intervals(whole, resamples=study.resamples, seed=study.seed)
+    baseline = evaluation.within_range(
+        evaluation.intervals(whole, resamples=study.resamples, seed=study.seed)
+    )
     plain: dict[str, Any] = _defined(
         {
             "schema": 1,

@@ -11,14 +11,16 @@ NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10":
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """Return a change with its sign: −0.031."""
+    """Return a change with its sign, −0.031, or a dash if it is undefined or has no bound."""
+    if not math.isfinite(value):
+        return "–"
     text = f"{value:+.{digits}f}".replace("-", "−")
     return text.replace("+", "").replace("−", "") if float(f"{value:.{digits}f}") == 0 else text
 
 
-def signed_or_dash(value: float) -> str:
-    """Return a change with its sign, or a dash if it is undefined or has no bound."""
-    return signed(value) if math.isfinite(value) else "–"
+def value_or_dash(value: float) -> str:
+    """Return a value such as 0.731, or a dash if it is undefined."""
+    return f"{value:.3f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
 def with_interval(change: Interval, digits: int = 3) -> str:

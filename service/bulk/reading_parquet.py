@@ -96,7 +96,8 @@ def _values(batch: Any) -> Iterator[tuple[dict[str, Any] | None, str]]:
 def types_of(names: Sequence[str], records: Sequence[Mapping[str, Any]]) -> Any:
     """Return the Arrow schema of rows from a text file.
 
-    A column becomes text if its values have several types, or one that parquet cannot store.
+    A column becomes text if its values have several types, or one that parquet cannot store, or if they leave
+    open what a list, an object or the column holds: later rows may hold anything there.
     """
     import pyarrow
 
@@ -106,19 +107,18 @@ def types_of(names: Sequence[str], records: Sequence[Mapping[str, Any]]) -> Any:
             kind = pyarrow.array([record.get(name) for record in records]).type
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):
             kind = pyarrow.string()
-        is_text = pyarrow.types.is_null(kind) or _has_empty_struct(kind)
-        is_text = is_text or any(_change(record.get(name), kind) for record in records)
+        is_text = _is_open(kind) or any(_change(record.get(name), kind) for record in records)
         columns.append((name, pyarrow.string() if is_text else kind))
     return pyarrow.schema(columns)
 
 
-def _has_empty_struct(kind: Any) -> bool:
-    """Return whether a type is or holds an object without keys, which parquet cannot store."""
-    import pyarrow
+def _is_open(kind: Any) -> bool:
+    """Return whether a type says nothing of a value or a part of it: nulls, empty lists and objects."""
+    from pyarrow import types
 
-    if pyarrow.types.is_struct(kind) and kind.num_fields == 0:
+    if types.is_null(kind) or (types.is_struct(kind) and kind.num_fields == 0):
         return True
-    return any(_has_empty_struct(kind.field(i).type) for i in range(kind.num_fields))
+    return any(_is_open(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def table_of(records: Sequence[Mapping[str, Any]], types: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from models.quality.bootstrap import Interval
 from models.study import claims
 from models.study.heads import name as head_name
 from models.study.result import Figure, Finding, Result, Section, Table
@@ -15,7 +16,7 @@ from models.study.roles.plots import TITLES, causal_plot, role_maps
 from models.study.roles.scores import ROLES
 from models.study.statistics import LEVEL
 from models.study.study import Study
-from models.study.wording import NAMES, listed, p_value, percent, signed
+from models.study.wording import NAMES, listed, p_value, percent, signed, with_interval
 
 _METHOD = (
     "Attention is counted from word to word: attention to a word is the sum over its pieces, attention from "
@@ -103,18 +104,20 @@ def _conclusion(roles: Roles) -> str:
                 f"{listed([str(x) for x in layers])}; the strongest, {head_name(heads[best])}, has "
                 f"{scores[role].excess[best]:.2f} of its attention there beyond chance)"
             )
-        else:
-            top = np.nanmax(scores[role].excess) if scores[role].queries else float("nan")
+        elif scores[role].queries:
+            top = np.nanmax(scores[role].excess)
             parts.append(f"no head holds {TITLES[role]} (the largest excess is {top:.3f})")
+        else:
+            parts.append(f"no pair has words that could show {TITLES[role]}")
     text = ["Of " + f"{len(heads)} heads, " + "; ".join(parts) + "."]
     for c in roles.causal.comparisons:
         if not len(c.random["qwk"]) or not np.isfinite(c.relative["qwk"].value):
             continue
         qwk = c.relative["qwk"].interval()
-        random = signed(100 * float(np.median(c.random["qwk"])), 1)
+        random = _relative(np.median(c.random["qwk"]))
         text.append(
             f"Without the {_leading(len(c.heads), TITLES[c.name])} QWK changes by {percent(qwk)}, "
-            f"without as many random heads of the same layers by {random} % "
+            f"without as many random heads of the same layers by {random} "
             f"(median of {len(c.random['qwk'])} sets; p = {p_value(c.p['qwk'])})."
         )
     return " ".join(text)
@@ -161,7 +164,7 @@ def _leading_rows(roles: Roles, role: str) -> list[tuple[str, ...]]:
             head_name(roles.heads[i]),
             f"{scores.score[i]:.3f}",
             f"{scores.chance[i]:.3f}",
-            f"{signed(scores.excess[i])} ({signed(scores.low[i])} to {signed(scores.high[i])})",
+            with_interval(Interval(scores.excess[i], scores.low[i], scores.high[i])),
             p_value(float(scores.p_adjusted[i])),
             "yes" if holds(scores)[i] else "no",
         )
@@ -216,7 +219,7 @@ def _published_findings(check: CausalCheck) -> list[Finding]:
             Finding(
                 f"{comparison.name.removeprefix('published: ')} off cost accuracy",
                 "−52 %, against 0 % for five random heads",
-                f"accuracy {percent(change)}; random {signed(100 * random, 1)} % (median)",
+                f"accuracy {percent(change)}; random {_relative(random)} (median)",
                 lost,
                 reason,
                 claims.MATCHING_LOST,
@@ -265,11 +268,16 @@ def _causal_section(check: CausalCheck) -> Section:
 
 def _random_cells(comparison: Comparison, metric: str) -> tuple[str, str, str]:
     """Return the median and the worst random set, and p; dashes if the comparison has no random sets."""
-    random = 100 * comparison.random[metric]
+    random = comparison.random[metric]
     if not len(random):
         return "–", "–", "–"
     p = p_value(comparison.p[metric])
-    return f"{signed(np.median(random), 1)} %", f"{signed(random.min(), 1)} %", f"{p} of {len(random)} sets"
+    return _relative(np.median(random)), _relative(random.min()), f"{p} of {len(random)} sets"
+
+
+def _relative(change: float) -> str:
+    """Return a relative change in per cent, or a dash if it is undefined."""
+    return f"{signed(100 * change, 1)} %" if np.isfinite(change) else "–"
 
 
 def _number(value: float) -> float | None:

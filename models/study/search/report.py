@@ -13,7 +13,7 @@ from models.study.search.compute import Candidate, Search
 from models.study.search.conclusion import conclusion, loss_text, nothing_passed
 from models.study.search.noninferiority import TESTED_METRICS, Verdict
 from models.study.study import Study
-from models.study.wording import NAMES, signed_or_dash
+from models.study.wording import NAMES, signed, value_or_dash
 
 
 def result(study: Study, search: Search) -> Result:
@@ -116,7 +116,7 @@ def _test_table(path: Sequence[Candidate], verdicts: Sequence[Verdict], caption:
     for candidate, verdict in zip(path, verdicts, strict=True):
         cells = [str(candidate.heads_on)]
         for loss in verdict.losses.values():
-            cells += [signed_or_dash(loss.delta), signed_or_dash(loss.bound), f"{loss.power:.0%}"]
+            cells += [signed(loss.delta), signed(loss.bound), f"{loss.power:.0%}"]
         outcome = "passed" if verdict.passed else "failed" if verdict.tested else "not tested"
         rows.append((*cells, outcome))
     header = ["heads on"]
@@ -169,7 +169,7 @@ def _mask_figures(search: Search) -> tuple[Figure, ...]:
 
 
 def _cells(values: dict[str, float]) -> tuple[str, ...]:
-    return tuple(f"{values[name]:.3f}" for name in NAMES)
+    return tuple(value_or_dash(values[name]) for name in NAMES)
 
 
 def _seeds(search: Search) -> int:

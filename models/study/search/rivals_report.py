@@ -11,7 +11,7 @@ from models.study.result import Section, Table
 from models.study.search.noninferiority import TESTED_METRICS
 from models.study.search.rivals import ANYWHERE, LOWEST, MATCHED, Rivalry
 from models.study.statistics import LEVEL
-from models.study.wording import NAMES, listed, p_value, signed, signed_or_dash
+from models.study.wording import NAMES, listed, p_value, signed
 
 
 def as_json(rivalry: Rivalry) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def section(rivalry: Rivalry) -> Section:
 
 def _chosen(rivalry: Rivalry, metric: str) -> str:
     change = rivalry.chosen[metric] - rivalry.intact[metric]
-    return signed_or_dash(change)
+    return signed(change)
 
 
 def _spread(rivalry: Rivalry, kind: str, metric: str) -> str:

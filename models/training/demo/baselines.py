@@ -22,7 +22,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from statsmodels.miscmodels.ordinal_model import OrderedModel
 
 from models.classifier import Classifier
-from models.quality.evaluation import Evaluation, as_json, differences, intervals
+from models.quality.evaluation import Evaluation, as_json, differences, intervals, within_range
 from models.quality.lexical import Scorer, bm25, idf_overlap, words_of
 from models.training.data import (
     GRADES,
@@ -120,7 +120,7 @@ def compare(
             "pairs": len(places),
             "queries": evaluations["model"].queries,
             "ndcg10_random_order": evaluations["model"].random_order_ndcg10(),
-            "metrics": {name: as_json(intervals(side)) for name, side in evaluations.items()},
+            "metrics": {name: as_json(within_range(intervals(side))) for name, side in evaluations.items()},
             "model_minus": {
                 name: as_json(differences(side, evaluations["model"]))
                 for name, side in evaluations.items()

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from transformers import BertForSequenceClassification
 
 from models.quality.calibration import Curve
-from models.quality.evaluation import Evaluation, as_json, intervals
+from models.quality.evaluation import Evaluation, as_json, intervals, within_range
 from models.quality.lexical import words_of
 from models.training.data import (
     REPORTED_FOLDS,
@@ -63,7 +63,7 @@ def report(directory: Path, data: Path, folds: str) -> tuple[dict[str, Any], dic
     statistics = title_statistics(read_products(data), dictionary.nouns())
     figures = {
         "model": {
-            name: _with_intervals([rows[place] for place in places], probabilities[places])
+            name: with_intervals([rows[place] for place in places], probabilities[places])
             for name, places in source_groups(rows).items()
         },
         "word_overlap": by_family(rows, overlap_probabilities(rows, statistics)),
@@ -73,13 +73,14 @@ def report(directory: Path, data: Path, folds: str) -> tuple[dict[str, Any], dic
     return figures, curves(rows, probabilities)
 
 
-def _with_intervals(rows: Sequence[Judged], probabilities: Floats) -> dict[str, Any]:
+def with_intervals(rows: Sequence[Judged], probabilities: Floats) -> dict[str, Any]:
+    """Return the metrics of some pairs; an interval that leaves its metric's range has nan for its ends."""
     evaluation = Evaluation([row.query for row in rows], [row.grade for row in rows], probabilities)
     return {
         "pairs": len(rows),
         "queries": evaluation.queries,
         "ndcg10_random_order": evaluation.random_order_ndcg10(),
-        **as_json(intervals(evaluation, resamples=1000)),
+        **as_json(within_range(intervals(evaluation, resamples=1000))),
     }
 
 

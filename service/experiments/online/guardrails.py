@@ -26,6 +26,9 @@ from service.experiments.online.window import Counts
 CHANCE = 1e-4
 # The sum of two independent exponential variables exceeds x with probability (1 + x) · exp(−x).
 _BOTH_BY_CHANCE = 11.757
+GUARDRAILS = ("error_rate", "p99", "score_shift", "srm")
+FEW_UNITS = 10
+"""A breach says so if it rests on the requests of fewer units: chance may have put them all into one arm."""
 SHIFT_BINS = 10
 # If nothing differs, PSI · nm/(n+m) of n and m units is about χ² with SHIFT_BINS − 1 degrees of freedom.
 # This is the 1 − CHANCE quantile of that distribution.
@@ -56,8 +59,8 @@ def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -
             return Breach(
                 arm,
                 "error_rate",
-                f"{counts.errors} of {counts.requests} requests failed; the limit is {limits.error_rate:g} "
-                f"over the control's {usual:.3g}",
+                f"{counts.errors} of {counts.requests} requests failed{_of_few(counts.errors_by_unit)}; "
+                f"the limit is {limits.error_rate:g} over the control's {usual:.3g}",
             )
     if limits.p99_ms is not None and all(
         exceeds(*of_arm, 0.01)
@@ -66,8 +69,8 @@ def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -
         return Breach(
             arm,
             "p99",
-            f"{counts.slow} of {counts.requests} requests took longer than {limits.p99_ms:g} ms; "
-            "the limit is 1 in 100",
+            f"{counts.slow} of {counts.requests} requests took longer than {limits.p99_ms:g} ms"
+            f"{_of_few(counts.slow_by_unit)}; the limit is 1 in 100",
         )
     units, of_control_units = round(counts.scores.sum()), round(control.scores.sum())
     if limits.score_shift is not None and min(units, of_control_units) >= limits.min_requests:
@@ -135,6 +138,11 @@ def _without_one(count: int, total: int, by_unit: Counter[str]) -> tuple[int, in
     """Return a count and its total without the unit that has most of the count."""
     most = max(by_unit.values(), default=0)
     return count - most, total - most
+
+
+def _of_few(by_unit: Counter[str]) -> str:
+    """Return how many units a count is of if they are few: the bound takes requests for independent."""
+    return f" (those of {len(by_unit)} units)" if 0 < len(by_unit) < FEW_UNITS else ""
 
 
 def _divergence(share: float, limit: float) -> float:

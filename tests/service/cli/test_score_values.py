@@ -84,6 +84,8 @@ def test_rows_after_a_quote_that_is_not_closed_are_kept(run: Run, options: list[
         ([{}, None], ["{}", None]),
         ([{"a": {}}, {"a": {}}], ['{"a":{}}', '{"a":{}}']),
         ([[{}], []], ["[{}]", "[]"]),
+        ([[], None], ["[]", None]),
+        ([{"a": []}, {"a": None}], ['{"a":[]}', '{"a":null}']),
         ([1.5, True], ["1.5", "true"]),
         ([1, True], ["1", "true"]),
     ],
@@ -120,6 +122,21 @@ def test_a_later_value_that_would_be_changed_is_set_aside(
     assert parquet.read_table(output)["x"].to_pylist() == [first] * 3
     (reject,) = lines(Path(summary.rejects_file))
     assert (reject["line"], reject["reason"][:2]) == (3, "x ")
+
+
+@pytest.mark.parametrize(
+    ("empty", "late"),
+    [([], [1]), ([], ["b"]), ([None], [2.5]), ({"tags": []}, {"tags": ["b"]}), ({"tags": None}, {"tags": 1})],
+)
+def test_a_list_that_is_empty_in_the_first_rows_may_hold_anything_later(
+    tiny_checkpoint: Path, tmp_path: Path, empty: Any, late: Any
+) -> None:
+    source, output = written(tmp_path / "a.jsonl", [empty, empty, late, empty]), tmp_path / "b.parquet"
+    job = arguments(source, output, tiny_checkpoint)
+    summary = score_all(job, lambda *_: None, window_rows=2)  # the first two rows say the type
+    assert (summary.rows, summary.rejects) == (4, 0)
+    cells = parquet.read_table(output)["x"].to_pylist()
+    assert [json.loads(cell) for cell in cells] == [empty, empty, late, empty]
 
 
 def test_times_of_day_keep_their_nanoseconds(run: Run, options: list[str], tmp_path: Path) -> None:

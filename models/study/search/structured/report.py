@@ -12,7 +12,7 @@ from models.study.search.structured import json_values, plots
 from models.study.search.structured.compute import Found, Point
 from models.study.search.structured.recovery import Recovered
 from models.study.study import Study
-from models.study.wording import NAMES, signed_or_dash
+from models.study.wording import NAMES, signed, value_or_dash
 
 _FURTHER_TEST = (
     " The recovered network gets a further test on the same queries, also at 2.5 %; it comes on top of the "
@@ -90,7 +90,8 @@ def _from_scratch(scratch: Recovered) -> str:
     values = judged.metrics()
     return (
         f"A network of the same shape, trained as long on the same pairs from random weights "
-        f"({scratch.steps:,} steps), reaches QWK {values['qwk']:.3f} and NDCG@10 {values['ndcg10']:.3f}."
+        f"({scratch.steps:,} steps), reaches QWK {value_or_dash(values['qwk'])} and NDCG@10 "
+        f"{value_or_dash(values['ndcg10'])}."
     )
 
 
@@ -235,7 +236,7 @@ def _test_table(path: Sequence[Point], verdicts: Sequence[Verdict], caption: str
         speed = "" if pace is None else f"{pace.speedup:.2f} ({pace.low:.2f} to {pace.high:.2f})"
         cells = [f"{point.speedup:g}", speed]
         for loss in verdict.losses.values():
-            cells += [signed_or_dash(loss.delta), signed_or_dash(loss.bound)]
+            cells += [signed(loss.delta), signed(loss.bound)]
         rows.append((*cells, "passed" if verdict.passed else "failed" if verdict.tested else "not tested"))
     header = ["planned for", "measured speed (95 %)"]
     for name in TESTED_METRICS:
@@ -244,7 +245,7 @@ def _test_table(path: Sequence[Point], verdicts: Sequence[Verdict], caption: str
 
 
 def _cells(values: dict[str, float]) -> tuple[str, ...]:
-    return tuple(f"{values[name]:.3f}" for name in NAMES)
+    return tuple(value_or_dash(values[name]) for name in NAMES)
 
 
 def _files(found: Found, study: Study) -> dict[str, str]:

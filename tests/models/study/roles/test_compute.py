@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
+from models import Classifier
 from models.quality.bootstrap import estimate
+from models.quality.labelled import LabelledPair
 from models.study import roles
+from models.study.base import Judged
+from models.study.effort import QUICK
 from models.study.inputs import spread_over_queries
 from models.study.pair_words import Words
 from models.study.result import Result
 from models.study.roles.causal import Comparison, layer_matched, relative_changes
 from models.study.roles.scores import ROLES, max_t
+from models.study.runner import Runner
 from models.study.study import Study
-from tests.models.study.planted import PLANTED, planted_study
+from tests.models.study.planted import PLANTED, WORDS, planted_study
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +138,32 @@ def test_a_model_with_one_grade_for_everything_has_no_relative_change() -> None:
     )
     assert all(np.isnan(p) for p in comparison.p.values())
     np.testing.assert_allclose(relative_changes([0.2, 0.4], 0.4), [-0.5, 0])
+
+
+def test_the_report_has_a_dash_for_a_change_that_is_undefined(tmp_path: Path) -> None:
+    """A model that gives every pair one grade has a QWK of 0, and no query has a word of several pieces."""
+    planted = planted_study(tmp_path, holdout=False)
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["classifier.weight"] *= 0
+    save_file(tensors, file, {"format": "pt"})
+    classifier = Classifier.load(tmp_path / "model", "cpu", "float32")
+    data = Judged.of(
+        [
+            LabelledPair(" ".join(WORDS[i : i + 4]), " ".join(WORDS[i + j :][:6]), j)
+            for i in range(12)
+            for j in range(5)
+        ],
+        "words of one piece",
+    )
+    constant = replace(
+        planted, classifier=classifier, data=data, runner=Runner(classifier, data), effort=QUICK
+    )
+    found = roles.run(constant)
+    rows = [row for section in found.sections for table in section.tables for row in table.rows]
+    report = " ".join([found.conclusion, *(finding.ours for finding in found.findings)])
+    assert "no pair has words that could show segmentation" in report
+    assert "nan" not in report + " ".join(cell for row in rows for cell in row)
 
 
 def test_with_too_few_random_sets_a_published_claim_stays_open(result: Result) -> None:

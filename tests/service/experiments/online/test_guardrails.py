@@ -78,6 +78,21 @@ def test_one_unit_takes_no_arm_back(kind: str) -> None:
     assert breach([f"caller-{number}" for number in range(300)], healthy=100) is not None
 
 
+def test_a_breach_says_if_it_rests_on_few_units() -> None:
+    window, control = Window(60, slow_seconds=0.1), Window(60, slow_seconds=0.1)
+    for number in range(300):
+        window.record(0.0, 0.2, unit=f"caller-{number % 3}", is_error=True)
+        control.record(0.0, 0.05, unit=f"user-{number}")
+    failed, slow = (
+        find_breach("pruned", window.total(0.0), control.total(0.0), limits)
+        for limits in (Guardrails(), Guardrails(error_rate=None, p99_ms=100))
+    )
+    assert failed is not None
+    assert failed.detail.startswith("300 of 300 requests failed (those of 3 units); the limit is 0.02 over")
+    assert slow is not None
+    assert slow.detail.startswith("300 of 300 requests took longer than 100 ms (those of 3 units); the limit")
+
+
 def test_one_control_unit_hides_no_failing_arm() -> None:
     """A caller that fails in control made control's share so high that no arm could exceed it."""
     control, pruned = Window(60, slow_seconds=None), Window(60, slow_seconds=None)

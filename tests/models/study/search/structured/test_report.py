@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +18,12 @@ from models.compress.prune import prune, read_scales
 from models.study import search
 from models.study.effort import QUICK
 from models.study.result import Result
+from models.study.search.structured import recovery
 from models.study.study import Study
 from tests.models.study.latencies import linear_table
 from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_study
+
+STEPS = 16
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +39,18 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     cost.write_text(json.dumps({"cost": table.to_json()}))
     return replace(
         study, what=("heads", "units", "layers"), speedup=3.0, cost=cost, out=directory / "out",
-        recover_minutes=0.01, effort=replace(QUICK, rounds=1),
+        recover_minutes=(STEPS + 1) / 60, effort=replace(QUICK, rounds=1),
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def result(study: Study) -> Result:
-    return search.run(study)
+    """Every look at the clock of the training is a second later, so both networks train for STEPS steps."""
+    seconds = count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(seconds)), time_ns=time.time_ns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recovery, "time", clock)
+        return search.run(study)
 
 
 def test_the_chosen_network_has_the_needed_heads_and_the_wanted_speed(result: Result) -> None:
@@ -88,7 +99,7 @@ def test_the_trained_checkpoint_is_written_and_judged(result: Result, study: Stu
     recovered = result.json["recovered"]
     trained = Classifier.load(study.out / recovered["directory"], "cpu", "float32")
     assert trained.num_layers == result.json["chosen"]["layers_on"]
-    assert recovered["steps"] >= 1
+    assert recovered["steps"] == STEPS
     assert recovered["holdout"]["passed"]
     assert "minutes of distillation" in result.conclusion
 
@@ -108,10 +119,8 @@ def test_a_network_of_the_same_shape_is_trained_from_random_weights_beside_it(
     scratch = result.json["from_scratch"]
     trained = Classifier.load(study.out / scratch["directory"], "cpu", "float32")
     assert trained.network.parameters == Classifier.load(study.out / "recovered").network.parameters
-    assert scratch["steps"] >= 1
-    assert (
-        scratch["holdout"]["qwk"] < result.json["recovered"]["holdout"]["qwk"]
-    )  # nothing learned in half a second
+    assert scratch["steps"] == STEPS
+    assert scratch["holdout"]["qwk"] < result.json["recovered"]["holdout"]["qwk"]  # too few steps to learn
     assert "from random weights" in result.conclusion
 
 

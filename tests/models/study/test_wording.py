@@ -1,0 +1,26 @@
+"""Numbers in the reports: one way to write a change, and never "nan"."""
+
+from __future__ import annotations
+
+import math
+
+from models.quality.bootstrap import Interval
+from models.study.wording import p_value, percent, signed, value_or_dash, with_interval
+
+
+def test_an_undefined_number_is_a_dash() -> None:
+    nothing = Interval(math.nan, math.nan, math.nan)
+    texts = [
+        signed(math.nan),
+        value_or_dash(math.nan),
+        p_value(math.nan),
+        with_interval(nothing),
+        percent(nothing),
+    ]
+    assert texts == ["–"] * 5
+    assert signed(-math.inf) == "–"
+
+
+def test_negative_numbers_have_a_minus_sign_and_changes_a_plus() -> None:
+    assert (signed(-0.0314), signed(0.0314), signed(-0.0001)) == ("−0.031", "+0.031", "0.000")
+    assert (value_or_dash(-0.0294), value_or_dash(0.7312)) == ("−0.029", "0.731")
