@@ -141,6 +141,8 @@ def _ray(token: Path) -> Mapping[str, str]:
         "RAY_memory_monitor_refresh_ms": "0",
         # Ray's own metrics, which nobody reads here: the port that shows them asks for no token.
         "RAY_enable_metrics_collection": "0",
+        # What Ray's own dashboard would show of each task: nobody reads it here, and its store grows.
+        "RAY_task_events_report_interval_ms": "0",
     }
 
 
