@@ -4,8 +4,8 @@
 
 The queries are the test folds' long ones: DBpedia-Entity's list and natural-language questions, and the
 longest tenth of ESCI's. No method sees a grade. What is computed is kept in --cache, so that a run that was
-stopped goes on; the table goes into docs/condense.md and the plot beside it. `make model` fetches the data;
-DBpedia's pairs file tells which queries are questions.
+stopped goes on; the table goes into docs/condense.md and the plot beside it. The data are what
+`python -m models.training.demo.fetch --out DIR` writes into DIR.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from models.condense.words import read_words
 from models.quality.ndcg import ndcg10
 from models.study.statistics import mean_intervals
 from models.training.data import TEST_FOLDS, Judged, read_judged, source_family
+from models.training.demo.sources import dbpedia
 
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- quality: begin -->", "<!-- quality: end -->"
@@ -48,8 +49,7 @@ def read_queries(data: Path) -> dict[str, list[Judged]]:
 
     A title of a higher grade is drawn before one of a lower grade until half of the room is full.
     """
-    with gzip.open(data / "dbpedia_entity_v2" / "pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
-        kinds = {row["query"]: row["qid"] for row in map(json.loads, lines)}
+    kinds = _kinds(data)
     by_query: dict[str, list[Judged]] = {}
     for row in read_judged(data, TEST_FOLDS):
         by_query.setdefault(row.query, []).append(row)
@@ -68,6 +68,18 @@ def read_queries(data: Path) -> dict[str, list[Judged]]:
         for query, rows in sorted(chosen.items())
         if len(read_words(query)) > 2 and len({row.grade for row in rows}) > 1
     }
+
+
+def _kinds(data: Path) -> dict[str, str]:
+    """Return the id of each DBpedia query, which begins with its kind.
+
+    Fetched data have the ids in the raw file of queries; without raw files, they are in the file of pairs.
+    """
+    raw = data / "raw" / "dbpedia_entity_v2"
+    if raw.exists():
+        return {query: kind for kind, query in dbpedia.queries(raw).items()}
+    with gzip.open(data / "dbpedia_entity_v2" / "pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return {row["query"]: row["qid"] for row in map(json.loads, lines)}
 
 
 def _drawn(rows: Sequence[Judged]) -> list[Judged]:

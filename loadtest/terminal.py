@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -60,13 +61,13 @@ class LiveProgress:
         errors: Counter[str] = Counter()
         for state in states:
             errors.update(state.errors)
-        p50, p99 = (max((getattr(s, n) or 0.0 for s in states), default=0.0) for n in ("p50_ms", "p99_ms"))
+        p50, p99 = (_highest([getattr(s, name) for s in states]) for name in ("p50_ms", "p99_ms"))
         failed = ", ".join(f"{count:,} {kind}" for kind, count in errors.most_common(3)) or "no errors"
         shown = min(at, self._seconds)
         rest = " (waiting for the last answers)" if at > self._seconds + 0.5 else ""
         return (
             f"{label}{shown:.0f} of {self._seconds:.0f} s{rest}   {ok / max(at, 1e-9):,.0f}/s answered"
-            f"   {in_flight:,} in flight   p50 {p50:.1f} ms  p99 {p99:.1f} ms   {sent:,} sent, {failed}"
+            f"   {in_flight:,} in flight   p50 {p50}  p99 {p99}   {sent:,} sent, {failed}"
         )
 
 
@@ -194,6 +195,12 @@ def _highest_rate(capacity: dict[str, Any]) -> str:
     return (
         f"highest rate that holds the objective: {capacity['rate']:,.1f} requests/s ({low:,.1f} held, {end})"
     )
+
+
+def _highest(values: Sequence[float | None]) -> str:
+    """Return the highest of the processes' times; a dash if no process had an answer."""
+    known = [value for value in values if value is not None]
+    return f"{max(known):.1f} ms" if known else "–"
 
 
 def _number(value: float | None) -> str:

@@ -23,6 +23,7 @@ FOUND, NOT_FOUND, BUILT_IN, NOT_TESTABLE, OPEN = (
 )
 VERDICTS = (FOUND, NOT_FOUND, BUILT_IN, NOT_TESTABLE, OPEN)
 
+FIFTH = "about 20 % of the heads can go at no loss"
 DEPTH = "the lower layers do the work"
 MATCHING = "heads match terms"
 MATCHING_LOST = "the model needs its term-match heads"

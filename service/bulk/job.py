@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from service.bulk.assembly import Assembly
 from service.bulk.formats import KNOWN, known_format
 from service.bulk.parts import Part, Parts
 from service.bulk.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
-from service.bulk.request import Request
+from service.bulk.request import Column, Request
 from service.bulk.storage import place_of, storage_of
 from service.bulk.writing import Layout
 
@@ -82,13 +83,21 @@ class Job:
             "output": [self.output, *sorted({str(file.format) for file in self.files})],
             "model": [digest_of(locate(path)) for path in paths],
             **_stored_masks(request, paths),
-            "mask or variant": [[column.variant, column.mask] for column in request.columns],
+            "mask or variant": _as_options(request.columns),
             "config file": request.live.model_dump(mode="json", include={"masks", "variants", "default"}),
             "choice of columns": [*request.fields.needed, self.layout.prefix],
             "--overflow": request.overflow,
             "device or number format": [request.device, request.dtype],
             "version of headroom": [version("headroom"), self.window_rows, WINDOW_BYTES],
         }
+
+
+def _as_options(columns: Iterable[Column]) -> str:
+    """Return the variants and masks as the options of the command line that ask for them."""
+    given = [("--variant", column.variant) for column in columns]
+    given += [("--mask", column.mask) for column in columns]
+    words = [word for option, value in dict.fromkeys(given) if value is not None for word in (option, value)]
+    return shlex.join(words) or "no mask and no variant"
 
 
 def _stored_masks(request: Request, paths: Iterable[str | None]) -> dict[str, Any]:

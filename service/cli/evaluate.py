@@ -240,9 +240,8 @@ def text(found: Comparison, data: Path, out: Path | None) -> str:
     if first.ranked_queries:
         lines.append(f"a random order has NDCG@10 {first.random_order_ndcg10():.3f}")
     if any(math.isnan(metric.low) for metrics in columns.values() for metric in metrics.values()):
-        lines.append(
-            f"no interval: {first.queries} queries are too few, or too few have titles of different grades"
-        )
+        queries = "1 query is" if first.queries == 1 else f"{first.queries} queries are"
+        lines.append(f"no interval: {queries} too few, or too few have titles of different grades")
     if out is not None:
         lines.append(str(out / "report.html"))
     return "\n".join(lines)

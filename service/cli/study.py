@@ -232,9 +232,8 @@ def _run(kind: Kind, study: Study, stages: Stages | None, as_json: bool) -> str:
     from models.study import duration, kinds, report_files
 
     if stages is not None:
-        pace = duration.seconds_per_pass(study)
-        plan = [(stage, work * pace) for stage, work in duration.stages(kind.value, study)]
-        stages.expect(plan, duration.in_words(duration.total(plan)))
+        plan = duration.forecast(kind.value, study)
+        stages.expect(plan, duration.in_words(sum(seconds for _, seconds in plan)))
     result = kinds.run(kind.value, study)
     before = (kinds.beside_published(result),) if result.findings else ()
     content = report_files.write(study, result, (*before, *result.sections))

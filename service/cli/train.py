@@ -111,8 +111,9 @@ def command(
 def summary(metrics: dict[str, Any]) -> str:
     """Return the training run and its metrics as text for people."""
     loss, queries = metrics["loss"], metrics["validation_queries"]
+    steps, epochs = _counted(metrics["steps"], "step"), _counted(metrics["epochs"], "epoch")
     lines = [
-        f"{metrics['steps']} steps in {metrics['epochs']} epochs, learning rate up to {metrics['rate']:.2g}; "
+        f"{steps} in {epochs}, learning rate up to {metrics['rate']:.2g}; "
         f"epoch {metrics['best_epoch']} was the best",
         *(
             f"loss on the {pairs} pairs: {loss[pairs]['before']:.3f} → {loss[pairs]['after']:.3f}"
@@ -131,6 +132,10 @@ def summary(metrics: dict[str, Any]) -> str:
     if without_interval:
         lines.append(f"  no 95 % interval for {', '.join(without_interval)}: too few queries")
     return "\n".join(lines)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _number(value: float | None) -> str:

@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
+from loadtest import terminal
 from loadtest.cli import app
+from loadtest.plan import make_plan
+from loadtest.worker import Progress
 from tests.loadtest import servers
 from tests.loadtest.servers import faulty, reference
 from tests.loadtest.test_comparing import run as measured_run
@@ -273,3 +277,16 @@ def test_the_server_can_be_started_for_the_run_and_faults_are_noted(tmp_path):
     assert lonely.returncode == 2
     assert "let the run --start it" in lonely.stderr.replace("\n", " ")
     assert not (tmp_path / "no").exists()
+
+
+def test_a_second_without_answers_has_no_times(capsys: pytest.CaptureFixture[str]):
+    plan = make_plan({"url": "http://127.0.0.1:1", "duration": 20, "warmup": 0, "rate": 10})
+    silent = Progress(100, 100, 0, {}, 100, None, None)
+
+    with terminal.LiveProgress(plan, 20) as show:
+        show(10.0, [silent, silent])
+        show(20.0, [silent, replace(silent, p50_ms=1.5, p99_ms=20.25)])
+
+    first, second = capsys.readouterr().err.splitlines()
+    assert "p50 –  p99 –  " in first
+    assert "p50 1.5 ms  p99 20.2 ms  " in second

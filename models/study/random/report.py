@@ -59,6 +59,7 @@ def _finding(study: Study, random: RandomHeads, verdict: str) -> Finding:
         f"{with_interval(point.delta['qwk'].interval())}",
         True if passes else False if worse else None,
         verdict[0].upper() + verdict[1:] + ".",
+        claims.FIFTH,
     )
 
 

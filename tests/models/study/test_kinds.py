@@ -14,7 +14,7 @@ from models import Classifier, HeadMask
 from models.quality.bootstrap import Draws, Estimate, Interval
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
-from models.study import layers, random, report_files, single
+from models.study import claims, layers, random, report_files, single
 from models.study.base import Judged
 from models.study.effort import QUICK
 from models.study.layers import report as layers_report
@@ -152,6 +152,7 @@ def test_a_metric_that_is_undefined_is_not_among_those_that_stay(asked: Study) -
     assert "accuracy, macro-F1 and QWK are shown to stay within ± 3.0, NDCG@10 not" in result.conclusion
     (claim,) = (finding for finding in result.findings if finding.claim.startswith("About 20 %"))
     assert claim.replicates is None
+    assert "(about 20 % of the heads can go at no loss)" in claims.conclusion(claims.scored([claim], few))
 
 
 HARMLESS, HARMFUL, OPEN = (

@@ -103,7 +103,8 @@ def test_one_query_alone_is_not_the_surest_result(
             assert metric["value"] is not None
             if queries == 1 or name in ("ndcg10", "query_spearman"):
                 assert metric["low"] is metric["high"] is None
-    assert f"no interval: {queries} queries are too few, or too few have titles of" in output.out
+    few = "1 query is too few" if queries == 1 else f"{queries} queries are too few"
+    assert f"no interval: {few}, or too few have titles of" in output.out
     html = (out / "report.html").read_text()
     assert "Too few queries have titles of different grades to compare its NDCG@10 with that of BM25" in html
 

@@ -49,6 +49,7 @@ def test_figures_of_few_validation_queries_have_no_interval(
     assert found["validation_queries"] == 4
     assert {metric["low"] for metric in found["validation_intervals"].values()} == {None}
     assert "no 95 % interval for accuracy, macro_f1, qwk, ndcg10" in trained.out
+    assert f"{found['steps']} steps in 1 epoch, learning rate" in trained.out
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def search(study: Study) -> Found:
     workshop = Workshop(study)
     planner = plans.by_fisher(clf.config, table, what, _gradients(study))
     speedups = sorted({*SPEEDUPS, *((wanted,) if wanted else ())})
-    study.progress.start(*_stage(clf.num_layers, what, len(speedups)))
+    study.progress.start("candidates on a sample", candidate_count(clf.num_layers, what, len(speedups)))
     order = _layer_order(study, workshop, planner, speedups[-1]) if LAYERS in what else []
     chosen = [(s, *best) for s in speedups if (best := _best(workshop, planner, order, s)) is not None]
     needed = wanted or speedups[0]
@@ -142,12 +142,12 @@ def search(study: Study) -> Found:
     return _with_training(study, workshop, found)
 
 
-def _stage(layers: int, what: Sequence[str], speedups: int) -> tuple[str, int]:
-    """Return the stage in which candidates are compared, and about how many there are."""
+def candidate_count(layers: int, what: Sequence[str], speedups: int) -> int:
+    """Return about how many candidates are compared on a sample."""
     if LAYERS not in what:
-        return "candidates on a sample", speedups
+        return speedups
     dropped = layers * 3 // 4
-    return "candidates on a sample", dropped * layers - dropped**2 // 2 + speedups * (dropped + 1)
+    return dropped * layers - dropped**2 // 2 + speedups * (dropped + 1)
 
 
 def _table(study: Study) -> LatencyTable:

@@ -18,14 +18,19 @@ from models.training.demo.sources.judging import Pair
 AGREED = 0.4  # if the crowd agrees at least so much, a 2 counts as exact
 
 
+def queries(folder: Path) -> dict[str, str]:
+    """Return the text of each query by its id."""
+    return dict(_rows(folder / "queries-v2.txt"))
+
+
 def judged_pairs(folder: Path) -> Iterator[Pair]:
     """Return every judged entity, in the file's order."""
-    queries = dict(_rows(folder / "queries-v2.txt"))
+    texts = queries(folder)
     agreement = {
         (query, entity): crowd for query, entity, crowd, _ in _rows(folder / "annotator_agreements.tsv")
     }
     for query, _, entity, grade in _rows(folder / "qrels-v2.txt"):
-        yield queries[query], _title(entity), five_grades(int(grade), float(agreement[query, entity]))
+        yield texts[query], _title(entity), five_grades(int(grade), float(agreement[query, entity]))
 
 
 def five_grades(grade: int, agreement: float) -> int:
