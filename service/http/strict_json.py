@@ -20,6 +20,7 @@ _KEY_SHOWN = 64  # how many characters of a caller's key a message repeats
 # A full compare with 64 dense masks and a thousand outcomes need far fewer. A million empty arrays would cost
 # seconds of garbage collection on the event loop, and 350,000 keys half a second of looking for duplicates.
 _MAX_PARTS = 50_000
+_PIECE_BYTES = 65_536
 _PARTS = (b"[", b"{", b":")  # each array, object and key has one of these
 
 
@@ -42,7 +43,7 @@ def loads(body: bytes, *, max_depth: int) -> Any:
     if not body or body.isspace():
         raise InvalidJSON("The body is empty; send a JSON object.")
     arrays, objects, colons = (body.count(sign) for sign in _PARTS)
-    if arrays + objects + colons > _MAX_PARTS and _parts_outside_strings(body) > _MAX_PARTS:
+    if arrays + objects + colons > _MAX_PARTS and _has_too_many_parts(body):
         raise InvalidJSON(f"The body holds more than {_MAX_PARTS} arrays, objects and keys.")
     try:
         value = orjson.loads(body)
@@ -57,12 +58,26 @@ def loads(body: bytes, *, max_depth: int) -> Any:
     return value
 
 
-def _parts_outside_strings(body: bytes) -> int:
-    """Count without a loop over the strings: a body may hold a million, and the others wait meanwhile."""
-    text = np.frombuffer(body.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
-    is_inside = np.bitwise_xor.accumulate((text == ord('"')).view(np.uint8))  # after an odd number of quotes
-    is_part = np.logical_or.reduce([text == ord(sign) for sign in _PARTS])
-    return int(np.count_nonzero(is_part & (is_inside == 0)))
+def _has_too_many_parts(body: bytes) -> bool:
+    """Count the parts outside strings, a piece of the body at a time, without a loop over the strings.
+
+    A body may hold a million strings, and the others wait meanwhile. Pieces keep the memory of a bomb small.
+    """
+    count = start = is_inside = 0
+    while start < len(body):
+        piece = body[start : start + _PIECE_BYTES]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # it ends within an escape
+            piece = body[start : start + _PIECE_BYTES + 1]
+        start += len(piece)
+        text = np.frombuffer(piece.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+        quotes = np.bitwise_xor.accumulate((text == ord('"')).view(np.uint8))  # 1 after an odd number of them
+        is_part = np.logical_or.reduce([text == ord(sign) for sign in _PARTS])
+        count += int(np.count_nonzero(is_part & (quotes == is_inside)))
+        if count > _MAX_PARTS:
+            return True
+        if len(quotes):
+            is_inside ^= int(quotes[-1])
+    return False
 
 
 def _too_deep(max_depth: int) -> str:

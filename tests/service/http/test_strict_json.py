@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -151,3 +152,22 @@ def test_signs_in_strings_are_not_counted_as_arrays_or_keys_whatever_is_escaped(
     for parts in ([[]] * 60_000, [{}] * 60_000, [keys]):
         with pytest.raises(InvalidJSON, match="more than 50000 arrays, objects and keys"):
             loads(json.dumps({"titles": texts + parts}).encode(), max_depth=3)
+
+
+@pytest.mark.parametrize("shift", range(6))
+def test_strings_that_go_on_from_piece_to_piece_are_counted_as_strings(shift: int) -> None:
+    text = "x" * shift + '\\"{[:' * 60_000  # escapes and signs at every place of the 65,536 bytes of a piece
+    assert loads(json.dumps([text, "]"]).encode(), max_depth=3) == [text, "]"]
+    with pytest.raises(InvalidJSON, match="more than 50000 arrays, objects and keys"):
+        loads(json.dumps([text, [[]] * 60_000]).encode(), max_depth=3)
+
+
+@pytest.mark.parametrize("body", [b"[" * 4_000_000, b'{"a":' * 800_000], ids=["arrays", "objects"])
+def test_a_deep_bomb_takes_little_memory_beside_its_body(body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidJSON):
+            loads(body, max_depth=DEPTH)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
