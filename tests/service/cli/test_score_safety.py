@@ -8,7 +8,6 @@ import importlib.metadata
 import json
 import math
 import os
-import shutil
 from pathlib import Path
 
 import orjson
@@ -17,6 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from service.bulk.parts import Parts
+from tests.modernberts import write_ettin
 from tests.service.cli.prompt import Run
 
 ROWS = "query,title\nwood lamp,red lamp\n"
@@ -233,14 +233,12 @@ def test_an_output_that_would_replace_the_input_is_refused(
 
 
 def test_a_stored_mask_or_a_module_that_changes_is_another_job(
-    run: Run, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(tiny_checkpoint, model)
-    for folder in ("masks", "2_Dense"):
-        (model / folder).mkdir()
+    (tmp_path / "model").mkdir()
+    model, _, _ = write_ettin(tmp_path / "model")
+    (model / "masks").mkdir()
     (model / "masks" / "mine.json").write_text('{"mask": "0.*"}')
-    (model / "2_Dense" / "config.json").write_text("{}")
     (tmp_path / "a.csv").write_text(ROWS)
     command = ["score", "--input", str(tmp_path / "a.csv"), "--output", str(tmp_path / "out.csv")]
     command += ["--model", str(model), "--mask", "@mine", "--device", "cpu", "--dtype", "float32"]
@@ -251,10 +249,11 @@ def test_a_stored_mask_or_a_module_that_changes_is_another_job(
     mask = run(*command)
     assert (mask.status, "another stored mask mine" in mask.err) == (1, True)
     (model / "masks" / "mine.json").write_text('{"mask": "0.*"}')
-    (model / "2_Dense" / "config.json").write_text('{"bias": true}')
+    config = (model / "2_Dense" / "config.json").read_text()
+    (model / "2_Dense" / "config.json").write_text(f"{config} ")
     module = run(*command)
     assert (module.status, "a run with another model" in module.err) == (1, True)
-    (model / "2_Dense" / "config.json").write_text("{}")
+    (model / "2_Dense" / "config.json").write_text(config)
     assert run(*command).status == 0
 
 
