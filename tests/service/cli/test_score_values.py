@@ -13,6 +13,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from service.bulk.job import Summary
 from tests.service.bulk.killed import arguments, score_all
 from tests.service.cli.prompt import Output, Run
 
@@ -98,6 +99,12 @@ def test_values_that_no_type_of_parquet_holds_become_text(
     assert parquet.read_table(output)["x"].to_pylist() == texts
 
 
+def scored(directory: Path, model: Path, values: list[Any]) -> tuple[Summary, Path]:
+    """Score rows with these values in a column; the first two say its type. Returns the output too."""
+    source, output = written(directory / "a.jsonl", values), directory / "b.parquet"
+    return score_all(arguments(source, output, model), lambda *_: None, window_rows=2), output
+
+
 @pytest.mark.parametrize(
     ("first", "late"),
     [
@@ -115,9 +122,7 @@ def test_values_that_no_type_of_parquet_holds_become_text(
 def test_a_later_value_that_would_be_changed_is_set_aside(
     tiny_checkpoint: Path, tmp_path: Path, first: Any, late: Any
 ) -> None:
-    source, output = written(tmp_path / "a.jsonl", [first, first, late, first]), tmp_path / "b.parquet"
-    job = arguments(source, output, tiny_checkpoint)
-    summary = score_all(job, lambda *_: None, window_rows=2)  # the first two rows say the type
+    summary, output = scored(tmp_path, tiny_checkpoint, [first, first, late, first])
     assert (summary.rows, summary.rejects) == (3, 1)
     assert parquet.read_table(output)["x"].to_pylist() == [first] * 3
     (reject,) = lines(Path(summary.rejects_file))
@@ -131,9 +136,7 @@ def test_a_later_value_that_would_be_changed_is_set_aside(
 def test_a_list_that_is_empty_in_the_first_rows_may_hold_anything_later(
     tiny_checkpoint: Path, tmp_path: Path, empty: Any, late: Any
 ) -> None:
-    source, output = written(tmp_path / "a.jsonl", [empty, empty, late, empty]), tmp_path / "b.parquet"
-    job = arguments(source, output, tiny_checkpoint)
-    summary = score_all(job, lambda *_: None, window_rows=2)  # the first two rows say the type
+    summary, output = scored(tmp_path, tiny_checkpoint, [empty, empty, late, empty])
     assert (summary.rows, summary.rejects) == (4, 0)
     cells = parquet.read_table(output)["x"].to_pylist()
     assert [json.loads(cell) for cell in cells] == [empty, empty, late, empty]
