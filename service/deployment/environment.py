@@ -17,7 +17,7 @@ from pathlib import Path
 
 from models.checkpoint.hub import LOCATED, share
 from models.cores import cores
-from service.deployment import access_log, haproxy_pages
+from service.deployment import access_log, haproxy_pages, ports
 from service.telemetry.access_log import PIPE
 
 MIN_OPEN_FILES = 1024
@@ -45,12 +45,15 @@ def prepare(run: Path, *, request_timeout_s: float, has_access_log: bool = False
         run: an empty directory for this run; its path must be short, because Unix sockets go into it.
         request_timeout_s: the time limit of a request.
         has_access_log: whether the replicas write one, which `access_log.Copier` then takes.
+
+    Raises:
+        OSError: there are no ports left for this run's replicas (ports.py).
     """
     prepare_tasks(run)
     if os.environ["MALLOC_CONF"] == COMPUTING:
         os.environ["MALLOC_CONF"] = RAYS_OWN  # a replica has its own: `replica_variables`
     _allocate_from_one_arena()
-    os.environ.update(_serve())
+    os.environ.update(_serve() | _ports())
     os.environ[NOTICES] = str(notices_file(run))
     os.environ.pop(PIPE, None)
     if has_access_log:
@@ -170,7 +173,7 @@ def _logs() -> Mapping[str, str]:
     return {"RAY_ROTATION_MAX_BYTES": str(32 * 2**20), "RAY_ROTATION_BACKUP_COUNT": "2"}
 
 
-def _serve() -> Mapping[str, str]:
+def _serve() -> dict[str, str]:
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.edge:middlewares",
         "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.deployment.controller:install",
@@ -184,6 +187,15 @@ def _serve() -> Mapping[str, str]:
         # Serve also replaces a new proxy after three failed checks, and then the start fails. Serve's own
         # time limit of a check, 5 s, is too short on a busy machine.
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",
+    }
+
+
+def _ports() -> dict[str, str]:
+    """Return the range of the ports on which the replicas listen."""
+    own = ports.of_this_process()
+    return {
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(own.first),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(own.end),
     }
 
 

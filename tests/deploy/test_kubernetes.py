@@ -331,6 +331,8 @@ def test_kuberays_ray_gets_the_environment_that_headroom_serve_sets(
         "RAY_memory_monitor_refresh_ms",  # a pod's memory limit may be watched
         "RAY_SERVE_HAPROXY_NBTHREAD",  # the number of cores decides
         "RAY_SERVE_HAPROXY_MAXCONN",  # the limit of open files decides
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT",  # a pod has its ports for itself
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S",  # several fronts take longer than one
     ):
         ours.pop(name)
