@@ -49,13 +49,14 @@ def free_port() -> int:
     """Return a free port of 127.0.0.1.
 
     It is below the ports that Linux assigns by itself (from 32768), because a server may open many sockets
-    before it listens on this port. It is also below those that Ray Serve gives its replicas (from 30000).
+    before it listens on this port. It is also none of those that `headroom serve` (20000 to 27999) or another
+    Ray Serve (from 30000) gives its replicas.
     """
-    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
+    for port in random.SystemRandom().sample(range(28_000, 30_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise OSError("no free port found between 20000 and 29999")
+    raise OSError("no free port found between 28000 and 29999")
 
 
 class Events:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 FIRST = 20_000
 """Above the ports of Ray's workers, below Linux's own choice for outgoing connections."""
 PORTS = 500
-RUNS = 20
+RUNS = 16
 
 
 class Ports(NamedTuple):
