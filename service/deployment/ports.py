@@ -1,12 +1,12 @@
 """Gives each run ports of its own for its replicas.
 
 By default every Serve hands out the same ports, the lowest first. If a replica of one run died, a replica of
-another run on this machine could take its port, and get its requests until HAProxy is told.
+another run on this machine could take its port and get its requests, because HAProxy keeps the old one as a
+backup.
 """
 
 from __future__ import annotations
 
-import errno
 import functools
 import socket
 from typing import NamedTuple
@@ -49,7 +49,6 @@ def reserve() -> Ports:
         else:
             return Ports(first, first + PORTS, mark)
     raise OSError(
-        errno.EADDRINUSE,
         f"no ports are left for replicas: each `headroom serve` takes {PORTS} of {FIRST} to "
         f"{FIRST + RUNS * PORTS - 1}, and {RUNS} run on this machine",
     )
