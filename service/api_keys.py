@@ -50,7 +50,7 @@ class ApiKey:
     @property
     def name(self) -> str:
         """Name of the key for logs: the start of its digest, as in `printf %s KEY | sha256sum`."""
-        return f"key {self.digest.hex()[:8]}"
+        return self.digest.hex()[:8]
 
     @property
     def entry(self) -> str:

@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -85,6 +85,13 @@ SPLIT_TOKENS = 128
 GPU_SLOTS = 2
 """Batches under way at once on a GPU: while one runs, the next is packed and sent over."""
 
+HANGS_AFTER_S = 60.0
+"""Least time after which a forward pass counts as hung: nobody waits longer for an answer by default."""
+HANGS_AFTER_TIMES = 50.0
+"""It counts as hung only after that many times the duration that the warm-up lets expect. Attention over a
+text of 8,192 tokens takes several times as long for each token as the warm-up's short texts, and more beside
+other work."""
+
 Work = Row | AttentionRow
 Outcome = RowScore | np.ndarray
 
@@ -108,6 +115,9 @@ class Engine:
         self.classifiers = classifiers
         self._on_failure = on_failure
         self._pass_ended = threading.Event()
+        self._patience: dict[
+            Future[Sequence[Outcome | Exception]], float
+        ] = {}  # until when each pass is fine
         self.failure: DeviceFailed | None = None
         self.tokens_per_second: float | None = None
         device = next((c.network.device for c in classifiers.values()), torch.device("cpu"))
@@ -144,7 +154,22 @@ class Engine:
         ended = pool.submit(self._forward, classifier, batch.lane, rows)
         result = asyncio.wrap_future(ended)
         ended.add_done_callback(lambda _: self._pass_ended.set())  # after the loop was told
-        return await result
+        self._patience[ended] = time.monotonic() + self._longest_pass_s(batch.tokens)
+        try:
+            return await result
+        finally:
+            del self._patience[ended]
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a forward pass takes so much longer than it should that it will never end."""
+        now = time.monotonic()
+        return any(now > patience for patience in self._patience.values())
+
+    def _longest_pass_s(self, tokens: int) -> float:
+        if self.tokens_per_second is None:
+            return HANGS_AFTER_S
+        return max(HANGS_AFTER_S, HANGS_AFTER_TIMES * self.slots * tokens / self.tokens_per_second)
 
     def wait_for_pass(self, seconds: float) -> None:
         """Block this thread until a pass ends, for at most so long.

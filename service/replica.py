@@ -40,7 +40,7 @@ EXPOSURES_SECONDS = 5.0
 """How long `drain` waits for exposures to reach the database."""
 
 GAUGE_SECONDS = 0.5
-"""How often the gauges of the queue are updated."""
+"""How often the gauges of the queue and of readiness are updated."""
 
 
 class Replica:
@@ -145,6 +145,8 @@ class Replica:
             return "draining"
         if self.engine.failure:
             return "the device failed"
+        if self.engine.hangs:
+            return "a forward pass hangs"
         return "the scheduler stopped" if any(task.done() for task in self._tasks) else self.live.failure
 
     async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse:
@@ -199,6 +201,7 @@ class Replica:
                 oldest_seconds=self.scheduler.oldest_age_s,
                 in_flight_pairs=self.scheduler.in_flight_items,
             )
+            self._metrics.ready(self.ready() is None)
             await asyncio.sleep(GAUGE_SECONDS)
 
 

@@ -18,7 +18,7 @@ from service.http import docs, playground
 from service.http.body import send_and_drain
 from service.http.replies import error_response
 from service.metrics import Metrics
-from service.telemetry.followed import Followed
+from service.telemetry.followed import Followed, current
 from service.telemetry.telemetry import Telemetry
 
 logger = logging.getLogger("headroom.api")
@@ -157,6 +157,8 @@ class KeyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self.keys and not is_open(scope["method"], scope["path"]):
             key = self.keys.authenticate(_header(scope, b"authorization"))
+            if (followed := current.get()) is not None:
+                followed.key = key.name
             self.keys.spend(key)
             scope.setdefault("state", {})["key"] = key
         await self.app(scope, receive, send)

@@ -64,7 +64,7 @@ class Post(Request):
             )
         if key.role != "admin":
             raise Forbidden
-        return key.name
+        return f"key {key.name}"
 
     @contextmanager
     def charged(self, pairs: int) -> Iterator[Callable[[int], None]]:

@@ -94,6 +94,7 @@ def json_line(request: Followed) -> str:
         "time": _time(request.time),
         "request_id": request.request_id,
         "trace_id": request.trace_id,
+        "key": request.key,
         "method": _plain(request.method.encode()),
         "path": _plain(request.path),
         "status": request.status,
@@ -122,6 +123,8 @@ def console_line(request: Followed) -> str:
     ]
     if request.trace_id is not None:
         words.append(f"trace={request.trace_id}")
+    if request.key is not None:
+        words.append(f"key={request.key}")
     if request.variant is not None:
         words.append(f"pairs={request.pairs} variant={_plain(request.variant.encode())} mask={request.mask}")
     if request.queue_ms is not None:

@@ -21,7 +21,7 @@ class Followed:
     """A request that is followed. `RequestMiddleware` makes one, and those who learn something add it.
 
     time: when it came, in seconds since 1970. path: as the client sent it, in percent encoding, without its
-    query string. trace_id: 32 hex digits, or None. trace: None if the request's trace is not recorded.
+    query string. key: the name of its API key, or None. trace_id: 32 hex digits, or None. trace: None if the request's trace is not recorded.
     pairs: 0 if it was refused before they were counted. variant, mask: a name and an id, or up to four of
     each, joined by commas. query: None unless the operator wants queries written.
     queue_ms, inference_ms: as in the answer; None without one. responding: when its answer was begun, on the
@@ -29,8 +29,19 @@ class Followed:
     """
 
     __slots__ = (
-        *("time", "request_id", "method", "path", "keeps_query", "trace_id", "trace", "pairs", "variant"),
-        *("mask", "query", "queue_ms", "inference_ms", "responding", "shed", "route", "status", "seconds"),
+        *("time", "request_id", "method", "path", "keeps_query", "key", "trace_id", "trace", "pairs"),
+        *(
+            "variant",
+            "mask",
+            "query",
+            "queue_ms",
+            "inference_ms",
+            "responding",
+            "shed",
+            "route",
+            "status",
+            "seconds",
+        ),
     )
 
     def __init__(self, request_id: str, method: str, path: bytes, *, keeps_query: bool) -> None:
@@ -39,6 +50,7 @@ class Followed:
         self.method = method
         self.path = path
         self.keeps_query = keeps_query
+        self.key: str | None = None
         self.trace_id: str | None = None
         self.trace: RequestTrace | None = None
         self.pairs = 0

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from models import Classifier
 from models.compress.quantize import quantize
 from models.ops import kernel_build, kernel_library
+from service import engine
 from service.batching.scheduler import Batch
 from service.engine import Engine, Work
 from service.errors import DeviceFailed, OutOfMemory
@@ -145,6 +147,35 @@ async def test_an_int8_model_that_overflows_fails_its_items_rather_than_guess(
         assert "finite" in error["message"]
         whole = await service.post("/v1/score", query=QUERY, titles=TITLES, head_mask="2.*")
         assert len(whole["results"]) == len(TITLES)
+
+
+async def test_a_pass_that_hangs_takes_its_replica_out_of_service(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serve replaces a replica that is not ready; without this it would get requests for ever."""
+    end = threading.Event()
+
+    def hung(pairs: Sequence[object], *_: Any, **__: Any) -> np.ndarray:
+        end.wait()
+        return np.zeros((len(pairs), 5), np.float32)
+
+    async def until(status: int, ready: int) -> None:
+        while (await service.http.get("/health/ready")).status_code != status:
+            await asyncio.sleep(0.01)
+        while service.metric("headroom_ready") != ready:
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(engine, "HANGS_AFTER_S", 0.3)
+    monkeypatch.setattr(engine, "HANGS_AFTER_TIMES", 0)
+    monkeypatch.setattr(service.replica.engine.classifiers[""], "forward", hung)
+    answer = asyncio.create_task(service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES}))
+    try:
+        await asyncio.wait_for(until(503, ready=0), 30)
+        assert service.replica.ready() == "a forward pass hangs"
+    finally:
+        end.set()
+    assert (await answer).status_code == 200
+    await asyncio.wait_for(until(200, ready=1), 30)
 
 
 async def test_a_failed_device_is_503_counted_and_no_longer_ready(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import re
@@ -74,6 +75,7 @@ async def test_a_line_says_who_asked_for_what_and_how_it_went(
     assert first == {
         "request_id": "mine-1",
         "trace_id": TRACEPARENT.split("-")[1],
+        "key": None,
         "method": "POST",
         "path": "/v1/score",
         "status": 200,
@@ -91,6 +93,21 @@ async def test_a_line_says_who_asked_for_what_and_how_it_went(
     assert (compare["variant"], compare["pairs"]) == ("full,cut", len(TITLES))
     assert (head["method"], head["path"], head["status"]) == ("HEAD", "/health/live", 200)
     assert not any("secret" in line or QUERY in line or TITLES[0] in line for line in written)
+
+
+async def test_lines_tell_callers_apart_by_a_name_of_their_key(
+    tiny_checkpoint: Path, lines: Callable[[], list[str]]
+) -> None:
+    async with logged(tiny_checkpoint, access_log="json", api_keys="s3cr3t;rate=1,other") as running:
+        for key in ("s3cr3t", "s3cr3t", "other", "wrong"):
+            await running.http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
+    name = hashlib.sha256(b"s3cr3t").hexdigest()[:8]
+    mine, limited, other, wrong = written = [json.loads(line) for line in lines()]
+    assert [line["status"] for line in written] == [200, 429, 200, 401]
+    assert mine["key"] == limited["key"] == name, "who sends too much is in the line of the refusal, too"
+    assert other["key"] not in (name, None)
+    assert wrong["key"] is None
+    assert "s3cr3t" not in json.dumps(written)
 
 
 async def test_the_query_is_written_only_if_the_operator_says_so(
