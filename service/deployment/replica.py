@@ -128,7 +128,7 @@ class Relevance:
         return ("applied" if is_in_force else "pending"), ""
 
     async def check_health(self) -> None:
-        """Raise if Serve should replace this replica: its device failed or hangs, or a background task ended."""
+        """Raise if Serve should replace this replica: its device failed, a pass hangs, or a task ended."""
         reason = None if self._replica is None else self._replica.ready()
         if reason is not None:
             raise RuntimeError(f"not ready: {reason}")

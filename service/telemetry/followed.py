@@ -21,9 +21,10 @@ class Followed:
     """A request that is followed. `RequestMiddleware` makes one, and those who learn something add it.
 
     time: when it came, in seconds since 1970. path: as the client sent it, in percent encoding, without its
-    query string. key: the name of its API key, or None. trace_id: 32 hex digits, or None. trace: None if the request's trace is not recorded.
-    pairs: 0 if it was refused before they were counted. variant, mask: a name and an id, or up to four of
-    each, joined by commas. query: None unless the operator wants queries written.
+    query string. key: the name of its API key, or None. trace_id: 32 hex digits, or None. trace: None if the
+    request's trace is not recorded. pairs: 0 if it was refused before they were counted. variant, mask: a
+    name and an id, or up to four of each, joined by commas. query: None unless the operator wants queries
+    written.
     queue_ms, inference_ms: as in the answer; None without one. responding: when its answer was begun, on the
     monotonic clock. shed: why it got no result, in the words of the metric.
     """
