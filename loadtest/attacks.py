@@ -30,6 +30,7 @@ PATIENCE_S = 75.0
 """Longer than a server waits for headers, a body, or a replica that is frozen."""
 
 MAX_WRONG = 20
+AT_ONCE = 4
 LORISES = 200
 IDLE = 10_000
 IDLE_OPENED = 0.1
@@ -117,23 +118,20 @@ def malformed_requests() -> dict[str, bytes]:
 
 
 async def malformed(target: Target) -> None:
-    """Send malformed requests one after the other, on four connections at a time."""
+    """Send malformed requests one after the other, each on several connections at once.
+
+    So a server needs the most memory for them in the first seconds: what it takes later is a leak.
+    """
     requests = malformed_requests()
+    while not target.is_over:
+        for name, data in requests.items():
 
-    async def attacker(number: int) -> None:
-        names = list(requests)
-        random.Random(number).shuffle(names)
-        while not target.is_over:
-            for name in names:
+            async def send(writer: asyncio.StreamWriter, data: bytes = data) -> None:
+                writer.write(data)
+                await writer.drain()
 
-                async def send(writer: asyncio.StreamWriter, data: bytes = requests[name]) -> None:
-                    writer.write(data)
-                    await writer.drain()
-
-                await target.exchange(name, send)
-                await asyncio.sleep(0.05)
-
-    await asyncio.gather(*(attacker(number) for number in range(4)))
+            await asyncio.gather(*(target.exchange(name, send) for _ in range(AT_ONCE)))
+            await asyncio.sleep(0.05)
 
 
 async def slow_loris(target: Target) -> None:

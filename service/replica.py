@@ -25,7 +25,13 @@ from service.experiments.storage.connection import reason_of
 from service.experiments.storage.store import Store
 from service.metrics import Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse
-from service.schemas.listings import HeadsResponse, MasksResponse, ModelsResponse, VariantsResponse
+from service.schemas.listings import (
+    HeadsResponse,
+    MasksResponse,
+    ModelInfo,
+    ModelsResponse,
+    VariantsResponse,
+)
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from service.scoring import listings
@@ -169,7 +175,11 @@ class Replica:
 
     def models(self) -> ModelsResponse:
         """Answer GET /v1/models."""
-        return listings.models(self.engine.classifiers.values())
+        return listings.models(dict.fromkeys(self.engine.classifiers.values()))
+
+    def model_of(self, variant: str) -> ModelInfo:
+        """Return the checkpoint that a variant runs, or the last one of a cascade."""
+        return listings.model(self._catalog.variants[variant].classifier)
 
     def variants(self) -> VariantsResponse:
         """Answer GET /v1/variants."""

@@ -171,6 +171,15 @@ class Settings(TelemetrySettings):
             raise ValueError("dtype: float16 needs a GPU; give auto, float32 or bfloat16")
         return self
 
+    @property
+    def max_json_parts(self) -> int:
+        """The most arrays, objects and keys of a body: enough for `max_pairs` documents of 60 fields.
+
+        Unbounded, a million empty arrays would cost seconds of garbage collection on the event loop, and
+        350,000 keys half a second of looking for duplicates.
+        """
+        return max(50_000, 64 * self.max_pairs)
+
     def batch_tokens(self, device_type: str) -> int:
         """Return the token budget of one batch on this type of device (`cpu`, `cuda`)."""
         return self.max_batch_tokens or (16_384 if device_type == "cuda" else 1_024)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from models.errors import ModelError
 from service.deployment import access_log, config_file, environment, last_good, preflight
 from service.deployment.live_edits import LiveEdits, glance
 from service.deployment.processes import STOP_SIGNALS, family, kill
@@ -97,7 +98,7 @@ def _load(path: Path, overrides: Overrides) -> ConfigFile:
     except config_file.ConfigFileError as error:
         try:
             config = _checked(last_good.copy_of(path), overrides)
-        except config_file.ConfigFileError:
+        except (config_file.ConfigFileError, ModelError):
             raise error from None
         _say(f"config refused, the last good one ({config.live.version}) is served: {error}")
         return config

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -52,7 +53,8 @@ class Overrides:
 class ConfigFile:
     """A checked configuration.
 
-    document: the config for Ray Serve, which logs and shows it; so it holds only digests of API keys.
+    document: the config for Ray Serve, which logs and shows it; so it holds digests of API keys, and no
+        password.
     text: the content of the file, with the API keys as they are written there.
     has_live: whether the file has a `user_config`; if not, `live` is the default.
     """
@@ -114,8 +116,14 @@ def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
     has_live = parsed["applications"][0]["deployments"][0].get("user_config") is not None
     document = _with_overrides(parsed, overrides, path)
     settings = _settings(document["applications"][0]["args"], path)
-    if "api_keys" in document["applications"][0]["args"]:
-        document["applications"][0]["args"]["api_keys"] = [key.entry for key in settings.api_keys]
+    arguments = document["applications"][0]["args"]
+    if "api_keys" in arguments:
+        arguments["api_keys"] = [key.entry for key in settings.api_keys]
+    if "database_url" in arguments and urlsplit(settings.database_url or "").password is not None:
+        raise ConfigFileError(
+            f"{path}: args.database_url: Ray Serve would write the password into its log; write the URL into "
+            f"{ENVIRONMENT_PREFIX}DATABASE_URL instead"
+        )
     try:
         live = LiveConfig.model_validate(_deployment(document)["user_config"])
     except ValidationError as error:
@@ -171,6 +179,7 @@ def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Pat
     for target, names in ((http, ("host", "port")), (arguments, ("model", "device", "dtype"))):
         target.update({name: value for name in names if (value := getattr(overrides, name)) is not None})
     if overrides.replicas is not None:
+        deployment.pop("autoscaling_config", None)  # Serve takes one of the two
         deployment["num_replicas"] = overrides.replicas
     _check_address(http, path)
     return merged

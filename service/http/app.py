@@ -96,5 +96,6 @@ def _methods(request: Request) -> list[str]:
 
 async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    known: InvalidRequest = explain(error.errors())
+    errors = [{**each, "loc": each["loc"][1:]} for each in error.errors()]  # without "path" or "query"
+    known: InvalidRequest = explain(errors)
     return error_response(known, request.scope)

@@ -12,6 +12,7 @@ from service.schemas.condense import CondenseRequest, CondenseResponse
 from service.schemas.listings import (
     HeadsResponse,
     MasksResponse,
+    ModelInfo,
     ModelsResponse,
     VariantsResponse,
 )
@@ -69,6 +70,8 @@ class Backend(Protocol):
         """Condense a query. scored: called with each number of pairs that were scored meanwhile."""
 
     def models(self) -> ModelsResponse: ...
+
+    def model_of(self, variant: str) -> ModelInfo: ...
 
     def variants(self) -> VariantsResponse: ...
 

@@ -153,7 +153,10 @@ class PostRoute(APIRoute):
         check_content_type(request.headers)
 
     def _parsed(self, content: bytes, request: Post) -> Any:
-        return strict_json.loads(content, max_depth=request.settings.max_json_depth)
+        settings = request.settings
+        return strict_json.loads(
+            content, max_depth=settings.max_json_depth, max_parts=settings.max_json_parts
+        )
 
     def _checked(self, value: Any, _: Post) -> BaseModel:
         return validated(self._model, value)
@@ -162,7 +165,7 @@ class PostRoute(APIRoute):
         """Return the path's parameters, checked as FastAPI documents them."""
         values = {}
         for field in self.dependant.path_params:
-            value, errors = field.validate(request.path_params[field.alias], loc=("path", field.alias))
+            value, errors = field.validate(request.path_params[field.alias], loc=(field.alias,))
             if errors:
                 raise explain(errors)
             values[field.name] = value

@@ -17,9 +17,6 @@ from service.errors import InvalidJSON
 
 _KEY_SHOWN = 64  # how many characters of a caller's key a message repeats
 
-# A full compare with 64 dense masks and a thousand outcomes need far fewer. A million empty arrays would cost
-# seconds of garbage collection on the event loop, and 350,000 keys half a second of looking for duplicates.
-_MAX_PARTS = 50_000
 _PIECE_BYTES = 65_536
 _PARTS = (b"[", b"{", b":")  # each array, object and key has one of these
 
@@ -28,23 +25,26 @@ class _DuplicateKeyError(Exception):
     """An object has the same key twice. Carries the key out of the decoder."""
 
 
-def loads(body: bytes, *, max_depth: int) -> Any:
+def loads(body: bytes, *, max_depth: int, max_parts: int) -> Any:
     """Return the value of a JSON document.
 
     Args:
         body: the whole document, UTF-8.
         max_depth: the deepest nesting of arrays and objects; `[]` has depth 1.
+        max_parts: the most arrays, objects and keys together.
 
     Raises:
         InvalidJSON: empty, not UTF-8, not JSON, lone surrogates, NaN or infinities (also as 1e999), an object
-            with the same key twice, nested deeper than `max_depth`, or more than 50,000 arrays, objects and
-            keys.
+            with the same key twice, nested deeper than `max_depth`, or more than `max_parts` parts.
     """
     if not body or body.isspace():
         raise InvalidJSON("The body is empty; send a JSON object.")
     arrays, objects, colons = (body.count(sign) for sign in _PARTS)
-    if arrays + objects + colons > _MAX_PARTS and _has_too_many_parts(body):
-        raise InvalidJSON(f"The body holds more than {_MAX_PARTS} arrays, objects and keys.")
+    if arrays + objects + colons > max_parts and _has_more_parts(body, max_parts):
+        raise InvalidJSON(
+            f"The body holds more than {max_parts} arrays, objects and keys; send fewer items, or items with "
+            "fewer fields."
+        )
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -58,7 +58,7 @@ def loads(body: bytes, *, max_depth: int) -> Any:
     return value
 
 
-def _has_too_many_parts(body: bytes) -> bool:
+def _has_more_parts(body: bytes, max_parts: int) -> bool:
     """Count the parts outside strings, a piece of the body at a time, without a loop over the strings.
 
     A body may hold a million strings, and the others wait meanwhile. Pieces keep the memory of a bomb small.
@@ -73,7 +73,7 @@ def _has_too_many_parts(body: bytes) -> bool:
         quotes = np.bitwise_xor.accumulate((text == ord('"')).view(np.uint8))  # 1 after an odd number of them
         is_part = np.logical_or.reduce([text == ord(sign) for sign in _PARTS])
         count += int(np.count_nonzero(is_part & (quotes == is_inside)))
-        if count > _MAX_PARTS:
+        if count > max_parts:
             return True
         if len(quotes):
             is_inside ^= int(quotes[-1])

@@ -38,9 +38,40 @@ def mask_info(mask: HeadMask, classifier: Classifier) -> HeadMaskInfo:
     )
 
 
+def model(classifier: Classifier) -> ModelInfo:
+    """Return what `GET /v1/models` says of a checkpoint."""
+    config, network = classifier.config, classifier.network
+    return ModelInfo(
+        name=classifier.name,
+        repository=None if classifier.origin is None else classifier.origin.repository,
+        commit=None if classifier.origin is None else classifier.origin.commit,
+        family=config.family,
+        layers=config.num_layers,
+        heads=config.num_heads,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        vocab_size=config.vocab_size,
+        max_tokens=classifier.max_tokens,
+        grades=list(config.labels) if config.is_graded else None,
+        score_activation=config.score_activation,
+        parameters=network.parameters,
+        bytes=network.nbytes,
+        sliced_bytes=network.live_heads.cache.nbytes,
+        device=describe(network.device),
+        dtype=network.number_format,
+        deterministic=network.deterministic,
+        processor=processor_features(),
+        kernels=network.ops.kernels,
+        int8_input_bits=input_bits() if config.int8 and network.device.type == "cpu" else None,
+        kernels_skipped=list(choice().skipped) if network.device.type == "cpu" else [],
+        quality=classifier.quality,
+        _labels=config.labels,
+    )
+
+
 def models(classifiers: Iterable[Classifier]) -> ModelsResponse:
     """Return the answer that lists the loaded checkpoints."""
-    return ModelsResponse([_model(classifier) for classifier in classifiers])
+    return ModelsResponse([model(classifier) for classifier in classifiers])
 
 
 def variants(catalog: Catalog) -> VariantsResponse:
@@ -80,33 +111,3 @@ def masks(catalog: Catalog) -> MasksResponse:
 def heads(classifier: Classifier) -> HeadsResponse:
     """The study of the heads of the service's own checkpoint."""
     return HeadsResponse(classifier.name, classifier.num_layers, classifier.num_heads, classifier.head_study)
-
-
-def _model(classifier: Classifier) -> ModelInfo:
-    config, network = classifier.config, classifier.network
-    return ModelInfo(
-        name=classifier.name,
-        repository=None if classifier.origin is None else classifier.origin.repository,
-        commit=None if classifier.origin is None else classifier.origin.commit,
-        family=config.family,
-        layers=config.num_layers,
-        heads=config.num_heads,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        vocab_size=config.vocab_size,
-        max_tokens=classifier.max_tokens,
-        grades=list(config.labels) if config.is_graded else None,
-        score_activation=config.score_activation,
-        parameters=network.parameters,
-        bytes=network.nbytes,
-        sliced_bytes=network.live_heads.cache.nbytes,
-        device=describe(network.device),
-        dtype=network.number_format,
-        deterministic=network.deterministic,
-        processor=processor_features(),
-        kernels=network.ops.kernels,
-        int8_input_bits=input_bits() if config.int8 and network.device.type == "cpu" else None,
-        kernels_skipped=list(choice().skipped) if network.device.type == "cpu" else [],
-        quality=classifier.quality,
-        _labels=config.labels,
-    )

@@ -27,6 +27,7 @@ from service.experiments.definition.events import ShadowResult
 from service.experiments.definition.fields import Attribute
 from service.experiments.definition.state import IDLE
 from service.experiments.online.live import LiveExperiments
+from service.experiments.online.observer import ShadowFate
 from service.schemas.requests import ScoreRequest
 from service.scoring.catalog import Catalog, Variant
 from service.scoring.shadow_arms import Arm, Job, Step, steps
@@ -103,8 +104,8 @@ class Shadow:
             if self._jobs:
                 job = self._pop()
                 try:
-                    await self._score(job)
-                    self._experiments.observer.shadowed(job.experiment.name, "scored")
+                    fate: ShadowFate = "scored" if await self._score(job) else "dropped"
+                    self._experiments.observer.shadowed(job.experiment.name, fate)
                 except Exception as error:
                     # The guardrails act on an arm that cannot score; here it only has no result.
                     logger.warning("shadow scoring for %s failed: %s", job.experiment.name, error)
@@ -128,7 +129,8 @@ class Shadow:
         while self._queue.queued_tokens or self._queue.in_flight_items:
             await asyncio.sleep(IDLE_POLL_SECONDS)
 
-    async def _score(self, job: Job) -> None:
+    async def _score(self, job: Job) -> bool:
+        """Score a request under every arm. Returns False if its experiment compares nothing any more."""
         standing = self._experiments.ledger.standings.get(job.experiment.name, IDLE)
         arms = {
             arm.name: Arm(job.catalog.variants[arm.variant], job.texts)
@@ -136,7 +138,7 @@ class Shadow:
             if arm.name not in standing.rolled_back
         }
         if not standing.is_running or len(arms) < 2:
-            return
+            return False
         while due := {name: pairs for name, arm in arms.items() if (pairs := arm.due())}:
             await self._score_round(job, arms, due)
             for name in due:
@@ -145,6 +147,7 @@ class Shadow:
         for name in arms:
             if name != job.experiment.control:
                 self._report(job, name, relevance, arms)
+        return True
 
     async def _score_round(
         self, job: Job, arms: Mapping[str, Arm], due: Mapping[str, Mapping[int, Variant]]

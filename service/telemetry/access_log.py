@@ -70,6 +70,7 @@ class AccessLog:
                 self._closing.wait(GATHER_S)
                 self._wake.clear()
                 self._write_waiting()
+            self._write_waiting()  # what came during the last write, before `close`
         except OSError:  # the reader is gone; from now on the queue fills up once, and lines are dropped
             return
 

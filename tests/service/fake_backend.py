@@ -186,6 +186,9 @@ class FakeBackend:
             ]
         )
 
+    def model_of(self, variant: str) -> ModelInfo:  # noqa: ARG002 - it has one model
+        return self.models().models[0]
+
     def variants(self) -> VariantsResponse:
         everything = mask_info(HeadMask.none(LAYERS, HEADS))
         return VariantsResponse(

@@ -1,8 +1,9 @@
-"""Prometheus scrapes the service, and answers every query of the Grafana dashboard."""
+"""Prometheus scrapes the service, and every query of the Grafana dashboard shows something."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import subprocess
@@ -17,45 +18,58 @@ import yaml
 
 from loadtest.beside import free_port
 from tests.referees import need
-from tests.service.running import PATIENCE_S, Server
+from tests.service.experimenting import config, write_broken_checkpoint
+from tests.service.running import PATIENCE_S, Server, running
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-DASHBOARD = DEPLOY / "grafana" / "dashboards" / "headroom.json"
-MAY_BE_EMPTY = {"Exposures", "Sample ratio", "Error budget"}
-"""Panels that show nothing while no experiment runs, and one whose rule is evaluated every 30 s."""
+DASHBOARD: dict[str, Any] = json.loads(
+    (DEPLOY / "grafana" / "dashboards" / "headroom.json").read_text("utf-8")
+)
 
 
-def queries() -> dict[str, list[str]]:
-    """The queries of each panel, with Grafana's variables filled in."""
-    panels = json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+def queries() -> dict[str, str]:
+    """Each query of the panels, with Grafana's variables filled in, and its panel's title."""
     return {
-        panel["title"]: [
-            target["expr"]
-            .replace("$__rate_interval", "5s")
-            .replace("$instance", ".*")
-            .replace("$namespace", ".*")
-            for target in panel["targets"]
-        ]
-        for panel in panels
-        if panel["type"] != "row"
+        target["expr"]
+        .replace("$__rate_interval", "5s")
+        .replace("$instance", ".*")
+        .replace("$namespace", ".*"): panel["title"]
+        for panel in DASHBOARD["panels"]
+        for target in panel.get("targets", [])
+    }
+
+
+def variables() -> dict[str, str]:
+    """The query of each variable that Prometheus is asked for, and its name."""
+    source, *asked = DASHBOARD["templating"]["list"]
+    assert source["type"] == "datasource"
+    return {
+        variable["query"]["query"].replace("$namespace", "search"): variable["name"] for variable in asked
     }
 
 
 @contextlib.contextmanager
 def prometheus(directory: Path, target: str) -> Iterator[httpx.Client]:
-    """Prometheus with our rules, which scrapes one target every second."""
+    """Prometheus, which scrapes one target and evaluates our rules every second."""
     port = free_port()
-    config = directory / "prometheus.yml"
-    config.write_text(
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text("utf-8"))
+    for group in rules["groups"]:
+        group["interval"] = "1s"
+    (directory / "rules.yml").write_text(yaml.safe_dump(rules))
+    labels = {"namespace": "search"}  # as in Kubernetes
+    file = directory / "prometheus.yml"
+    file.write_text(
         yaml.safe_dump(
             {
-                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-                "rule_files": [str(DEPLOY / "prometheus" / "rules.yml")],
-                "scrape_configs": [{"job_name": "headroom", "static_configs": [{"targets": [target]}]}],
+                "global": {"scrape_interval": "1s"},
+                "rule_files": ["rules.yml"],
+                "scrape_configs": [
+                    {"job_name": "headroom", "static_configs": [{"targets": [target], "labels": labels}]}
+                ],
             }
         )
     )
-    command = [need("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={directory / 'data'}"]
+    command = [need("prometheus"), f"--config.file={file}", f"--storage.tsdb.path={directory / 'data'}"]
     process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"])
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as client:
@@ -72,26 +86,74 @@ def ask(client: httpx.Client, query: str) -> list[Any]:
     return answer["data"]["result"]
 
 
+def shows(client: httpx.Client, query: str) -> bool:
+    """Whether Grafana would draw something: a NaN is no point."""
+    return any(found["value"][1] != "NaN" for found in ask(client, query))
+
+
+def offers(client: httpx.Client, query: str) -> bool:
+    """Whether a variable has values to choose from."""
+    found = re.fullmatch(r"label_values\((.*), (\w+)\)", query)
+    assert found, query
+    answer = client.get(f"/api/v1/label/{found[2]}/values", params={"match[]": found[1]}).json()
+    assert answer["status"] == "success", (query, answer)
+    return bool(answer["data"])
+
+
+@pytest.fixture
+def experimenting(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
+    """A service with a score cache and two experiments; an arm of the second one fails."""
+    broken = write_broken_checkpoint(tmp_path / "broken")
+    live = config([{"name": "full"}, {"name": "cut", "head_mask": "0.*"}], slots=[0, 5000])
+    live["variants"].append({"name": "broken", "checkpoint": str(broken)})
+    live["experiments"].append(
+        {
+            "name": "failing",
+            "salt": "another",
+            "slots": [5000, 10000],
+            "arms": [{"name": "control", "variant": "full"}, {"name": "broken", "variant": "broken"}],
+            "guardrails": {"min_requests": 10},
+        }
+    )
+    with running(tmp_path, tiny_checkpoint, live=live, score_cache_size=1000) as server:
+        yield server
+
+
+def send_some(url: str, turn: int) -> None:
+    """Requests of all kinds that the panels draw: of units and of nobody, long and hopeless ones."""
+    body = {"query": "angle bracket", "titles": ["Simpson", "screws", "a very long title " * 50]}
+    units = [{"unit": f"user-{turn}-{number}"} for number in range(8)]
+    for more in (*units, {"variant": "cut"}, {}, {"head_mask": "1.0", "deadline_ms": 1}):
+        answer = httpx.post(f"{url}/v1/score", json=body | more)
+        assert answer.status_code in (200, 504), answer.text
+
+
 @pytest.mark.slow
-def test_every_panel_of_the_dashboard_shows_something(server: Server, tmp_path: Path) -> None:
-    with prometheus(tmp_path, server.url.removeprefix("http://")) as client:
+def test_every_query_and_variable_of_the_dashboard_shows_something(
+    experimenting: Server, tmp_path: Path
+) -> None:
+    with prometheus(tmp_path, experimenting.url.removeprefix("http://")) as client:
         end = time.monotonic() + PATIENCE_S
-        empty = set(queries())
-        while not empty <= MAY_BE_EMPTY and time.monotonic() < end:
-            body = {"query": "angle bracket", "titles": ["Simpson", "screws"], "head_mask": "1.0"}
-            httpx.post(f"{server.url}/v1/score", json=body).raise_for_status()
-            time.sleep(0.5)
+        empty, unset = queries(), variables()
+        for turn in itertools.count():
+            send_some(experimenting.url, turn)
             with contextlib.suppress(httpx.TransportError):  # it starts
-                answers = {title: [ask(client, q) for q in asked] for title, asked in queries().items()}
-                empty -= {title for title, found in answers.items() if any(found)}
-        assert empty <= MAY_BE_EMPTY
+                empty = {query: title for query, title in empty.items() if not shows(client, query)}
+                unset = {query: name for query, name in unset.items() if not offers(client, query)}
+            if not (empty or unset) or time.monotonic() > end:
+                break
+            time.sleep(0.5)
+        assert (empty, unset) == ({}, {})
         rules = client.get("/api/v1/rules").json()["data"]["groups"]
         assert not [rule for group in rules for rule in group["rules"] if rule.get("lastError")]
 
 
-def test_the_dashboard_asks_the_provisioned_data_source() -> None:
+def test_the_dashboard_asks_the_data_source_that_is_chosen() -> None:
+    """By default that is the default one, which the provisioned data source is."""
+    text = json.dumps(DASHBOARD)
+    assert set(re.findall(r'"type": "prometheus", "uid": "([^"]*)"', text)) == {"${datasource}"}
+    assert DASHBOARD["templating"]["list"][0]["current"]["value"] == "default"
     provisioned = yaml.safe_load(
         (DEPLOY / "grafana" / "provisioning" / "datasources" / "headroom.yml").read_text("utf-8")
     )
-    uids = set(re.findall(r'"uid": "([\w-]+prometheus)"', DASHBOARD.read_text("utf-8")))
-    assert uids == {source["uid"] for source in provisioned["datasources"]}
+    assert [source["type"] for source in provisioned["datasources"] if source["isDefault"]] == ["prometheus"]

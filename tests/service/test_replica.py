@@ -315,6 +315,27 @@ async def test_every_sliced_variant_has_room_for_its_heads(
     assert rooms == [(1 + 3) * attention, attention]  # two have the same mask
 
 
+async def test_models_of_one_name_are_told_apart(service: Service, tmp_path: Path) -> None:
+    """Directories of releases often end in the same name."""
+    name = service.replica.engine.classifiers[""].name
+    one_label = write_checkpoint(tmp_path / name, num_labels=1)
+    live = LiveConfig.model_validate(
+        {
+            "variants": [
+                {"name": "full"},
+                {"name": "same", "checkpoint": str(service.replica.engine.classifiers[""].directory)},
+                {"name": "other", "checkpoint": str(one_label)},
+            ]
+        }
+    )
+    await asyncio.to_thread(service.replica.apply, live)
+    models = (await service.http.get("/v1/models")).json()["models"]
+    assert [model["grades"] is None for model in models] == [False, True], "each checkpoint once"
+    for variant, outputs in (("full", 3), ("other", 1)):
+        promised = (await service.http.get(f"/v2/models/{variant}")).json()["outputs"]
+        assert len(promised) == outputs
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

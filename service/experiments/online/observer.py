@@ -40,7 +40,10 @@ class ExperimentObserver:
         """The sample-ratio check gave this p-value, which is valid at any time."""
 
     def shadowed(self, experiment: str, fate: ShadowFate) -> None:
-        """A request drawn for shadow scoring was scored, dropped under load, or failed."""
+        """A request drawn for shadow scoring was scored, dropped, or failed.
+
+        It is dropped under load, and if its experiment has nothing to compare any more.
+        """
 
     def state(self, version: int) -> None:
         """The log of actions up to this number is in force."""

@@ -17,7 +17,6 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from service.errors import InvalidRequest
-from service.http import strict_json
 from service.http.body import check_content_type
 from service.http.compat import tensors
 from service.http.compat.base import STATUSES, degraded_header, renamed
@@ -81,7 +80,7 @@ class InferRoute(PostRoute):
 
     def _parsed(self, content: bytes, request: Post) -> Any:
         content, request.state.tensors = tensors.split(content, request.headers.get(tensors.HEADER))
-        return strict_json.loads(content, max_depth=request.settings.max_json_depth)
+        return super()._parsed(content, request)
 
 
 async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, Body()]) -> Timed:
@@ -126,7 +125,7 @@ async def metadata(request: Request, model: _ModelName) -> Response:
     """A model's inputs and outputs."""
     backend = backend_of(request)
     name = _without_version(model)
-    count = len(grades(backend, served(backend, name).model))
+    count = len(grades(backend, name))
     outputs = [TensorMetadata("score", "FP32", [-1])]
     if count:
         outputs.append(TensorMetadata("probabilities", "FP32", [-1, count]))

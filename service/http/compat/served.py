@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from service.errors import NotFound
 from service.http.backend import Backend
+from service.schemas.listings import VariantInfo
 from service.schemas.requests import shown
 
 
@@ -25,18 +26,27 @@ def served(backend: Backend, name: str) -> Served:
     A checkpoint's name alone is its first variant, or, if the default variant runs it, what requests without
     a variant get.
     """
+    variant, by_its_name = _variant(backend, name)
+    return Served(variant.model, variant.name if by_its_name or not variant.default else None)
+
+
+def grades(backend: Backend, name: str) -> list[str]:
+    """Return the grades of what a name means, least relevant first; none for a one-label model.
+
+    Raises NotFound.
+    """
+    variant, _ = _variant(backend, name)
+    return backend.model_of(variant.name).grades or []
+
+
+def _variant(backend: Backend, name: str) -> tuple[VariantInfo, bool]:
+    """Return the variant that a name means, and whether the name is the variant's own."""
     variants = backend.variants().variants
     for variant in variants:
         if name in (variant.name, f"{variant.model}@{variant.name}"):
-            return Served(variant.model, variant.name)
+            return variant, True
     of_model = sorted((v for v in variants if v.model == name), key=lambda variant: not variant.default)
     if not of_model:
         known = ", ".join(f"{variant.model}@{variant.name}" for variant in variants)
         raise NotFound(f"There is no model {shown(name)!r}; there are {known}.")
-    first = of_model[0]
-    return Served(first.model, None if first.default else first.name)
-
-
-def grades(backend: Backend, model: str) -> list[str]:
-    """Return the names of a checkpoint's grades, least relevant first; none for a one-label model."""
-    return next(info.grades for info in backend.models().models if info.name == model) or []
+    return of_model[0], False

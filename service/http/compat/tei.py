@@ -195,6 +195,13 @@ class TeiPredictRequest(TeiRequest):
         """Return whether the answer is a list of lists."""
         return isinstance(self.inputs, list) and isinstance(self.inputs[0], list)
 
+    def _their_name(self, param: str) -> str:
+        """Return the place in `inputs` as the request has it: a text, a pair, or a batch of them."""
+        place = param.removeprefix("pairs[0]")
+        if self.is_batch or place == param:
+            return super()._their_name(param)
+        return "inputs" if isinstance(self.inputs, str) else f"inputs{place}"
+
     def sequences(self) -> list[list[str]]:
         """Return the texts and pairs, each a list of one or two strings."""
         if isinstance(self.inputs, str):

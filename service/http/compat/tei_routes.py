@@ -85,8 +85,7 @@ async def info(request: Request) -> Response:
     """The model of the default variant, and this server's limits, in text-embeddings-inference's shape."""
     backend = backend_of(request)
     default = next(variant for variant in backend.variants().variants if variant.default)
-    model = next(model for model in backend.models().models if model.name == default.model)
-    return json_response(_info(model, request.app.state.settings))
+    return json_response(_info(backend.model_of(default.name), request.app.state.settings))
 
 
 async def health(request: Request) -> Response:

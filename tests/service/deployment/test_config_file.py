@@ -169,6 +169,37 @@ def test_keys_in_the_file_reach_serve_as_digests(keys: Any, document: Any, tmp_p
         assert "b0ss" not in shown
 
 
+def test_a_database_password_in_the_file_is_refused_and_not_repeated(document: Any, tmp_path: Path) -> None:
+    """Serve would write it into its log."""
+    for url, is_refused in (
+        ("postgresql://me:s3cr3t@host/name", True),
+        ("postgresql://host/name", False),
+        ("sqlite:////tmp/file.db", False),
+    ):
+        document["applications"][0]["args"] = {"database_url": url}
+        text = yaml.safe_dump(document)
+        if is_refused:
+            reason = refusal(tmp_path / "serve.yaml", text)
+            assert reason.startswith("args.database_url: ")
+            assert "HEADROOM_DATABASE_URL" in reason
+            assert "s3cr3t" not in reason
+        else:
+            (tmp_path / "serve.yaml").write_text(text)
+            assert load(tmp_path / "serve.yaml", Overrides()).settings.database_url == url
+
+
+def test_a_number_of_replicas_on_the_command_line_wins_over_autoscaling(
+    document: Any, tmp_path: Path
+) -> None:
+    document["applications"][0]["deployments"][0]["autoscaling_config"] = {"max_replicas": 4}
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+    config = load(path, Overrides(replicas=2))
+    assert config.replicas == 2
+    deployment = config.document["applications"][0]["deployments"][0]
+    assert "autoscaling_config" not in deployment, "Serve refuses both together"
+
+
 @pytest.mark.parametrize(
     "keys", [None, 12345, [12345], {"s3cr3t": "admin"}, "s3cr3t;role=root", ["s3cr3t", "s3cr3t"], "sha256:ab"]
 )

@@ -31,6 +31,14 @@ def test_the_last_good_config_is_served_where_the_file_is_wrong(
         assert f"the last good one ({good.live.version}) is served: {file}" in capsys.readouterr().err
 
 
+def test_a_copy_whose_model_is_gone_does_not_hide_what_is_wrong_with_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    last_good.keep(file, DEPLOY.read_text().replace("args: {}", "args: {model: /no/longer/there}"))
+    file.write_text("user_config: [")
+    with pytest.raises(ConfigFileError, match=str(file)):
+        _load(file, Overrides())
+
+
 def test_a_config_that_was_never_good_is_refused_by_its_own_name(
     tmp_path: Path, tiny_checkpoint: Path
 ) -> None:

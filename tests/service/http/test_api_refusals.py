@@ -192,4 +192,4 @@ async def test_another_type_of_body_is_a_415(headers: dict[str, str]) -> None:
 
 async def test_a_name_in_the_path_is_checked_like_a_field() -> None:
     response = await post(app_with(), f"/v1/experiments/{'x' * 65}/stop", {})
-    assert_error(response, 422, "invalid_request", "path.name")
+    assert_error(response, 422, "invalid_request", "name")

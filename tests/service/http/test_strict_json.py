@@ -6,15 +6,24 @@ import contextlib
 import json
 import time
 import tracemalloc
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import InvalidJSON
-from service.http.strict_json import loads
+from service.http import strict_json
+from service.settings import Settings
+from tests.service.asgi import client
+from tests.service.http.test_api import app_with
 
-DEPTH = 32
+DEPTH, PARTS = 32, 50_000
+
+
+def loads(body: bytes, *, max_depth: int, max_parts: int = PARTS) -> Any:
+    return strict_json.loads(body, max_depth=max_depth, max_parts=max_parts)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +169,16 @@ def test_strings_that_go_on_from_piece_to_piece_are_counted_as_strings(shift: in
     assert loads(json.dumps([text, "]"]).encode(), max_depth=3) == [text, "]"]
     with pytest.raises(InvalidJSON, match="more than 50000 arrays, objects and keys"):
         loads(json.dumps([text, [[]] * 60_000]).encode(), max_depth=3)
+
+
+async def test_a_service_with_larger_requests_takes_more_parts() -> None:
+    """A thousand documents of 51 fields were refused whatever the settings."""
+    documents = [{f"field{n}": "text" for n in range(51)} | {"text": "a"}] * 1000
+    body = orjson.dumps({"query": "a", "documents": documents, "model": "full"})
+    async with client(app_with()) as session:
+        response = await session.post("/v1/rerank", content=body)
+    assert response.status_code == 200, response.text
+    assert Settings().max_json_parts < Settings(max_pairs=30_000).max_json_parts
 
 
 @pytest.mark.parametrize("body", [b"[" * 4_000_000, b'{"a":' * 800_000], ids=["arrays", "objects"])

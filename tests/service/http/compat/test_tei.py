@@ -132,6 +132,22 @@ async def test_other_inputs_are_refused(inputs: Any) -> None:
     assert answer["error"].startswith("inputs: should be a text, a pair of texts, or a batch")
 
 
+@pytest.mark.parametrize(
+    ("inputs", "at_fault"),
+    [
+        (" ", "inputs"),
+        (["", "b"], "inputs[0]"),
+        ([["a", "b"], ["", "b"]], "inputs[1][0]"),
+    ],
+    ids=["text", "pair", "batch"],
+)
+async def test_a_blank_text_is_named_as_the_request_has_it(inputs: Any, at_fault: str) -> None:
+    status, answer, _ = await answered(FakeBackend(), "/predict", {"inputs": inputs})
+    assert (status, answer["error"]) == (422, f"{at_fault}: must not be blank")
+    _, answer, _ = await answered(FakeBackend(), "/predict", {"inputs": "a", "variant": "none"})
+    assert answer["error"].startswith("variant: there is no such variant")
+
+
 async def test_info_tells_the_kind_of_model_and_the_limits_in_force(
     service: Service, one_label_service: Service
 ) -> None:
