@@ -31,6 +31,9 @@ SETTLING = 0.5
 JUDGED_S = 600.0
 """Shortest run in which growth counts as a leak; in a shorter one, caches are still filling."""
 
+MAX_DISK_GROWTH = 100.0
+"""MB an hour by which a server's files may grow. Logs are bounded, but reach their bound after a run's end."""
+
 MAX_FALLS = 20
 UNCLEAR = {
     "timeout": "got no answer in time",
@@ -204,6 +207,10 @@ def conclusion(watch: Watch, report: Report) -> dict[str, Any]:
                 f"{name} grew by {slope['per_hour']:,.1f} {unit} an hour"
                 f" (95 %: {slope['low']:,.1f} to {slope['high']:,.1f})"
             )
+    disk = watched["disk_mb"]
+    if watch.plan.duration >= JUDGED_S and disk is not None and disk["low"] > MAX_DISK_GROWTH:
+        growth = f"{disk['per_hour']:,.0f} MB an hour, more than {MAX_DISK_GROWTH:.0f}"
+        found.append(f"disk_mb grew by {growth}")
     return {**watched, "problems": found}
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,15 @@ def test_a_process_that_grows_is_a_problem_and_one_that_was_killed_is_not() -> N
     early = {(1, 0.0): lambda at: 5e8 + 1e6 * min(at, 550)}  # what fills in the first half is a cache
     assert conclusion(watch(1200, early), report())["problems"] == []
     assert conclusion(watch(120, leaks), report())["problems"] == [], "too short for a slope"
+
+
+def test_a_disk_that_fills_is_a_problem_and_logs_are_none() -> None:
+    for mb_a_second, problems in ((0.01, 0), (1.0, 1)):
+        found = watch(1200, {(1, 0.0): flat})
+        found.samples = [replace(sample, disk=int(sample.at * mb_a_second * 1e6)) for sample in found.samples]
+        told = conclusion(found, report())["problems"]
+        assert len(told) == problems
+        assert all(problem.startswith("disk_mb grew by 3,600 MB an hour") for problem in told)
 
 
 def test_only_a_killed_process_excuses_a_connection_that_closes() -> None:

@@ -72,3 +72,4 @@ def test_the_service_goes_on_when_a_node_dies(found: dict[str, Any]) -> None:
     killed = found["killed"]
     assert set(killed["statuses"]) <= {0, 200, 503}
     assert killed["at_the_end"] == [200]
+    assert killed["last_failure_s"] < 10, "docs/operations.md says 2 s; a busy machine may take longer"
