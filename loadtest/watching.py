@@ -32,7 +32,7 @@ JUDGED_S = 600.0
 """Shortest run in which growth counts as a leak; in a shorter one, caches are still filling."""
 
 MAX_DISK_GROWTH = 100.0
-"""MB an hour by which a server's files may grow. Logs are bounded, but reach their bound after a run's end."""
+"""MB an hour by which a server's files may grow. Logs are bounded, but fill up for longer than a run."""
 
 MAX_FALLS = 20
 UNCLEAR = {
