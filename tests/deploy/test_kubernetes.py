@@ -7,6 +7,8 @@ import importlib.util
 import json
 import os
 import platform
+import re
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -31,7 +33,11 @@ VARIANTS = {"masks": {"low": "0.0"}, "variants": [{"name": "full"}, {"name": "lo
 ASKED: dict[str, dict[str, Any]] = {
     "plain": {},
     "full": {
-        "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
+        "monitoring": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "runbookUrl": "https://docs.example/alerts/",
+        },
         "database": {"secret": "headroom-database"},
         "model": "/models/mine",
         "args": {"max_pairs": 10},
@@ -44,12 +50,13 @@ ASKED: dict[str, dict[str, Any]] = {
         "extraEnv": [{"name": "HEADROOM_LOG", "value": "x"}],
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
     },
-    "edited": {"userConfig": VARIANTS},
+    "edited": {"userConfig": VARIANTS, "monitoring": {"enabled": True}},
     "unknown value": {"replica": 3},
     "keys in the values": {"args": {"api_keys": "k7Qm2vXw9"}},
     "no CPU limit": {"resources": {"limits": {"cpu": None}}},
     "drain": {"drainSeconds": "30s"},
     "rare scrapes": {"monitoring": {"interval": "60s"}},
+    "runbook by path": {"monitoring": {"runbookUrl": "docs/alerts.md"}},
 }
 
 
@@ -57,25 +64,40 @@ ASKED: dict[str, dict[str, Any]] = {
 def answer() -> dict[str, Any]:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip("helm-sdkpy holds Helm for Linux on x86-64 only")
-    objects = [*manifests().values(), *pods()]
+    objects = [*manifests().values(), *monitoring().values(), *pods()]
     asked = {"chart": str(CHART), "values": list(ASKED.values()), "objects": objects}
     return environments.run("deploy", Path(__file__).parent / "ask_kubernetes.py", **asked)
 
 
 @pytest.fixture(scope="module")
 def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What Helm creates for each of ASKED, by kind."""
+    """What Helm creates for each of ASKED, by kind; the dashboard's ConfigMap is `dashboard`."""
     made = {
         name: found for name, found in zip(ASKED, answer["installs"], strict=True) if isinstance(found, list)
     }
     assert list(made) == ["plain", "full", "edited"], answer["installs"]
-    return {name: {thing["kind"]: thing for thing in objects} for name, objects in made.items()}
+    return {name: {kind_of(thing): thing for thing in objects} for name, objects in made.items()}
+
+
+def kind_of(thing: dict[str, Any]) -> str:
+    kind: str = thing["kind"]
+    return "dashboard" if "grafana_dashboard" in thing["metadata"].get("labels", {}) else kind
 
 
 def manifests() -> dict[str, dict[str, Any]]:
     """The manifests for KubeRay, by kind."""
     documents = yaml.safe_load_all((DEPLOY / "kuberay" / "rayservice.yaml").read_text("utf-8"))
     return {document["kind"]: document for document in documents}
+
+
+def monitoring() -> dict[str, dict[str, Any]]:
+    """What the command of its README applies for the monitoring of KubeRay, by kind."""
+    readme = (DEPLOY / "kuberay" / "README.md").read_text("utf-8")
+    (command,) = re.findall(
+        r"^\$ (\(cat deploy/kuberay/monitoring.yaml.*) \| kubectl apply", readme, re.MULTILINE
+    )
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
+    return {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
 
 
 def pods() -> list[dict[str, Any]]:
@@ -110,11 +132,13 @@ def test_kubernetes_takes_every_object_with_no_unknown_field(answer: dict[str, A
     assert answer["invalid"] == []
 
 
-@pytest.mark.parametrize("kind", ["ServiceMonitor", "PrometheusRule", "RayService"])
+@pytest.mark.parametrize("kind", ["ServiceMonitor", "PrometheusRule", "PodMonitor", "RayService"])
 def test_the_operators_take_their_objects(kind: str, charts: dict[str, dict[str, Any]]) -> None:
     schema = json.loads((SCHEMAS / f"{kind.lower()}.json").read_text("utf-8"))
-    thing = (manifests() | charts["full"])[kind]
-    jsonschema.Draft7Validator(schema).validate(thing)
+    for made in (manifests(), monitoring(), charts["full"]):
+        if kind in made:
+            thing = made[kind]
+            jsonschema.Draft7Validator(schema).validate(thing)
     misspelt = copy.deepcopy(thing)
     misspelt["spec"]["serveconfig"] = ""
     with pytest.raises(jsonschema.ValidationError, match="serveconfig"):
@@ -129,6 +153,7 @@ def test_the_operators_take_their_objects(kind: str, charts: dict[str, dict[str,
         ("no CPU limit", "missing property 'cpu'"),
         ("drain", "at '/drainSeconds': got string, want integer"),
         ("rare scrapes", "at '/monitoring/interval'"),
+        ("runbook by path", "at '/monitoring/runbookUrl'"),
     ],
 )
 def test_wrong_values_are_refused_with_their_name(name: str, reason: str, answer: dict[str, Any]) -> None:
@@ -139,8 +164,9 @@ def test_wrong_values_are_refused_with_their_name(name: str, reason: str, answer
 
 def test_the_rules_in_the_cluster_are_those_that_promtool_tries(charts: dict[str, dict[str, Any]]) -> None:
     rules = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text("utf-8"))
-    assert charts["full"]["PrometheusRule"]["spec"] == rules
-    assert "PrometheusRule" not in charts["plain"]
+    assert charts["edited"]["PrometheusRule"]["spec"] == rules
+    assert monitoring()["PrometheusRule"]["spec"] == rules
+    assert not charts["plain"].keys() & {"PrometheusRule", "ServiceMonitor", "dashboard"}
     monitor = charts["full"]["ServiceMonitor"]["spec"]
     service = charts["full"]["Service"]
     assert service["metadata"]["labels"][monitor["jobLabel"]] == "headroom"  # the job that the rules ask for
@@ -149,6 +175,37 @@ def test_the_rules_in_the_cluster_are_those_that_promtool_tries(charts: dict[str
     credentials = {"name": "headroom-keys", "key": "metrics-key"}
     assert (endpoint["port"], endpoint["path"]) == (service["spec"]["ports"][0]["name"], "/metrics")
     assert endpoint["authorization"] == {"credentials": credentials}
+
+    monitor = monitoring()["PodMonitor"]["spec"]
+    worker = manifests()["RayService"]["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]["template"]
+    labels = worker["metadata"]["labels"] | {"ray.io/node-type": "worker"}  # the operator's own
+    assert labels[monitor["jobLabel"]] == "headroom"
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    (ray,) = worker["spec"]["containers"]
+    assert [endpoint["port"]] == [port["name"] for port in ray["ports"]]
+    assert (endpoint["path"], endpoint["authorization"]) == ("/metrics", {"credentials": credentials})
+
+
+def test_a_runbooks_address_leads_to_the_entry_of_its_alert(charts: dict[str, dict[str, Any]]) -> None:
+    alerts = [
+        rule
+        for group in charts["full"]["PrometheusRule"]["spec"]["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    assert alerts
+    for rule in alerts:
+        assert rule["annotations"].keys() == {"summary", "runbook_url"}
+        entry = f"https://docs.example/alerts/#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == entry
+
+
+def test_grafanas_sidecar_finds_the_dashboard(charts: dict[str, dict[str, Any]]) -> None:
+    made = charts["edited"]["dashboard"]
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    shipped = (DEPLOY / "grafana" / "dashboards" / "headroom.json").read_text("utf-8")
+    assert made["data"] == {"headroom.json": shipped}
 
 
 def test_a_pod_serves_deploys_config_with_the_charts_values(
@@ -275,8 +332,11 @@ def test_kuberay_serves_deploys_config() -> None:
     assert f"ray=={service['rayClusterConfig']['rayVersion']}\n" in (ROOT / "constraints.txt").read_text(
         "utf-8"
     )
-    for pod in pods():
+    head, worker = pods()
+    for pod in (head, worker):
         assert hardened(pod["spec"], pod["spec"]["containers"][0])
+    assert worker["spec"]["automountServiceAccountToken"] is False
+    assert "automountServiceAccountToken" not in head["spec"]  # the autoscaler beside it asks Kubernetes
 
 
 def test_a_pod_of_kuberay_has_time_to_drain_and_none_of_its_containers_has_rights() -> None:
@@ -307,6 +367,12 @@ def test_a_pod_that_is_not_ready_holds_up_no_drain(charts: dict[str, dict[str, A
     workers = manifests()["RayService"]["spec"]["rayClusterConfig"]["workerGroupSpecs"]
     assert budgets[1]["selector"]["matchLabels"]["ray.io/node-type"] == "worker"
     assert budgets[1]["minAvailable"] == sum(group["minReplicas"] for group in workers) - 1
+
+
+def test_the_hpa_keeps_pods_as_full_as_the_sizing_plans_for(charts: dict[str, dict[str, Any]]) -> None:
+    (metric,) = charts["plain"]["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    share = metric["resource"]["target"]["averageUtilization"]
+    assert f"Plan for {share} % of these rates" in (ROOT / "docs" / "operations.md").read_text("utf-8")
 
 
 def test_serve_takes_what_the_images_trial_gives_it() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 import yaml
 
+from service.api_keys import parse_api_keys
 from service.settings import Settings
 from tests.clients import environments
 from tests.referees import need
@@ -36,7 +39,7 @@ def test_the_compose_file_is_one() -> None:
 
 def test_compose_holds_no_secret_and_opens_two_ports_to_this_machine_only() -> None:
     text = (DEPLOY / "compose.yaml").read_text("utf-8")
-    for name in ("API_KEY", "METRICS_KEY", "POSTGRES_PASSWORD", "GRAFANA_PASSWORD"):
+    for name in ("API_KEY", "METRICS_KEY", "ADMIN_KEY", "POSTGRES_PASSWORD", "GRAFANA_PASSWORD"):
         assert f"${{{name}:?" in text  # without it, nothing starts
     assert all(secret.keys() == {"environment"} for secret in COMPOSE["secrets"].values())
     ports = {name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service}
@@ -62,10 +65,53 @@ def test_prometheus_takes_its_configuration() -> None:
         [need("promtool"), "check", "config", "--syntax-only", file], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (job,) = yaml.safe_load(file.read_text("utf-8"))["scrape_configs"]
+    config = yaml.safe_load(file.read_text("utf-8"))
+    (job,) = config["scrape_configs"]
     assert job["job_name"] == "headroom"
     (mounted,) = COMPOSE["services"]["prometheus"]["secrets"]
     assert job["authorization"]["credentials_file"] == f"/run/secrets/{mounted}"
+    (alertmanager,) = config["alerting"]["alertmanagers"]
+    assert alertmanager == {"static_configs": [{"targets": ["alertmanager:9093"]}]}
+    assert "inside" in COMPOSE["services"]["alertmanager"]["networks"]
+
+
+def test_alertmanager_tells_pages_from_tickets() -> None:
+    file = DEPLOY / "prometheus" / "alertmanager.yml"
+    config = yaml.safe_load(file.read_text("utf-8"))
+    (pages,) = config["route"]["routes"]
+    assert pages == {"matchers": ["severity = page"], "receiver": "pages"}
+    receivers = {receiver["name"] for receiver in config["receivers"]}
+    assert receivers == {pages["receiver"], config["route"]["receiver"]}
+    assert (
+        f"./prometheus/{file.name}:/etc/alertmanager/{file.name}:ro"
+        in (COMPOSE["services"]["alertmanager"]["volumes"])
+    )
+
+
+def test_compose_waits_for_the_database_that_stays() -> None:
+    """The server that makes the database listens on the socket alone."""
+    command = COMPOSE["services"]["postgres"]["healthcheck"]["test"]
+    assert command[1:4] == ["pg_isready", "-h", "127.0.0.1"]
+
+
+def given_keys() -> dict[str, str]:
+    """HEADROOM_API_KEYS of each way to deploy, with the names of variables in place of their values."""
+    readme = (DEPLOY / "README.md").read_text("utf-8")
+    kuberay = (DEPLOY / "kuberay" / "README.md").read_text("utf-8")
+    secret = re.compile(r'--from-literal=api-keys="(.*?)"')
+    written = {
+        "systemd": re.findall(r'echo "HEADROOM_API_KEYS=(.*?)"', readme),
+        "compose": [COMPOSE["services"]["headroom"]["environment"]["HEADROOM_API_KEYS"]],
+        "helm": secret.findall(readme),
+        "kuberay": secret.findall(kuberay),
+    }
+    return {place: re.sub(r"\$\{?(\w+)(:[^}]*\})?", r"\1", text) for place, (text,) in written.items()}
+
+
+@pytest.mark.parametrize("place", ["systemd", "compose", "helm", "kuberay"])
+def test_there_are_keys_for_callers_for_prometheus_and_for_an_admin(place: str) -> None:
+    keys = parse_api_keys(given_keys()[place])
+    assert [key.role for key in keys] == ["user", "user", "admin"]
 
 
 def test_systemd_takes_the_unit_and_it_drains(tmp_path: Path) -> None:

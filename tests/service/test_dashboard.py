@@ -83,7 +83,8 @@ def ask(client: httpx.Client, query: str) -> list[Any]:
     """The query's result. Fails if Prometheus cannot read it."""
     answer = client.get("/api/v1/query", params={"query": query}).json()
     assert answer["status"] == "success", (query, answer)
-    return answer["data"]["result"]
+    found: list[Any] = answer["data"]["result"]
+    return found
 
 
 def shows(client: httpx.Client, query: str) -> bool:
@@ -121,10 +122,11 @@ def experimenting(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
 
 def send_some(url: str, turn: int) -> None:
     """Requests of all kinds that the panels draw: of units and of nobody, long and hopeless ones."""
+    kinds: list[dict[str, Any]] = [{"unit": f"user-{turn}-{number}"} for number in range(8)]
+    kinds += {"variant": "cut"}, {}, {"head_mask": "1.0", "deadline_ms": 1}
     body = {"query": "angle bracket", "titles": ["Simpson", "screws", "a very long title " * 50]}
-    units = [{"unit": f"user-{turn}-{number}"} for number in range(8)]
-    for more in (*units, {"variant": "cut"}, {}, {"head_mask": "1.0", "deadline_ms": 1}):
-        answer = httpx.post(f"{url}/v1/score", json=body | more)
+    for kind in kinds:
+        answer = httpx.post(f"{url}/v1/score", json={**body, **kind})
         assert answer.status_code in (200, 504), answer.text
 
 
