@@ -59,6 +59,8 @@ def parse(text: str) -> Objective:
                 if not 0 <= errors <= 1:
                     raise ValueError
             elif re.fullmatch(r"p\d{1,2}(\.\d+)?", name):
+                if not value[-1:].isalpha():
+                    raise PlanError(f"--slo: {item!r} has no unit; write {name}={value}ms or {name}={value}s")
                 limits[float(name[1:])] = seconds(value) * 1000
             else:
                 raise ValueError

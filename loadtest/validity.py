@@ -1,10 +1,19 @@
-"""Checks whether a run is valid: if the client was the limit, a run says nothing about the server."""
+"""Checks whether a run is valid: if the client was the limit, a run says nothing about the server.
+
+Nor does a run say anything if the server took none of its requests for a request, as without an API key.
+"""
 
 from __future__ import annotations
 
 from loadtest.running import Outcome
 
 MIN_SENT = 0.99
+_HINTS = {
+    "http_401": " (--api-key, or HEADROOM_API_KEY)",
+    "http_403": " (--api-key of a key that may do this)",
+    "http_404": " (is the URL right, and the --endpoint?)",
+    "http_405": " (is the URL right, and the --endpoint?)",
+}
 MAX_CPU = 0.9
 """Share of one core that a client process may use; above it, answers wait for the client."""
 
@@ -15,6 +24,10 @@ def invalid_because(outcome: Outcome) -> list[str]:
     if not recorder.scheduled:
         return ["nothing was scheduled in the measured part"]
     reasons = []
+    turned_away = {"http_401", "http_403", "http_404", "http_405"} & recorder.errors.keys()
+    if turned_away and not recorder.ok:
+        kind = max(turned_away, key=lambda each: recorder.errors[each])
+        reasons.append(f"no request was answered: the server says {kind.removeprefix('http_')}{_HINTS[kind]}")
     lag = recorder.send_lag.percentile_ms(99)
     if lag is not None and lag > plan.max_lag * 1000:
         reasons.append(

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 
 class ModelError(Exception):
     """Any error that models/ raises on purpose."""
@@ -16,3 +20,29 @@ class InvalidMask(ModelError, ValueError):
 
 class UnsupportedCheckpoint(ModelError):
     """A checkpoint or tokenizer that cannot be loaded as it was trained."""
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs an extra of this project; on PyPI, `headroom` is another project."""
+    return f"{sys.executable} -m pip install -e '{Path(__file__).parents[1]}[{extra}]'"
+
+
+def reading_problem(file: Path | str, error: Exception) -> str:
+    """Return in one sentence why a file cannot be read: "mask.json has no key `mask`".
+
+    error: an OSError, a KeyError for a key that is missing, or the ValueError of wrong JSON or UTF-8.
+    """
+    match error:
+        case FileNotFoundError():
+            return f"{file} does not exist"
+        case IsADirectoryError():
+            return f"{file} is a directory"
+        case OSError():
+            return f"{file} cannot be read: {error.strerror or error}"
+        case KeyError():
+            return f"{file} has no key `{error.args[0]}`"
+        case json.JSONDecodeError():
+            return f"{file} is not valid JSON at line {error.lineno}, column {error.colno}"
+        case UnicodeDecodeError():
+            return f"{file} is not UTF-8 text"
+    return f"{file} cannot be read: {error}"

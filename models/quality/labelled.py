@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from models.errors import ModelError
+from models.errors import ModelError, how_to_install
 from models.quality.formats import format_of
 
 COLUMNS = ("query", "title", "grade")
@@ -164,7 +164,7 @@ def _parquet(path: Path) -> Iterator[_Row]:
     try:
         import pyarrow.parquet as parquet
     except ImportError:
-        raise ModelError(f"{path}: parquet needs pyarrow; pip install 'headroom[bulk]'") from None
+        raise ModelError(f"{path}: parquet needs pyarrow: {how_to_install('bulk')}") from None
     try:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names

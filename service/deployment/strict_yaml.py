@@ -32,8 +32,10 @@ def parse(text: str) -> Any:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        said = [getattr(error, "context", None), getattr(error, "problem", None)]
-        problem = ", ".join(filter(None, said)) or str(error)
+        sentences = [getattr(error, "context", None), getattr(error, "problem", None)]
+        problem = ", ".join(filter(None, sentences)) or str(error)
+        if "'@'" in problem or "scanning an alias" in problem:  # as masks begin
+            problem += "; put the value in quotes"
         raise InvalidYAML(" ".join(problem.split()), None if mark is None else mark.line + 1) from None
 
 

@@ -24,11 +24,11 @@ PIPE = "HEADROOM_ACCESS_LOG_PIPE"
 """Variable that names the pipe to `headroom serve`. Without it, lines go to the replica's standard output."""
 
 GATHER_S = 0.1
-MOST_WAITING = 20_000
+MAX_WAITING_LINES = 20_000
 CHUNK_BYTES = 4096
 """A pipe takes so many bytes at once; more could be torn apart by another replica's lines."""
 
-LONGEST_PATH = 256
+MAX_PATH_BYTES = 256
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F))).replace('"', "")
 
 
@@ -50,7 +50,7 @@ class AccessLog:
 
     def write(self, request: Followed) -> None:
         """Queue a request's line. Never blocks."""
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self._waiting) >= MAX_WAITING_LINES:
             self._lost += 1
             return
         self._waiting.append(request)
@@ -143,7 +143,7 @@ def _time(seconds: float) -> str:
 
 def _plain(text: bytes) -> str:
     """Return a word of printable ASCII: other bytes in percent encoding, and cut to a length."""
-    return quote(text[:LONGEST_PATH], safe=_PRINTABLE)
+    return quote(text[:MAX_PATH_BYTES], safe=_PRINTABLE)
 
 
 def write_all(out: int, data: bytes) -> None:

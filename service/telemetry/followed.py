@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from service.telemetry.tracing import RequestTrace
 
-LONGEST_QUERY = 200
+MAX_QUERY_CHARS = 200
 """How many characters of a query are written."""
 
 current: ContextVar[Followed | None] = ContextVar("followed", default=None)
@@ -71,7 +71,7 @@ class Followed:
         self.variant, self.mask = (_joined(names) for names in zip(*columns, strict=True))
         self.pairs = pairs
         if self.keeps_query:
-            self.query = query[:LONGEST_QUERY]
+            self.query = query[:MAX_QUERY_CHARS]
 
     def responds(self, queue_ms: float, inference_ms: float) -> None:
         """Note that the result is there, and is written out from now on."""

@@ -9,6 +9,8 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings
 
+from models.errors import how_to_install
+
 _PROTOCOL = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
 _EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 
@@ -52,7 +54,7 @@ def check_exporter() -> None:
     except ModuleNotFoundError:
         is_installed = False
     if not is_installed:
-        raise ValueError("needs OpenTelemetry's exporter: pip install 'headroom[otel]'")
+        raise ValueError(f"needs OpenTelemetry's exporter: {how_to_install('otel')}")
     for variable in _PROTOCOL:
         if (protocol := os.environ.get(variable)) not in (None, "", "http/protobuf"):
             raise ValueError(f"{variable} is {protocol}; traces can only be sent as http/protobuf")

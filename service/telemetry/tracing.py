@@ -164,5 +164,5 @@ def _resource() -> Resource:
         "service.instance.id": str(uuid.uuid4()),
         "process.pid": os.getpid(),
     }
-    said = OTELResourceDetector().detect().attributes
-    return Resource.create({name: value for name, value in ours.items() if name not in said})
+    from_environment = OTELResourceDetector().detect().attributes
+    return Resource.create({name: value for name, value in ours.items() if name not in from_environment})

@@ -164,6 +164,10 @@ def test_the_api_key_is_never_written(tmp_path):
             "steady",
         ),
         (["run", "http://127.0.0.1:1", "--slo", "fast"], "--slo"),
+        (
+            ["run", "http://127.0.0.1:1", "--slo", "p99=250"],
+            "has no unit; write p99=250ms or",
+        ),
         (["run", "http://127.0.0.1:1", "--phases", "3"], "--phases"),
         (["compare", "nowhere", "nowhere"], "cannot be read"),
         (["compare", "nowhere", "nowhere", "--fail-if-slower", "much"], "is not like 5%"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 
@@ -102,6 +103,20 @@ def test_a_run_that_the_client_spoiled_is_invalid_and_says_why_first(spoil, reas
 def test_a_busy_client_makes_a_run_invalid():
     assert "a process used 97% of a core" in invalid_because(outcome(cpu_share=0.97))[0]
     assert invalid_because(outcome(cpu_share=None)) == []
+
+
+def test_a_run_without_a_key_is_invalid_and_a_refusal_among_answers_is_none():
+    closed = Recorder(0)
+    for place in range(20):
+        sent = request(place / 10)
+        closed.dispatched(sent)
+        closed.answered(sent, answer(place / 10 + 0.01, status=401))
+    (reason,) = invalid_because(replace(outcome(), recorder=closed))
+    assert reason == "no request was answered: the server says 401 (--api-key, or HEADROOM_API_KEY)"
+    sent = request(3.0)
+    closed.dispatched(sent)
+    closed.answered(sent, answer(3.01))
+    assert invalid_because(replace(outcome(), recorder=closed)) == []
 
 
 class Page(HTMLParser):

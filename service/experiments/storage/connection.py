@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
 
+from models.errors import how_to_install
 from service.errors import DatabaseUnavailable
 from service.state_directory import state_directory
 
@@ -64,7 +65,7 @@ def connect(url: URL) -> Engine:
             | dict(url.query),
         )
     except ImportError:
-        raise ValueError("database_url: PostgreSQL needs psycopg; pip install 'headroom[postgres]'") from None
+        raise ValueError(f"database_url: PostgreSQL needs psycopg: {how_to_install('postgres')}") from None
 
 
 def reason_of(error: Exception) -> str:

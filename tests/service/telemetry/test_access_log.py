@@ -164,7 +164,7 @@ def test_no_line_is_lost_that_came_while_the_last_one_was_written(
 async def test_lines_that_nobody_reads_are_counted_and_hold_up_nobody(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_log, "MOST_WAITING", 100)
+    monkeypatch.setattr(access_log, "MAX_WAITING_LINES", 100)
     log = AccessLog("json")
     request = Followed("id", "GET", b"/x", keeps_query=False)
     for _ in range(100_000):
