@@ -1,32 +1,43 @@
 """Tests and measures the network on a GPU: `make gpu`, in at most 10 minutes.
 
 It needs torch (2.11 or newer), transformers, safetensors, tokenizers, numpy and pytest, and this tree. It
-uses neither ray nor a network, so HTTP is left out. It writes gpu.json, gpu.md and gpu-tests.txt. With --dry,
-it tries every step on the CPU with a tiny network; its numbers then say nothing.
+uses neither ray nor a network, so HTTP is left out. It writes gpu.json and gpu.md, anew after every part, and
+gpu-tests.txt. With --dry, it tries every step on the CPU with a tiny network; its numbers then say nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
+import faulthandler
 import os
 import platform
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks import workload
-from benchmarks.gpu_rows import Bench, Row, accuracy, encoder, memory, service_like
+from benchmarks.gpu_report import Row, write
+
+if TYPE_CHECKING:  # an older torch lacks what it imports
+    from benchmarks.gpu_rows import Bench
 
 ROOT = Path(__file__).parents[1]
 TESTS = ("tests/models/ops/test_gpu.py", "tests/models/ops/test_cuda.py")
 TEST_SECONDS = 150
+
+LIMIT_SECONDS = 590
+"""When this time is over, the process ends, whatever it does; the rest of 10 minutes is for its start."""
+
+PART_SECONDS = 60
+"""A part begins only if this much time is left."""
+
+LEAST_TORCH = (2, 11)
 
 
 def tests(out: Path) -> list[Row]:
@@ -50,69 +61,73 @@ def tests(out: Path) -> list[Row]:
 
 
 def main() -> None:
-    """Run every part; a part that fails is reported, and the others still run."""
+    """Run every part and write what it found; a part that fails is reported, and the others still run."""
+    began = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "gpu")
     parser.add_argument("--dry", action="store_true")
     options = parser.parse_args()
+    if tuple(map(int, torch.__version__.split(".")[:2])) < LEAST_TORCH:
+        sys.exit(f"make gpu: torch {torch.__version__} is too old; install torch 2.11 or newer")
     if not options.dry and not torch.cuda.is_available():
         sys.exit("make gpu: torch sees no CUDA device here; DRY=1 tries the steps on the CPU")
     out: Path = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    if options.dry:
-        tiny = workload.Shape("tiny, 2 × 2 × 32", 32, 64, 500, layers=2, heads=2)
-        bench = Bench(torch.device("cpu"), torch.float32, tiny, 512, 3, dry=True)
-    else:
-        device = torch.device("cuda", torch.cuda.current_device())
-        half = torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
-        bench = Bench(device, half, workload.SHAPES["base"], 16_384, 30, dry=False)
-    parts: dict[str, Callable[[], list[Row]]] = {
-        "Tests": lambda: tests(out),
-        "Accuracy, shipped model": lambda: accuracy(bench),
-        "Full batches": lambda: encoder(bench),
-        "As a replica uses it": lambda: service_like(bench),
-        "Memory": lambda: memory(bench),
-    }
-    results: dict[str, list[Row]] = {}
-    began = time.monotonic()
-    for name, part in parts.items():
-        try:
-            results[name] = part()
-        except Exception:  # a broken part must not cost the others their numbers
-            results[name] = [Row("failed", traceback.format_exc().strip().splitlines()[-1], "runs", False)]
-            traceback.print_exc()
-        for row in results[name]:
-            print(f"{name}: {row.name}: {row.value} {row.target}", flush=True)
-    write(out, bench, results, time.monotonic() - began)
+    from benchmarks import gpu_rows
+
+    bench = gpu_rows.dry() if options.dry else gpu_rows.real()
+    parts: dict[str, Callable[[], list[Row]]] = {"Tests": partial(tests, out)}
+    parts |= {name: partial(part, bench) for name, part in gpu_rows.PARTS.items()}
+    results = run(parts, began + LIMIT_SECONDS, lambda results: write(out, about(bench, began), results))
     if any(row.name in ("failed", "tests") and row.ok is False for rows in results.values() for row in rows):
         sys.exit(1)
 
 
-def write(out: Path, bench: Bench, results: dict[str, list[Row]], seconds: float) -> None:
-    """Write gpu.json and gpu.md."""
-    name = torch.cuda.get_device_name(bench.device) if bench.device.type == "cuda" else "no GPU: a dry run"
-    about = {
-        "device": name,
+def run(
+    parts: Mapping[str, Callable[[], list[Row]]],
+    end: float,
+    report: Callable[[Mapping[str, list[Row]]], None],
+) -> dict[str, list[Row]]:
+    """Return the rows of each part, and report after each; what still runs at the time `end` is ended."""
+    results: dict[str, list[Row]] = {}
+    faulthandler.dump_traceback_later(end - time.monotonic(), exit=True, file=sys.__stderr__)
+    try:
+        for name, part in parts.items():
+            if end - time.monotonic() < PART_SECONDS:
+                results[name] = [Row("failed", "left out: no time", "runs", False)]
+            else:
+                results[name] = rows_of(part)
+            for row in results[name]:
+                print(f"{name}: {row.name}: {row.value} {row.target}", flush=True)
+            report(results)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    return results
+
+
+def rows_of(part: Callable[[], list[Row]]) -> list[Row]:
+    """Return a part's rows, or one that says how it failed: that must not cost the others their numbers."""
+    try:
+        return part()
+    except Exception:
+        traceback.print_exc()
+        return [Row("failed", traceback.format_exc().strip().splitlines()[-1], "runs", False)]
+
+
+def about(bench: Bench, began: float) -> dict[str, object]:
+    """Return what the report says of the machine and of the run, which began at this time."""
+    on_gpu = bench.device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(bench.device) if on_gpu else "no GPU: a dry run",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "shape": bench.shape.name,
         "dtype": str(bench.dtype).removeprefix("torch."),
         "token budget": bench.tokens,
-        "seconds": round(seconds),
+        "seconds": round(time.monotonic() - began),
         "HTTP": "left out: it needs ray",
     }
-    rows = {part: [dataclasses.asdict(row) for row in found] for part, found in results.items()}
-    (out / "gpu.json").write_text(json.dumps({"about": about, "results": rows}, indent=1), encoding="utf-8")
-    lines = [f"# On {name}", "", *(f"- {key}: {value}" for key, value in about.items())]
-    for part, found in results.items():
-        lines += ["", f"## {part}", "", "| what | measured | target | met |", "|---|---|---|---|"]
-        lines += [f"| {row.name} | {row.value} | {row.target} | {_yes_or_no(row.ok)} |" for row in found]
-    (out / "gpu.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _yes_or_no(ok: bool | None) -> str:
-    return "" if ok is None else "yes" if ok else "no"
 
 
 if __name__ == "__main__":

@@ -25,8 +25,13 @@ DTYPES = {
 }
 """The names that a user may give, and torch's."""
 
-FULL_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory")
-"""What torch says, in errors of several types, when a GPU's or the machine's memory is full."""
+FULL_MEMORY = (
+    "out of memory",
+    "_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate",
+    "can't allocate memory",
+)
+"""Parts of torch's messages, in errors of several types, about a full memory of the GPU or of the machine."""
 
 
 def check_device_name(name: str) -> None:
@@ -127,6 +132,18 @@ def is_device_failure(error: BaseException) -> bool:
     if is_out_of_memory(error) or not isinstance(error, RuntimeError):
         return False
     return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
+
+
+def limit_memory(device: torch.device, share: float) -> None:
+    """Let this process's torch allocate at most this share of a GPU's memory, which other processes use too.
+
+    What does not fit raises an error for which `is_out_of_memory` is true. With a share of 1 or more, or on a
+    CPU, nothing is limited.
+    """
+    import torch
+
+    if device.type == "cuda" and share < 1:
+        torch.cuda.set_per_process_memory_fraction(share, device)
 
 
 def autocast(device: torch.device) -> torch.autocast:

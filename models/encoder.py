@@ -57,7 +57,7 @@ class Encoder(Weights):
         deterministic: bool = False,
         ops: TorchOps | None = None,
     ) -> None:
-        super().__init__(config, ops or choose(config, device, dtype, deterministic=deterministic))
+        super().__init__(config, ops or choose(config, device, dtype))
         self.device = device
         self.dtype = dtype
         self.deterministic = deterministic

@@ -67,7 +67,8 @@ class Live:
     weights: (B, h) or (1, h) float32 for those heads, on the device; None if all are 1.
     units: some of the layer's feed-forward units, or none of them; None: the layer's own.
     unit_weights: (n, units) factors of the units' activations, on the device; None if all are 1.
-    unit_rows: (B,) int64, the row of `unit_weights` for each sequence; None if it has one for each, or one.
+    unit_rows: (B,) int64, the row of `unit_weights` for each sequence. None if `unit_weights` has one row for
+        each sequence, or a single row for all.
     rows: int64, ascending, the sequences of the pack that compute the layer, to which all of the above
         belongs; the others skip it. None: all do.
     """

@@ -1,7 +1,8 @@
-"""Checks of a new checkpoint's directory and source, made before torch is imported."""
+"""Checks of a new checkpoint's directory and source, made before torch is imported, and its last step."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from models.checkpoint.config import ModelConfig
@@ -12,6 +13,15 @@ def check_empty(target: Path) -> None:
     """Raise ModelError if the directory to write is not empty, or is a file."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ModelError(f"{target} is not empty; name a new directory")
+
+
+def put_in_place(draft: Path, target: Path) -> None:
+    """Give a finished directory its name. If an empty directory has it, that one gets the content."""
+    if not target.exists():
+        draft.rename(target)
+        return
+    for file in draft.iterdir():
+        shutil.move(file, target / file.name)
 
 
 def check_can_be_quantized(source: Path, config: ModelConfig) -> None:

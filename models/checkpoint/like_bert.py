@@ -175,8 +175,8 @@ class LikeBert:
         return None if name.startswith(tuple(self.names)) else name
 
 
-def layer_prefix(layer: int) -> str:
-    """Return our prefix of a layer's tensor names."""
+def layer_prefix(layer: int | str) -> str:
+    """Return our prefix of a layer's tensor names. layer: its number."""
     return f"{_LAYERS}{layer}."
 
 

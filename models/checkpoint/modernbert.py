@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import activation, positive_float, positive_int
+from models.checkpoint.like_bert import layer_prefix
 from models.errors import ModelError, UnsupportedCheckpoint
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class ModernBertFamily:
         for name in ("bert.embeddings.LayerNorm", "bert.final_norm", "bert.pooler.LayerNorm"):
             yield from _named(name, hidden)
         for number, (kept, inner) in enumerate(zip(config.kept_heads, config.widths, strict=True)):
-            prefix, width = f"bert.encoder.layer.{number}.", len(kept) * config.head_size
+            prefix, width = layer_prefix(number), len(kept) * config.head_size
             if number:  # the first layer reads the embeddings, which are normalised already
                 yield from _named(f"{prefix}attention.LayerNorm", hidden)
             for name in _JOINED["attn.Wqkv"]:
@@ -184,7 +185,7 @@ class ModernBertFamily:
             if not name.startswith(("model.", "head", "classifier", "decoder")):
                 name = f"model.{name}"  # the encoder alone, as sentence-transformers writes it
             layer = _LAYER.fullmatch(name)
-            prefix, inner = (f"bert.encoder.layer.{layer[1]}.", layer[2]) if layer else ("", name)
+            prefix, inner = (layer_prefix(layer[1]), layer[2]) if layer else ("", name)
             if layer and inner in _JOINED and part.startswith("input_"):
                 found[f"{prefix}{_OF_INPUT[inner]}.{part}"] = tensor
             elif layer and inner in _JOINED:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from models.checkpoint.checks import check_empty
 from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw, read_stored_masks
 from models.compress.structure import Structure, check
-from models.errors import ModelError
+from models.errors import ModelError, reading_problem
 from models.head_mask import HeadMask
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
@@ -115,18 +115,20 @@ def structure_of(weights: HeadMask | npt.NDArray[np.floating], config: ModelConf
 
 def _check_shape(weights: HeadMask | npt.NDArray[np.floating] | Structure, config: ModelConfig) -> None:
     """Raise ModelError if the weights are for a model of another shape."""
-    name = "mask is" if isinstance(weights, HeadMask) else "scales are"
+    name, unit_name = "scales are", "unit scales are"
+    units: npt.NDArray[Any] | None = None
     if isinstance(weights, HeadMask):
-        shape = weights.matrix.shape
+        name = unit_name = "mask is"
+        shape, units = weights.matrix.shape, weights.units_off
     elif isinstance(weights, np.ndarray):
         shape = _scales(weights).shape
     else:
-        shape = weights.heads.shape
-        if weights.units.shape != (config.num_layers, max(config.widths)):
-            raise ModelError(
-                f"the unit scales are for {weights.units.shape[0]} layers of {weights.units.shape[1]} units; "
-                f"this checkpoint has {config.num_layers} of {max(config.widths)}"
-            )
+        shape, units = weights.heads.shape, weights.units
+    if units is not None and units.shape != (config.num_layers, max(config.widths)):
+        raise ModelError(
+            f"the {unit_name} for {units.shape[0]} layers of {units.shape[1]} units; this checkpoint has "
+            f"{config.num_layers} of {max(config.widths)}"
+        )
     if shape != (config.num_layers, config.num_heads):
         raise ModelError(
             f"the {name} for {shape[0]} layers of {shape[1]} heads; this checkpoint has {config.num_layers} "
@@ -181,6 +183,8 @@ def read_scales(file: Path) -> npt.NDArray[np.float32] | Structure:
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
         heads = _scales(np.array(content["scales"], np.float64))
         if "unit_scales" not in content:
             return heads
@@ -189,11 +193,10 @@ def read_scales(file: Path) -> npt.NDArray[np.float32] | Structure:
         if not skipped <= set(range(len(heads))):
             raise ValueError(f"skipped names a layer outside 0 to {len(heads) - 1}")
         return Structure(heads, units, skipped)
-    except FileNotFoundError:
-        raise ModelError(f"{file} does not exist") from None
-    except (OSError, ValueError, KeyError, TypeError, ModelError) as error:
-        reason = 'there is no "scales"' if isinstance(error, KeyError) else str(error)
-        raise ModelError(f"{file} does not hold the scales of a study: {reason}") from None
+    except (OSError, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(reading_problem(file, error)) from None
+    except (ValueError, TypeError, ModelError) as error:
+        raise ModelError(f"{file} does not hold the scales of a study: {error}") from None
 
 
 def _scales(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:

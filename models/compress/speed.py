@@ -10,7 +10,7 @@ import json
 import logging
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -52,8 +52,16 @@ class Speed:
         return f"{self.median:.2f} × {self.dtype} ({self.low:.2f} to {self.high:.2f})"
 
 
-def measure(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair]) -> Speed:
-    """Compute one batch of pairs with both classifiers in turns, after a warm-up of each."""
+def measure(
+    floats: Classifier,
+    int8: Classifier,
+    pairs: Sequence[EncodedPair],
+    progress: Callable[[int], None] = lambda _: None,
+) -> Speed:
+    """Compute one batch of pairs with both classifiers in turns, after a warm-up of each.
+
+    progress: called with the number of rounds done, of at most ROUNDS.
+    """
     seconds: dict[str, list[float]] = {"floats": [], "int8": []}
     sides = {"floats": floats, "int8": int8}
     for side in sides.values():
@@ -66,6 +74,7 @@ def measure(floats: Classifier, int8: Classifier, pairs: Sequence[EncodedPair]) 
             started = time.perf_counter()
             side.forward(pairs)
             seconds[name].append(time.perf_counter() - started)
+        progress(len(seconds["int8"]))
     ratios = [slow / fast for slow, fast in zip(seconds["floats"], seconds["int8"], strict=True)]
     return Speed(
         floats.network.number_format, statistics.median(ratios), min(ratios), max(ratios), processor()

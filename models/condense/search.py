@@ -5,8 +5,8 @@ judgments, and returns the result. So a command drives it with a classifier, and
 scheduler.
 
 greedy             leaves out one word after the other, each time the one whose loss is least. All deletions
-                   of a step are judged at once, but for the third of the words whose loss was largest when
-                   it was last measured.
+                   of a step are judged at once, except for the third of the words whose last measured loss
+                   was largest.
 leave_one_out      judges each word's deletion from the whole query once, and leaves words out in that order.
 attention, idf     leave words out in the order of an importance that was computed without judging.
 """

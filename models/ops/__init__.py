@@ -12,17 +12,12 @@ from models.ops.torch import TorchOps
 __all__ = ["TorchOps", "choose"]
 
 
-def choose(
-    config: ModelConfig, device: torch.device, dtype: torch.dtype, *, deterministic: bool = False
-) -> TorchOps:
-    """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded.
-
-    deterministic: no operator whose results depend on a sequence's neighbours.
-    """
+def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> TorchOps:
+    """Return the operators for a checkpoint on a device; called once, when the checkpoint is loaded."""
     ops: TorchOps
     if device.type == "cpu":
         ops = CpuOps(dtype, head_size=config.head_size)
-    elif device.type == "cuda" and not deterministic:
+    elif device.type == "cuda":
         from models.ops import cuda  # its kernel takes as long to import as torch itself
 
         ops = cuda.choose(config.head_size, device, dtype)

@@ -24,10 +24,10 @@ CHECKED_TORCH = "2.13."
 """The torch releases on which the private oneDNN operators were checked."""
 
 LARGEST_ACTIVATION = 12 << 20
-"""Bytes of the largest activation of a pass; BERT-base's is then 2,048 tokens. With AMX, BERT-base scored 77
-documents of 128 tokens a second in packs of 4,096 tokens, and 98 in packs of 2,048; without AMX it makes no
-difference. From 32 MiB on, glibc returns memory to the system at once, and every layer pays for new pages (63
-documents a second)."""
+"""Bytes of the largest activation of a pass. With it, a pack of BERT-base holds 2,048 tokens. With AMX,
+BERT-base scored 77 documents of 128 tokens a second in packs of 4,096 tokens, and 98 in packs of 2,048;
+without AMX it makes no difference. From 32 MiB on, glibc returns memory to the system at once, and every
+layer pays for new pages (63 documents a second)."""
 
 FUSED = {
     "none": ("none", ""),

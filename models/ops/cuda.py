@@ -61,7 +61,12 @@ class VarlenOps(CudaOps):
 
 
 def fits_varlen(head_size: int, dtype: torch.dtype, capability: tuple[int, int]) -> bool:
-    """Return whether torch's variable-length kernel works for this head size and compute capability."""
+    """Return whether torch's variable-length kernel works for this head size and compute capability.
+
+    It is Flash Attention, which not every build of torch has.
+    """
+    if not torch.backends.cuda.is_flash_attention_available():
+        return False
     is_half = dtype in (torch.float16, torch.bfloat16)
     return is_half and capability >= (8, 0) and head_size <= LARGEST_HEAD and head_size % HEAD_MULTIPLE == 0
 

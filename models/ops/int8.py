@@ -50,7 +50,8 @@ class Int8Linear(Linear):
         self.activation = activation
         self.dtype = dtype
         self.source, self.target, self._kernels = source, target, kernels
-        whole = weight.shape[1] % SIZE_MULTIPLE == 0  # a wider row would run into the next one
+        # The kernel reads 16 numbers at a time, so with another width it would read into the next row.
+        whole = weight.shape[1] % SIZE_MULTIPLE == 0
         self._quantize = kernels.quantize if kernels is not None and whole else quantize_by_torch
         self._scale, self._bias = scale.contiguous(), bias.contiguous()
         self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
@@ -58,7 +59,7 @@ class Int8Linear(Linear):
         on_tiles = bits == 8 and fits(kernels, dtype, activation) and (target is None or activation != "none")
         self._packed = bits > 0
         self._merged = 2 ** (8 - bits) if self._packed else 1
-        """How many neighbouring 8-bit values are one here."""
+        """How many neighbouring 8-bit values the products see as one: 1, or 2 if their inputs have 7 bits."""
         self._largest = 256 // self._merged - 1
         self._multiplier, self._shift = self._factors(weight.shape[1])
         self._tiles = None

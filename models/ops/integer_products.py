@@ -1,7 +1,8 @@
 """oneDNN's products of 8-bit integers, and the test that decides how many bits of an input they get.
 
-With VNNI, oneDNN sums four products of an unsigned and a signed byte exactly. Without it, it first sums two
-of them in 16 bits: 255·127·2 does not fit, 127·127·2 does. So inputs get 7 bits there: every sum is exact.
+With VNNI (of AVX-512, or AVX-VNNI without it), oneDNN sums four products of an unsigned and a signed byte
+exactly. Without VNNI, it first sums two of them in 16 bits: 255·127·2 does not fit, 127·127·2 does. So inputs
+get 7 bits there: every sum is exact.
 
 On ARM, oneDNN has fast code for some kinds of integer products and processors only; the rest takes a hundred
 times as long (https://github.com/uxlfoundation/oneDNN/pull/1885, /pull/3684). So they are timed there.
@@ -20,8 +21,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from models.device import may_use_avx512
 from models.ops.cpu import CHECKED_TORCH, FUSED
+from models.ops.kernel_levels import features_here
 from models.ops.torch import activate
 
 PLAIN: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
@@ -38,9 +39,14 @@ def input_bits() -> int:
         return 0
     if platform.machine() in ("aarch64", "arm64"):
         return 8 if works(8) and _is_fast() else 0
-    if torch.cpu._is_vnni_supported() and may_use_avx512() and works(8):
+    if _has_vnni() and works(8):
         return 8
     return 7 if torch.cpu._is_avx2_supported() and works(7) else 0
+
+
+def _has_vnni() -> bool:
+    """Return whether this processor has VNNI. torch knows that of AVX-512 alone, Linux lists AVX-VNNI too."""
+    return torch.cpu._is_vnni_supported() or "avx_vnni" in features_here()
 
 
 def works(bits: int) -> bool:

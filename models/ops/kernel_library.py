@@ -69,7 +69,7 @@ def choice() -> Choice:
         return Choice(kernels)
     instead = "torch computes" if kernels is None else f"those for {kernels.name} are used"
     remedy = "" if compiled else f"; {how_to_compile()}"
-    notice = f"kernels cannot be had, {instead} instead: {'; '.join(skipped)}{remedy}"
+    notice = f"the fastest kernels are not used, {instead} instead: {'; '.join(skipped)}{remedy}"
     logger.warning(notice)
     return Choice(kernels, tuple(skipped), notice)
 

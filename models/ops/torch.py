@@ -192,7 +192,10 @@ class TorchOps:
     def synchronize(self) -> None:
         """Wait for the device, so that another thread's stream may use (or free) what was computed."""
         if self.device.type == "cuda":
-            torch.cuda.current_stream(self.device).synchronize()
+            # A stream's own `synchronize` would keep a core busy.
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self.device))
+            event.synchronize()
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
         """Return the context of padded sequences, (B, h, n, d), like queries, keys and values."""

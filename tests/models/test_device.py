@@ -12,7 +12,7 @@ from models import Classifier
 from models.checkpoint.config import read_config
 from models.checkpoint.tensors import read_tensors
 from models.compress.quantize import quantize
-from models.device import is_device_failure, is_out_of_memory, resolve_device, resolve_dtype
+from models.device import is_device_failure, is_out_of_memory, limit_memory, resolve_device, resolve_dtype
 from models.errors import ModelError
 from models.network import build
 from models.ops.torch import TorchOps
@@ -74,18 +74,38 @@ def test_deterministic_scores_on_a_gpu_are_refused(name: str) -> None:
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), True, False),
         (torch.AcceleratorError("CUDA error: out of memory"), True, False),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), True, False),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"),
+            True,
+            False,
+        ),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True, False),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), True, False),
         (MemoryError(), True, False),
         (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), False, True),
         (torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"), False, True),
         (RuntimeError("CUDA error: device-side assert triggered"), False, True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), False, True),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasGemmEx`"),
+            False,
+            True,
+        ),
         (RuntimeError("shapes cannot be multiplied"), False, False),
         (ValueError("out of memory"), False, False),
     ],
 )
 def test_a_full_memory_is_no_dead_device(error: Exception, is_full: bool, is_dead: bool) -> None:
     assert (is_out_of_memory(error), is_device_failure(error)) == (is_full, is_dead)
+
+
+def test_a_replica_that_shares_a_gpu_keeps_to_its_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *limit: limits.append(limit))
+    gpu = torch.device("cuda", 1)
+    for device, share in ((gpu, 0.25), (gpu, 1.0), (gpu, 2.0), (CPU, 0.25)):
+        limit_memory(device, share)
+    assert limits == [(0.25, gpu)]
 
 
 def test_an_int8_checkpoint_on_a_gpu_is_half_precision_and_says_so(
@@ -117,15 +137,27 @@ def test_threads_and_waits_are_on_the_networks_own_gpu(monkeypatch: pytest.Monke
 
     class Stream:
         def __init__(self, device: torch.device) -> None:
+            self.device = device
             calls.append(("stream", device))
 
         def synchronize(self) -> None:
-            calls.append(("wait", second))
+            pytest.fail("this keeps a core busy while the GPU works")
+
+    class Event:
+        def __init__(self, *, blocking: bool) -> None:
+            assert blocking
+
+        def record(self, stream: Stream) -> None:
+            self._recorded = stream
+
+        def synchronize(self) -> None:
+            calls.append(("wait", self._recorded.device))
 
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("device", device)))
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "set_stream", lambda _: None)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
     engine.forward_pool(1, torch.get_num_threads(), second).shutdown()
     TorchOps(second, torch.float32).synchronize()
     assert calls == [(name, second) for name in ("device", "stream", "stream", "wait")]

@@ -25,8 +25,8 @@ constexpr long kBlock = 32;                // rows and columns of a block of sum
 constexpr long kBlockSums = kBlock * kBlock;
 constexpr long kStep = 64;                 // bytes of a row that one step of a block's products reads
 constexpr long kStepWeights = 32 * kStep;  // bytes of the weights that it reads
-constexpr long kPart = 24 * kStep;         // bytes of a row at a time: a block's rows then fit into the first cache
-constexpr long kWeights = 768l << 10;      // bytes of a task's weights: with a block's rows, they fit into the second
+constexpr long kPart = 24 * kStep;         // bytes of a row at a time: a block's rows then fit into L1
+constexpr long kWeights = 768l << 10;      // bytes of a task's weights: with a block's rows, they fit into L2
 constexpr long kRowBlocks = 4;             // the most blocks of rows of a task
 
 // What is done with a sum. The numbers are those of models/ops/kernels.py. The last two round to 8 bits.
@@ -130,7 +130,7 @@ void add_steps(const char* x, long stride, const char* weights, long steps, Each
   else                                    \
     _tile_dpbf16ps(sums, left, right);
   for (long step = 0; step < steps; ++step, x += kStep, weights += kStepWeights) {
-    // Weights come from the second cache each time and would only push the rows out of the first one.
+    // Weights are read from L2 for each block; in L1 they would only evict the rows.
     _tile_loadd(4, x, stride);
     _tile_stream_loadd(6, weights, kStep);
     MULTIPLY(0, 4, 6)

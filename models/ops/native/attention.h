@@ -17,8 +17,8 @@ namespace {
 constexpr long kQueries = 32;  // rows of scores at a time, so that they fit into the cache
 constexpr long kTogether = kRows / 2;  // rows of scores whose exponentials are computed together
 
-// out (steps x a vector of units): the transpose of that many rows. `count` rows exist; the last one stands for the
-// missing ones. steps: a multiple of 8.
+// out (steps x a vector of units): the transpose of that many rows. `count` rows exist; the last row is repeated for
+// the missing ones. steps: a multiple of 8.
 template <class U>
 void transpose_rows(const U* rows, long stride, long count, long steps, U* out, long out_stride) {
 #ifdef __AVX512F__
@@ -92,7 +92,7 @@ struct Room {
 // out (queries x size) = weight · softmax(scale · q·kᵀ) · v of one head, scale in powers of two.
 // query, key, value: the first token's `size` numbers; queries and keys are `stride` apart, values `further_stride`,
 // results `out_stride`.
-// following: how many queries may be read from the first one on; they include those of later sequences.
+// following: how many rows may be read from the first query on; the rows of later sequences count.
 // window: a query sees this many keys to each side; negative: all keys. memory: as much as `room` says.
 template <class T>
 void attend_head(const T* query, const T* key, long stride, const T* value, long further_stride, long tokens,

@@ -1,4 +1,4 @@
-// Softmax of rows of scores, but for their division by the sum.
+// Softmax of rows of scores, without the division by the sum.
 
 #pragma once
 

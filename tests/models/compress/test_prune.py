@@ -78,6 +78,17 @@ def test_a_mask_of_another_shape_is_refused_before_anything_is_written(
     assert not (tmp_path / "pruned").exists()
 
 
+@pytest.mark.parametrize("units", [32, 128])
+def test_a_mask_of_units_that_the_model_does_not_have_is_refused(
+    tiny_checkpoint: Path, tmp_path: Path, units: int
+) -> None:
+    mask = HeadMask.parse({"units": "0.0-15"}, layers=3, heads=4, units=units)
+    sentence = f"the mask is for 3 layers of {units} units; this checkpoint has 3 of 64"
+    with pytest.raises(ModelError, match=sentence):
+        prune(tiny_checkpoint, tmp_path / "pruned", mask)
+    assert not (tmp_path / "pruned").exists()
+
+
 def test_removing_every_head_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="all 12 heads, and without any every pair gets the same score"):
         prune(tiny_checkpoint, tmp_path / "pruned", HeadMask.parse("0-2.*", layers=3, heads=4))

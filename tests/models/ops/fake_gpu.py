@@ -7,7 +7,7 @@ allocated it, and whatever reads it later reads NaN. What `torch.empty` returns 
 and what was made outside of any stream, such as a network's weights, is never freed.
 
 How far other streams have come when one is waited for is up to chance on a GPU. Here it is the test's choice:
-`others="behind"`: they have computed nothing that nobody waited for. "ahead": they have computed everything.
+`others="behind"`: they have computed only what somebody waited for. "ahead": they have computed everything.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FakeGpu:
             self.current = before
 
     def wait(self) -> None:
-        """Compute all that the current stream holds, as `torch.cuda.Stream.synchronize` does."""
+        """Compute all that the current stream holds, as waiting for an event recorded in it does."""
         act, self.before_wait = self.before_wait, None
         if act is not None:
             act()

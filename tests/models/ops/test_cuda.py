@@ -16,9 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.batch import pack
 from models.bert import Bert
 from models.checkpoint.tokenizer import EncodedPair
-from models.ops import cuda
+from models.head_mask import HeadMask
+from models.network import Network
+from models.ops import choose, cuda
 from models.ops.cuda import CudaOps, VarlenOps, fits_varlen
 from models.ops.torch import TorchOps, attention_probabilities, visibility_bias
+from models.row_masks import RowMasks
 from tests.checkpoints import random_model
 from tests.models.ops.fake_gpu import FakeGpu
 from tests.models.reference import (
@@ -133,6 +136,14 @@ def test_the_stand_in_shows_freed_memory_and_a_forgotten_wait() -> None:
     assert late.tolist() == [[3.0] * 3] * 2
 
 
+def test_a_network_is_ready_for_every_stream_when_it_is_made(gpu: FakeGpu) -> None:
+    config, tensors = plain().config, plain().tensors()
+    with gpu.on("loading"):
+        copied = {name: tensor + 0 for name, tensor in tensors.items()}
+        network = Bert(config, copied, device=CPU, dtype=torch.float32, ops=FakeGpuOps(gpu))
+    assert_close(network, None, gpu, "other")
+
+
 @pytest.mark.parametrize("mask", [RIGHT, np.stack([LEFT, RIGHT, LEFT, RIGHT, LEFT])])
 def test_every_stream_scores_as_the_cpu_does(gpu: FakeGpu, mask: np.ndarray | None) -> None:
     network = network_with(FakeGpuOps(gpu))
@@ -233,20 +244,40 @@ class Copies(TorchDispatchMode):
         return result
 
 
+def structured(network: Network, *forms: dict[str, object]) -> RowMasks | None:
+    """Return the masks of these JSON forms: one for each row, or a single one for all."""
+    shape = {"layers": network.config.num_layers, "heads": 4, "units": network.config.intermediate_size}
+    masks = [HeadMask.parse(form, **shape) for form in forms]  # type: ignore[arg-type]
+    return RowMasks.of(masks if masks[1:] else masks[0])
+
+
+SKIP: dict[str, object] = {"skip": [1]}
+UNITS: dict[str, object] = {"units": "0.0-7,2.*"}
+MASKED: dict[str, Callable[[Network], Any]] = {
+    "none": lambda _: None,
+    "heads by row": lambda n: random_weights(np.random.default_rng(2), 5, n.config.num_layers, 4),
+    "heads cut": lambda n: np.tile(LEFT[:1] / 2, (n.config.num_layers, 1)),
+    "layers by row": lambda n: structured(n, SKIP, {"skip": [0, 2]}, SKIP, {"skip": []}, {"off": [[0, 1]]}),
+    "layers": lambda n: structured(n, SKIP),
+    "units by row": lambda n: structured(n, UNITS, {"units": "1.3"}, UNITS, {"off": []}, SKIP | UNITS),
+    "units cut": lambda n: structured(n, UNITS),
+}
+
+
 @pytest.mark.parametrize("ops", [CudaOps, VarlenOps])
-@pytest.mark.parametrize("masked", ["none", "by row", "cut"])
+@pytest.mark.parametrize("masked", MASKED)
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_a_pass_reads_no_value_and_waits_for_no_copy(
-    ops: Callable[[torch.device, torch.dtype], CudaOps], masked: str
+    family: str, masked: str, ops: Callable[[torch.device, torch.dtype], CudaOps]
 ) -> None:
-    network = network_with(ops(META, torch.bfloat16))
-    mask = {"none": None, "by row": random_weights(np.random.default_rng(2), 5, 3, 4), "cut": LEFT / 2}[
-        masked
-    ]
+    model = random_model(11) if family == "bert" else random_modernbert(11)
+    network = network_of(model, torch.bfloat16, device=META, ops=ops(META, torch.bfloat16))
+    mask, cut = MASKED[masked](network), masked.endswith("cut")
     batch = pack(pairs_of(), device=META)
-    if masked == "cut":
+    if cut:
         network.forward(batch, mask, sliced=True)  # cutting weights out waits; that is done once
     with Copies() as copies:
-        network.forward(batch, mask, sliced=masked == "cut")
+        network.forward(batch, mask, sliced=cut)
     assert copies.waited
     assert not any(copies.waited)
     assert copies.indexed_by_lists == 0
@@ -275,6 +306,23 @@ def test_the_masks_of_a_batch_are_one_copy() -> None:
 def test_the_variable_length_kernel_is_used_only_where_it_works(
     size: int, dtype: torch.dtype, capability: tuple[int, int], fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     assert fits_varlen(size, dtype, capability) is fits
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert type(cuda.choose(size, torch.device("cuda", 1), dtype)) is (VarlenOps if fits else CudaOps)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_built", "ops"),
+    [
+        (torch.bfloat16, True, VarlenOps),
+        (torch.bfloat16, False, CudaOps),
+        (torch.float32, True, CudaOps),
+    ],
+)
+def test_a_gpu_gets_its_fastest_operators(
+    dtype: torch.dtype, is_built: bool, ops: type[CudaOps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: is_built)
+    assert type(choose(plain().config, torch.device("cuda", 0), dtype)) is ops

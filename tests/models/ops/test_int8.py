@@ -13,6 +13,7 @@ import torch
 from models.ops import int8, integer_products, kernel_library
 from models.ops.int8 import Int8Linear
 from models.ops.integer_products import input_bits
+from models.ops.kernel_levels import features_here
 from models.ops.quantized import ChannelScale, QuantizedMap, TensorScale
 from models.ops.torch import activate
 
@@ -170,6 +171,29 @@ def test_operators_that_disagree_are_not_used(monkeypatch: pytest.MonkeyPatch) -
     input_bits.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("torch_knows", "features", "exact", "bits"),
+    [
+        (True, {"avx2", "avx512_vnni"}, True, 8),
+        (False, {"avx2", "avx_vnni"}, True, 8),
+        (False, {"avx2", "avx_vnni"}, False, 7),
+        (False, {"avx2"}, True, 7),
+    ],
+    ids=["AVX-512 VNNI", "AVX-VNNI", "products that overflow all the same", "AVX2 alone"],
+)
+@pytest.mark.skipif(not torch.cpu._is_avx2_supported(), reason="the features are those of x86 processors")
+def test_inputs_have_eight_bits_only_with_vnni_and_if_sums_are_exact(
+    torch_knows: bool, features: set[str], exact: bool, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integer_products, "CHECKED_TORCH", torch.__version__)
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: torch_knows)
+    monkeypatch.setattr(integer_products, "features_here", lambda: features)
+    monkeypatch.setattr(integer_products, "works", lambda bits: exact or bits == 7)
+    input_bits.cache_clear()
+    assert input_bits() == bits
+    input_bits.cache_clear()
+
+
 BITS = """
 import torch
 from models.ops.int8 import Int8Linear
@@ -187,13 +211,18 @@ print(input_bits(), processor_features(), choice().kernels.name, largest.unique(
 
 
 @pytest.mark.skipif(not torch.cpu._is_avx2_supported(), reason="the limits are those of x86 processors")
-def test_without_vnni_inputs_have_seven_bits_and_the_largest_sums_do_not_overflow() -> None:
+@pytest.mark.parametrize(
+    ("level", "bits", "largest"), [("AVX2", 7, (127 - 64) * 2), ("AVX2_VNNI", 8, 255 - 128)]
+)
+def test_the_largest_sums_do_not_overflow_with_or_without_vnni(level: str, bits: int, largest: int) -> None:
     # oneDNN limited to AVX2 adds in 16 bits, on any processor: with 8 bits, this sum would be wrong by half.
-    limits = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
+    if level == "AVX2_VNNI" and "avx_vnni" not in features_here():
+        pytest.skip("this processor has no AVX-VNNI")
+    limits = {"ONEDNN_MAX_CPU_ISA": level, "ATEN_CPU_CAPABILITY": "avx2"}
     done = subprocess.run(
         [sys.executable, "-c", BITS], env=os.environ | limits, capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"7 ['avx2'] avx2 [{(127 - 64) * 2 * 127 * 160.0}]\n"
+    assert done.stdout == f"{bits} ['avx2'] avx2 [{largest * 127 * 160.0}]\n"
 
 
 @pytest.mark.usefixtures("_way")

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 HERE = [level for level in levels_of_machine() if not level.lacking(features_here())]
-AVX512, AVX2 = (next(level for level in LEVELS if level.name == name) for name in ("avx512", "avx2"))
+AMX, AVX512, AVX2 = (
+    next(level for level in LEVELS if level.name == name) for name in ("amx", "avx512", "avx2")
+)
 
 
 @pytest.fixture
@@ -332,6 +334,13 @@ MISTAKES = {
     "attention, rotation of half vectors": ("room[i + half] * sine[i]", "room[i] * sine[i]"),
     "attention, window": ("query + window + 1 - low", "query + window + 2 - low"),
     "layer normalisation": ("total(squares[r]) / width", "total(squares[r]) / (width - 1)"),
+    "quantized values, largest": (
+        "values < largest ? values : all(largest)",
+        "values < 255 ? values : all(255)",
+    ),
+    "quantized GELU": ("-1.326754242e-01f", "-1.36e-01f"),
+    "affine map, added": ("low += left", "low -= left"),
+    "affine map of integers, bias": ("map->bias + column);", "map->scale + column);"),
     "quantized values": ("load<Floats>(shift + at);", "load<Floats>(multiplier + at);"),
     "rows with NaN": ("broken[row] = sum != sum;", "broken[row] = 0;"),
 }
@@ -349,9 +358,9 @@ def test_a_library_that_computes_something_else_is_not_used(
     file.write_text(text.replace(right, wrong))
     monkeypatch.setattr(kernel_build, "SOURCES", sources)
     monkeypatch.setattr(kernel_build, "FLAGS", (*kernel_build.FLAGS, "-O1"))
-    level = AVX512 if "half vectors" in what else AVX2
+    level = AMX if "affine" in what else AVX512 if "half vectors" in what else AVX2
     if level not in HERE:
-        pytest.skip("the vectors of this processor are so short that they divide every half")
+        pytest.skip(f"this processor does not have what the mistake is about: {level.name}")
     kernel_build.build(level)
     with pytest.raises(RuntimeError, match=what.partition(",")[0]):
         kernel_library.load(level)
