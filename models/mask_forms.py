@@ -20,7 +20,8 @@ from models.mask_grammar import (
 )
 
 _HEADS = ("off", "keep", "weights")
-_KEYS = (*_HEADS, "skip", "units")
+KEYS = (*_HEADS, "skip", "units")
+"""The keys of a JSON form."""
 
 
 def parts_of(value: object, shape: tuple[int, int], units: int | None = None) -> Parts:
@@ -41,7 +42,7 @@ def parts_of(value: object, shape: tuple[int, int], units: int | None = None) ->
 
 def _from_json(form: Mapping[str, object], shape: tuple[int, int], units: int | None) -> Parts:
     heads = [key for key in form if key in _HEADS]
-    if not form or len(heads) > 1 or not all(key in _KEYS for key in form):
+    if not form or len(heads) > 1 or not all(key in KEYS for key in form):
         keys = ", ".join(shown(key) for key in list(form)[:4]) or "no key"
         raise InvalidMask(
             f"an object has at most one of the keys off, keep and weights, and skip beside it, not {keys}"

@@ -16,12 +16,6 @@ class Deadline(NamedTuple):
     received: float
     expires: float
 
-    @classmethod
-    def after(cls, seconds: float) -> Deadline:
-        """Return the deadline of a request that is received now."""
-        now = time.monotonic()
-        return cls(now, now + seconds)
-
     def elapsed(self) -> float:
         """Return the seconds since the request was received."""
         return time.monotonic() - self.received
@@ -31,5 +25,8 @@ class Deadline(NamedTuple):
         return self.expires - time.monotonic()
 
     def is_close(self) -> bool:
-        """Return whether under 5 % of the time is left, so that a caller who gives up now gives up for it."""
+        """Return whether less than 5 % of the time is left.
+
+        A client that hangs up so late has most likely run into its own timeout.
+        """
         return self.remaining() < 0.05 * (self.expires - self.received)

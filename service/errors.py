@@ -14,7 +14,7 @@ from models.errors import InvalidMask
 
 ShedReason = Literal["queue_full", "deadline", "disconnect", "draining", "rate"]
 
-_LONGEST_RETRY_S = 3600.0
+_MAX_RETRY_S = 3600.0
 
 
 class ServiceError(Exception):
@@ -59,7 +59,10 @@ class InternalError(ServiceError):
 
 
 class InferenceFailed(ServiceError):
-    """The network gave no finite score; for callers of ours a defect like any other."""
+    """The network gave no finite score.
+
+    It is an internal error (500) everywhere except in TEI's shape, which answers 424.
+    """
 
     default = "The model gave no finite score for this pair."
 
@@ -175,7 +178,14 @@ class ClientDisconnected(ServiceError):
     default = "The client closed the connection."
 
 
-class QueueFull(ServiceError):
+class TryAgain(ServiceError):
+    """A refusal that a later attempt may escape."""
+
+    def __init__(self, retry_after: float = 1.0, *, message: str | None = None) -> None:
+        super().__init__(message, retry_after=retry_after)
+
+
+class QueueFull(TryAgain):
     """The request is refused because the queue is over its token limit."""
 
     status = 429
@@ -183,11 +193,8 @@ class QueueFull(ServiceError):
     shed = "queue_full"
     default = "The queue is full; try again later."
 
-    def __init__(self, retry_after: float = 1.0, *, message: str | None = None) -> None:
-        super().__init__(message, retry_after=retry_after)
 
-
-class RateLimited(ServiceError):
+class RateLimited(TryAgain):
     """The API key's own rate, of requests or of pairs, is used up."""
 
     status = 429
@@ -195,19 +202,13 @@ class RateLimited(ServiceError):
     shed = "rate"
     default = "This API key's request rate is used up; try again later."
 
-    def __init__(self, retry_after: float = 1.0, *, message: str | None = None) -> None:
-        super().__init__(message, retry_after=retry_after)
 
-
-class Unavailable(ServiceError):
+class Unavailable(TryAgain):
     """The service cannot take work now, but probably soon: 503 with Retry-After."""
 
     status = 503
     type = "unavailable"
     default = "The service is not available; try again later."
-
-    def __init__(self, retry_after: float = 1.0, *, message: str | None = None) -> None:
-        super().__init__(message, retry_after=retry_after)
 
 
 class Starting(Unavailable):
@@ -292,7 +293,7 @@ def to_response(error: BaseException) -> ErrorResponse:
     body = {"error": {"type": known.type, "message": known.message, "param": known.param}}
     headers: dict[str, str] = {}
     if known.retry_after is not None:
-        headers["retry-after"] = str(max(1, math.ceil(min(known.retry_after, _LONGEST_RETRY_S))))
+        headers["retry-after"] = str(max(1, math.ceil(min(known.retry_after, _MAX_RETRY_S))))
     if isinstance(known, RequestTimeout | BodyTooLarge):
         headers["connection"] = "close"  # so that the client does not send the rest of the body
     if isinstance(known, Unauthorized):

@@ -80,7 +80,8 @@ class ExperimentMetrics(ExperimentObserver):
         self._unwritten.set(count)
 
     def watched(self, experiment: str) -> None:
-        for guardrail in GUARDRAILS:  # from 0 on: a series that begins with a roll-back has no increase
+        # Exists from the start, at 0: Prometheus sees no increase in a series whose first value is already 1.
+        for guardrail in GUARDRAILS:
             self._rollbacks.labels(experiment, guardrail)
 
     def rolled_back(self, experiment: str, guardrail: str) -> None:

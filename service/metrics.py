@@ -58,16 +58,15 @@ _SHED: tuple[ShedReason, ...] = ("queue_full", "deadline", "disconnect", "draini
 class Metrics:
     """All metrics of one process. Methods are cheap, do not block, and may be called from any thread.
 
-    Args:
-        registry: the registry of the metrics; a new one by default, so that two services can share a process.
+    They have a registry of their own, so that two services can share a process.
 
     Attributes:
         experiments: the metrics of the experiments.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # removes a series per counter and histogram that nobody uses
-        own = self._registry = CollectorRegistry() if registry is None else registry
+        own = self._registry = CollectorRegistry()
         self._node = _node()
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._variants: set[str] = set()
@@ -110,7 +109,8 @@ class Metrics:
         self._truncated = counter("truncated_total", "Pairs cut to the model's window.")
         self._grades = counter("grade_total", "Pairs by the grade they got.", ["variant", "grade"])
         self._device_failures = counter("device_failures_total", "Failures of the device.", ["kind"])
-        self._device_failures.labels("cuda")  # from 0 on: a series that begins with failures has no increase
+        # Exists from the start, at 0: Prometheus sees no increase in a series whose first value is already 1.
+        self._device_failures.labels("cuda")
         self._out_of_memory = counter("out_of_memory_total", "Batches too large for the device's memory.")
 
         self._queue_tokens = gauge("queue_tokens", "Tokens waiting.", "livesum")
@@ -144,18 +144,10 @@ class Metrics:
         """Count one request that got no result because of load, time, or its client."""
         self._shed[reason].inc()
 
-    def stages(
-        self,
-        *,
-        tokenize: float | None = None,
-        queue: float | None = None,
-        inference: float | None = None,
-        respond: float | None = None,
-    ) -> None:
+    def stages(self, *, tokenize: float, queue: float, inference: float, respond: float) -> None:
         """Record the seconds that one request spent in each stage."""
         for stage, seconds in zip(_STAGES, (tokenize, queue, inference, respond), strict=True):
-            if seconds is not None:
-                _observe(self._stages[stage], seconds)
+            _observe(self._stages[stage], seconds)
 
     def scored(
         self,

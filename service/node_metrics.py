@@ -72,8 +72,8 @@ class LenientFile(SolidFile):
         """Return a series' value and time; zeros if it is new, or if the file has no room for it."""
         if not self._holds(key):
             return 0.0, 0.0
-        found: tuple[float, float] = super().read_value(key)  # type: ignore[no-untyped-call]
-        return found
+        value_and_time: tuple[float, float] = super().read_value(key)  # type: ignore[no-untyped-call]
+        return value_and_time
 
     def write_value(self, key: str, value: float, timestamp: float) -> None:
         """Set a series' value and time, or do nothing if the file has no room for it."""

@@ -168,10 +168,10 @@ class Replica:
         return await self._scorer.attention(request, self._catalog, deadline)
 
     async def condense(
-        self, request: CondenseRequest, deadline: Deadline, scored: Callable[[int], None]
+        self, request: CondenseRequest, deadline: Deadline, count_pairs: Callable[[int], None]
     ) -> CondenseResponse:
         """Answer POST /v1/condense."""
-        return await self._condenser.condense(request, self._catalog, deadline, scored)
+        return await self._condenser.condense(request, self._catalog, deadline, count_pairs)
 
     def models(self) -> ModelsResponse:
         """Answer GET /v1/models."""

@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from models.device import DEVICES
 from service.api_keys import ApiKey, parse_api_keys
 from service.cascade_config import check_cascades
 from service.experiments.definition.assignment import Assigner
@@ -31,7 +32,7 @@ from service.telemetry.settings import TelemetrySettings
 from service.variant_config import DegradeConfig, MaskForm, VariantConfig, check_degrade
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
-DEVICE_PATTERN = r"^(auto|cpu|cuda(:\d+)?)$"
+DEVICE_PATTERN = f"^({DEVICES.pattern})$"
 
 _NUMBER = re.compile(r"\b(int|float)\b")  # in an annotation
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -127,14 +127,14 @@ def _default(field: Mapping[str, Any]) -> str:
     default = field.get("default")
     if default in (None, [], {}, ""):
         return "unset"
-    return f"`{default if isinstance(default, str) else json.dumps(_said(default))}`"
+    return f"`{default if isinstance(default, str) else json.dumps(_without_off(default))}`"
 
 
-def _said(value: Any) -> Any:
+def _without_off(value: Any) -> Any:
     """Return a default without the parts that are switched off."""
     if isinstance(value, dict):
-        return {name: _said(inner) for name, inner in value.items() if inner not in (None, False)}
-    return [_said(inner) for inner in value] if isinstance(value, list) else value
+        return {name: _without_off(inner) for name, inner in value.items() if inner not in (None, False)}
+    return [_without_off(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _meaning(field: Mapping[str, Any]) -> str:

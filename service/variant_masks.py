@@ -35,29 +35,24 @@ def resolve_masks(
 
 
 def resolve_variant(
-    config: LiveConfig, name: str, *, layers: int, heads: int, masks: Mapping[str, HeadMask]
+    config: LiveConfig, variant: VariantConfig, *, layers: int, heads: int, masks: Mapping[str, HeadMask]
 ) -> HeadMask | None:
-    """Return the mask of one variant on a model of this shape, with all heads on if it declares none.
+    """Return the mask of one of the config's variants on a model of this shape.
 
-    Returns None for an optional variant whose mask is not in `masks`.
+    All heads are on if the variant declares no mask, as a cascade never does. Returns None for an optional
+    variant whose mask is not in `masks`.
 
     Raises:
         InvalidConfig: the mask does not parse for this shape, or a needed variant's mask is missing.
-        KeyError: there is no such variant.
     """
-    for number, variant in enumerate(config.variants):
-        if variant.name == name:
-            if (
-                variant.cascade is None
-                and variant.optional
-                and str(variant.head_mask).removeprefix("@") not in masks
-            ):
-                if (user := config.user_of(name)) is not None:
-                    raise InvalidConfig(f"{user} is {name}, but the model has no mask {variant.head_mask}")
-                return None
-            form = "none" if variant.head_mask is None else variant.head_mask
-            return _parse(form, f"variants[{number}].head_mask", layers, heads, masks)
-    raise KeyError(name)
+    is_stored = str(variant.head_mask).removeprefix("@") in masks
+    if variant.cascade is None and variant.optional and not is_stored:
+        if (user := config.user_of(variant.name)) is not None:
+            raise InvalidConfig(f"{user} is {variant.name}, but the model has no mask {variant.head_mask}")
+        return None
+    form = "none" if variant.head_mask is None else variant.head_mask
+    place = f"variants[{config.variants.index(variant)}].head_mask"
+    return _parse(form, place, layers, heads, masks)
 
 
 def check_cascade(config: LiveConfig, cascade: VariantConfig, present: Container[str]) -> bool:

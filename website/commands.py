@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from service.cli import app
+from service.cli.program import app
 
 _ROOT = f"{Path(__file__).parents[1]}/"  # a default that lies in it is shown relative to it
 

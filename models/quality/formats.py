@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
 
 KINDS = ("csv", "tsv", "jsonl", "parquet")
 COMPRESSIONS = ("gz", "zst")
+
+OPEN_QUOTE = "a quote that never closes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +32,15 @@ def format_of(name: str) -> Format | None:
     if kind not in KINDS or (kind == "parquet" and compression):
         return None
     return Format(kind, compression)
+
+
+def csv_problem(error: csv.Error) -> str:
+    """Return what is wrong with a row of csv or tsv, in words that name it in the file."""
+    text = str(error)
+    if text == "unexpected end of data":
+        return OPEN_QUOTE
+    if "expected after" in text:
+        return "text after a closing quote: another quote is missing, or one in the text is not doubled"
+    if text.startswith("new-line character"):
+        return "a carriage return outside of quotes"
+    return text

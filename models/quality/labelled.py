@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from models.errors import ModelError, how_to_install
-from models.quality.formats import format_of
+from models.errors import ModelError, how_to_install, reading_problem
+from models.quality.formats import csv_problem, format_of
 
 COLUMNS = ("query", "title", "grade")
 FORMATS = "csv, tsv, jsonl (each also .gz) and parquet"
@@ -109,7 +109,7 @@ def _grade(value: object) -> int | None:
 
 def _rows(path: Path) -> Iterator[_Row]:
     if not path.is_file():
-        raise ModelError(f"{path} does not exist")
+        raise ModelError(f"{path} is a directory" if path.is_dir() else f"{path} does not exist")
     found = format_of(path.name)
     if found is None or found.compression == "zst":
         ending = path.suffix or "without an ending"
@@ -123,8 +123,8 @@ def _rows(path: Path) -> Iterator[_Row]:
                 yield from _jsonl(path, stream)
             else:
                 yield from _csv(path, stream, "," if found.kind == "csv" else "\t")
-    except (UnicodeDecodeError, OSError, EOFError, csv.Error) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from None
+    except (UnicodeDecodeError, OSError, EOFError) as error:
+        raise ModelError(reading_problem(path, error)) from None
 
 
 def _open(path: Path, *, zipped: bool) -> IO[str]:
@@ -135,7 +135,10 @@ def _open(path: Path, *, zipped: bool) -> IO[str]:
 
 def _csv(path: Path, stream: IO[str], delimiter: str) -> Iterator[_Row]:
     reader = csv.DictReader(stream, delimiter=delimiter, strict=True)
-    names = list(reader.fieldnames or ())
+    try:
+        names = list(reader.fieldnames or ())
+    except csv.Error as error:
+        raise ModelError(f"{path}, line 1: {csv_problem(error)}") from None
     if names and not {"query", "title"} <= set(names):
         missing = " and ".join(name for name in COLUMNS[:2] if name not in names)
         raise ModelError(
@@ -143,9 +146,12 @@ def _csv(path: Path, stream: IO[str], delimiter: str) -> Iterator[_Row]:
             "first line names the columns: query, title and, where grades are wanted, grade"
         )
     before = reader.line_num
-    for values in reader:
-        yield _Row(values, f"{path}, line {before + 1}")  # a quoted text may span several lines
-        before = reader.line_num
+    try:
+        for values in reader:
+            yield _Row(values, f"{path}, line {before + 1}")  # a quoted text may span several lines
+            before = reader.line_num
+    except csv.Error as error:
+        raise ModelError(f"{path}, line {before + 1}: {csv_problem(error)}") from None
 
 
 def _jsonl(path: Path, stream: IO[str]) -> Iterator[_Row]:
@@ -153,8 +159,9 @@ def _jsonl(path: Path, stream: IO[str]) -> Iterator[_Row]:
         if line.strip():
             try:
                 row = json.loads(line)
-            except ValueError as error:
-                raise ModelError(f"{path}, line {number}: not JSON ({error})") from None
+            except json.JSONDecodeError as error:
+                reason = f"not JSON ({error.msg} at column {error.pos + 1})"
+                raise ModelError(f"{path}, line {number}: {reason}") from None
             if not isinstance(row, dict):
                 raise ModelError(f"{path}, line {number}: not a JSON object")
             yield _Row(row, f"{path}, line {number}")

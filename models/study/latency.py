@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.classifier import Classifier
-from models.errors import ModelError
+from models.errors import ModelError, reading_problem
 
 Floats = NDArray[np.float64]
 
@@ -111,12 +111,14 @@ class LatencyTable:
 def read_table(file: Path, classifier: Classifier) -> LatencyTable:
     """Read the cost.json of `headroom study cost`. Raises ModelError if it is for layers of another shape."""
     try:
-        table = LatencyTable.from_json(json.loads(file.read_text(encoding="utf-8"))["cost"])
-    except FileNotFoundError:
-        raise ModelError(f"{file} does not exist") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-        raise ModelError(f"{file} does not hold the times of `headroom study cost`: {reason}") from None
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+        table = LatencyTable.from_json(content["cost"])
+    except (OSError, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(reading_problem(file, error)) from None
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{file} does not hold the times of `headroom study cost`: {error}") from None
     config = classifier.config
     wanted = (config.hidden_size, config.head_size, classifier.network.number_format)
     found = tuple(table.about.get(key) for key in ("hidden_size", "head_size", "number_format"))

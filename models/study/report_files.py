@@ -12,34 +12,33 @@ from models.device import describe
 from models.quality import evaluation
 from models.study import page, plots
 from models.study.base import Judged
+from models.study.earlier_report import FILES, PAGES, PLOTS, REPORT, remove_others
 from models.study.effort import FULL, left_out
 from models.study.result import Figure, Result, Section, Table
 from models.study.study import Study
 from models.study.wording import NAMES
 
-PLOTS = "plots"
 DPI = 160
 
 
 def write(study: Study, result: Result, sections: tuple[Section, ...]) -> dict[str, Any]:
     """Write the report into study.out and return the content of report.json.
 
+    Files of an earlier report there that this one does not write are removed, such as its mask.
     sections: the sections of the result, and those that come before them.
     """
-    study.out.mkdir(parents=True, exist_ok=True)
-    (study.out / PLOTS).mkdir(exist_ok=True)
     content = report_json(study, result)
     sections = (_setting(study, content), *sections)
     if study.effort != FULL:
         sections = (Section("A rough answer", (left_out(result.kind, study.effort),)), *sections)
-    drawings = {}
-    for section in sections:
-        for figure in section.figures:
-            drawings[figure.name] = _draw(study.out / PLOTS, figure)
+    figures = [figure for section in sections for figure in section.figures]
+    plot_files = [f"{PLOTS}/{figure.name}.{ending}" for figure in figures for ending in ("png", "svg")]
+    content[FILES] = [*PAGES, *result.files, *plot_files]
+    remove_others(study.out, content[FILES])
+    (study.out / PLOTS).mkdir(parents=True, exist_ok=True)
+    drawings = {figure.name: _draw(study.out / PLOTS, figure) for figure in figures}
     title = f"Head study “{result.kind}” of {study.classifier.name}"
-    _write(
-        study.out / "report.json", json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    )
+    _write(study.out / REPORT, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     _write(study.out / "report.md", markdown(title, result.conclusion, sections))
     _write(study.out / "report.html", page.html(title, result.conclusion, sections, drawings))
     for name, text in result.files.items():

@@ -9,6 +9,8 @@ from models.quality.bootstrap import Interval
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
 """The names of the metrics in texts."""
 
+MAX_DIGITS = 6
+
 
 def signed(value: float, digits: int = 3) -> str:
     """Return a change with its sign, −0.031, or a dash if it is undefined or has no bound."""
@@ -16,6 +18,14 @@ def signed(value: float, digits: int = 3) -> str:
         return "–"
     text = f"{value:+.{digits}f}".replace("-", "−")
     return text.replace("+", "").replace("−", "") if float(f"{value:.{digits}f}") == 0 else text
+
+
+def bound(value: float, margin: float) -> str:
+    """Return the lower bound of a change, with as many digits as tell on which side of −margin it is."""
+    digits = 3
+    while digits < MAX_DIGITS and round(value, digits) == round(-margin, digits) and value != -margin:
+        digits += 1
+    return signed(value, digits)
 
 
 def value_or_dash(value: float) -> str:

@@ -17,6 +17,9 @@ from models.training.saved import read_saved, save
 
 log = logging.getLogger(__name__)
 
+REST, LONGEST_REST = 20, 120.0
+"""Between two checkpoints is so many times the time that the last one took, up to so many seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -59,19 +62,22 @@ def train(
     workers: int = 0,
     optimizers_of: Callable[[nn.Module, Schedule], list[torch.optim.Optimizer]] | None = None,
     checkpoint_seconds: float = 120.0,
-    after_step: Callable[[Progress], None] | None = None,
+    after_step: Callable[[Progress], bool | None] | None = None,
 ) -> Progress:
     """Train `model` in place to the end of its schedule and return its progress.
 
     make_round(i) gives the i-th round of batches and must depend on i alone. With a file at `checkpoint`
     the run goes on from it and ends with the same weights as an uninterrupted run. workers: processes that
     make rounds ahead. optimizers_of: by default Muon and AdamW, which suit a model that starts from nothing.
+    checkpoint_seconds: the time between two checkpoints, or more if writing one takes long (REST).
+    after_step: is called after each step; if it returns True, a checkpoint need not wait for that time.
     """
     optimizers = (optimizers_of or muon_and_adamw)(model, schedule)
     progress = _resume(checkpoint, model, optimizers)
     parameters = list(model.parameters())
     model.train()
     started, since, smooth = time.monotonic() - progress.seconds, time.monotonic(), 0.0
+    save_seconds = 0.0
     for batch in _batches(make_round, progress, workers):
         if progress.step >= schedule.steps:
             break
@@ -93,11 +99,13 @@ def train(
         smooth = value if smooth == 0.0 else 0.98 * smooth + 0.02 * value
         if progress.step % 50 == 0:
             _report(progress, schedule, smooth)
-        if after_step is not None:
-            after_step(progress)
-        if time.monotonic() - since > checkpoint_seconds:
+        is_wanted = after_step is not None and after_step(progress)
+        rest = min(REST * save_seconds, LONGEST_REST)
+        begun = time.monotonic()
+        if begun - since > max(0.0 if is_wanted else checkpoint_seconds, rest):
             save_progress(checkpoint, model, optimizers, progress)
             since = time.monotonic()
+            save_seconds = since - begun
     save_progress(checkpoint, model, optimizers, progress)
     return progress
 

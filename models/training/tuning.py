@@ -16,6 +16,7 @@ import orjson
 import torch
 from torch import Tensor, nn
 
+from models.checkpoint.checks import put_in_place
 from models.checkpoint.hub_files import copy_tokenizer
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.checkpoint.tokenizer_options import read_window
@@ -46,6 +47,9 @@ log = logging.getLogger(__name__)
 
 LOSS_PAIRS = 2_000
 """The loss before and after is measured on so many training pairs, the first ones of the file."""
+
+CHECKPOINT_SECONDS = 10.0
+"""A user who stops a run loses little more than this, unless the model is large."""
 
 
 def tune(job: Job | Options) -> dict[str, Any]:
@@ -118,18 +122,21 @@ def _train(
         logits = logits_of_batch(model, batch)
         return ordinal_loss(logits, batch.labels, batch.weights, distance_weight=options.distance_weight)
 
-    def after_step(progress: Progress) -> None:
-        if progress.step % plan.batches == 0:
-            keep_if_best(model, tokenizer, job.validation, options, best, progress.step // plan.batches)
+    def after_step(progress: Progress) -> bool:
+        if progress.step % plan.batches:
+            return False
+        keep_if_best(model, tokenizer, job.validation, options, best, progress.step // plan.batches)
+        return True
 
     return train(
         model,
         loss_of,
         lambda epoch: epoch_of(encoded, job.training, options, plan, epoch),
         plan.schedule,
-        options.work / "progress.pt",
+        options.progress,
         seed=options.seed,
         optimizers_of=adamw,
+        checkpoint_seconds=CHECKPOINT_SECONDS,
         after_step=after_step,
     )
 
@@ -145,11 +152,11 @@ def finish(
     truth = np.array([pair.grade for pair in validation])
     temperature = fitted_temperature(truth, logits_of(model, tokenizer, validation), np.ones(len(truth)))
     model.config.headroom = {"temperature": temperature}
-    model.cpu().save_pretrained(options.out)
-    copy_tokenizer(tokenizer_files, options.out)
-    scores = Classifier.load(options.out, options.device).score(
-        [(pair.query, pair.title) for pair in validation]
-    )
+    draft = options.work / "checkpoint"
+    shutil.rmtree(draft, ignore_errors=True)
+    model.cpu().save_pretrained(draft)
+    copy_tokenizer(tokenizer_files, draft)
+    scores = Classifier.load(draft, options.device).score([(pair.query, pair.title) for pair in validation])
     evaluation = evaluation_of(validation, scores.probabilities)
     metrics = {
         "schema": 1,
@@ -162,7 +169,8 @@ def finish(
         "options": {name: str(value) for name, value in asdict(options).items()},
     }
     written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # an undefined figure becomes null
-    (options.out / "metrics.json").write_bytes(written + b"\n")
+    (draft / "metrics.json").write_bytes(written + b"\n")
+    put_in_place(draft, options.out)
     shutil.rmtree(options.work)
     plain: dict[str, Any] = orjson.loads(written)
     return plain

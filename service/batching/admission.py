@@ -49,9 +49,9 @@ class Admission:
 
         An empty queue takes any one request.
 
-        later_tokens: the tokens of its later rounds, at most. They count for what is served before it. They
-            need no room now, because they come when the first round has left the queue; and the request can
-            be answered without them (`can_meet`), so they are no reason why it would be late.
+        later_tokens: the tokens of its later rounds, at most. A larger request has more served before it, and
+            for that they count. They need no room now, because they come when the first round has left the
+            queue. They cannot make the request late, because it can be answered without them (`can_meet`).
         """
         waiting = self._queue.tokens
         if not waiting:

@@ -13,14 +13,15 @@ import asyncio
 from collections.abc import Callable
 
 RUSH_REQUESTS = 8
-"""Least open requests of a rush. Beside fewer, long ones, a short one should be in the very next batch."""
+"""A rush has at least this many open requests. With fewer, a short request that arrives beside long ones must
+still make the next batch, so the loop does not block."""
 
-LONGEST_S = 0.02
+MAX_BLOCK_S = 0.02
 """Longest time that the loop blocks: refusals, health checks and cancelled requests wait for it, too."""
 
 SETTLING_TURNS = 6
-"""Turns of the loop before it blocks again: from a socket to the queue, or from a result to the socket, it
-takes no more."""
+"""Turns of the event loop between two blocks: enough for a request to get from its socket into the queue, and
+for a result to get back to its socket."""
 
 
 class Coalescing:
@@ -37,7 +38,10 @@ class Coalescing:
         self._going = False
 
     def begin(self) -> None:
-        """Go on until the rush is over, if there is one; the loop first does what it has at hand."""
+        """If there is a rush, block the loop again and again until it is over.
+
+        Before each block, the loop takes some turns to do what is ready.
+        """
         if self._wait_for_pass is not None and not self._going and self._is_rush():
             self._going = True
             self._turn(self._wait_for_pass, SETTLING_TURNS)
@@ -47,6 +51,6 @@ class Coalescing:
             if not self._is_rush():
                 self._going = False
                 return
-            wait_for_pass(LONGEST_S)
+            wait_for_pass(MAX_BLOCK_S)
             turns_left = SETTLING_TURNS
         asyncio.get_running_loop().call_soon(self._turn, wait_for_pass, turns_left - 1)

@@ -18,14 +18,7 @@ from math import inf
 from operator import itemgetter
 from typing import Generic, TypeVar
 
-from service.batching.queued import (
-    Item,
-    LanePart,
-    LateRequest,
-    QueuedRequest,
-    TakenItem,
-    positions_by_lane,
-)
+from service.batching.queued import Item, LanePart, QueuedRequest, TakenItem, positions_by_lane
 from service.batching.sharing import ProcessorSharing
 
 P = TypeVar("P")
@@ -59,10 +52,10 @@ class FairQueue(Generic[P, T]):
     as if all its work had come at once, and at most `later_tokens` of all requests are still to come.
 
     Args:
-        max_age_s: once something has waited longer, a quarter of each batch of its lane goes to what has,
-            first come, first served, and so does every fourth choice of a lane. So a request that shorter
-            ones overtake again and again still gets a quarter of the device. A batch that is not to be
-            filled up gives the oldest its quarter only if earlier batches gave it less than that.
+        max_age_s: requests that have waited longer get a quarter of each batch of their lane, the oldest
+            first, and every fourth batch is of the oldest one's lane. So a request that shorter ones overtake
+            again and again still gets a quarter of the device. A batch that is not to be filled up gives the
+            oldest its quarter only if earlier batches gave it less than that.
     """
 
     def __init__(self, *, max_age_s: float) -> None:
@@ -73,7 +66,8 @@ class FairQueue(Generic[P, T]):
         self._max_age_s = max_age_s
         self._arrivals = 0
         self._batches = 0
-        self._owed_by_age = 0.0  # tokens that the oldest has got less than its quarter; negative: more
+        # By how many tokens the oldest request is behind its quarter; negative if it is ahead.
+        self._owed_by_age = 0.0
         self._lanes: dict[Hashable, _Lane[P, T]] = {}
 
     def push(
@@ -131,11 +125,10 @@ class FairQueue(Generic[P, T]):
             if part.request.share.finish < finish
         )
 
-    def remove(self, request: QueuedRequest[P, T]) -> int:
-        """Remove the part of a request that still waits, and return its number of items."""
-        removed_items = request.items
-        if not removed_items and not request.later_tokens:
-            return 0
+    def remove(self, request: QueuedRequest[P, T]) -> None:
+        """Remove the part of a request that still waits."""
+        if not request.items and not request.later_tokens:
+            return
         self.sharing.shorten(request.share, request.size - request.tokens)
         self.items -= request.items
         self.tokens -= request.tokens
@@ -144,20 +137,17 @@ class FairQueue(Generic[P, T]):
         for part in list(request.parts):
             self._leave(part)
         self._clear_sharing_if_empty()
-        return removed_items
 
-    def take(
-        self, budget: int, now: float, *, fill: bool = True
-    ) -> tuple[list[TakenItem[P, T]], list[LateRequest[T]]]:
-        """Take the next batch, all of one lane; also return the requests that were removed as too late.
+    def take(self, budget: int, now: float, *, fill: bool = True) -> tuple[list[TakenItem[P, T]], list[T]]:
+        """Take the next batch, all of one lane; also return the owners of requests removed as too late.
 
         The batch holds at most `budget` tokens, or one item that is longer: as much as fits of the lane's
         first request in the fair order, then of the next.
 
-        fill: whether room that is left over takes part of a request that the batch does not finish. If not,
-            the requests that it does finish need not wait for that part.
+        fill: whether room that is left is filled with a part of a request that the batch does not finish. If
+            not, the batch is smaller, and the requests that it finishes are answered sooner.
         """
-        late: list[LateRequest[T]] = []
+        late: list[T] = []
         is_aged = self.oldest_age_s(now) > self._max_age_s
         lane = self._choose_lane(now, is_aged, late)
         if lane is None:
@@ -204,7 +194,7 @@ class FairQueue(Generic[P, T]):
         self.items += len(items)
         self.tokens += tokens
 
-    def _choose_lane(self, now: float, is_aged: bool, late: list[LateRequest[T]]) -> _Lane[P, T] | None:
+    def _choose_lane(self, now: float, is_aged: bool, late: list[T]) -> _Lane[P, T] | None:
         """Return the lane of the first request in the fair order, or, every fourth time, of the oldest."""
         heads = [
             (head, lane)
@@ -223,7 +213,7 @@ class FairQueue(Generic[P, T]):
                 return oldest_lane
         return min(heads, key=itemgetter(0))[1]
 
-    def _head(self, lane: _Lane[P, T], now: float, late: list[LateRequest[T]]) -> _HeapEntry[P, T] | None:
+    def _head(self, lane: _Lane[P, T], now: float, late: list[T]) -> _HeapEntry[P, T] | None:
         """Return the lane's first entry in the fair order, after removing what is gone or late before it."""
         while lane.heap:
             part = lane.heap[0][2]
@@ -233,11 +223,12 @@ class FairQueue(Generic[P, T]):
                 return lane.heap[0]
         return None
 
-    def _remove_if_late(self, part: LanePart[P, T], now: float, late: list[LateRequest[T]]) -> bool:
+    def _remove_if_late(self, part: LanePart[P, T], now: float, late: list[T]) -> bool:
         """Remove a part's request if its deadline has passed; return whether it had."""
         if part.request.deadline > now:
             return False
-        late.append(LateRequest(part.request.owner, self.remove(part.request)))
+        late.append(part.request.owner)
+        self.remove(part.request)
         return True
 
     def _is_past_age(self, part: LanePart[P, T], now: float) -> bool:
@@ -249,7 +240,7 @@ class FairQueue(Generic[P, T]):
         room: int,
         now: float,
         batch: list[TakenItem[P, T]],
-        late: list[LateRequest[T]],
+        late: list[T],
     ) -> int:
         """Take what is past its age and fits the room, oldest first, at least one item; return its tokens."""
         taken_tokens = 0

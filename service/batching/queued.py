@@ -33,13 +33,6 @@ class TakenItem(NamedTuple, Generic[P, T]):
 _new_taken_item = partial(tuple.__new__, TakenItem)  # its own constructor is Python code
 
 
-class LateRequest(NamedTuple, Generic[T]):
-    """A request that was removed because its deadline had passed, with this many items still waiting."""
-
-    owner: T
-    items: int
-
-
 class QueuedRequest(Generic[P, T]):
     """One request in the queue.
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from service.batching.queued import Item, TakenItem
 from service.batching.rate import TokenRate
@@ -37,9 +37,6 @@ class Observer:
 
     def on_batch(self, items: int, tokens: int, budget: int) -> None:
         """A forward pass begins. If a batch is tried again in parts, each part is reported as well."""
-
-    def on_drop(self, reason: Literal["deadline", "disconnect"], items: int) -> None:
-        """Items of one request were dropped before their work began."""
 
     def on_out_of_memory(self) -> None:
         """A forward pass did not fit into the device's memory."""

@@ -22,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from math import inf
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from service.batching.admission import Admission
 from service.batching.coalescing import RUSH_REQUESTS, Coalescing
@@ -54,18 +54,19 @@ class Scheduler(Generic[P, R]):
         max_batch_tokens: the token budget of a batch. A single longer item goes alone.
         max_queue_tokens: admission limit on what would be served before a request; an empty queue takes any
             one request.
-        max_request_tokens: tokens of the largest request; submit none that is larger. It bounds the memory:
-            at most this and twice `max_queue_tokens` wait. Long requests alone can fill no more than this and
-            once `max_queue_tokens`.
+        max_request_tokens: tokens of the largest request; submit none that is larger. At most
+            `2 * max_queue_tokens + max_request_tokens` tokens wait, which bounds the memory; long requests
+            alone fill at most `max_queue_tokens + max_request_tokens` of it.
         max_wait_s: admission limit on the time that a request would wait, at the measured token rate. A
             request that could not meet its own deadline is refused at once, too.
-        max_age_s: what has waited longer gets a part of the device, whatever else comes (`FairQueue`).
-        tokens_per_second: the rate until a batch has run; None: no limits on time until then.
+        max_age_s: requests that have waited longer get a quarter of the device (`FairQueue`).
+        tokens_per_second: the device's rate, which counts until one is measured; None: until then no request
+            is refused because of the time that it would take.
         slots: batches in flight at once: 1; or 2 if one can be prepared while another runs; or as many as run
             side by side.
-        split_tokens: slots run side by side, each at its part of the rate (the cores of a processor): what
-            waits is spread over the idle ones, in batches of at least so many tokens. None: each slot uses
-            the whole device.
+        split_tokens: None: each slot uses the whole device. Else the slots run side by side, each at its part
+            of the rate, as the cores of a processor do: what waits is spread over the idle ones, in batches
+            of at least so many tokens.
         wait_for_pass: as `Coalescing` takes it, for a device that shares its cores with the event loop.
         clock: seconds that never go backwards; deadlines are read on it.
         call_later: calls back after so many seconds of that clock; default: the event loop's own.
@@ -132,16 +133,6 @@ class Scheduler(Generic[P, R]):
         """Items of the batches that are running."""
         return self._runner.in_flight_items
 
-    @property
-    def budget_tokens(self) -> int:
-        """The token budget of a batch as it is now; it is lower after the device ran out of memory."""
-        return self._budget.tokens
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """The device's rate, measured over its last well-filled batches; None while it is not known."""
-        return self._rate.per_second
-
     def submit(
         self,
         items: Sequence[Item[P]],
@@ -165,7 +156,7 @@ class Scheduler(Generic[P, R]):
         if self._draining:
             raise Draining(DRAINING_RETRY_S)
         now = self._clock()
-        ticket: Ticket[R] = Ticket(len(items), now, partial(self._drop, "disconnect"))
+        ticket: Ticket[R] = Ticket(len(items), now, self._cancel)
         if not items:
             ticket.close()
             return ticket
@@ -221,9 +212,8 @@ class Scheduler(Generic[P, R]):
         while True:
             now = self._clock()
             size = self._sizing.next_batch(self._queue.tokens, self._runner.busy_slots, now)
-            batch, late_requests = self._queue.take(size.tokens, now, fill=size.fill)
-            for ticket, items in late_requests:
-                self._observer.on_drop("deadline", items)
+            batch, late_tickets = self._queue.take(size.tokens, now, fill=size.fill)
+            for ticket in late_tickets:
                 self._close(ticket, DeadlineExceeded())
             if batch or self._draining:
                 for entry in batch:
@@ -278,18 +268,15 @@ class Scheduler(Generic[P, R]):
     def _expire(self, ticket: Ticket[R]) -> None:
         """Drop a request whose deadline has passed, unless all of its work has begun."""
         if ticket.queued is not None and ticket.queued.items:
-            self._drop("deadline", ticket)
+            self._close(ticket, DeadlineExceeded())
 
-    def _drop(self, reason: Literal["deadline", "disconnect"], ticket: Ticket[R]) -> None:
-        """Take an open request out of the queue and close its ticket."""
-        if not ticket.is_open:
-            return
-        if ticket.queued is not None and (items := self._queue.remove(ticket.queued)):
-            self._observer.on_drop(reason, items)
-        self._close(ticket, DeadlineExceeded() if reason == "deadline" else asyncio.CancelledError())
+    def _cancel(self, ticket: Ticket[R]) -> None:
+        """Drop a request that nobody waits for any more."""
+        if ticket.is_open:
+            self._close(ticket, asyncio.CancelledError())
 
     def _close(self, ticket: Ticket[R], error: BaseException | None = None) -> None:
-        """Forget a ticket and wake its waiter, with the results or with an error."""
+        """Take what waits of a request out of the queue, and wake its waiter with the results or an error."""
         self._tickets.discard(ticket)
         if ticket.trail is not None and ticket.is_open and ticket.started is None:
             ticket.trail.leaves_queue(ticket.submitted, self._clock())

@@ -25,10 +25,9 @@ class Share:
 class ProcessorSharing:
     """Imagined processor sharing by tokens, and its virtual time.
 
-    `time` grows by one while each of the `active` requests, those that are not done, gets one token. A
-    request that was really served already, but would not be done yet under sharing, keeps its share: so the
-    others are never owed more than the work that is left. Entering, leaving and advancing cost O(log
-    requests).
+    `time` grows by one while each of the `active` requests, those that are not done under sharing, gets one
+    token. A request that the device has finished earlier keeps its share until then, so that as much work is
+    left under sharing as is really left. Entering, leaving and advancing cost O(log requests).
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ CLEAN_BATCHES = 32
 class BatchSize(NamedTuple):
     """The limits of the next batch.
 
-    fill: whether room that is left over takes part of a request that the batch does not finish.
+    fill: whether room that is left is filled with a part of a request that the batch does not finish.
     """
 
     tokens: int

@@ -14,9 +14,9 @@ R = TypeVar("R")
 
 
 class Round(NamedTuple, Generic[P]):
-    """Items of a request that come when its earlier ones have their results; none: it is done.
+    """Items of a request that enter the queue once all its earlier items have results.
 
-    later_tokens: the tokens, at most, of the rounds after this one.
+    items: none if the request is done. later_tokens: the tokens, at most, of the rounds after this one.
     """
 
     items: Sequence[Item[P]]
@@ -38,8 +38,10 @@ class Ticket(Generic[R]):
 
     The waiter uses `result`, `cancel` and the two times; the scheduler uses the rest.
 
-    queue_s: seconds from admission to the start of the first batch, of all rounds together.
-    inference_s: seconds from there to the last result of the round, of all rounds that are done.
+    queue_s: seconds of waiting, summed over the rounds: each from entering the queue to the start of its
+        first batch.
+    inference_s: seconds of computing, summed over the rounds that are done: each from the start of its first
+        batch to its last result.
     is_open: whether results are still owed.
     is_cut_short: whether the last round was left out because it would have been too late.
     results: one per item, in the order of the items; None for an item without a result yet.

@@ -18,11 +18,12 @@ from models.errors import ModelError
 from models.quality.formats import Format, format_of
 from service.bulk.assembly import Assembly
 from service.bulk.formats import KNOWN, known_format
-from service.bulk.parts import Part, Parts
+from service.bulk.parts import INPUT, Part, Parts
 from service.bulk.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
 from service.bulk.request import Column, Request
 from service.bulk.storage import place_of, storage_of
 from service.bulk.writing import Layout
+from service.variant_config import MaskForm
 
 Report = Callable[[float, int, int], None]
 """Takes how much is done, from 0 to 1, how many rows that is, and how many of them an earlier run did."""
@@ -79,7 +80,7 @@ class Job:
             [request.model, *(variant.checkpoint or request.model for variant in request.live.variants)]
         )
         return {
-            "input": [[file.name, file.size, file.modified] for file in self.files],
+            INPUT: [[file.name, file.size, file.modified] for file in self.files],
             "output": [self.output, *sorted({str(file.format) for file in self.files})],
             "model": [digest_of(locate(path)) for path in paths],
             **_stored_masks(request, paths),
@@ -95,9 +96,13 @@ class Job:
 def _as_options(columns: Iterable[Column]) -> str:
     """Return the variants and masks as the options of the command line that ask for them."""
     given = [("--variant", column.variant) for column in columns]
-    given += [("--mask", column.mask) for column in columns]
+    given += [("--mask", _as_text(column.mask)) for column in columns]
     words = [word for option, value in dict.fromkeys(given) if value is not None for word in (option, value)]
     return shlex.join(words) or "no mask and no variant"
+
+
+def _as_text(mask: MaskForm | None) -> str | None:
+    return json.dumps(mask) if isinstance(mask, dict) else mask
 
 
 def _stored_masks(request: Request, paths: Iterable[str | None]) -> dict[str, Any]:
@@ -143,11 +148,11 @@ def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
             raise ModelError(f"{source}: two files would be scored into one")
         formats = [known_format(name) for name in names]
     files = []
-    for number, (name, scored, format_) in enumerate(zip(names, outputs, formats, strict=True)):
+    for number, (name, output_name, format_) in enumerate(zip(names, outputs, formats, strict=True)):
         stat = storage.stat(name)
         if stat is None:
             raise ModelError(f"{name} does not exist")
-        files.append(File(number, name, stat.size, stat.modified, scored, format_))
+        files.append(File(number, name, stat.size, stat.modified, output_name, format_))
     return Job(request, source, tuple(files), target, is_directory, layout)
 
 

@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 from models.errors import ModelError
 from service.bulk.storage import UNFINISHED, Disk, Storage, storage_of
 
+INPUT = "input"
+"""The key of a plan that holds name, size and time of each input file."""
+
 PLAN = "plan.json"
 MARK = "complete"
 OWNER = "owner"
@@ -122,10 +125,9 @@ class Parts:
     def _check_plan(self, before: dict[str, Any]) -> None:
         for name in before | self.plan:
             if before.get(name) != self.plan.get(name):
+                difference = _difference(name, before.get(name), self.plan.get(name))
                 raise ModelError(
-                    f"{self.directory} holds the parts of a run with another {name} "
-                    f"({_short(before.get(name))}, now {_short(self.plan.get(name))}); repeat that run, or "
-                    "start over with --overwrite"
+                    f"{self.directory} holds the parts of {difference}, or start over with --overwrite"
                 )
 
     def _check_names(self) -> None:
@@ -229,6 +231,19 @@ class Parts:
         self.storage.remove(self.directory)
 
 
+def _difference(name: str, before: Any, now: Any) -> str:
+    """Say which run the parts are of, and what its user can do. name: the entry of the plan that differs."""
+    if name != INPUT:
+        return f"a run with another {name} ({_short(before)}, now {_short(now)}); repeat that run"
+    stats = {file: stat for file, *stat in before or ()}
+    if [file for file, *_ in now or ()] != list(stats):
+        return "a run with other input files; repeat that run"
+    changed = next(file for file, *stat in now if stat != stats[file])
+    return f"an unfinished run, but {changed} has changed since (its size or its time of change); restore it"
+
+
 def _short(value: Any) -> str:
+    if isinstance(value, list):
+        value = " ".join(str(part) for part in value if part != "")
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:59] + "…"

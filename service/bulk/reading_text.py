@@ -10,6 +10,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from models.errors import ModelError
+from models.quality.formats import OPEN_QUOTE, csv_problem
 from service.bulk.reading import QUOTED_TEXT, Fields, Row, Source
 
 ROW_BYTES = 64 << 20
@@ -75,7 +76,8 @@ def _jsonl_rows(stream: IO[bytes]) -> Iterator[Row]:
         try:
             values = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            yield Row(number, None, f"not JSON ({error})", _quoted(data), len(data))
+            reason = f"not JSON ({error.msg} at column {error.pos + 1})"
+            yield Row(number, None, reason, _quoted(data), len(data))
             continue
         if not isinstance(values, dict):
             yield Row(number, None, "not a JSON object", _quoted(data), len(data))
@@ -107,7 +109,7 @@ def csv_source(name: str, stream: IO[bytes], delimiter: str, fields: Fields) -> 
     try:
         names = next(reader, None)
     except csv.Error as error:
-        raise ModelError(f"{name}, line 1: {error}") from None
+        raise ModelError(f"{name}, line 1: {csv_problem(error)}") from None
     if names is None:
         raise ModelError(f"{name} is empty; its first line must name the columns")
     if feed.is_utf16:
@@ -159,7 +161,7 @@ class _Feed:
         if line.data is None:
             raise csv.Error(_TOO_LONG)
         if line.rereads >= REREADS and len(self.row) > 1:
-            raise csv.Error("a quote is not closed")
+            raise csv.Error(OPEN_QUOTE)
         self.size += len(line.data)
         if self.size > ROW_BYTES:
             raise csv.Error(f"a quoted text is {_TOO_LONG}")
@@ -183,7 +185,7 @@ def _csv_rows(reader: Iterator[list[str]], feed: _Feed, names: list[str]) -> Ite
         except StopIteration:
             return
         except csv.Error as error:
-            reason = str(error)
+            reason = csv_problem(error)
         else:
             if not cells:
                 continue  # a blank line

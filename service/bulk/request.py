@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 from service.bulk.reading import Fields
 from service.settings import LiveConfig
+from service.variant_config import MaskForm
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """The variant and mask of a set of output columns. suffix: ends their names, "" if there is one set only.
 
-    variant, mask: None if not given, or if a column of the input chooses them.
+    variant, mask: None if not given, or if a column of the input chooses them. The mask may switch units off.
     """
 
     suffix: str = ""
     variant: str | None = None
-    mask: str | None = None
+    mask: MaskForm | None = None
 
 
 @dataclass(frozen=True, slots=True)

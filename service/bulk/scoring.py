@@ -93,7 +93,9 @@ class Scorer:
         slots = 2 if on_gpu else threads or cores()
         self.batch_tokens = 16_384 if on_gpu else 4_096
         self.pool = forward_pool(slots, 1, torch.device(self.device))
-        self.choices = [self.catalog.choose(column.variant, column.mask) for column in request.columns]
+        self.choices = [
+            self.catalog.choose(column.variant, column.mask, with_units=True) for column in request.columns
+        ]
 
     def submit(self, window: Window) -> Pending:
         """Tokenize a window and hand its batches to the forward threads. Bad rows go to its rejects."""
@@ -153,9 +155,9 @@ class Scorer:
         variant = column.variant if fields.variant is None else record.get(fields.variant) or None
         mask = column.mask if fields.mask is None else record.get(fields.mask) or None
         for name, value in ((fields.variant, variant), (fields.mask, mask)):
-            if value is not None and not isinstance(value, str):
+            if name is not None and value is not None and not isinstance(value, str):
                 raise ModelError(f"{name} is not text")
-        return self.catalog.choose(variant, mask)
+        return self.catalog.choose(variant, mask, with_units=fields.mask is None)
 
     def _start(self, group: _Group, pairs: Sequence[tuple[str, str]]) -> _Passes:
         classifier = group.choice.variant.classifier

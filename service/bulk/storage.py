@@ -95,10 +95,10 @@ class Disk(Storage):
 
     def stat(self, name: str) -> Stat | None:
         try:
-            found = Path(name).stat()
+            status = Path(name).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return None if stat.S_ISDIR(found.st_mode) else Stat(found.st_size, found.st_mtime_ns)
+        return None if stat.S_ISDIR(status.st_mode) else Stat(status.st_size, status.st_mtime_ns)
 
     def is_directory(self, name: str) -> bool:
         return Path(name).is_dir()
@@ -201,9 +201,9 @@ class ObjectStore(Storage):
 
     def files(self, directory: str) -> list[str]:
         below = self._below(self._path(directory), recursive=True, allow_not_found=True)
-        found = self._fs.get_file_info(below)
+        entries = self._fs.get_file_info(below)
         base = len(self._base)
-        return sorted(self._uri + info.path[base:] for info in found if info.type == self._is_type.File)
+        return sorted(self._uri + info.path[base:] for info in entries if info.type == self._is_type.File)
 
     def open(self, name: str) -> IO[bytes]:
         return io.BufferedReader(self._fs.open_input_file(self._path(name)), BUFFER_BYTES)

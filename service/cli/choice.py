@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from service.cli.mask_option import read_form
+
 if TYPE_CHECKING:
     from models import Classifier
     from service.scoring.catalog import Choice
     from service.settings import LiveConfig
+    from service.variant_config import MaskForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,11 @@ def resolve(
     dtype: str,
 ) -> Choice:
     """Return the variant and mask that the options name; without a variant, the config's default."""
+    form = None if mask is None else read_form(mask)
     setup = read_setup(model, config, device, dtype)
     live = setup.only([variant or setup.live.default_variant])
     for entry in live.variants:
-        check_masks(live.model_copy(update={"variants": (entry,)}), entry.checkpoint or setup.model, mask)
+        check_masks(live.model_copy(update={"variants": (entry,)}), entry.checkpoint or setup.model, form)
 
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from service.scoring.catalog import BASE, build_catalog
@@ -92,10 +96,10 @@ def resolve(
     def load(path: str | None) -> Classifier:
         return Classifier.load(path, setup.device, setup.dtype)
 
-    return build_catalog(live, {BASE: load(setup.model)}, load).choose(None, mask)
+    return build_catalog(live, {BASE: load(setup.model)}, load).choose(None, form, with_units=True)
 
 
-def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> None:
+def check_masks(live: LiveConfig, checkpoint: str | None, mask: MaskForm | None) -> None:
     """Raise the errors of a wrong checkpoint or mask before torch is imported, which takes seconds.
 
     live: a config whose only variant is the one to score with. checkpoint: that variant's checkpoint.
@@ -110,6 +114,6 @@ def check_masks(live: LiveConfig, checkpoint: str | None, mask: str | None) -> N
     shape = {"layers": own.num_layers, "heads": own.num_heads}
     stored = read_stored_masks(directory, own)
     masks = resolve_masks(live, **shape, units=own.intermediate_size, stored=stored)
-    resolve_variant(live, live.variants[0].name, **shape, masks=masks)
+    resolve_variant(live, live.variants[0], **shape, masks=masks)
     if mask is not None:
-        HeadMask.parse(mask, **shape, stored=masks)
+        HeadMask.parse(mask, **shape, units=own.intermediate_size, stored=masks)

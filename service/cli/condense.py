@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from models.condense.methods import Method
+from service.cli.mask_option import FORMS
 from service.cli.options import AsJson, Config, Device, Dtype, Model
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def command(
     heads: Annotated[
         str | None, typer.Option(help="Heads whose attention counts, such as 2.3,4.* (with attention).")
     ] = None,
-    mask: Annotated[str | None, typer.Option(help="Head mask, such as 6-11.* or @pruned60.")] = None,
+    mask: Annotated[str | None, typer.Option(help=f"Mask: {FORMS}.")] = None,
     variant: Annotated[
         str | None,
         typer.Option(help="Name of a variant in the config file. Without it, the config's default."),
@@ -124,16 +125,14 @@ def read_candidates(source: str, query: str, grades: bool) -> tuple[list[str], t
 
 
 def _lines(source: str) -> list[str]:
-    from models.errors import ModelError
+    from models.errors import ModelError, reading_problem
 
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
         # not str.splitlines, which also cuts at characters that a title may hold, such as U+2028
         return re.split(r"\r\n|\n|\r", data.decode("utf-8-sig"))
-    except FileNotFoundError:
-        raise ModelError(f"--titles: {source} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"--titles: {source} cannot be read: {error}") from None
+        raise ModelError(f"--titles: {reading_problem(source, error)}") from None
 
 
 def _run(clf: Classifier, task: Task, titles: Sequence[str], mask: HeadMask, heads: str | None) -> Condensed:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from models.errors import how_to_install
 from service.cli import evaluate_variant
+from service.cli.mask_option import FORMS, read_form
 from service.cli.options import AsJson, Data, Device, Dtype
 from service.cli.terminal import table
 
@@ -27,7 +29,7 @@ Models = Annotated[
 ]
 Masks = Annotated[
     list[str] | None,
-    typer.Option(help="Head mask to compare with the unmasked model; repeat it to compare several."),
+    typer.Option(help=f"Mask to compare with the unmasked model: {FORMS}; repeat it to compare several."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Directory for report.html, with plots, and report.json.")]
 
@@ -55,7 +57,7 @@ def command(
     Example: headroom evaluate --data data/sample/test.jsonl.gz --mask @pruned60 --out runs/evaluation
     """
     if out is not None and importlib.util.find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("--out needs matplotlib; pip install 'headroom[study]'")
+        raise ModuleNotFoundError(f"--out needs matplotlib: {how_to_install('study')}")
     refuse_idle(model, mask, variant, config)
     stages: dict[str, int] = {}
     if variant is None:
@@ -63,10 +65,10 @@ def command(
         pairs, masks = check(data, paths, mask or [], device, dtype)
         sides: list[Side] = []
         for path, masks_of_model in zip(paths, masks, strict=True):
-            found = score(path, pairs, masks_of_model, device, dtype)
-            if found[0].model in {side.model for side in sides}:
-                found = [replace(side, model=str(path)) for side in found]
-            sides += found
+            sides_of_model = score(path, pairs, masks_of_model, device, dtype)
+            if sides_of_model[0].model in {side.model for side in sides}:
+                sides_of_model = [replace(side, model=str(path)) for side in sides_of_model]
+            sides += sides_of_model
         labels = labels_of(paths[0])
     else:
         of_model = model[0] if model else None
@@ -87,7 +89,7 @@ def command(
     else:
         print(text(comparison, data, out))
         for stage, count in stages.items():
-            print(f"stage {stage}: the last one of {count} pairs")
+            print(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
 
 
 def refuse_idle(
@@ -103,7 +105,7 @@ def refuse_idle(
 
 
 def check(
-    data: Path, models: Sequence[str | None], specs: list[str], device: str, dtype: str
+    data: Path, models: Sequence[str | None], values: list[str], device: str, dtype: str
 ) -> tuple[list[LabelledPair], list[dict[str, HeadMask]]]:
     """Return the pairs, and each model's masks as they were written, all heads on first.
 
@@ -129,8 +131,11 @@ def check(
         grades.add(len(config.labels))
         stored = read_stored_masks(directory, config)
         shape = {"layers": config.num_layers, "heads": config.num_heads}
-        parsed = {"none": HeadMask.none(**shape)}
-        masks.append(parsed | {spec: HeadMask.parse(spec, **shape, stored=stored) for spec in specs})
+        units = config.intermediate_size
+        parsed = {
+            value: HeadMask.parse(read_form(value), **shape, units=units, stored=stored) for value in values
+        }
+        masks.append({"none": HeadMask.none(**shape)} | parsed)
     if len(grades) > 1:
         raise ModelError(
             f"the models have {' and '.join(map(str, sorted(grades)))} grades; they must have as many"
@@ -148,10 +153,10 @@ def score(
     from service.settings import LiveConfig
 
     clf = Classifier.load(path, device, dtype)
-    catalog = build_catalog(LiveConfig(), {BASE: clf}, Classifier.load)
+    whole = build_catalog(LiveConfig(), {BASE: clf}, Classifier.load).choose(None, None)
     return [
-        Side(spec, clf.name, mask.spec, evaluate_variant.evaluate(catalog.choose(None, spec), pairs)[0])
-        for spec, mask in masks.items()
+        Side(name, clf.name, mask.spec, evaluate_variant.evaluate(replace(whole, mask=mask), pairs)[0])
+        for name, mask in masks.items()
     ]
 
 
@@ -173,7 +178,7 @@ def labels_of(model: str | None) -> tuple[str, ...]:
     return read_config(locate(model)).labels
 
 
-def as_document(found: Comparison, data: Path) -> dict[str, Any]:
+def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
     """Return all results as plain values.
 
     `head_masks` holds the first model's metrics by mask and, if there is one mask, its `change`.
@@ -181,11 +186,11 @@ def as_document(found: Comparison, data: Path) -> dict[str, Any]:
     from models.quality.calibration import curve
     from models.quality.evaluation import as_json
 
-    first = found.sides[0]
-    of_first = [side for side in found.sides if side.model == first.model]
-    head_masks = {side.head_mask: as_json(found.metrics[side.name]) for side in of_first}
-    if len(found.sides) == len(of_first) == 2:
-        head_masks["change"] = as_json(found.differences[0].change)
+    first = comparison.sides[0]
+    of_first = [side for side in comparison.sides if side.model == first.model]
+    head_masks = {side.head_mask: as_json(comparison.metrics[side.name]) for side in of_first}
+    if len(comparison.sides) == len(of_first) == 2:
+        head_masks["change"] = as_json(comparison.differences[0].change)
     return {
         "schema": 1,
         "model": first.model,
@@ -199,7 +204,7 @@ def as_document(found: Comparison, data: Path) -> dict[str, Any]:
                 "name": side.name,
                 "model": side.model,
                 "head_mask": side.head_mask,
-                "metrics": as_json(found.metrics[side.name]),
+                "metrics": as_json(comparison.metrics[side.name]),
                 "confusion": side.evaluation.confusion.tolist(),
                 "calibration": {
                     name: values.tolist()
@@ -207,35 +212,35 @@ def as_document(found: Comparison, data: Path) -> dict[str, Any]:
                         curve(side.evaluation.truth.tolist(), side.evaluation.probabilities)
                     ).items()
                 },
-                "worst_queries": [asdict(query) for query in found.worst[side.name]],
+                "worst_queries": [asdict(query) for query in comparison.worst[side.name]],
             }
-            for side in found.sides
+            for side in comparison.sides
         ],
         "differences": [
             {"first": pair.first, "second": pair.second, "change": as_json(pair.change)}
-            for pair in found.differences
+            for pair in comparison.differences
         ],
         "baselines": {
             one.name: {"metrics": as_json(one.metrics), "model_minus": as_json(one.model_minus)}
-            for one in found.baselines
+            for one in comparison.baselines
         },
     }
 
 
-def text(found: Comparison, data: Path, out: Path | None) -> str:
+def text(comparison: Comparison, data: Path, out: Path | None) -> str:
     """Return the results as text for people."""
-    first = found.sides[0].evaluation
-    columns = dict(found.metrics)
-    if len(found.sides) == 2:
-        columns["change"] = found.differences[0].change
+    first = comparison.sides[0].evaluation
+    columns = dict(comparison.metrics)
+    if len(comparison.sides) == 2:
+        columns["change"] = comparison.differences[0].change
     else:
-        columns |= {f"{pair.second} − {pair.first}": pair.change for pair in found.differences}
+        columns |= {f"{pair.second} − {pair.first}": pair.change for pair in comparison.differences}
     lines = [
-        f"{found.sides[0].model} on {data}: {len(first.truth)} pairs, {first.queries} queries",
-        table(metric_rows(columns, changes=set(list(columns)[len(found.sides) :]))),
+        f"{comparison.sides[0].model} on {data}: {len(first.truth)} pairs, {first.queries} queries",
+        table(metric_rows(columns, changes=set(list(columns)[len(comparison.sides) :]))),
         "",
-        f"without a model (in brackets: {found.sides[0].name} minus it):",
-        table(baseline_rows(found)),
+        f"without a model (in brackets: {comparison.sides[0].name} minus it):",
+        table(baseline_rows(comparison)),
     ]
     if first.ranked_queries:
         lines.append(f"a random order has NDCG@10 {first.random_order_ndcg10():.3f}")
@@ -256,13 +261,13 @@ def metric_rows(columns: dict[str, dict[str, Interval]], changes: set[str]) -> l
     return rows
 
 
-def baseline_rows(found: Comparison) -> list[list[str]]:
+def baseline_rows(comparison: Comparison) -> list[list[str]]:
     """Return one row per ranking metric and one column per baseline."""
-    rows = [["", *(one.name for one in found.baselines)]]
-    for name in found.baselines[0].metrics:
+    rows = [["", *(one.name for one in comparison.baselines)]]
+    for name in comparison.baselines[0].metrics:
         cells = [
             f"{words(one.metrics[name])} [{words(one.model_minus[name], signed=True)}]"
-            for one in found.baselines
+            for one in comparison.baselines
         ]
         rows.append([name, *cells])
     return rows

@@ -33,20 +33,20 @@ FEW = 20
 """Bins with fewer pairs are left out of the calibration curve."""
 
 
-def write(out: Path, found: Comparison, document: dict[str, Any], labels: Sequence[str]) -> None:
+def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: Sequence[str]) -> None:
     """Write both files into `out`, each under its name only when it is whole."""
     out.mkdir(parents=True, exist_ok=True)
     sections = (
-        _metrics(found),
-        *((_differences(found),) if found.differences else ()),
-        _baselines(found),
-        _calibration(found),
-        _confusion(found, labels),
-        *(_worst(found, side, labels) for side in found.sides),
+        _metrics(comparison),
+        *((_differences(comparison),) if comparison.differences else ()),
+        _baselines(comparison),
+        _calibration(comparison),
+        _confusion(comparison, labels),
+        *(_worst(comparison, side, labels) for side in comparison.sides),
     )
     drawings = {figure.name: plots.svg(figure.draw()) for section in sections for figure in section.figures}
-    title = f"Evaluation of {' and '.join(dict.fromkeys(side.model for side in found.sides))}"
-    html = page.html(title, _conclusion(found, document), sections, drawings)
+    title = f"Evaluation of {' and '.join(dict.fromkeys(side.model for side in comparison.sides))}"
+    html = page.html(title, _conclusion(comparison, document), sections, drawings)
     for name, data in (
         ("report.html", html.encode()),
         ("report.json", orjson.dumps(document, option=orjson.OPT_INDENT_2)),
@@ -56,16 +56,16 @@ def write(out: Path, found: Comparison, document: dict[str, Any], labels: Sequen
         draft.replace(out / name)
 
 
-def _conclusion(found: Comparison, document: dict[str, Any]) -> str:
-    first = found.sides[0]
-    metrics = {name: _plain(metric) for name, metric in found.metrics[first.name].items()}
+def _conclusion(comparison: Comparison, document: dict[str, Any]) -> str:
+    first = comparison.sides[0]
+    metrics = {name: _plain(metric) for name, metric in comparison.metrics[first.name].items()}
     sentences = [
         f"{document['pairs']:,} pairs of {document['queries']:,} queries from {document['data']}.",
         f"{first.name}: QWK {metrics['qwk']}, NDCG@10 {metrics['ndcg10']} (a random order: "
         f"{_number(document['ndcg10_random_order'], 3)}), Spearman within queries "
         f"{metrics['query_spearman']}.",
     ]
-    for one in found.baselines:
+    for one in comparison.baselines:
         change = one.model_minus["ndcg10"]
         if change.low != change.low:
             sentences.append(
@@ -92,47 +92,47 @@ def _plain(metric: Interval) -> str:
     return f"{metric.value:.3f} ({metric.low:.3f} to {metric.high:.3f})"
 
 
-def _metrics(found: Comparison) -> Section:
-    header = ("metric", *(side.name for side in found.sides))
+def _metrics(comparison: Comparison) -> Section:
+    header = ("metric", *(side.name for side in comparison.sides))
     rows = tuple(
-        (title, *(_plain(found.metrics[side.name][name]) for side in found.sides))
+        (title, *(_plain(comparison.metrics[side.name][name]) for side in comparison.sides))
         for name, title in TITLES.items()
     )
     return Section("Metrics", tables=(Table(header, rows),))
 
 
-def _differences(found: Comparison) -> Section:
-    header = ("metric", *(f"{pair.second} − {pair.first}" for pair in found.differences))
+def _differences(comparison: Comparison) -> Section:
+    header = ("metric", *(f"{pair.second} − {pair.first}" for pair in comparison.differences))
     rows = tuple(
-        (title, *(with_interval(pair.change[name]) for pair in found.differences))
+        (title, *(with_interval(pair.change[name]) for pair in comparison.differences))
         for name, title in TITLES.items()
     )
     figure = Figure(
         "differences",
         "The change of QWK and NDCG@10 from one to another, with paired 95 % intervals: those that miss the "
         "line at 0 are differences.",
-        partial(_draw_differences, found),
+        partial(_draw_differences, comparison),
     )
     return Section("Differences", tables=(Table(header, rows),), figures=(figure,))
 
 
-def _draw_differences(found: Comparison) -> Drawing:
-    names = [f"{pair.second} − {pair.first}" for pair in found.differences]
+def _draw_differences(comparison: Comparison) -> Drawing:
+    names = [f"{pair.second} − {pair.first}" for pair in comparison.differences]
     drawing, axes = plots.figure(11, 1.8 + 0.45 * len(names), 1, 2, sharey=True)
     for place, name in zip(axes, ("qwk", "ndcg10"), strict=True):
-        changes = [pair.change[name] for pair in found.differences]
+        changes = [pair.change[name] for pair in comparison.differences]
         plots.intervals(place, names, [(c.value, c.low, c.high) for c in changes])
         place.set(title=TITLES[name], xlabel="change")
     return drawing
 
 
-def _baselines(found: Comparison) -> Section:
+def _baselines(comparison: Comparison) -> Section:
     rows = tuple(
         (one.name, TITLES[name], _plain(one.metrics[name]), with_interval(one.model_minus[name]))
-        for one in found.baselines
+        for one in comparison.baselines
         for name in one.metrics
     )
-    header = ("baseline", "metric", "its value", f"{found.sides[0].name} − baseline")
+    header = ("baseline", "metric", "its value", f"{comparison.sides[0].name} − baseline")
     text = (
         "What a model must beat: the share of the query's words in the title, weighted by IDF, and BM25. "
         "Word statistics are those of the file's titles. A reranker is for the order within a query, which "
@@ -141,21 +141,21 @@ def _baselines(found: Comparison) -> Section:
     return Section("Beside word matching", (text,), (Table(header, rows),))
 
 
-def _calibration(found: Comparison) -> Section:
+def _calibration(comparison: Comparison) -> Section:
     figure = Figure(
         "calibration",
         f"How often the likeliest grade is the human one, by its probability; a point is a bin of at least "
         f"{FEW} pairs, and its size their number. On the grey line probabilities mean what they say; below "
         "it the model is too sure.",
-        partial(_draw_calibration, found),
+        partial(_draw_calibration, comparison),
     )
     return Section("Calibration", figures=(figure,))
 
 
-def _draw_calibration(found: Comparison) -> Drawing:
+def _draw_calibration(comparison: Comparison) -> Drawing:
     drawing, axes = plots.figure(7.5, 6)
     axes.plot((0, 1), (0, 1), color="#999999", linewidth=1)
-    for number, side in enumerate(found.sides):
+    for number, side in enumerate(comparison.sides):
         colour, dash, marker = plots.LINES[number % len(plots.LINES)]
         points = curve(side.evaluation.truth.tolist(), side.evaluation.probabilities)
         many = points.pairs >= FEW
@@ -176,7 +176,7 @@ def _draw_calibration(found: Comparison) -> Drawing:
     return drawing
 
 
-def _confusion(found: Comparison, labels: Sequence[str]) -> Section:
+def _confusion(comparison: Comparison, labels: Sequence[str]) -> Section:
     figures = tuple(
         Figure(
             f"confusion-{number}",
@@ -184,7 +184,7 @@ def _confusion(found: Comparison, labels: Sequence[str]) -> Section:
             "grade (column). The diagonal is right.",
             partial(_draw_confusion, side, labels),
         )
-        for number, side in enumerate(found.sides)
+        for number, side in enumerate(comparison.sides)
     )
     tables = tuple(
         Table(
@@ -195,7 +195,7 @@ def _confusion(found: Comparison, labels: Sequence[str]) -> Section:
             ),
             "Number of pairs.",
         )
-        for side in found.sides
+        for side in comparison.sides
     )
     return Section("Confusion", tables=tables, figures=figures)
 
@@ -221,7 +221,7 @@ def _draw_confusion(side: Side, labels: Sequence[str]) -> Drawing:
     return drawing
 
 
-def _worst(found: Comparison, side: Side, labels: Sequence[str]) -> Section:
+def _worst(comparison: Comparison, side: Side, labels: Sequence[str]) -> Section:
     rows = tuple(
         (
             query.query,
@@ -233,7 +233,7 @@ def _worst(found: Comparison, side: Side, labels: Sequence[str]) -> Section:
             f"{query.grade} {labels[query.grade]}",
             f"{query.expected_grade:.2f}",
         )
-        for query in found.worst[side.name]
+        for query in comparison.worst[side.name]
     )
     header = (
         "query",

@@ -54,11 +54,11 @@ def sides(
     name, base = baseline(choice)
     before, _ = evaluate(base, pairs)
     after, stages = evaluate(choice, pairs)
-    found = [
+    sides_of_model = [
         Side(name, classifier.name, base.mask.spec, before),
         Side(variant, classifier.name, variant if stages else choice.mask.spec, after),
     ]
-    return found, pairs, classifier.grades, stages
+    return sides_of_model, pairs, classifier.grades, stages
 
 
 def baseline(choice: Choice) -> tuple[str, Choice]:
@@ -86,13 +86,13 @@ def evaluate(choice: Choice, pairs: list[LabelledPair]) -> tuple[Evaluation, dic
             done = min(len(pairs), done + count)
             show(done)
 
-        found = score(choice, [(pair.query, pair.title) for pair in pairs], advance=advance)
+        scored = score(choice, [(pair.query, pair.title) for pair in pairs], advance=advance)
     highest = len(choice.variant.classifier.grades) - 1
     evaluation = Evaluation(
         [pair.query for pair in pairs],
         [pair.grade for pair in pairs],
-        found.scores.probabilities,
-        found.scores.score.astype(float) * highest if found.stages is not None else None,
+        scored.scores.probabilities,
+        scored.scores.score.astype(float) * highest if scored.stages is not None else None,
     )
-    ended = Counter(found.stages or ())
+    ended = Counter(scored.stages or ())
     return evaluation, {stage.variant.name: ended[stage.variant.name] for stage in choice.stages}

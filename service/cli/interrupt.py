@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 EXIT_STATUS = 130
@@ -21,9 +21,10 @@ GRACE_SECONDS = 3
 
 
 @contextlib.contextmanager
-def ends_at_once(message: str) -> Iterator[None]:
+def ends_at_once(message: str | Callable[[], str]) -> Iterator[None]:
     """End the process with EXIT_STATUS and one line on standard error when SIGINT comes; main thread only.
 
+    message: the line, or a function that another thread calls when SIGINT comes, and that returns it.
     The body gets KeyboardInterrupt and GRACE_SECONDS to close what it opened; a second SIGINT ends it at
     once. Python delivers a signal to the main thread only between two instructions, and one native call can
     take minutes. Therefore the signal handler writes to a pipe, and a separate thread reads from it.
@@ -33,13 +34,13 @@ def ends_at_once(message: str) -> Iterator[None]:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    said = threading.Event()
-    watch = threading.Thread(target=_watch, args=(reading, message, said), daemon=True, name="interrupt")
+    is_told = threading.Event()
+    watch = threading.Thread(target=_watch, args=(reading, message, is_told), daemon=True, name="interrupt")
     watch.start()
     try:
         yield
     except KeyboardInterrupt:
-        said.wait(GRACE_SECONDS)
+        is_told.wait(GRACE_SECONDS)
         _end()
     finally:
         signal.set_wakeup_fd(before)
@@ -49,13 +50,14 @@ def ends_at_once(message: str) -> Iterator[None]:
         os.close(reading)
 
 
-def _watch(reading: int, message: str, said: threading.Event) -> None:
+def _watch(reading: int, message: str | Callable[[], str], is_told: threading.Event) -> None:
     """Wait for SIGINT; return when the other end of the pipe is closed."""
     while number := os.read(reading, 1):
         if number[0] != signal.SIGINT:
             continue
-        print(f"\n{message}" if sys.stderr.isatty() else message, file=sys.stderr, flush=True)
-        said.set()
+        line = message if isinstance(message, str) else message()
+        print(f"\n{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
+        is_told.set()
         select.select([reading], [], [], GRACE_SECONDS)
         _end()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from service.cli.mask_option import FORMS, read_form
 from service.cli.options import AsJson, Model, NewDirectory
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ Scales = Annotated[
 
 def command(
     out: NewDirectory,
-    mask: Annotated[
-        str | None, typer.Option(help="What to remove: 2.3,7.*,skip:6-11, @name, or a study's mask.json.")
-    ] = None,
+    mask: Annotated[str | None, typer.Option(help=f"Mask that says what to remove: {FORMS}.")] = None,
     scales: Scales = None,
     model: Model = None,
     as_json: AsJson = False,
@@ -52,7 +51,7 @@ def command(
     check_empty(out)
     source = locate(model)
     config = read_config(source)
-    weights = read_mask(mask, source, config) if mask is not None else None
+    weights = parse_mask(mask, source, config) if mask is not None else None
     removed = weights if weights is not None else read_scales(cast(Path, scales))
     pruned, dropped = prune(source, out, removed)
     sizes = {
@@ -84,22 +83,15 @@ def command(
         print(f"headroom loads it; transformers does not: {refusal}")
 
 
-def read_mask(spec: str, source: Path, config: ModelConfig) -> HeadMask:
-    """Return the mask of a spec, or of a study's file such as {"mask": {"off": [[2, 3], …]}, …}."""
-    import json
-
-    from models import HeadMask, ModelError
+def parse_mask(value: str, source: Path, config: ModelConfig) -> HeadMask:
+    """Return the mask that a value of `--mask` gives for the checkpoint in `source`."""
+    from models import HeadMask
     from models.checkpoint.config import read_stored_masks
 
-    form: str | dict[str, object] = spec
-    if spec.endswith(".json"):
-        try:
-            form = json.loads(Path(spec).read_text(encoding="utf-8"))["mask"]
-        except FileNotFoundError:
-            raise ModelError(f"{spec} does not exist") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{spec} does not hold the mask of a study: {error}") from None
-    stored = read_stored_masks(source, config)
-    units = None if form is spec else config.intermediate_size  # a study's file may switch units off
-    layers, heads = config.num_layers, config.num_heads
-    return HeadMask.parse(form, layers=layers, heads=heads, units=units, stored=stored)
+    return HeadMask.parse(
+        read_form(value),
+        layers=config.num_layers,
+        heads=config.num_heads,
+        units=config.intermediate_size,
+        stored=read_stored_masks(source, config),
+    )

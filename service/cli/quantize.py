@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli.interrupt import ends_at_once
 from service.cli.options import AsJson, Model, NewDirectory
 from service.cli.terminal import progress, table
 
 if TYPE_CHECKING:
     from models import Classifier
+    from models.classifier import Scores
     from models.quality.agreement import Agreement
 
 BATCH = 64
@@ -40,6 +45,7 @@ Test = Annotated[
 ]
 
 
+@ends_at_once("headroom: stopped; nothing is written")
 def command(
     out: NewDirectory, model: Model = None, data: Data = None, test: Test = None, as_json: AsJson = False
 ) -> None:
@@ -73,12 +79,15 @@ def command(
     from models.quality.agreement import agreement
 
     before = Classifier.load(model, "cpu", "float32")
-    convert(before, source, out, calibration)
-    after = Classifier.load(out, "cpu")
-    result = agreement(before.score(pairs), after.score(pairs), labelled)
-    few = after.tokenizer.encode(pairs[:BATCH])
-    speed = speeds.measure(Classifier.load(model, "cpu"), after, few)
-    speeds.store(speed, out)
+    with new_directory(out) as draft:
+        convert(before, source, draft, calibration)
+        after = Classifier.load(draft, "cpu")
+        scores_before, scores_after = scores_of((before, after), pairs)
+        result = agreement(scores_before, scores_after, labelled)
+        few = after.tokenizer.encode(pairs[:BATCH])
+        with progress("speed: round {task.completed} of {task.total}", speeds.ROUNDS) as advance:
+            speed = speeds.measure(Classifier.load(model, "cpu"), after, few, advance)
+        speeds.store(speed, draft)
     sizes = {"before": bytes_of_weights(source), "after": bytes_of_weights(out)}
     if as_json:
         document = {
@@ -101,6 +110,39 @@ def command(
     warn(result)
     if (notice := speeds.doubt(after.config, speed)) is not None:
         print(f"headroom: {notice}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def new_directory(out: Path) -> Iterator[Path]:
+    """Yield a new directory that becomes `out` when the block ends, and is removed if the block fails."""
+    from models.checkpoint.checks import put_in_place
+
+    parent = out if out.is_dir() else out.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{out.name}.unfinished-", dir=parent) as directory:
+        draft = Path(directory) / "checkpoint"
+        yield draft
+        put_in_place(draft, out)
+
+
+def scores_of(sides: Sequence[Classifier], pairs: list[tuple[str, str]]) -> list[Scores]:
+    """Return the scores of the pairs by each classifier; show progress on standard error."""
+    from service.scoring.catalog import BASE, build_catalog
+    from service.scoring.offline import score
+    from service.settings import LiveConfig
+
+    done = 0
+    with progress("{task.completed} of {task.total} pairs measured", len(sides) * len(pairs)) as show:
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            show(done)
+
+        choices = [
+            build_catalog(LiveConfig(), {BASE: side}, type(side).load).choose(None, None) for side in sides
+        ]
+        return [score(choice, pairs, advance=advance).scores for choice in choices]
 
 
 def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[str, str]]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from service.cli import choice, score_files
+from service.cli.mask_option import FORMS
 from service.cli.options import Config, Device, Dtype, Model
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ PORTION = 1024
 
 Masks = Annotated[
     list[str] | None,
-    typer.Option(help="Head mask, such as 6-11.* or @pruned60; with --input, repeat it for more columns."),
+    typer.Option(help=f"Mask: {FORMS}. With --input, repeat it for more columns."),
 ]
 Variants = Annotated[
     list[str] | None,

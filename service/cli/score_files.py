@@ -13,6 +13,7 @@ import typer
 
 from service.cli import choice
 from service.cli.interrupt import ends_at_once
+from service.cli.mask_option import read_form
 from service.cli.terminal import Share
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ def _request(arguments: Arguments) -> Request:
     for variant in live.variants:
         only = live.model_copy(update={"variants": (variant,), "default": None})
         for mask in arguments.masks or (None,):
-            choice.check_masks(only, variant.checkpoint or setup.model, mask)
+            form = None if mask is None else read_form(mask)
+            choice.check_masks(only, variant.checkpoint or setup.model, form)
     return Request(setup.model, live, columns, fields, arguments.overflow, setup.device, setup.dtype)
 
 
@@ -174,8 +176,9 @@ def _columns(arguments: Arguments) -> tuple[Column, ...]:
                 variant if len(arguments.variants) > 1 else None,
                 mask if len(arguments.masks) > 1 else None,
             )
-            columns.append(Column(" ".join(word for word in words if word), variant, mask))
-    if len(set(columns)) < len(columns):
+            form = None if mask is None else read_form(mask)
+            columns.append(Column(" ".join(word for word in words if word), variant, form))
+    if any(len(set(values)) < len(values) for values in (arguments.masks, arguments.variants)):
         raise typer.BadParameter("one mask or variant is given twice", param_hint="--mask")
     return tuple(columns)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from models.device import check_device_name
 from models.errors import ModelError
 from service.deployment import access_log, config_file, environment, last_good, preflight
 from service.deployment.live_edits import LiveEdits, glance
@@ -33,8 +33,11 @@ CHECK_S = 0.1
 
 
 def _device(value: str | None) -> str | None:
-    if value is not None and not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
-        raise typer.BadParameter(f"{value!r} is not one of auto, cpu and cuda.")
+    if value is not None:
+        try:
+            check_device_name(value)
+        except ModelError as error:
+            raise typer.BadParameter(str(error)) from None
     return value
 
 
@@ -47,7 +50,9 @@ def command(
     ] = None,
     config: Annotated[Path, typer.Option(help="Ray Serve config file; watched for edits.")] = DEFAULT_CONFIG,
     replicas: Annotated[int | None, typer.Option(min=1, max=64, help="Number of replicas.")] = None,
-    device: Annotated[str | None, typer.Option(callback=_device, help="Device: auto, cpu or cuda.")] = None,
+    device: Annotated[
+        str | None, typer.Option(callback=_device, help="Device: auto, cpu, cuda or cuda:N.")
+    ] = None,
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"] | None,
         typer.Option(help="Number format of the weights."),

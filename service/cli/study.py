@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from models.errors import how_to_install
 from service.cli.interrupt import ends_at_once
 from service.cli.options import Data, Device, Dtype, Model
 from service.cli.terminal import Stages
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 NEEDED = ("matplotlib",)
 """The packages that the extra [study] installs."""
+
+CHOOSES_NOTHING = (
+    "without --holdout, a search shows what each mask costs and chooses none, because the data that made the "
+    "masks cannot also judge them"
+)
 
 
 class Kind(StrEnum):
@@ -41,7 +48,13 @@ class Kind(StrEnum):
     all = "all"
 
 
-Out = Annotated[Path, typer.Option(help="Directory for report.md, report.html, report.json and plots.")]
+Out = Annotated[
+    Path,
+    typer.Option(
+        help="Directory for report.md, report.html, report.json and plots; each kind needs one of its own. "
+        "An earlier report of the same kind is replaced."
+    ),
+]
 Holdout = Annotated[
     Path | None, typer.Option(help="Pairs of other queries, on which `search` tests its masks.")
 ]
@@ -123,7 +136,9 @@ def command(
     parts = _parts(kind, what, speedup, recover, cost)
     asked: dict[str, Any] = {"seed": seed, "margin": margin, "model": model, "what": parts}
     asked |= {"speedup": speedup, "recover_minutes": recover, "cost": cost}
-    _check(data, holdout, model, device, dtype)
+    _check(kind, out, data, holdout, model, device, dtype)
+    if kind in (Kind.search, Kind.all) and holdout is None and speedup is None:
+        print(f"headroom: {CHOOSES_NOTHING}", file=sys.stderr, flush=True)
 
     from models import Classifier
     from models.checkpoint.hub import locate
@@ -171,16 +186,20 @@ def _parts(
     return parts
 
 
-def _check(data: Path, holdout: Path | None, model: str | None, device: str, dtype: str) -> None:
+def _check(
+    kind: Kind, out: Path, data: Path, holdout: Path | None, model: str | None, device: str, dtype: str
+) -> None:
     """Refuse wrong arguments before torch is imported, which takes seconds."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ModuleNotFoundError(f"headroom study needs {', '.join(missing)}; pip install 'headroom[study]'")
+        raise ModuleNotFoundError(f"headroom study needs {', '.join(missing)}: {how_to_install('study')}")
     from models.checkpoint.config import read_config
     from models.checkpoint.hub import locate
     from models.device import check_device_name, check_dtype_name
     from models.quality.labelled import iter_labelled
+    from models.study.earlier_report import check_directory
 
+    check_directory(out, kind.value)
     check_device_name(device)
     check_dtype_name(dtype)
     config = read_config(locate(model))

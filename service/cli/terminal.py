@@ -38,7 +38,8 @@ def progress(line: str, total: int) -> Iterator[Callable[[int], None]]:
     try:
         yield advance
     finally:
-        bar.stop()
+        if bar.live.is_started:
+            bar.stop()
 
 
 class Stages:
@@ -68,16 +69,16 @@ class Stages:
             self._plan = self._plan[names.index(what) + 1 :]
         self._what, self._total, self._done = what, max(total, 1), 0
         self._task = self._bar.add_task(what, total=self._total, forecast="")
-        self._began = self._said = time.monotonic()
+        self._began = self._shown_at = time.monotonic()
 
     def advance(self, steps: int = 1) -> None:
         """Count steps as done and, if it is time to, show the progress. Steps beyond the total raise it."""
         self._done += steps
         self._total = max(self._total, self._done)
         now = time.monotonic()
-        left = (now - self._began) * (self._total - self._done) / self._done
+        seconds_left = (now - self._began) * (self._total - self._done) / self._done
         later = sum(seconds for _, seconds in self._plan)
-        forecast = f"; in all about {_clock(left + later)} left" if later else ""
+        forecast = f"; in all about {_clock(seconds_left + later)} left" if later else ""
         is_done = self._done >= self._total
         self._bar.update(
             self._task, total=self._total, completed=self._done, forecast="" if is_done else forecast
@@ -86,9 +87,9 @@ class Stages:
             return
         if self._bar.console.is_terminal:
             self._bar.start()
-        elif now - self._said >= LINE_S or is_done:
-            self._said = now
-            line = f"{self._what}: {self._done / self._total:4.0%}, {_clock(left)} left{forecast}"
+        elif now - self._shown_at >= LINE_S or is_done:
+            self._shown_at = now
+            line = f"{self._what}: {self._done / self._total:4.0%}, {_clock(seconds_left)} left{forecast}"
             print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ class Share:
     def __init__(self) -> None:
         self._bar = _bar("{task.fields[words]}", forecast=False)
         self._task = self._bar.add_task("", total=1.0, words="")
-        self._began = self._said = time.monotonic()
+        self._began = self._shown_at = time.monotonic()
         self._first: float | None = None
 
     def __call__(self, share: float, rows: int, before: int) -> None:
@@ -116,15 +117,15 @@ class Share:
             self._first = share * before / rows if rows else 0.0
         seconds = max(now - self._began, 1e-9)
         progress = share - self._first
-        left = f", {_clock(seconds * (1 - share) / progress)} left" if progress > 0 and share < 1 else ""
-        words = f"{share:.0%}, {rows:,} rows, {(rows - before) / seconds:,.0f}/s{left}"
+        time_left = f", {_clock(seconds * (1 - share) / progress)} left" if progress > 0 and share < 1 else ""
+        words = f"{share:.0%}, {rows:,} rows, {(rows - before) / seconds:,.0f}/s{time_left}"
         self._bar.update(self._task, completed=share, words=words)
         if now - self._began < DELAY_S:
             return
         if self._bar.console.is_terminal:
             self._bar.start()
-        elif now - self._said >= LINE_S:
-            self._said = now
+        elif now - self._shown_at >= LINE_S:
+            self._shown_at = now
             print(words, file=sys.stderr, flush=True)
 
     def close(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from service.cli.interrupt import ends_at_once
 from service.cli.options import Data, Device
 from service.cli.terminal import table
 
@@ -64,7 +66,8 @@ def command(
 ) -> None:
     """Fine-tune a graded classifier. Keeps the best epoch on the validation queries and calibrates it.
 
-    Progress goes to standard error. To continue a run that was stopped, give the same command again.
+    Progress goes to standard error. A run that is stopped (Ctrl-C) loses the work of some seconds, with a
+    large model of up to two minutes: the same command goes on.
 
     Example: headroom train --data judgments.csv --model bert-base-uncased --out ./mine
     """
@@ -89,13 +92,14 @@ def command(
             device=device,
         )
     )
-    import transformers
+    with ends_at_once(lambda: what_is_kept(job.options.progress)):
+        import transformers
 
-    from models.training.tuning import tune
+        from models.training.tuning import tune
 
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    metrics = tune(job)
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        metrics = tune(job)
     if as_json:
         print(json.dumps(metrics))
     else:
@@ -106,6 +110,15 @@ def command(
             "pairs, another --rate, or a --validation file with more queries",
             file=sys.stderr,
         )
+
+
+def what_is_kept(progress: Path) -> str:
+    """Return what to tell a user who stops the run. progress: the file that the run goes on from."""
+    try:
+        written = datetime.fromtimestamp(progress.stat().st_mtime)
+    except FileNotFoundError:
+        return "headroom: stopped; nothing is kept yet, so the same command begins anew"
+    return f"headroom: stopped; the work until {written:%H:%M:%S} is kept, and the same command goes on"
 
 
 def summary(metrics: dict[str, Any]) -> str:

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from service.bulk.scoring import Scorer
 
 READ_CPUS = 0.25
-"""What a task that reads a file counts for: it takes a small part of a core. It also differs from what a
-scoring actor counts for, so that Ray Data does not make one step of both."""
+"""CPUs that Ray reserves for a task that reads a file. It must differ from a scoring actor's number, or Ray
+Data would fuse reading and scoring into one step."""
 
 Row = dict[str, Any]
-"""A window on its way. file, number: which. window: pickled, empty for the end of a file, whose `number` is
-how many windows it has. error: what is wrong, or "". After scoring also rows, rejects, share."""
+"""A window, or the end of a file, on its way through Ray Data.
+
+file: the file's number. number: the window's number, or at the end of a file the number of its windows.
+window: the window, pickled; empty at the end of a file. error: what is wrong, or "".
+After scoring also rows and rejects, which are counts, and share: how much of the file is read by then."""
 
 
 @contextlib.contextmanager

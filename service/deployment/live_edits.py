@@ -61,8 +61,8 @@ class LiveEdits:
         except ConfigFileError as error:
             reason = str(error)
         except Exception as error:
-            said = " ".join(str(error).split()) or type(error).__name__
-            reason = f"{self._path}: {said}"
+            message = " ".join(str(error).split()) or type(error).__name__
+            reason = f"{self._path}: {message}"
         self._refused(reason is not None)
         if reason is not None:
             self._say(f"config refused, the last good one stays: {reason}")

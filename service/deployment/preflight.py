@@ -5,7 +5,11 @@ Serve restarts a failing replica again and again, so the same error would otherw
 
 from __future__ import annotations
 
+import difflib
+import errno
 import ipaddress
+import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +18,13 @@ from pydantic import ValidationError
 
 from models.errors import ModelError
 from service.deployment.config_file import ConfigFile, ConfigFileError, first_problem
-from service.settings import Settings
+from service.settings import ENVIRONMENT_PREFIX, Settings
+
+OTHER_VARIABLES = re.compile(
+    rf"{ENVIRONMENT_PREFIX}(?:API_KEY|URL|ACCESS_LOG_PIPE|HAPROXY\w*|LOCATED|NOTICES|(?:PORT|SERVICE)(?:_\w+)?)"
+)
+"""Variables that are no settings: what other commands read, what our processes tell each other, and what
+Kubernetes sets for a service that is called headroom."""
 
 
 def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
@@ -25,6 +35,7 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
     say: shows one line to the operator, for example that a variant is left out.
     Raises ConfigFileError, or UnsupportedCheckpoint for a model that cannot be found.
     """
+    _look_at_variables(config, say)
     _check_device(config)
     _check_limits(path, config)
     _check_database(config)
@@ -51,8 +62,9 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
+            other = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
             raise OSError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}"
             ) from None
 
 
@@ -77,6 +89,20 @@ def is_open_to_others(config: ConfigFile) -> bool:
 def _is_loopback(host: str) -> bool:
     addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     return all(ipaddress.ip_address(address).is_loopback for address in addresses)
+
+
+def _look_at_variables(config: ConfigFile, say: Callable[[str], None]) -> None:
+    """Say which variables nobody reads: with a misspelled HEADROOM_API_KEYS the service would be open."""
+    settings = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    for name in sorted(os.environ):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in settings:
+            continue
+        if OTHER_VARIABLES.fullmatch(name) and (
+            config.settings.api_keys or name != f"{ENVIRONMENT_PREFIX}API_KEY"
+        ):
+            continue
+        close = difflib.get_close_matches(name, settings, 1)
+        say(f"warning: {name} is no setting" + (f"; did you mean {close[0]}?" if close else ""))
 
 
 def _check_device(config: ConfigFile) -> None:
@@ -155,7 +181,7 @@ def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> 
             if variant.cascade is None
             and (
                 variant.checkpoint is not None
-                or resolve_variant(config.live, variant.name, **shape, masks=masks) is not None
+                or resolve_variant(config.live, variant, **shape, masks=masks) is not None
             )
         }
         for variant in variants:

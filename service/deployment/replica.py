@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headroom.deployment")
 
 COLLECT_AFTER = 50_000
-"""Objects more than were freed, after which the youngest are searched for cycles. What a request makes, some
-hundreds, is freed by counting; Python's 700 sent a tenth of the event loop's time into searches in vain."""
+"""First threshold of Python's garbage collector: it looks for cycles when this many more objects were made
+than freed. A request's few hundred objects hold no cycles and are freed by reference counting; with Python's
+default of 700, useless searches took a tenth of the event loop's time."""
 
-LONGEST_REASON = 300
+MAX_REASON_CHARS = 300
 
 Verdict = Literal["applied", "refused", "pending"]
 
@@ -156,11 +157,14 @@ class Relevance:
 
     def _import(self) -> Callable[..., Awaitable[Replica]]:
         """Import what a replica is made of, torch included: it takes seconds, so call it on a thread."""
-        from models.device import resolve_device
+        from models.device import limit_memory, resolve_device
         from models.ops.kernel_library import choice
         from service.replica import Replica
 
-        if resolve_device(self._settings.device).type == "cpu":
+        device = resolve_device(self._settings.device)
+        if device.type == "cuda":
+            limit_memory(device, _gpu_share())
+        else:
             # The tokenizers library would run each text on its own threads, which wait for the cores that
             # the forward threads use.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -176,14 +180,19 @@ def _reason(error: Exception) -> str:
     if isinstance(error, InvalidConfig):
         return str(error)
     logger.warning("a config cannot be applied", exc_info=error)
-    return " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_CHARS]
+
+
+def _gpu_share() -> float:
+    """Return this replica's part of a GPU (`num_gpus`); 1 if it asked for none."""
+    return float(ray.get_runtime_context().get_assigned_resources().get("GPU", 1.0))
 
 
 def _threads() -> int:
     """Return the threads that Ray set for this replica (num_cpus, or `headroom serve`'s choice), else the
     number of cores."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdecimal() and int(said) > 0 else cores()
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return int(threads) if threads.isdecimal() and int(threads) > 0 else cores()
 
 
 def _listen_on_loopback_only() -> None:

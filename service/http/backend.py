@@ -65,9 +65,9 @@ class Backend(Protocol):
     async def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionResponse: ...
 
     async def condense(
-        self, request: CondenseRequest, deadline: Deadline, scored: Callable[[int], None]
+        self, request: CondenseRequest, deadline: Deadline, count_pairs: Callable[[int], None]
     ) -> CondenseResponse:
-        """Condense a query. scored: called with each number of pairs that were scored meanwhile."""
+        """Condense a query. count_pairs: called with each number of pairs that were scored meanwhile."""
 
     def models(self) -> ModelsResponse: ...
 

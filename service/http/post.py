@@ -74,25 +74,25 @@ class Post(Request):
         may score more pairs than announced reports all that it scores to the function that this yields:
         those count however the request ends, and the key may owe them.
         """
-        scored = 0
+        pairs_scored = 0
 
-        def report(more: int) -> None:
-            nonlocal scored
-            scored += more
+        def count_pairs(more: int) -> None:
+            nonlocal pairs_scored
+            pairs_scored += more
 
         key, keys = self._key, cast(KeyRing, self.app.state.keys)
         if key is None:
-            yield report
+            yield count_pairs
             return
         keys.spend_pairs(key, pairs)
         least = pairs
         try:
-            yield report
+            yield count_pairs
         except (InvalidRequest, InvalidMask, QueueFull, Unavailable):
             least = 0
             raise
         finally:
-            if correction := pairs - max(scored, least):
+            if correction := pairs - max(pairs_scored, least):
                 keys.correct_pairs(key, correction)
 
     @property

@@ -8,7 +8,7 @@ from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from service.http.backend import Backend
-from service.http.compat.base import CompatRequest, scored
+from service.http.compat.base import CompatRequest, score_and_answer
 from service.http.compat.vllm_score import ScoreRoute
 from service.http.openapi import GET_ERRORS, errors
 from service.http.post import Post, PostRoute, Timed, add_post_route, backend_of, check_ready
@@ -34,7 +34,7 @@ from service.schemas.responses import AttentionResponse, CompareResponse, ScoreR
 async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse | Timed:
     """Grade the titles of a query, under a variant and any head mask."""
     if isinstance(body, CompatRequest):  # vLLM's, see `ScoreRoute`
-        return await scored(request, body)
+        return await score_and_answer(request, body)
     check_score(body, request.settings)
     with request.charged(body.count):
         return await request.backend.score(body, request.deadline)
@@ -57,8 +57,8 @@ async def attention(request: Post, body: Annotated[AttentionRequest, Body()]) ->
 async def condense(request: Post, body: Annotated[CondenseRequest, Body()]) -> CondenseResponse:
     """Shorten a verbose query to the words that still find the same titles."""
     check_condense(body, request.settings)
-    with request.charged(len(body.titles)) as scored:  # how many it takes is known only afterwards
-        return await request.backend.condense(body, request.deadline, scored)
+    with request.charged(len(body.titles)) as count_pairs:  # how many it takes is known only afterwards
+        return await request.backend.condense(body, request.deadline, count_pairs)
 
 
 async def models(request: Request) -> Response:

@@ -28,7 +28,7 @@ _SENTENCES = {
     "model_type": "should be an object",
     "finite_number": "should be a finite number",
 }
-_LONGEST = 200
+_MAX_SENTENCE_CHARS = 200
 _KEY = "[key]"
 """What pydantic puts at the end of an error's place if a key of a dict is wrong, and not its value."""
 
@@ -44,7 +44,7 @@ def explain(errors: Sequence[Any]) -> InvalidRequest:
     if path[-1] == _KEY and first["type"] != "extra_forbidden" and len(path) > 2:
         sentence = f"the name {shown(path[-2])!r} {sentence}"
         path = path[:-2]
-    return InvalidRequest(shown(sentence, _LONGEST), param=field_path(path))
+    return InvalidRequest(shown(sentence, _MAX_SENTENCE_CHARS), param=field_path(path))
 
 
 def field_path(path: Sequence[str | int]) -> str:

@@ -16,9 +16,9 @@ from service.schemas.requests import (
     Query,
     Request,
     Text,
+    VariantName,
 )
-from service.schemas.requests import VariantName as NameOfVariant
-from service.schemas.responses import HeadMaskInfo, Model, Timing, Usage, VariantName
+from service.schemas.responses import AnsweringModel, AnsweringVariant, HeadMaskInfo, Timing, Usage
 
 
 def _whole(value: object) -> object:
@@ -60,7 +60,7 @@ class CondenseRequest(Request):
     language: Literal["ko"] | None = Field(
         None, description="A language whose particles are stripped from the words: `ko` (Korean)."
     )
-    variant: NameOfVariant | None = Field(None, description="A variant of `GET /v1/variants`.")
+    variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
     head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
     deadline_ms: DeadlineMs = None
 
@@ -120,8 +120,8 @@ class QueryOfLength:
 class CondenseResponse:
     """The shorter query, what each word is worth, and the loss at every length."""
 
-    model: Model
-    variant: VariantName
+    model: AnsweringModel
+    variant: AnsweringVariant
     head_mask: HeadMaskInfo
     method: Annotated[Method, Field(description="How the words were chosen.")]
     measure: Annotated[

@@ -69,12 +69,12 @@ def check_condense(request: CondenseRequest, settings: Settings) -> None:
     words, titles = count_words(request.query), len(set(request.titles))
     queries = largest_cost(words, request.method)
     if queries * titles > settings.max_condense_pairs:
-        most = settings.max_condense_pairs // queries
+        max_titles = settings.max_condense_pairs // queries
         raise InvalidRequest(
             f"{words} words and {titles} titles are up to {queries * titles} pairs to score with the method "
             f"{request.method}; the limit is {settings.max_condense_pairs}: "
-            + (f"send at most {most} titles" if most else "send fewer words"),
-            param="titles" if most else "query",
+            + (f"send at most {max_titles} titles" if max_titles else "send fewer words"),
+            param="titles" if max_titles else "query",
         )
     _check_deadline(request.deadline_ms, settings)
 
@@ -128,6 +128,6 @@ def _check_query(query: str, param: str) -> None:
 
 
 def _check_deadline(deadline_ms: float | None, settings: Settings) -> None:
-    longest_ms = settings.request_timeout_s * 1000
-    if deadline_ms is not None and deadline_ms > longest_ms:
-        raise InvalidRequest(f"must be at most {longest_ms:.0f}, the request timeout", param="deadline_ms")
+    max_ms = settings.request_timeout_s * 1000
+    if deadline_ms is not None and deadline_ms > max_ms:
+        raise InvalidRequest(f"must be at most {max_ms:.0f}, the request timeout", param="deadline_ms")

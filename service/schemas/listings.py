@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from service.schemas.responses import HeadMaskInfo, Model
+from service.schemas.responses import AnsweringModel, HeadMaskInfo
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class VariantInfo:
     """A servable: a checkpoint with a mask, or a cascade of them, whose fields are then the last stage's."""
 
     name: Annotated[str, Field(description="As requests name it in `variant`.")]
-    model: Model
+    model: AnsweringModel
     head_mask: HeadMaskInfo
     sliced: Annotated[bool, Field(description="Whether dead heads' weights are cut out.")]
     parameters: Annotated[int, Field(description="Weights, counted, without those cut out.")]
@@ -134,7 +134,7 @@ class MasksResponse:
 class HeadsResponse:
     """The head study of the service's own checkpoint: what it found out about each head."""
 
-    model: Model
+    model: AnsweringModel
     layers: Annotated[int, Field(description="Layers of the encoder.")]
     heads: Annotated[int, Field(description="Heads per layer.")]
     study: Annotated[

@@ -26,8 +26,8 @@ else:
     Row = list[float]
     Matrix = list[list[float]]
 
-Model = Annotated[str, Field(description="The checkpoint that scores.")]
-VariantName = Annotated[str, Field(description="The variant that scores.")]
+AnsweringModel = Annotated[str, Field(description="The checkpoint that scores.")]
+AnsweringVariant = Annotated[str, Field(description="The variant that scores.")]
 
 
 def to_json(value: Any) -> bytes:
@@ -82,8 +82,8 @@ class Chunk:
 class StageInfo:
     """A stage of a cascade, and how much it scored in this request."""
 
-    variant: VariantName
-    model: Model
+    variant: AnsweringVariant
+    model: AnsweringModel
     head_mask: Annotated[HeadMaskInfo, Field(description="The mask that was applied in this stage.")]
     pairs: Annotated[int, Field(description="Pairs that this stage scored; 0 if it was not needed.")]
 
@@ -162,8 +162,8 @@ class Timing:
 class ScoreResponse:
     """The relevance of each pair, and what judged it."""
 
-    model: Model
-    variant: VariantName
+    model: AnsweringModel
+    variant: AnsweringVariant
     head_mask: Annotated[
         HeadMaskInfo,
         Field(
@@ -196,7 +196,7 @@ class Column:
     """One mask's or variant's scores."""
 
     head_mask: HeadMaskInfo
-    variant: VariantName
+    variant: AnsweringVariant
     results: Annotated[list[ScoreResult], Field(description="In the request's order.")]
     stages: Stages = None
     degraded: Annotated[
@@ -208,7 +208,7 @@ class Column:
 class CompareResponse:
     """The same pairs' relevance under each mask and variant."""
 
-    model: Model
+    model: AnsweringModel
     columns: Annotated[list[Column], Field(description="In the order asked, masks first.")]
     usage: Usage
     timing_ms: Timing
@@ -227,8 +227,8 @@ class HeadAttention:
 class AttentionResponse:
     """The attention probabilities of the chosen heads over one pair."""
 
-    model: Model
-    variant: VariantName
+    model: AnsweringModel
+    variant: AnsweringVariant
     head_mask: HeadMaskInfo
     tokens: Annotated[list[str], Field(description="The n tokens, special ones included.")]
     segments: Annotated[list[int], Field(description="0 for the query's tokens, 1 for the title's.")]

@@ -1,4 +1,4 @@
-"""The scoring request behind the routes of other people's clients, whose servers read texts in more ways."""
+"""The scoring request for other servers' clients, who choose what is kept of texts that are too long."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from typing import Literal
 
 from service.schemas.requests import ScoreRequest
 
-Keep = Literal["beginning", "end", "all"]
+KeptPart = Literal["beginning", "end", "all"]
 """What is kept of texts that do not fit into the window: of each the beginning or the end. "all": such texts
 are refused."""
 
 
-class TextsRequest(ScoreRequest):
-    """A scoring request that also says how its texts are read.
+class TruncationRequest(ScoreRequest):
+    """A scoring request that also says what becomes of texts that do not fit into the window.
 
+    keep: the part of them that is read.
     alone: the pairs, by their place, whose query is read by itself; their title is empty.
     """
 
-    keep: Keep = "beginning"
+    keep: KeptPart = "beginning"
     alone: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, request: ScoreRequest, keep: Keep, alone: frozenset[int] = frozenset()) -> ScoreRequest:
+    def of(cls, request: ScoreRequest, keep: KeptPart, alone: frozenset[int] = frozenset()) -> ScoreRequest:
         """Return a checked request with these ways of reading."""
         if keep == "beginning" and not alone:
             return request

@@ -63,7 +63,7 @@ class Course:
     def advance(self, scores: Sequence[Scores]) -> None:
         """Take the scores of everything that was due, and choose what is due after it.
 
-        scores: of each entry of `due`, its pairs' scores.
+        scores: one array for each entry of `due`, with the scores of its pairs.
         """
         for due, values in zip(self.due, scores, strict=True):
             self._scores[due.pairs] = values

@@ -24,7 +24,8 @@ logger = logging.getLogger("headroom.variants")
 
 CACHED_CHOICES = 1024
 CACHED_SPEC_CHARS = 256
-"""A repeated spec is parsed once, so that its rows share one mask: such a batch costs least."""
+"""Mask specs of up to this length are parsed once and kept. So the rows of all requests with the same spec
+share one mask, which makes their batch cheap."""
 
 BASE = ""
 """The key of the service's own checkpoint among the loaded ones."""
@@ -114,9 +115,10 @@ class Catalog:
         """The checkpoints that some variant uses, by key."""
         return {variant.checkpoint: variant.classifier for variant in self.variants.values()}
 
-    def choose(self, name: str | None, form: MaskForm | None) -> Choice:
+    def choose(self, name: str | None, form: MaskForm | None, *, with_units: bool = False) -> Choice:
         """Return the variant called `name` (None: the default) with a request's mask multiplied onto its own.
 
+        with_units: the mask may switch feed-forward units off, as a stored one may.
         Raises InvalidRequest for an unknown variant and InvalidMask for a wrong mask.
         """
         if name is not None and name not in self.variants:
@@ -127,7 +129,7 @@ class Catalog:
         if form is None:
             return _unmasked(variant)
         if not isinstance(form, str) or len(form) > CACHED_SPEC_CHARS:
-            return self._masked(variant, form)
+            return self._masked(variant, form, with_units)
         choice = self._chosen.get((variant.name, form))
         if choice is None:
             choice = self._masked(variant, form)
@@ -136,14 +138,15 @@ class Catalog:
             self._chosen[variant.name, form] = choice
         return choice
 
-    def _masked(self, variant: Variant, form: MaskForm) -> Choice:
+    def _masked(self, variant: Variant, form: MaskForm, with_units: bool = False) -> Choice:
         if variant.stages:
-            stages = tuple(self._masked(stage.variant, form) for stage in variant.stages)
+            stages = tuple(self._masked(stage.variant, form, with_units) for stage in variant.stages)
             return Choice(variant, stages[-1].mask, stages[-1].lane, CUSTOM, stages)
         mask = variant.mask * HeadMask.parse(
             form,
             layers=variant.classifier.num_layers,
             heads=variant.classifier.num_heads,
+            units=variant.classifier.config.intermediate_size if with_units else None,
             stored=self.masks[variant.checkpoint],
         )
         return Choice(variant, mask, Lane(variant.checkpoint), CUSTOM)
@@ -179,7 +182,7 @@ def build_catalog(
             masks[key] = _stored_masks(config, classifier)
         mask = resolve_variant(
             config,
-            entry.name,
+            entry,
             layers=classifier.num_layers,
             heads=classifier.num_heads,
             masks=masks[key],

@@ -44,7 +44,7 @@ class Computing:
         """Queue the items of one request and wait for all of them.
 
         rounds: those after them, of cascades.
-        cached: the variant and mask of all items, if results may come from the cache.
+        cached: the variant and mask of all items, if their results may come from the score cache; else None.
         Raises the first error among their outcomes, or InvalidRequest if they hold more tokens than one
         request may.
         """

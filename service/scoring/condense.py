@@ -53,11 +53,11 @@ class Condenser:
         request: CondenseRequest,
         catalog: Catalog,
         deadline: Deadline,
-        scored: Callable[[int], None],
+        count_pairs: Callable[[int], None],
     ) -> CondenseResponse:
         """Choose the words under one variant and mask.
 
-        scored: called with the number of pairs of each portion of a step, once they are scored.
+        count_pairs: called with the number of pairs of each portion of a step, once they are scored.
         """
         choice = catalog.choose(request.variant, request.head_mask)
         following.asks_for(request, [choice])
@@ -70,7 +70,7 @@ class Condenser:
             request.max_words,
             request.max_loss,
         )
-        run = _Run(self, request, choice, deadline, scored)
+        run = _Run(self, request, choice, deadline, count_pairs)
         condensed = await run.search(task, wanted)
         return run.answer(task, condensed)
 
@@ -83,7 +83,7 @@ class Condenser:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
 
     def portions(self, items: Sequence[Item[Work]]) -> Iterator[Sequence[Item[Work]]]:
-        """Cut a step into requests that the queue takes: as many rows and tokens as others may have.
+        """Cut a step into portions, each with at most the rows and tokens that one request may have.
 
         Raises InvalidRequest if one pair alone has more tokens than a request may.
         """
@@ -101,11 +101,12 @@ class Condenser:
         yield items[start:]
 
     async def outcomes(
-        self, items: Sequence[Item[Work]], label: str, deadline: Deadline, scored: Callable[[int], None]
+        self, items: Sequence[Item[Work]], label: str, deadline: Deadline, count_pairs: Callable[[int], None]
     ) -> tuple[list[Outcome], float, float]:
         """Queue the items of a step; return their outcomes and the seconds of waiting and of computing.
 
-        scored: called with the number of items of each portion that were computed, however its wait ends.
+        count_pairs: called with the number of items of each portion that were computed, whatever ends the
+            wait for them.
         Raises the first error among the outcomes.
         """
         outcomes: list[Outcome] = []
@@ -115,7 +116,7 @@ class Condenser:
             try:
                 results = await ticket.result()
             finally:
-                scored(sum(isinstance(result, Outcome) for result in ticket.results))
+                count_pairs(sum(isinstance(result, Outcome) for result in ticket.results))
             for outcome in results:
                 if isinstance(outcome, Exception):
                     raise outcome
@@ -135,13 +136,13 @@ class _Run:
         request: CondenseRequest,
         choice: Choice,
         deadline: Deadline,
-        scored: Callable[[int], None],
+        count_pairs: Callable[[int], None],
     ) -> None:
         self._condenser = condenser
         self._request = request
         self._choice = choice
         self._deadline = deadline
-        self._scored = scored
+        self._count_pairs = count_pairs
         self._titles = Titles(choice.variant.classifier.tokenizer, request.titles)
         self._seconds = {"tokenize": 0.0, "queue": 0.0, "inference": 0.0}
         self._pairs = self._tokens = 0
@@ -222,7 +223,7 @@ class _Run:
 
     async def _outcomes(self, items: Sequence[Item[Work]]) -> list[Outcome]:
         outcomes, queue_s, inference_s = await self._condenser.outcomes(
-            items, self._choice.label, self._deadline, self._scored
+            items, self._choice.label, self._deadline, self._count_pairs
         )
         self._seconds["queue"] += queue_s
         self._seconds["inference"] += inference_s

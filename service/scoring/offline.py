@@ -51,13 +51,13 @@ def score(
         for due, of_due in zip(course.due, scores, strict=True):
             for start in range(0, len(due.pairs), PORTION):
                 places = due.pairs[start : start + PORTION]
-                found = _score(stages[due.stage], [pairs[place] for place in places], overflow)
-                of_due[start : start + PORTION] = found.score
+                scores_of_portion = _score(stages[due.stage], [pairs[place] for place in places], overflow)
+                of_due[start : start + PORTION] = scores_of_portion.score
                 for name in _FIELDS:
-                    values = getattr(found, name)
+                    values = getattr(scores_of_portion, name)
                     shape = (len(pairs), *values.shape[1:])
                     arrays.setdefault(name, np.zeros(shape, values.dtype))[places] = values
-                for place, chunk in zip(places, found.chunks or (), strict=False):
+                for place, chunk in zip(places, scores_of_portion.chunks or (), strict=False):
                     chunks[place] = chunk
                 if advance is not None:
                     advance(len(places))

@@ -1,4 +1,7 @@
-"""Reads a request's texts as it says: `TextsRequest` knows more ways than truncating them at their end."""
+"""Chooses the tokenizer for a request.
+
+Other servers' clients may ask to keep the end of long texts, to refuse them, or to read one text alone.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,15 @@ from collections.abc import Sequence
 from models.checkpoint.reading import OtherReading
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from service.errors import InvalidRequest
-from service.schemas.texts import TextsRequest
+from service.schemas.texts import TruncationRequest
 
 
 def tokenizer_for(request: object, tokenizer: PairTokenizer, pair: int | None = None) -> PairTokenizer:
-    """Return the tokenizer that reads as the request says.
+    """Return the tokenizer that reads a request's texts as the request asks for.
 
     pair: the place in the request of the only pair that it is to read; None: it reads all of them together.
     """
-    if not isinstance(request, TextsRequest):
+    if not isinstance(request, TruncationRequest):
         return tokenizer
     alone = request.alone if pair is None else [0] if pair in request.alone else ()
     if request.keep != "end" and not alone:
@@ -25,7 +28,7 @@ def tokenizer_for(request: object, tokenizer: PairTokenizer, pair: int | None = 
 
 def check_whole(request: object, encoded: Sequence[EncodedPair], window: int) -> None:
     """Raise InvalidRequest if texts do not fit into the window of a request that wants them whole."""
-    if not isinstance(request, TextsRequest) or request.keep != "all":
+    if not isinstance(request, TruncationRequest) or request.keep != "all":
         return
     field = "titles" if request.pairs is None else "pairs"
     for place, pair in enumerate(encoded):

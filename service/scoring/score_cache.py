@@ -109,7 +109,7 @@ class Recalled:
         self.hits = self.misses = 0
 
     def lacking(self, coming: Round[Work]) -> Round[Work]:
-        """Return what is to be scored of a round, or of the first one after it of which not all is known."""
+        """Return the items of a round that the cache lacks; if there are none, those of a later round."""
         while True:
             missing = self._look_up(coming.items)
             if missing or not coming.items or self._next_round is None:

@@ -65,8 +65,8 @@ class Scorer:
         """Score the pairs under one variant and mask.
 
         assigned: the experiment's arm that the request's unit is in, which the answer and the metrics name.
-            An arm's scores never come from the cache, where the default's are more often than another's:
-            each arm takes the time that its own network takes.
+            An arm's scores never come from the cache. It holds the default variant's scores more often than
+            another's, so the arm with the default variant would look faster than it is.
         degraded: the variant stands in for the default because of the load, which the answer says.
         """
         following.asks_for(request, [choice])

@@ -1,10 +1,10 @@
 """Shadow scoring: scores some requests again, under every arm, when the device has nothing else to do.
 
 The user's answer is out before a shadow row runs. A request waits in a short line until the scheduler is
-idle; under load the line overflows and the oldest are dropped. Then it runs in batches of about
-`PASS_SECONDS`, past the scheduler's queue, so that admission does not count them and a new request waits
-for one of them at most. Arms that can share a batch do, so the same pairs are compared at the same moment; a
-sliced variant runs in its own as it does for users.
+idle; under load the line overflows and the oldest are dropped. Then it runs in batches that take about
+`PASS_SECONDS`. They do not go through the scheduler's queue: admission does not count them, and a new request
+waits for one of them at most. Arms that can share a batch do, so the same pairs are compared at the same
+moment; a sliced variant runs in its own as it does for users.
 """
 
 from __future__ import annotations

@@ -100,12 +100,12 @@ async def steps(job: Job, pair: int, variants: Mapping[str, Variant]) -> list[St
             rows[variant.checkpoint] = tokenizer.encode(texts)
         else:
             rows[variant.checkpoint] = await asyncio.to_thread(tokenizer.encode, texts)
-    found = []
+    steps_of_pair = []
     for chunk in range(max(map(len, rows.values()), default=0)):
         items: dict[str, Item[Work]] = {}
         for name, variant in variants.items():
             if chunk < len(rows[variant.checkpoint]):
                 row = rows[variant.checkpoint][chunk]
                 items[name] = Item(len(row), variant.lane, Row(row, variant.mask))
-        found.append(Step(pair, items))
-    return found
+        steps_of_pair.append(Step(pair, items))
+    return steps_of_pair

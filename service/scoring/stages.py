@@ -127,8 +127,10 @@ class Rounds:
         return sum(cascade.later_tokens for cascade in self._cascades)
 
     def __call__(self, results: Sequence[Any]) -> Round[Work]:
-        """Return the next round, of the results of all items so far; none after an error, which ends the
-        request."""
+        """Return the next round; it has no items after an error, which ends the request.
+
+        results: of all items so far.
+        """
         if any(isinstance(result, Exception) for result in results):
             return Round(())
         for cascade in self._cascades:

@@ -4,8 +4,8 @@ Assign the unit to an arm, score under the arm's variant, let the control's vari
 report to the experiments what became of it. No other file tells them about requests.
 
 While the queue is long, the variant of the config's `degrade` answers in place of the default. A unit in an
-arm keeps its arm's variant: an answer that the arm did not give must not be booked as the arm's, and left out
-of the books it would still shape what the unit does next, and so make the arms look alike.
+arm keeps its arm's variant. If another variant answered, the result could not count for the arm. It could not
+be ignored either: the unit saw it, so its later behaviour would no longer show the arm's effect.
 """
 
 from __future__ import annotations

@@ -137,10 +137,10 @@ class FakeBackend:
         )
 
     async def condense(
-        self, request: CondenseRequest, _deadline: Deadline, scored: Callable[[int], None]
+        self, request: CondenseRequest, _deadline: Deadline, count_pairs: Callable[[int], None]
     ) -> CondenseResponse:
         await self._work(request)
-        scored(len(request.titles))
+        count_pairs(len(request.titles))
         return CondenseResponse(
             model="fake",
             variant=self._variant(request.variant),

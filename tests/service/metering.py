@@ -24,7 +24,7 @@ def feed(metrics: Metrics) -> None:
     metrics.request("/v1/score", 422, 0.001)
     metrics.shed("queue_full")
     metrics.stages(tokenize=0.0002, queue=0.0004, inference=0.0061, respond=0.0001)
-    metrics.stages(inference=1.5)
+    metrics.stages(tokenize=0.0002, queue=0.0004, inference=1.5, respond=0.0001)
     metrics.scored("full", pairs=1000, seconds=0.25, grades=[900, 0, 50, 40, 10], truncated=3)
     metrics.scored("custom", pairs=1, seconds=0.01, arm="pruned", grades=[0, 1])
     metrics.scored("full", pairs=0, seconds=0.1)
@@ -47,7 +47,7 @@ def check(found: dict[str, float], processes: int = 1) -> None:
         'headroom_shed_total{reason="queue_full"}': 1,
         'headroom_shed_total{reason="deadline"}': 0,
         'headroom_stage_seconds_count{stage="inference"}': 2,
-        'headroom_stage_seconds_count{stage="respond"}': 1,
+        'headroom_stage_seconds_count{stage="respond"}': 2,
         'headroom_pairs_total{arm="",variant="full"}': 1000,
         'headroom_pairs_total{arm="pruned",variant="custom"}': 1,
         'headroom_pair_seconds_count{arm="",variant="full"}': 1000,

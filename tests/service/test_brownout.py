@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +16,10 @@ from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import eventually, exposed
-from tests.service.in_process import CONFIG, QUERY, TITLES, Service, pairs, serve
+from tests.service.in_process import CONFIG, QUERY, TITLES, pairs, serve
+from tests.service.long_queue import LIMITS, LONG_QUEUE_TOKENS, long_queue
 
-LIMIT = 256
-DEGRADE = {"above_queue_tokens": LIMIT, "variant": "cut"}
-LIMITS: dict[str, Any] = {
-    "max_batch_tokens": 64,
-    "max_queue_tokens": 10**6,
-    "max_queue_s": 1e6,  # however slow the machine, nothing is refused
-    "request_timeout_s": 1e6,
-    "max_age_s": 1e6,  # and the long requests take no part of the small batches
-}
-
-
-@asynccontextmanager
-async def long_queue(service: Service) -> AsyncIterator[None]:
-    """Keep more tokens in the queue than DEGRADE says, by requests that would take long."""
-    long = [
-        asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 250, variant="full"))
-        for _ in range(4)
-    ]
-    scheduler = service.replica.scheduler
-    while len(scheduler._tickets) < len(long):
-        assert not any(request.done() for request in long), "refused, or too short"
-        await asyncio.sleep(0)
-    yield
-    assert scheduler.queued_tokens > LIMIT, "too short for the test to mean something"
-    for request in long:
-        request.cancel()
-    await asyncio.gather(*long, return_exceptions=True)
-    assert not scheduler.queued_tokens
+DEGRADE = {"above_queue_tokens": LONG_QUEUE_TOKENS, "variant": "cut"}
 
 
 async def test_the_cheaper_variant_answers_while_the_queue_is_long_and_no_longer(

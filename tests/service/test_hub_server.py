@@ -36,7 +36,7 @@ def test_models_are_downloaded_once_by_the_program_and_never_by_a_replica(
             assert len(downloads) == 2
             assert f"downloading org/other@v1 (commit {old[:12]}, " in downloads[1]
             assert said.index(downloads[1]) < said.index("headroom: starting Ray")
-            assert loaded(server) == [("org/tiny", tiny), ("org/tiny", tiny), ("org/other", old)]
+            assert loaded(server) == [("org/tiny", tiny), ("org/other", old)]
             # Two questions for each name: is it there, and what is in it.
             assert sorted(hub.asked) == ["org/other"] * 2 + ["org/tiny"] * 2
 

@@ -16,12 +16,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from models import Classifier
+from models import Classifier, HeadMask
 from models.compress.quantize import quantize
 from models.ops import kernel_build, kernel_library
 from service import engine
-from service.batching.scheduler import Batch
-from service.engine import Engine, Work
+from service.batching.scheduler import Batch, Item
+from service.engine import Engine, Lane, Row, Work
 from service.errors import DeviceFailed, OutOfMemory
 from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
@@ -296,6 +296,34 @@ def test_a_forward_thread_that_cannot_be_prepared_fails_the_start(monkeypatch: p
     thread.start()
     thread.join(60)
     assert [str(error) for error in raised] == ["no such threads"]
+
+
+async def test_on_a_gpu_two_batches_are_under_way_and_a_full_memory_is_emptied(
+    clf: Classifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors: list[weakref.ref[torch.Tensor]] = []
+    freed: list[bool] = []
+
+    def full(*_: Any, **__: Any) -> np.ndarray:
+        tensor = torch.zeros(1)
+        tensors.append(weakref.ref(tensor))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    for name in ("set_device", "set_stream", "Stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(tensors[-1]() is None))
+    monkeypatch.setattr(clf.network, "device", torch.device("cuda", 0))
+    monkeypatch.setattr(clf, "forward", full)
+    engine = Engine({"": clf}, threads=8, on_failure=pytest.fail)
+    row = Row(clf.tokenizer.encode(pairs()[:1])[0], HeadMask.none(clf.num_layers, clf.num_heads))
+    lane = Lane("")
+    try:
+        assert (engine.device_type, engine.slots, engine.split_tokens) == ("cuda", 2, None)
+        with pytest.raises(OutOfMemory):
+            await engine.run(Batch(lane, (Item(len(row.pair), lane, row),), len(row.pair)))
+    finally:
+        engine.close()
+    assert freed == [True], "emptied before the batch's tensors were free, or not at all"
 
 
 async def test_every_sliced_variant_has_room_for_its_heads(

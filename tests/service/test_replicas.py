@@ -18,12 +18,12 @@ from tests.service.client import Answer, request, score, send_raw
 from tests.service.experimenting import config
 from tests.service.running import LIVE, PATIENCE_S, Server, running
 
-MOST_TOKENS = 200_000  # of one request
+MAX_TOKENS = 200_000  # of one request
 
 
 @pytest.fixture(scope="module")
 def two(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = {"replicas": 2, "max_request_tokens": MOST_TOKENS}
+    options = {"replicas": 2, "max_request_tokens": MAX_TOKENS}
     with running(tmp_path_factory.mktemp("two"), tiny_checkpoint, **options) as server:
         yield server
 
@@ -55,7 +55,7 @@ async def test_a_request_of_more_tokens_than_the_config_allows_is_refused(two: S
     answer = await send_raw(two.port, request("POST", "/v1/compare", json.dumps(body).encode()))
     assert answer.status == 422
     assert answer.json["error"]["param"] == "titles"
-    assert f"more than the {MOST_TOKENS} of one request" in answer.json["error"]["message"]
+    assert f"more than the {MAX_TOKENS} of one request" in answer.json["error"]["message"]
 
 
 @pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")

@@ -149,10 +149,9 @@ def test_masks_resolve_against_the_models_shape_and_stored_masks() -> None:
     )
     masks = resolve_masks(config, layers=12, heads=12, stored=stored)
     assert {name: mask.spec for name, mask in masks.items()} == {"tuned": "1.1", "a": "0.0", "b": "0.0"}
-    assert resolve_variant(config, "x", layers=12, heads=12, masks=masks).spec == "1.1"
-    assert resolve_variant(config, "y", layers=12, heads=12, masks=masks).is_none
-    with pytest.raises(KeyError):
-        resolve_variant(config, "z", layers=12, heads=12, masks=masks)
+    tuned, plain = config.variants
+    assert resolve_variant(config, tuned, layers=12, heads=12, masks=masks).spec == "1.1"
+    assert resolve_variant(config, plain, layers=12, heads=12, masks=masks).is_none
 
 
 def test_an_optional_variant_is_for_models_that_store_its_mask() -> None:
@@ -160,8 +159,9 @@ def test_an_optional_variant_is_for_models_that_store_its_mask() -> None:
         {"variants": [{"name": "full"}, {"name": "x", "head_mask": "@tuned", "optional": True}]}
     )
     stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
-    assert resolve_variant(config, "x", layers=12, heads=12, masks=stored) == stored["tuned"]
-    assert resolve_variant(config, "x", layers=12, heads=12, masks={}) is None
+    optional = config.variants[1]
+    assert resolve_variant(config, optional, layers=12, heads=12, masks=stored) == stored["tuned"]
+    assert resolve_variant(config, optional, layers=12, heads=12, masks={}) is None
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,10 @@ def test_a_model_without_the_mask_is_refused_where_an_optional_variant_is_needed
     variants = [{"name": "full"}, {"name": "x", "head_mask": "@tuned", "optional": True}]
     config = LiveConfig.model_validate({"variants": variants, **change})
     stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
-    assert resolve_variant(config, "x", layers=12, heads=12, masks=stored) == stored["tuned"]
+    optional = config.variants[-1]
+    assert resolve_variant(config, optional, layers=12, heads=12, masks=stored) == stored["tuned"]
     with pytest.raises(InvalidConfig, match=f"{place}, but the model has no mask @tuned"):
-        resolve_variant(config, "x", layers=12, heads=12, masks={})
+        resolve_variant(config, optional, layers=12, heads=12, masks={})
 
 
 def test_optional_is_for_masks_that_are_stored_with_models() -> None:
@@ -194,4 +195,4 @@ def test_a_mask_that_does_not_fit_the_model_is_refused_with_its_place() -> None:
         resolve_masks(config, layers=4, heads=4)
     bad = LiveConfig.model_validate({"variants": [{"name": "full"}, {"name": "x", "head_mask": "@nobody"}]})
     with pytest.raises(InvalidConfig, match=r"^variants\[1\]\.head_mask: .*nobody"):
-        resolve_variant(bad, "x", layers=12, heads=12, masks={})
+        resolve_variant(bad, bad.variants[1], layers=12, heads=12, masks={})

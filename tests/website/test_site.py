@@ -18,7 +18,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from service.cli import app
+from service.cli.program import app
 
 ROOT = Path(__file__).parents[2]
 

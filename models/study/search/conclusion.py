@@ -11,7 +11,7 @@ from models.study.search import rivals_report
 from models.study.search.compute import Search
 from models.study.search.noninferiority import POWER, Loss
 from models.study.study import Study
-from models.study.wording import NAMES, signed
+from models.study.wording import NAMES, bound, signed
 
 
 def conclusion(search: Search, study: Study) -> str:
@@ -31,7 +31,7 @@ def conclusion(search: Search, study: Study) -> str:
         text.append(
             f"On {len(study.holdout.queries)} held-out queries the smallest mask that is non-inferior to the "
             f"intact model at a margin of {study.margin:g} keeps {on} of {total} heads ({on / total:.0%}): "
-            + ", ".join(loss_text(name, loss) for name, loss in losses.items())
+            + ", ".join(loss_text(name, loss, study.margin) for name, loss in losses.items())
             + "."
         )
         text.append(_why_stopped(search, study, place))
@@ -92,7 +92,7 @@ def nothing_passed(search: Search, study: Study) -> str:
     return (
         f"No mask could be shown to be non-inferior at a margin of {study.margin:g} on the "
         f"{len(study.holdout.queries)} held-out queries: already at {first.heads_on} heads "
-        + " and ".join(loss_text(name, loss) for name, loss in losses.items())
+        + " and ".join(loss_text(name, loss, study.margin) for name, loss in losses.items())
         + reason
     )
 
@@ -102,7 +102,7 @@ def _why_stopped(search: Search, study: Study, place: int) -> str:
         return "No smaller mask was tried."
     failed, verdict = search.plain[place + 1], search.plain_verdicts[place + 1]
     name, loss = min(verdict.losses.items(), key=lambda item: item[1].bound)
-    text = f"At {failed.heads_on} heads the test stopped ({loss_text(name, loss)})"
+    text = f"At {failed.heads_on} heads the test stopped ({loss_text(name, loss, study.margin)})"
     if loss.delta > -study.margin:
         return (
             f"{text}: the estimate is within the margin but its bound is not, so these queries cannot tell. "
@@ -122,8 +122,8 @@ def _speed_sentence(search: Search) -> str:
     return f"Measured against the intact model in turns: {', '.join(parts)} its pairs per second."
 
 
-def loss_text(name: str, loss: Loss) -> str:
+def loss_text(name: str, loss: Loss, margin: float) -> str:
     """Return one metric's change with its lower bound; "undefined" and "no lower bound" if it has none."""
     change = "undefined" if math.isnan(loss.delta) else signed(loss.delta)
-    bound = f"lower bound {signed(loss.bound)}" if math.isfinite(loss.bound) else "no lower bound"
-    return f"{NAMES[name]} {change} ({bound})"
+    low = f"lower bound {bound(loss.bound, margin)}" if math.isfinite(loss.bound) else "no lower bound"
+    return f"{NAMES[name]} {change} ({low})"

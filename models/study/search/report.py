@@ -13,7 +13,7 @@ from models.study.search.compute import Candidate, Search
 from models.study.search.conclusion import conclusion, loss_text, nothing_passed
 from models.study.search.noninferiority import TESTED_METRICS, Verdict
 from models.study.study import Study
-from models.study.wording import NAMES, signed, value_or_dash
+from models.study.wording import NAMES, bound, signed, value_or_dash
 
 
 def result(study: Study, search: Search) -> Result:
@@ -61,8 +61,12 @@ def _sections(search: Search, study: Study) -> tuple[Section, ...]:
             "most 5 %. Power is the chance that a mask which changes nothing passes.",
         ),
         (
-            _test_table(search.plain, search.plain_verdicts, "Plain masks, in the order tested."),
-            _test_table(search.tuned, search.tuned_verdicts, "The same heads with tuned scales."),
+            _test_table(
+                search.plain, search.plain_verdicts, study.margin, "Plain masks, in the order tested."
+            ),
+            _test_table(
+                search.tuned, search.tuned_verdicts, study.margin, "The same heads with tuned scales."
+            ),
         ),
         (
             Figure(
@@ -92,7 +96,7 @@ def _finding(search: Search, study: Study) -> Finding:
         return Finding(claim, published, "not shown", None, reason, claims.DEPTH)
     gone = 1 - search.plain[place].heads_on / total
     loss = search.plain_verdicts[place].losses["qwk"]
-    ours = f"{gone:.0%} ({loss_text('qwk', loss)})"
+    ours = f"{gone:.0%} ({loss_text('qwk', loss, study.margin)})"
     enough = gone >= 0.195  # a fifth of 144 heads is 28.8
     reason = (
         f"A mask without {gone:.0%} of the heads is non-inferior at margin {study.margin:g} on other queries."
@@ -111,12 +115,12 @@ def _path_table(search: Search) -> Table:
     )
 
 
-def _test_table(path: Sequence[Candidate], verdicts: Sequence[Verdict], caption: str) -> Table:
+def _test_table(path: Sequence[Candidate], verdicts: Sequence[Verdict], margin: float, caption: str) -> Table:
     rows = []
     for candidate, verdict in zip(path, verdicts, strict=True):
         cells = [str(candidate.heads_on)]
         for loss in verdict.losses.values():
-            cells += [signed(loss.delta), signed(loss.bound), f"{loss.power:.0%}"]
+            cells += [signed(loss.delta), bound(loss.bound, margin), f"{loss.power:.0%}"]
         outcome = "passed" if verdict.passed else "failed" if verdict.tested else "not tested"
         rows.append((*cells, outcome))
     header = ["heads on"]

@@ -131,6 +131,11 @@ def ask(
         raise typer.BadParameter("must be between -1 and 1", param_hint="--correlation")
     if margin is not None and not (math.isfinite(margin) and margin > 0):
         raise typer.BadParameter("must be above 0", param_hint="--margin")
+    if margin is not None and not absolute and margin >= 1:
+        raise typer.BadParameter(
+            f"must be below 1, because it is a share of the baseline: {margin / 100:g} is {margin:g} %",
+            param_hint="--margin",
+        )
     if not math.isfinite(effect) or (margin is None and effect == 0):
         raise typer.BadParameter(
             "give a margin, or the --effect that the test should find", param_hint="--margin"

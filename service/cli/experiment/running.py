@@ -130,6 +130,7 @@ def from_database(name: str, url: str, path: Path) -> dict[str, Any]:
     from service.experiments.analysis.report import ReportSpec, analyse
     from service.experiments.storage.store import Store
 
+    check_there(url)
     declared = {config.name: config for config in load(path, Overrides()).live.experiments}
     if name not in declared:
         names = ", ".join(declared) or "none"
@@ -147,6 +148,15 @@ def from_database(name: str, url: str, path: Path) -> dict[str, Any]:
         }
     finally:
         store.close()
+
+
+def check_there(url: str) -> None:
+    """Raise RuntimeError if the URL names an SQLite file that does not exist: opening it would create it."""
+    from service.experiments.storage.connection import parse_url
+
+    parsed = parse_url(url)
+    if parsed.drivername.startswith("sqlite") and not Path(str(parsed.database)).is_file():
+        raise RuntimeError(f"--database: {parsed.database} does not exist")
 
 
 def show(experiment: dict[str, Any], as_json: bool, *, analysed: bool = False) -> None:

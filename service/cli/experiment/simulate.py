@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from service.cli.experiment.plan import parse_weights
+from service.cli.mask_option import FORMS, read_form
 from service.cli.options import AsJson, Data, Device, Dtype, Model
 from service.cli.terminal import progress
 
@@ -28,8 +29,8 @@ MAX_UNITS = 2_000_000
 """Users of one simulated experiment; more would take minutes for each experiment."""
 
 
-Mask = Annotated[str, typer.Option(help="Head mask of the arm, such as 6-11.* or @name.")]
-ControlMask = Annotated[str, typer.Option(help="Head mask of the control.")]
+Mask = Annotated[str, typer.Option(help=f"Mask of the arm: {FORMS}.")]
+ControlMask = Annotated[str, typer.Option(help="Mask of the control, in the same forms.")]
 ClickModel = Annotated[Literal["position", "cascade"], typer.Option(help="How users read a ranking.")]
 Measure = Annotated[
     Literal["clicked", "clicks", "reciprocal_rank"],
@@ -106,8 +107,14 @@ def score(
 
     clf = Classifier.load(model, device, dtype)
     parsed = [
-        HeadMask.parse(spec, layers=clf.num_layers, heads=clf.num_heads, stored=clf.stored_masks)
-        for spec in masks
+        HeadMask.parse(
+            read_form(mask),
+            layers=clf.num_layers,
+            heads=clf.num_heads,
+            units=clf.config.intermediate_size,
+            stored=clf.stored_masks,
+        )
+        for mask in masks
     ]
     levels = len(clf.grades) or 5
     pairs = read_labelled(data, grades=levels)

@@ -33,7 +33,7 @@ REPORT_SECONDS = 5.0
 COURSE_SECONDS = 5.0
 """How long one request computes past looks; the next one goes on."""
 
-MOST_RECORDING = 32
+MAX_RECORDING_CALLS = 32
 """Calls with outcomes that may wait for the database at once; further ones are told to come again."""
 
 T = TypeVar("T")
@@ -57,9 +57,10 @@ class ExperimentAdmin:
 
     async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
         """Store outcomes. One whose id is stored already is counted as a duplicate."""
-        if self._recording >= MOST_RECORDING:
+        if self._recording >= MAX_RECORDING_CALLS:
             raise DatabaseUnavailable(
-                message=f"{MOST_RECORDING} calls with outcomes wait for the database; send these again later."
+                message=f"{MAX_RECORDING_CALLS} calls with outcomes wait for the database; "
+                "send these again later."
             )
         configs = self._ledger.configs
         known = {config.name for config in configs}
@@ -119,7 +120,11 @@ class ExperimentAdmin:
     async def ramp(
         self, name: str, *, traffic: float | None, reinstate: Sequence[str], reason: str, actor: str
     ) -> ExperimentDetail:
-        """Set the traffic (None takes the schedule's next step) and reinstate rolled back arms by name."""
+        """Set the traffic and reinstate rolled back arms by name.
+
+        traffic: None takes the schedule's next step. If there is none, it is an error, unless arms are
+        reinstated; then the traffic stays.
+        """
         config, standing = self._unfinished(name)
         for number, arm in enumerate(reinstate):
             if arm not in standing.rolled_back:
@@ -132,6 +137,8 @@ class ExperimentAdmin:
             )
         if traffic is None:
             traffic = next_traffic(config, standing.traffic)
+            if traffic == standing.traffic and not reinstate:
+                raise InvalidRequest(f"{name!r} has no next step; give the traffic", param="traffic")
         if (reason_refused := config.unexposed(traffic, still_back)) is not None:
             raise InvalidRequest(reason_refused, param="traffic")
         actions = [self._action(name, "reinstate", actor, reason, arm=arm) for arm in reinstate]
@@ -141,6 +148,10 @@ class ExperimentAdmin:
     async def stop(self, name: str, *, reason: str, actor: str) -> ExperimentDetail:
         """End the experiment: everybody gets the default. This also undoes a `ship`."""
         self._config(name)
+        if self._ledger.standing(name).status == "stopped":
+            await self._in_thread(self._ledger.refresh)  # another replica may have ramped it a moment ago
+            if self._ledger.standing(name).status == "stopped":
+                raise Conflict(f"The experiment {name!r} is stopped already.")
         return await self._act(name, [self._action(name, "stop", actor, reason)])
 
     async def ship(self, name: str, *, arm: str, reason: str, actor: str) -> ExperimentDetail:
@@ -236,8 +247,12 @@ class ExperimentAdmin:
 
 
 def next_traffic(config: ExperimentConfig, traffic: float) -> float:
-    """Return the ramp's next step above this traffic, or the traffic at its end if there is none."""
-    return min((step for step, _ in config.ramp if step > traffic), default=config.traffic)
+    """Return the ramp's next step above this traffic, or this traffic if there is none.
+
+    The traffic at the ramp's end, `config.traffic`, is its last step.
+    """
+    steps = (*(step for step, _ in config.ramp), config.traffic)
+    return min((step for step in steps if step > traffic), default=traffic)
 
 
 def _action_view(action: Action) -> ActionView:

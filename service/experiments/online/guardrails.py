@@ -136,8 +136,8 @@ def _with_and_without_one(count: int, total: int, by_unit: Counter[str]) -> list
 
 def _without_one(count: int, total: int, by_unit: Counter[str]) -> tuple[int, int]:
     """Return a count and its total without the unit that has most of the count."""
-    most = max(by_unit.values(), default=0)
-    return count - most, total - most
+    largest = max(by_unit.values(), default=0)
+    return count - largest, total - largest
 
 
 def _of_few(by_unit: Counter[str]) -> str:

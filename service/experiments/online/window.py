@@ -15,10 +15,10 @@ SLOTS = 30
 SCORE_BINS = 100
 UNBINNED = 64
 
-MOST_UNITS = 100
+MAX_FAILING_UNITS = 100
 """Failing units that a slot tells apart. Where there are more, no single one decides."""
 
-MOST_SCORED = 1000
+MAX_SCORED_UNITS = 1000
 """Units whose scores one slot counts, so that a long window does not fill the memory."""
 
 # 0.5 ms to 60 s, 10 % apart, so a percentile read from these bins is right to 5 %.
@@ -30,9 +30,9 @@ class Counts:
     """Counts of one arm's requests.
 
     errors: requests that the arm's variant failed. slow: requests over the guardrail's limit.
-    errors_by_unit, slow_by_unit: the same for each of the first MOST_UNITS units of a slot that had any.
-    latencies: requests by LATENCY_BOUNDS. scores: (SCORE_BINS,) over [0, 1]; each unit weighs 1, because
-    neither the requests of a unit nor the titles of a request are an independent sample.
+    errors_by_unit, slow_by_unit: the same for each of the first MAX_FAILING_UNITS units of a slot that had
+    any. latencies: requests by LATENCY_BOUNDS. scores: (SCORE_BINS,) over [0, 1]; each unit weighs 1,
+    because neither the requests of a unit nor the titles of a request are an independent sample.
     """
 
     requests: int = 0
@@ -122,7 +122,7 @@ class Window:
         counts.latencies[bisect_left(LATENCY_BOUNDS, seconds)] += 1
         if scores is None or not len(scores) or unit in self._scored:
             return
-        if len(slot.scored) < MOST_SCORED:
+        if len(slot.scored) < MAX_SCORED_UNITS:
             self._scored.add(unit)
             slot.scored.append(unit)
             self._unbinned.append(scores)
@@ -153,5 +153,5 @@ class Window:
 
 
 def _count(by_unit: Counter[str], unit: str) -> None:
-    if unit in by_unit or len(by_unit) < MOST_UNITS:
+    if unit in by_unit or len(by_unit) < MAX_FAILING_UNITS:
         by_unit[unit] += 1

@@ -72,14 +72,14 @@ class Rankings:
         """Return the probability of each number of clicks, (queries, DEPTH + 1)."""
         looking = np.zeros((len(clicks), DEPTH + 1))
         looking[:, 0] = 1.0
-        gone = np.zeros_like(looking)
+        stopped = np.zeros_like(looking)
         for rank in range(DEPTH):
             clicked = looking[:, :-1] * clicks[:, rank, None]
             stays = self.go_on[:, rank, None]
             looking = looking * (1 - clicks[:, rank, None])
             looking[:, 1:] += clicked * stays
-            gone[:, 1:] += clicked * (1 - stays)
-        return looking + gone
+            stopped[:, 1:] += clicked * (1 - stays)
+        return looking + stopped
 
 
 class Visits:

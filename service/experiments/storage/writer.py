@@ -26,7 +26,7 @@ BATCH = 500
 
 FIRST_RETRY_S = 0.1
 LAST_STATEMENT_S = 1.0  # `close` grants this to a statement that is under way, whatever its own timeout
-LONGEST_RETRY_S = 5.0
+MAX_RETRY_S = 5.0
 SWEEP_S = 3600.0
 """Time between two searches for rows that are past their retention."""
 
@@ -145,7 +145,7 @@ class Writer:
                 self.failure = reason_of(error)
                 # A random wait keeps the replicas from coming back all at once.
                 self._given_up.wait(retry_s * random.uniform(0.5, 1))
-                retry_s = min(retry_s * 2, LONGEST_RETRY_S)
+                retry_s = min(retry_s * 2, MAX_RETRY_S)
                 continue
             if self.failure is not None:
                 logger.warning("the experiments' database takes writes again")

@@ -67,10 +67,10 @@ class CompatRequest(BaseModel, ABC):
         """Return our request; `scoring` makes one with the fields that all shapes share."""
 
     @abstractmethod
-    def answer(self, scored: ScoreResponse) -> Any:
+    def answer(self, response: ScoreResponse) -> Any:
         """Return their answer, as JSON values or dataclasses."""
 
-    def headers(self, scored: ScoreResponse) -> Mapping[str, str]:  # noqa: ARG002
+    def headers(self, response: ScoreResponse) -> Mapping[str, str]:  # noqa: ARG002
         """Return the headers that the answer brings besides ours."""
         return {}
 
@@ -149,7 +149,7 @@ def add_compat_route(
     """
 
     async def endpoint(request: Post, body: Any) -> Timed:
-        return await scored(request, body)
+        return await score_and_answer(request, body)
 
     ANSWERS[name] = example
     # FastAPI documents an endpoint from its annotations.
@@ -189,22 +189,22 @@ def _errors(statuses: Sequence[int], model: type[Any]) -> dict[int | str, dict[s
     return described
 
 
-async def scored(request: Post, body: CompatRequest) -> Timed:
+async def score_and_answer(request: Post, body: CompatRequest) -> Timed:
     """Score a request in another shape and answer in that shape."""
     try:
-        wanted = body.score_request()
-        check_score(wanted, request.settings)
-        with request.charged(wanted.count):
-            ours = await request.backend.score(wanted, request.deadline)
+        score_request = body.score_request()
+        check_score(score_request, request.settings)
+        with request.charged(score_request.count):
+            response = await request.backend.score(score_request, request.deadline)
     except InvalidRequest as error:
         raise body.in_their_words(error) from None
-    headers = {**body.headers(ours), **degraded_header(ours)}
-    return Timed(body.answer(ours), ours.timing_ms, headers)
+    headers = {**body.headers(response), **degraded_header(response)}
+    return Timed(body.answer(response), response.timing_ms, headers)
 
 
-def degraded_header(scored: ScoreResponse) -> Mapping[str, str]:
+def degraded_header(response: ScoreResponse) -> Mapping[str, str]:
     """Return the header that tells of a degraded answer in shapes that have no place for it."""
-    return {"x-degraded": "true"} if scored.degraded else {}
+    return {"x-degraded": "true"} if response.degraded else {}
 
 
 def renamed(error: InvalidRequest, their_name: Callable[[str], str]) -> InvalidRequest:
@@ -248,7 +248,7 @@ def _log_odds(relevant: float, irrelevant: float) -> float:
     return math.log(max(relevant, tiny)) - math.log(max(irrelevant, tiny))
 
 
-class Scored(TypedDict):
+class ScoredBy(TypedDict):
     """The model, variant and mask that judged the documents: ours, in each answer."""
 
     model: Annotated[str, Field(description="What scored, as `model` takes it: `NAME@VARIANT`.")]
@@ -261,16 +261,16 @@ class Scored(TypedDict):
     degraded: Annotated[bool, Field(description="Ours: as in /v1/score, whether the load made it worse.")]
 
 
-def scored_by(scored: ScoreResponse) -> Scored:
+def scored_by(response: ScoreResponse) -> ScoredBy:
     """Return the fields that tell what judged the documents."""
     return {
-        "model": model_name(scored),
-        "head_mask": scored.head_mask,
-        "assignment": scored.assignment,
-        "degraded": scored.degraded,
+        "model": model_name(response),
+        "head_mask": response.head_mask,
+        "assignment": response.assignment,
+        "degraded": response.degraded,
     }
 
 
-def model_name(scored: ScoreResponse) -> str:
+def model_name(response: ScoreResponse) -> str:
     """Return what scored, as `model` takes it: `NAME@VARIANT`."""
-    return f"{scored.model}@{scored.variant}"
+    return f"{response.model}@{response.variant}"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from service.http.compat.base import CompatRequest, Scored, by_relevance, relevance, scored_by
+from service.http.compat.base import CompatRequest, ScoredBy, by_relevance, relevance, scored_by
 from service.http.compat.documents import (
     Count,
     Documents,
@@ -67,7 +67,7 @@ class CohereResult(TypedDict):
     relevance_score: Annotated[Number, Field(description="`score` of /v1/score.")]
 
 
-class CohereAnswer(Scored):
+class CohereAnswer(ScoredBy):
     """The documents, most relevant first."""
 
     id: Annotated[str, Field(description="New for each answer.")]
@@ -102,15 +102,15 @@ class CohereV2Request(CompatRequest):
         how_much = reading(max_tokens=self.max_tokens_per_doc)
         return self.scoring(query=self.query, titles=self.documents, **how_much)
 
-    def answer(self, scored: ScoreResponse) -> CohereAnswer:
+    def answer(self, response: ScoreResponse) -> CohereAnswer:
         """Return Cohere's answer."""
-        results = by_relevance(scored.results, relevance)[: self.top_n]
+        results = by_relevance(response.results, relevance)[: self.top_n]
         advice = " max_tokens_per_doc reads more of them." if not self.max_tokens_per_doc else ""
         return {
             "id": str(uuid.uuid4()),
             "results": [{"index": r.index, "relevance_score": r.score} for r in results],
-            "meta": meta(scored, "2", advice),
-            **scored_by(scored),
+            "meta": meta(response, "2", advice),
+            **scored_by(response),
         }
 
 
@@ -165,11 +165,11 @@ class ResultWithDocument(CohereResult):
     ]
 
 
-def meta(scored: ScoreResponse, version: str, advice: str = "") -> Meta:
+def meta(response: ScoreResponse, version: str, advice: str = "") -> Meta:
     """Return Cohere's `meta` of an answer. advice: how to have more of long documents read."""
     return {
         "api_version": {"version": version},
-        "billed_units": {"search_units": math.ceil(len(scored.results) / UNIT_DOCUMENTS)},
-        "tokens": {"input_tokens": scored.usage.tokens},
-        "warnings": truncation_warnings(scored, advice),
+        "billed_units": {"search_units": math.ceil(len(response.results) / UNIT_DOCUMENTS)},
+        "tokens": {"input_tokens": response.usage.tokens},
+        "warnings": truncation_warnings(response, advice),
     }

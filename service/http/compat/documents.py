@@ -32,6 +32,13 @@ TokensPerDoc = Annotated[
         "window holds; the best chunk counts. Default, and 0: what fits into the window beside the query.",
     ),
 ]
+TruncatePromptTokens = Annotated[
+    Annotated[int, Field(ge=-1, le=2**53 - 1)] | None,
+    Field(
+        description="How many tokens of each document to read at most; no more than the window holds. "
+        "-1: what the window holds, as by default.",
+    ),
+]
 TokensPerQuery = Annotated[
     Annotated[int, AfterValidator(_no_limit), WithJsonSchema({"type": "integer", "const": 0})] | None,
     Field(description="vLLM's: 0, no limit. Other limits are not supported."),
@@ -90,17 +97,20 @@ def _written(value: Any) -> str:
 
 
 def reading(
-    *, max_tokens: int | None = None, max_chunks: int | None = None, window_only: bool = False
+    *, max_tokens: int | None = None, max_chunks: int | None = None, truncate_tokens: int | None = None
 ) -> dict[str, Any]:
     """Return the fields of a DocumentsRequest that say how much of each document to read; {}: the beginning.
 
     max_tokens: None or 0: no such limit.
-    window_only: cut documents off after `max_tokens`, and to the window all the same.
+    truncate_tokens: TruncatePromptTokens. Above 0, it counts in place of the other two: documents are cut off
+        after so many tokens, and never read in chunks.
     """
+    if truncate_tokens is not None and truncate_tokens > 0:
+        return {"overflow": "truncate", "max_tokens_per_doc": truncate_tokens}
     if not max_tokens and max_chunks is None:
         return {}
     return {
-        "overflow": "truncate" if window_only else "chunks",
+        "overflow": "chunks",
         "max_tokens_per_doc": max_tokens or None,
         "max_chunks_per_doc": max_chunks,
     }
@@ -111,12 +121,12 @@ def as_object(document: DocumentForm) -> dict[str, Any]:
     return {"text": document} if isinstance(document, str) else document
 
 
-def truncation_warnings(scored: ScoreResponse, advice: str = "") -> list[str]:
+def truncation_warnings(response: ScoreResponse, advice: str = "") -> list[str]:
     """Return a sentence about the documents of which the end was not scored; nothing if there are none.
 
     advice: what a caller can do about it.
     """
-    cut = [result.index for result in scored.results if result.truncated]
+    cut = [result.index for result in response.results if result.truncated]
     if not cut:
         return []
     listed = ", ".join(map(str, cut[:WARNED_DOCUMENTS])) + (", …" if len(cut) > WARNED_DOCUMENTS else "")

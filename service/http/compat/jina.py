@@ -13,9 +13,15 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from service.http.compat.base import Scored, by_relevance, raw_score, relevance, scored_by
+from service.http.compat.base import ScoredBy, by_relevance, raw_score, relevance, scored_by
 from service.http.compat.cohere import CohereResult, CohereV1Request, Meta, ResultWithDocument, meta
-from service.http.compat.documents import TokensPerDoc, TokensPerQuery, reading, texts
+from service.http.compat.documents import (
+    TokensPerDoc,
+    TokensPerQuery,
+    TruncatePromptTokens,
+    reading,
+    texts,
+)
 from service.schemas.responses import ScoreResponse
 
 
@@ -26,7 +32,7 @@ class TokenUsage(TypedDict):
     total_tokens: Annotated[int, Field(description="The same: nothing is generated.")]
 
 
-class _Ranked(Scored):
+class _Ranked(ScoredBy):
     id: Annotated[str, Field(description="New for each answer.")]
     object: Annotated[Literal["rerank"], Field(description="What this is.")]
     created: Annotated[int, Field(description="Unix seconds.")]
@@ -65,11 +71,7 @@ class RerankRequest(CohereV1Request):
     )
     max_tokens_per_doc: TokensPerDoc = None
     max_tokens_per_query: TokensPerQuery = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**53 - 1)] | None = Field(
-        None,
-        description="How many tokens of each document to read at most; no more than the window holds. "
-        "-1: what the window holds, as by default.",
-    )
+    truncate_prompt_tokens: TruncatePromptTokens = None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -94,25 +96,27 @@ class RerankRequest(CohereV1Request):
 
     def how_much(self) -> dict[str, Any]:
         """Return how much of each document to read."""
-        if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens > 0:
-            return reading(max_tokens=self.truncate_prompt_tokens, window_only=True)
-        return reading(max_tokens=self.max_tokens_per_doc, max_chunks=self.max_chunks_per_doc)
+        return reading(
+            max_tokens=self.max_tokens_per_doc,
+            max_chunks=self.max_chunks_per_doc,
+            truncate_tokens=self.truncate_prompt_tokens,
+        )
 
-    def answer(self, scored: ScoreResponse) -> dict[str, Any]:
+    def answer(self, response: ScoreResponse) -> dict[str, Any]:
         """Return the answer that satisfies all these clients."""
         score = relevance if self.use_activation is not False and not self.raw_scores else raw_score
-        results = by_relevance(scored.results, relevance)[: self.top_n]
-        tokens = scored.usage.tokens
+        results = by_relevance(response.results, relevance)[: self.top_n]
+        tokens = response.usage.tokens
         return {
             "id": str(uuid.uuid4()),
             "object": "rerank",
             "results": [
                 {"index": r.index, "relevance_score": score(r), **self.returned(r.index)} for r in results
             ],
-            "meta": meta(scored, "1", "" if self.how_much() else " max_chunks_per_doc reads more of them."),
+            "meta": meta(response, "1", "" if self.how_much() else " max_chunks_per_doc reads more of them."),
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             "created": int(time.time()),
-            **scored_by(scored),
+            **scored_by(response),
         }
 
 

@@ -72,8 +72,8 @@ class InferRoute(PostRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Return whether the path is this route's."""
-        match, found = super().matches(scope)
-        return (Match.FULL if match is Match.PARTIAL else match), found
+        match, child_scope = super().matches(scope)
+        return (Match.FULL if match is Match.PARTIAL else match), child_scope
 
     def _check_headers(self, request: Post) -> None:
         check_content_type(request.headers, binary=tensors.HEADER in request.headers)
@@ -96,7 +96,7 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
         chosen = served(request.backend, f"{chosen.model}@{variant}")
     wanted = _wanted(body, parameters)
     try:
-        ours = validated(
+        score_request = validated(
             ScoreRequest,
             {
                 **_texts(body, request.state.tensors),
@@ -107,18 +107,18 @@ async def infer(request: Post, model: _ModelName, body: Annotated[InferRequest, 
                 "deadline_ms": body.deadline,
             },
         )
-        check_score(ours, request.settings)
-        with request.charged(ours.count):
-            scored = await request.backend.score(ours, request.deadline)
+        check_score(score_request, request.settings)
+        with request.charged(score_request.count):
+            response = await request.backend.score(score_request, request.deadline)
     except InvalidRequest as error:
         raise renamed(error, _their_name) from None
     answer: dict[str, Any] = {"model_name": name, "model_version": VERSION}
     if body.id is not None:
         answer["id"] = body.id
-    truncated = sum(result.truncated for result in scored.results)
-    answer["parameters"] = {"variant": scored.variant, "truncated": truncated}
-    content, headers = tensors.write(answer, _tensors(wanted, scored.results, named=bool(body.outputs)))
-    return Timed(content, scored.timing_ms, {**headers, **degraded_header(scored)})
+    truncated = sum(result.truncated for result in response.results)
+    answer["parameters"] = {"variant": response.variant, "truncated": truncated}
+    content, headers = tensors.write(answer, _tensors(wanted, response.results, named=bool(body.outputs)))
+    return Timed(content, response.timing_ms, {**headers, **degraded_header(response)})
 
 
 async def metadata(request: Request, model: _ModelName) -> Response:
@@ -232,7 +232,7 @@ def _texts(body: InferRequest, binary: bytes) -> dict[str, Any]:
 
     binary: the bytes after the JSON; they belong to the inputs that say so, in their order.
     """
-    found: dict[str, list[str]] = {}
+    texts_by_name: dict[str, list[str]] = {}
     start = 0
     for place, tensor in enumerate(body.inputs):
         where = f"inputs[{place}]"
@@ -240,7 +240,7 @@ def _texts(body: InferRequest, binary: bytes) -> dict[str, Any]:
             raise InvalidRequest(
                 f"there is no input {shown(tensor.name)!r}; send query and title", param=where
             )
-        if tensor.name in found:
+        if tensor.name in texts_by_name:
             raise InvalidRequest(f"is the second {tensor.name}", param=where)
         sent = tensor.parameters
         if sent is not None and sent.shared_memory_region is not None:
@@ -253,15 +253,15 @@ def _texts(body: InferRequest, binary: bytes) -> dict[str, Any]:
                     "is more than the body holds", param=f"{where}.parameters.binary_data_size"
                 )
             content, start = binary[start:end], end
-        found[tensor.name] = tensors.texts(
+        texts_by_name[tensor.name] = tensors.texts(
             tensor.model_dump(include={"datatype", "shape", "data"}), where, content
         )
     for name in ("query", "title"):
-        if name not in found:
+        if name not in texts_by_name:
             raise InvalidRequest(f"there is no tensor {name!r}; send query and title", param="inputs")
     if start != len(binary):
         raise InvalidRequest(f"{len(binary) - start} bytes after the JSON belong to no input", param="inputs")
-    queries, titles = found["query"], found["title"]
+    queries, titles = texts_by_name["query"], texts_by_name["title"]
     if len(queries) == 1:
         return {"query": queries[0], "titles": titles}
     if len(queries) != len(titles):

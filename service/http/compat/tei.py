@@ -19,7 +19,7 @@ from service.http.compat.base import CompatRequest, by_relevance, raw_score, rel
 from service.http.compat.documents import Count
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import Number, ScoreResponse
-from service.schemas.texts import Keep, TextsRequest
+from service.schemas.texts import KeptPart, TruncationRequest
 
 
 def _inputs(value: Any) -> Any:
@@ -104,7 +104,7 @@ class TeiRequest(CompatRequest):
     )
     raw_scores: bool = Field(False, description="Logits in place of probabilities.")
 
-    def keep(self) -> Keep:
+    def keep(self) -> KeptPart:
         """Return what is kept of texts that do not fit."""
         if self.truncate is False:
             return "all"
@@ -114,13 +114,13 @@ class TeiRequest(CompatRequest):
     def characters(self) -> int:
         """Return the number of characters to read, a query once for each text."""
 
-    def headers(self, scored: ScoreResponse) -> Mapping[str, str]:
+    def headers(self, response: ScoreResponse) -> Mapping[str, str]:
         """Return the timings in whole milliseconds, and what was read."""
-        timing = scored.timing_ms
+        timing = response.timing_ms
         return {
             "x-compute-time": str(int(timing.total)),
             "x-compute-characters": str(self.characters()),
-            "x-compute-tokens": str(scored.usage.tokens),
+            "x-compute-tokens": str(response.usage.tokens),
             "x-total-time": str(int(timing.total)),
             "x-tokenization-time": str(int(timing.tokenize)),
             "x-queue-time": str(int(timing.queue)),
@@ -161,12 +161,12 @@ class TeiRerankRequest(TeiRequest):
         """Return our request."""
         if not self.texts:
             raise EmptyRequest("texts: must not be empty", param="texts")
-        return TextsRequest.of(self.scoring(query=self.query, titles=self.texts), self.keep())
+        return TruncationRequest.of(self.scoring(query=self.query, titles=self.texts), self.keep())
 
-    def answer(self, scored: ScoreResponse) -> list[TeiRank]:
+    def answer(self, response: ScoreResponse) -> list[TeiRank]:
         """Return the ranks, the most relevant first."""
         score = raw_score if self.raw_scores else relevance
-        ranked = by_relevance(scored.results, score)[: self.top_n]
+        ranked = by_relevance(response.results, score)[: self.top_n]
         if self.return_text:
             return [TeiTextRank(result.index, score(result), self.texts[result.index]) for result in ranked]
         return [TeiRank(result.index, score(result)) for result in ranked]
@@ -217,16 +217,16 @@ class TeiPredictRequest(TeiRequest):
         sequences = self.sequences()
         alone = frozenset(place for place, sequence in enumerate(sequences) if len(sequence) == 1)
         request = self.scoring(pairs=[(*sequence, "")[:2] for sequence in sequences])
-        return TextsRequest.of(request, self.keep(), alone)
+        return TruncationRequest.of(request, self.keep(), alone)
 
-    def answer(self, scored: ScoreResponse) -> list[TeiPrediction] | list[list[TeiPrediction]]:
+    def answer(self, response: ScoreResponse) -> list[TeiPrediction] | list[list[TeiPrediction]]:
         """Return the labels of each text or pair, the most probable first."""
         predictions = []
-        for result in scored.results:
+        for result in response.results:
             if self.raw_scores:
                 scores = list(result.logits)
             else:
                 scores = [result.score] if result.probabilities is None else list(result.probabilities)
-            labelled = sorted(zip(scores, scored.labels, strict=True), key=lambda pair: -pair[0])
+            labelled = sorted(zip(scores, response.labels, strict=True), key=lambda pair: -pair[0])
             predictions.append([TeiPrediction(score, label) for score, label in labelled])
         return predictions if self.is_batch else predictions[0]

@@ -26,7 +26,7 @@ from service.http.compat.base import (
     raw_score,
     relevance,
 )
-from service.http.compat.documents import TokensPerDoc, TokensPerQuery, reading
+from service.http.compat.documents import TokensPerDoc, TokensPerQuery, TruncatePromptTokens, reading
 from service.http.post import Post, PostRoute
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import Error, Number, ScoreResponse
@@ -74,11 +74,7 @@ class VllmScoreRequest(CompatRequest):
     """The fields that both forms share."""
 
     use_activation: bool | None = Field(None, description="false: logits in place of scores in [0, 1].")
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**53 - 1)] | None = Field(
-        None,
-        description="How many tokens of each document to read at most; no more than the window holds. "
-        "-1: what the window holds, as by default.",
-    )
+    truncate_prompt_tokens: TruncatePromptTokens = None
     max_tokens_per_doc: TokensPerDoc = None
     max_tokens_per_query: TokensPerQuery = None
 
@@ -99,23 +95,21 @@ class VllmScoreRequest(CompatRequest):
             )
         return self.scoring(pairs=list(zip(queries, documents, strict=True)), **self._how_much())
 
-    def answer(self, scored: ScoreResponse) -> VllmScores:
+    def answer(self, response: ScoreResponse) -> VllmScores:
         """Return the scores, in the order of the request."""
         score = raw_score if self.use_activation is False else relevance
         return VllmScores(
             id=f"score-{uuid.uuid4().hex}",
             object="list",
             created=int(time.time()),
-            model=model_name(scored),
-            data=[VllmScore(result.index, "score", score(result)) for result in scored.results],
-            usage=VllmUsage(scored.usage.tokens, scored.usage.tokens),
+            model=model_name(response),
+            data=[VllmScore(result.index, "score", score(result)) for result in response.results],
+            usage=VllmUsage(response.usage.tokens, response.usage.tokens),
         )
 
     def _how_much(self) -> dict[str, Any]:
         """Return how much of each document to read."""
-        if self.truncate_prompt_tokens is not None and self.truncate_prompt_tokens > 0:
-            return reading(max_tokens=self.truncate_prompt_tokens, window_only=True)
-        return reading(max_tokens=self.max_tokens_per_doc)
+        return reading(max_tokens=self.max_tokens_per_doc, truncate_tokens=self.truncate_prompt_tokens)
 
     def _their_name(self, param: str) -> str:
         place = param.removeprefix("pairs")

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from service.http.compat.base import CompatRequest, Scored, by_relevance, relevance, scored_by
+from service.http.compat.base import CompatRequest, ScoredBy, by_relevance, relevance, scored_by
 from service.http.compat.cohere import CohereResult, TopN
 from service.http.compat.documents import Texts, truncation_warnings
 from service.schemas.requests import Query, ScoreRequest
 from service.schemas.responses import ScoreResponse
-from service.schemas.texts import TextsRequest
+from service.schemas.texts import TruncationRequest
 
 
 class VoyageUsage(TypedDict):
@@ -27,7 +27,7 @@ class VoyageResult(CohereResult):
     document: NotRequired[Annotated[str, Field(description="The text, with `return_documents`.")]]
 
 
-class VoyageAnswer(Scored):
+class VoyageAnswer(ScoredBy):
     """The documents, most relevant first."""
 
     object: Annotated[Literal["list"], Field(description="What this is.")]
@@ -69,20 +69,20 @@ class VoyageRequest(CompatRequest):
     def score_request(self) -> ScoreRequest:
         """Return our request."""
         request = self.scoring(query=self.query, titles=self.documents)
-        return TextsRequest.of(request, "all" if self.truncation is False else "beginning")
+        return TruncationRequest.of(request, "all" if self.truncation is False else "beginning")
 
-    def answer(self, scored: ScoreResponse) -> VoyageAnswer:
+    def answer(self, response: ScoreResponse) -> VoyageAnswer:
         """Return Voyage's answer."""
-        results = by_relevance(scored.results, relevance)[: self.top_k]
+        results = by_relevance(response.results, relevance)[: self.top_k]
         return {
             "object": "list",
             "data": [
                 {"index": r.index, "relevance_score": r.score, **self._returned(r.index)}  # type: ignore[typeddict-item]
                 for r in results
             ],
-            "usage": {"total_tokens": scored.usage.tokens},
-            "warnings": truncation_warnings(scored),
-            **scored_by(scored),
+            "usage": {"total_tokens": response.usage.tokens},
+            "warnings": truncation_warnings(response),
+            **scored_by(response),
         }
 
     def _returned(self, index: int) -> dict[str, Any]:

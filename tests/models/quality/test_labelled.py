@@ -73,7 +73,8 @@ def test_parquet(tmp_path: Path) -> None:
         ("a.csv", "", "holds no pairs"),
         ("a.jsonl", '{"query": "a", "title": "b", "grade": true}\n', "grade True"),
         ("a.jsonl", '{"query": "a", "title": 3, "grade": 1}\n', "must be text"),
-        ("a.jsonl", '{"query": "a"\n', "line 1: not JSON"),
+        ("a.jsonl", '{"query": "a"\n', r"line 1: not JSON \(Expecting ',' delimiter at column 15\)"),
+        ("a.csv", 'query,title,grade\na,b,1\na,"b,1\n', "line 3: a quote that never closes"),
         ("a.jsonl", "[1]\n", "line 1: not a JSON object"),
         ("a.xlsx", "", "format .xlsx is not known"),
         ("a", "", "without an ending"),
@@ -88,7 +89,9 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, message: s
 
 def test_other_encodings_and_missing_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"query,title,grade\ncaf\xe9,b,1\n")
-    with pytest.raises(ModelError, match="cannot be read"):
+    with pytest.raises(ModelError, match=r"a\.csv is not UTF-8 text"):
         read_labelled(tmp_path / "a.csv", grades=5)
+    with pytest.raises(ModelError, match="is a directory"):
+        read_labelled(tmp_path, grades=5)
     with pytest.raises(ModelError, match="does not exist"):
         read_labelled(tmp_path / "b.csv", grades=5)

@@ -90,3 +90,31 @@ def test_signed_cells_can_be_read_without_colour() -> None:
     _, axes = plots.figure(5, 4)
     plots.heat_map(axes, np.array([[1.25, -2.5]]), title="t", label="l")
     assert [text.get_text() for text in axes.texts] == ["+1.2", "−2.5"]
+
+
+def test_a_later_report_leaves_nothing_of_the_earlier_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A mask that an earlier search proved would look like the mask of the report beside it."""
+    asked = study(Classifier.load(tiny_checkpoint), tmp_path)
+
+    def figure(name: str) -> Figure:
+        return Figure(name, "caption", lambda: plots.figure(2, 2)[0])
+
+    def write(name: str, files: dict[str, str]) -> set[str]:
+        section = Section("Part", figures=(figure(name),))
+        report_files.write(asked, Result("search", {}, "It is so.", (section,), files=files), (section,))
+        return {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
+
+    write("search_mask", {"mask.json": "{}", "scales.json": "{}"})
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "plots" / "mine.png").write_text("mine")
+    files = write("search_path", {"cost.json": "{}"})
+    assert files == {
+        *("report.json", "report.md", "report.html", "cost.json", "notes.txt"),
+        *("plots/search_path.png", "plots/search_path.svg", "plots/mine.png"),
+    }
+
+    report = json.loads((tmp_path / "report.json").read_text())
+    (tmp_path / "report.json").write_text(
+        json.dumps({"kind": report["kind"]})
+    )  # as earlier releases wrote it
+    assert "cost.json" not in write("search_path", {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from models.quality.bootstrap import Interval
-from models.study.wording import p_value, percent, signed, value_or_dash, with_interval
+from models.study.wording import bound, p_value, percent, signed, value_or_dash, with_interval
 
 
 def test_an_undefined_number_is_a_dash() -> None:
@@ -24,3 +24,13 @@ def test_an_undefined_number_is_a_dash() -> None:
 def test_negative_numbers_have_a_minus_sign_and_changes_a_plus() -> None:
     assert (signed(-0.0314), signed(0.0314), signed(-0.0001)) == ("−0.031", "+0.031", "0.000")
     assert (value_or_dash(-0.0294), value_or_dash(0.7312)) == ("−0.029", "0.731")
+
+
+def test_a_bound_shows_on_which_side_of_the_margin_it_is() -> None:
+    assert (bound(-0.0196, 0.02), bound(-0.0204, 0.02)) == ("−0.0196", "−0.0204")
+    assert (bound(-0.01999, 0.02), bound(-0.016, 0.02), bound(-0.02, 0.02)) == (
+        "−0.01999",
+        "−0.016",
+        "−0.020",
+    )
+    assert (bound(0.0204, 0.02), bound(-math.inf, 0.02)) == ("+0.020", "–")

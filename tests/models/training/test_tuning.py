@@ -22,8 +22,9 @@ from models.head_mask import HeadMask
 from models.quality.labelled import read_labelled
 from models.training import tuning
 from models.training.epochs import grade_weights
-from models.training.job import Options, Scratch, prepare, read_split
+from models.training.job import Options, Scratch, mark_run, prepare, read_split
 from models.training.plan import plan_for
+from models.training.saved import read_saved
 from models.training.standing import logits_of
 from models.training.start import start
 from models.training.tuning import tune
@@ -115,11 +116,47 @@ def test_a_run_that_was_killed_ends_with_the_same_weights(
 
 
 def test_an_unfinished_run_is_not_continued_with_other_options(options: Options) -> None:
-    work = options.out.with_name("mine.training")
-    work.mkdir()
-    (work / "options.json").write_text("{}")
-    with pytest.raises(ModelError, match="other options"):
-        tune(options)
+    job = prepare(options)
+    mark_run(job)
+    prepare(options)
+    for other, reason in (
+        (
+            replace(options, epochs=3),
+            r"another --epochs \(16, now 3\); repeat that run, or remove .*training",
+        ),
+        (replace(options, rate=None), r"another --rate \(0.003, now the default\)"),
+        (replace(options, labels=("0", "1", "2")), r"another --labels \(no, maybe, yes, now 0, 1, 2\)"),
+        (replace(options, base=Scratch()), r"another --model \(.*, now --from-scratch\)"),
+    ):
+        with pytest.raises(ModelError, match=reason):
+            prepare(other)
+    (options.work / "options.json").write_text("{}")
+    with pytest.raises(ModelError, match="cannot be read; remove"):
+        prepare(options)
+
+
+def test_a_stopped_run_keeps_its_last_epoch_and_what_it_wrote_is_not_in_its_way(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user of Ctrl-C is told that the same command goes on, whenever they press it."""
+    options = replace(options, epochs=2)
+
+    def steps_kept(**interrupted: Mock) -> int:
+        with monkeypatch.context() as patch:
+            for name, mock in interrupted.items():
+                patch.setattr(tuning, name, mock)
+            with pytest.raises(KeyboardInterrupt):
+                tune(options)
+        return int(read_saved(options.progress)["progress"]["step"])
+
+    in_epoch_2 = steps_kept(keep_if_best=Mock(side_effect=[None, KeyboardInterrupt]))
+    while_measured = steps_kept(evaluation_of=Mock(side_effect=KeyboardInterrupt))  # it is written by then
+    assert 0 < 2 * in_epoch_2 == while_measured
+    assert not options.out.exists()
+    options.out.mkdir()
+    tune(options)
+    assert (options.out / "metrics.json").exists()
+    assert not options.work.exists()
 
 
 @pytest.mark.parametrize("changed", ["pairs.csv", "validation.csv", "base"])

@@ -58,7 +58,6 @@ class FakeDevice(Observer):
     def __init__(self) -> None:
         self.batches: list[Batch[Any]] = []
         self.running: list[tuple[Batch[Any], asyncio.Future[Sequence[Any]]]] = []
-        self.dropped: list[tuple[str, int]] = []
         self.budgets: list[int] = []
 
     async def run(self, batch: Batch[Any]) -> Sequence[Any]:
@@ -76,9 +75,6 @@ class FakeDevice(Observer):
 
     def on_batch(self, items: int, tokens: int, budget: int) -> None:  # noqa: ARG002
         self.budgets.append(budget)
-
-    def on_drop(self, reason: str, items: int) -> None:
-        self.dropped.append((reason, items))
 
     @property
     def payloads(self) -> list[list[Any]]:
@@ -119,6 +115,11 @@ class Stage:
             observer=self.device,
             **limits,
         )
+
+    @property
+    def measured_rate(self) -> float | None:
+        """The tokens per second by which the scheduler admits requests."""
+        return self.scheduler._rate.per_second
 
     async def finish_all(self) -> None:
         await settle()

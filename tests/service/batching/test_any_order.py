@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 SLOTS = 2
 BUDGET = 60
-MOST_AHEAD = 400
+MAX_AHEAD = 400
 LARGEST = 15 * 90
 
 
@@ -33,7 +33,7 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.stage = Stage(
             max_batch_tokens=BUDGET,
-            max_queue_tokens=MOST_AHEAD,
+            max_queue_tokens=MAX_AHEAD,
             max_request_tokens=LARGEST,
             max_age_s=3.0,
             slots=SLOTS,
@@ -70,7 +70,7 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
         )  # and its other parts
 
         async def enter() -> None:
-            if request and queued and (ahead > MOST_AHEAD or queued + total > 2 * MOST_AHEAD + LARGEST):
+            if request and queued and (ahead > MAX_AHEAD or queued + total > 2 * MAX_AHEAD + LARGEST):
                 with pytest.raises(QueueFull):
                     self.scheduler.submit(request, deadline=deadline)
                 return
@@ -81,9 +81,7 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
                 refused = error
             if refused is not None:
                 assert refused.message == TOO_LATE, "refused for no reason"
-                assert queued + in_flight + total > (patience or 0) * (
-                    self.scheduler.tokens_per_second or inf
-                )
+                assert queued + in_flight + total > (patience or 0) * (self.scheduler._rate.per_second or inf)
                 return
             self.tickets.append(ticket)
             self.requests.append(request)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.batching.coalescing import LONGEST_S, RUSH_REQUESTS, SETTLING_TURNS
+from service.batching.coalescing import MAX_BLOCK_S, RUSH_REQUESTS, SETTLING_TURNS
 from tests.service.batching.stage import Stage, items, settle, stage
 from tests.service.in_process import QUERY, TITLES, serve
 
@@ -31,7 +31,7 @@ async def test_the_loop_blocks_from_the_request_that_makes_a_rush_until_the_rush
         s.scheduler.submit(items(*BATCH))
         await pass_turns(5 * SETTLING_TURNS)
         assert len(waits) in (4, 5)
-        assert set(waits) == {LONGEST_S}
+        assert set(waits) == {MAX_BLOCK_S}
         s.device.finish()
         await pass_turns(2 * SETTLING_TURNS)  # it noticed
         waits.clear()

@@ -24,7 +24,7 @@ async def test_one_bad_item_fails_alone() -> None:
         assert isinstance(results.pop(6), ValueError)
         assert results == [result_of(n) for n in range(10) if n != 6]
         assert len(s.device.batches) <= 2 * 4 + 1
-        assert s.scheduler.budget_tokens == 100
+        assert set(s.device.budgets) == {100}
 
 
 async def test_an_item_given_up_between_two_tries_is_not_tried_again() -> None:
@@ -76,7 +76,7 @@ async def test_out_of_memory_halves_the_budget_and_loses_nothing() -> None:
         s.device.fail(OutOfMemory())
         await s.finish_all()
         assert [batch.tokens for batch in s.device.batches] == [100, 50, 50, 50, 50, 50, 50]
-        assert s.scheduler.budget_tokens == 50
+        assert s.device.budgets == [100] + [50] * 6
         assert await ticket.result() == [result_of(n) for n in range(30)]
 
 
@@ -87,7 +87,7 @@ async def test_two_batches_out_of_memory_at_once_halve_the_budget_once() -> None
         s.device.fail(OutOfMemory())
         s.device.fail(OutOfMemory())
         await settle()
-        assert s.scheduler.budget_tokens == 50
+        assert s.device.budgets == [100, 100, 50, 50]
 
 
 async def test_the_budget_never_falls_below_an_item_and_a_hopeless_item_fails_alone() -> None:
@@ -96,13 +96,14 @@ async def test_the_budget_never_falls_below_an_item_and_a_hopeless_item_fails_al
         await settle()
         s.device.fail(OutOfMemory())
         await settle()
-        assert s.scheduler.budget_tokens == 60
         s.device.finish()
         await settle()
         s.device.fail(OutOfMemory())
         assert await tickets[0].result() == [result_of(20)]
         assert isinstance((await tickets[1].result())[0], OutOfMemory)
-        assert s.scheduler.budget_tokens == 60
+        s.scheduler.submit(items("after"))
+        await settle()
+        assert s.device.budgets == [100, 60, 60, 60]
 
 
 async def test_the_budget_grows_back_after_many_clean_batches() -> None:
@@ -115,7 +116,7 @@ async def test_the_budget_grows_back_after_many_clean_batches() -> None:
         for _ in range(200):
             s.scheduler.submit(items(*range(10)))
             await s.finish_all()
-            seen.append(s.scheduler.budget_tokens)
+            seen.append(s.device.budgets[-1])
         assert seen == sorted(seen)
         assert (seen[0], seen[-1]) == (50, 100)
         assert len(set(seen)) > 3, "it grew back at once"

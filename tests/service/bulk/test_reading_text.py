@@ -7,7 +7,7 @@ import io
 import pytest
 
 from service.bulk.reading import Fields, Row
-from service.bulk.reading_text import csv_source
+from service.bulk.reading_text import csv_source, jsonl_source
 
 LINES = 30_000
 """Read for every one of them, the lines would take hours."""
@@ -39,3 +39,23 @@ def test_lines_of_a_refused_row_that_is_whole_stay_together() -> None:
     assert (bad.line, bad.reason) == (2, "not UTF-8 text")
     assert bad.text == 'q1,"caf\\xe9\nfor two"'
     assert good.values == {"query": "q2", "title": "good"}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('a,"b\n', "a quote that never closes"),
+        (
+            'a,"b" c\n',
+            "text after a closing quote: another quote is missing, or one in the text is not doubled",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_said_in_words(line: str, reason: str) -> None:
+    assert [row.reason for row in rows(line)] == [reason]
+
+
+def test_json_that_is_wrong_is_named_by_its_column() -> None:
+    (row,) = jsonl_source(io.BytesIO(b'{"query": lamp}\n')).rows
+    assert row.reason.startswith("not JSON (")
+    assert row.reason.endswith(" at column 11)")

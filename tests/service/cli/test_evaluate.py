@@ -235,6 +235,8 @@ def test_a_cascade_beside_its_last_stage(run: Run, tiny_checkpoint: Path, tmp_pa
     change = report["differences"][0]["change"]["ndcg10"]["value"]
     assert change == pytest.approx(found["ndcg10"] - metrics["full"]["ndcg10"]["value"], abs=1e-6)
 
+    shown = run(*arguments, "--variant", "both").out.splitlines()
+    assert shown[-2:] == ["36 pairs ended at stage small", "12 pairs ended at stage full"]
     masked = run(*arguments, "--variant", "small")
     assert masked.out.splitlines()[1].split() == ["none", "small", "change"]
     both = run(*arguments, "--variant", "small", "--mask", "0.0")

@@ -54,6 +54,10 @@ def test_more_arms_and_a_covariate_change_the_plan(run: Run) -> None:
         (["--baseline", "1.3", "--margin", "0.02"], "--sd"),
         (["--baseline", "0.3"], "give a margin"),
         (["--baseline", "0.3", "--margin", "-0.1"], "above 0"),
+        (
+            ["--baseline", "0.3", "--margin", "2"],
+            "below 1, because it is a share of the baseline: 0.02 is 2 %",
+        ),
         (["--baseline", "0.3", "--margin", "0.02", "--effect", "-0.03"], "cannot be shown"),
         (["--baseline", "0.3", "--margin", "0.02", "--weights", "1"], "two or more"),
         (["--baseline", "0.3", "--margin", "0.02", "--traffic", "0"], "above 0"),
@@ -264,6 +268,10 @@ def test_an_experiment_that_left_the_service_is_read_from_its_database(run: Run,
     shown = run("experiment", "report", "prune20", *options)
     assert shown.status == 0, shown.err
     assert "control 40, pruned 40" in shown.out
+    gone = tmp_path / "new" / "gone.db"
+    missing = run("experiment", "report", "prune20", "--database", f"sqlite:///{gone}", *options[2:])
+    assert (missing.status, missing.err) == (1, f"headroom: --database: {gone} does not exist\n")
+    assert not gone.parent.exists()
     other = run("experiment", "report", "other", *options)
     assert other.status == 1
     assert "declares no experiment 'other'; there are: prune20" in other.err

@@ -58,8 +58,9 @@ def test_tuned_scales_above_1_are_folded_in(run: Run, tiny_checkpoint: Path, tmp
         ('{"scales": [[1, -1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]}', "finite numbers from 0 to 100"),
         ('{"scales": [[1, 2], [3, 4]]}', "2 layers of 2 heads; this checkpoint has 3 of 4"),
         ('{"scales": [1, 2]}', "the valid shape is (layers, heads)"),
-        ('{"mask": {}}', 'there is no "scales"'),
-        ("scales", "does not hold the scales of a study"),
+        ('{"mask": {}}', "scales.json has no key `scales`"),
+        ("scales", "scales.json is not valid JSON at line 1, column 1"),
+        ("[1]", "does not hold the scales of a study: it is no JSON object"),
     ],
 )
 def test_wrong_scales_are_refused_in_a_sentence(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -123,3 +125,36 @@ def test_what_cannot_be_quantized_is_refused_in_one_line(
     )
     assert taken.status == 1
     assert "is not empty" in taken.err
+
+
+def test_ctrl_c_while_it_measures_leaves_no_checkpoint_that_looks_whole(
+    tiny_checkpoint: Path, traffic: Path, tmp_path: Path
+) -> None:
+    """The repeated command would refuse to write over it."""
+    out = tmp_path / "new" / "int8"
+    code = """
+import os, signal
+from models.compress import speed
+from service.cli import main
+speed.measure = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+main()
+"""
+    options = ["--model", str(tiny_checkpoint), "--data", str(traffic), "--out", str(out)]
+    command = [sys.executable, "-c", code, "quantize", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == "headroom: stopped; nothing is written"
+    assert list(out.parent.iterdir()) == []
+
+
+def test_an_empty_directory_is_filled_and_progress_is_shown_to_the_end(
+    run: Run, tiny_checkpoint: Path, traffic: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "int8"
+    out.mkdir()
+    output = run("quantize", "--model", str(tiny_checkpoint), "--data", str(traffic), "--out", str(out))
+    assert output.status == 0, output.err
+    assert Classifier.load(out, "cpu").config.int8
+    assert not [path.name for path in out.iterdir() if "unfinished" in path.name]
+    assert "pairs measured" in output.err
+    assert "speed: round" in output.err

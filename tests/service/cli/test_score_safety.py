@@ -141,15 +141,15 @@ def test_a_directory_of_somebody_else_is_not_taken_for_parts(
 
 
 @pytest.mark.parametrize(
-    ("options_then", "what"),
+    ("options_then", "reason"),
     [
-        ({}, "input"),
-        ({"--mask": "0.*"}, "mask or variant"),
-        ({"--overflow": "chunks"}, "--overflow"),
-        ({"--dtype": "bfloat16"}, "device or number format"),
-        ({"--prefix": "my_"}, "choice of columns"),
-        ({"--query-column": "other"}, "choice of columns"),
-        ({"--mask-column": "other"}, "choice of columns"),
+        ({}, "unfinished run, but {input} has changed since (its size or its time of change); restore it"),
+        ({"--mask": "0.*"}, "run with another mask or variant (no mask and no variant, now --mask '0.*')"),
+        ({"--overflow": "chunks"}, "run with another --overflow (truncate, now chunks)"),
+        ({"--dtype": "bfloat16"}, "another device or number format (cpu float32, now cpu bfloat16)"),
+        ({"--prefix": "my_"}, "run with another choice of columns ("),
+        ({"--query-column": "other"}, "another choice of columns (query title, now other title)"),
+        ({"--mask-column": "other"}, "run with another choice of columns ("),
     ],
 )
 def test_parts_are_used_again_only_if_nothing_has_changed(
@@ -158,7 +158,7 @@ def test_parts_are_used_again_only_if_nothing_has_changed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options_then: dict[str, str],
-    what: str,
+    reason: str,
 ) -> None:
     source = tmp_path / "a.csv"
     source.write_text("query,title,other\nwood lamp,red lamp,0.*\n")
@@ -174,11 +174,11 @@ def test_parts_are_used_again_only_if_nothing_has_changed(
         return ["score", *(word for option in options.items() for word in option)]
 
     stopped(monkeypatch, run, *command(options))
-    if what == "input":
+    if not options_then:
         source.write_text("query,title,other\nwood lamp,red lamp and more,0.*\n")
     other = run(*command(options | options_then))
     assert other.status == 1
-    assert f"holds the parts of a run with another {what} (" in other.err
+    assert reason.format(input=source) in other.err
     assert run(*command(options | options_then), "--overwrite").status == 0
 
 

@@ -129,13 +129,31 @@ def test_what_serve_itself_would_refuse_is_named_before_ray_starts(tmp_path: Pat
     ]
 
 
+def test_a_misspelled_variable_is_told(tmp_path: Path) -> None:
+    """With HEADROOM_API_KEY in place of HEADROOM_API_KEYS, the service would be open without a word."""
+    told = headroom(
+        *("serve", "--model", str(tmp_path / "none"), "--port", str(free_port())),
+        HEADROOM_API_KEY="s3cr3t",
+        HEADROOM_MAX_TITLES="5",
+        HEADROOM_PORT_8000_TCP="tcp://10.0.0.1:8000",  # Kubernetes sets such for a service of that name
+        HEADROOM_URL="http://127.0.0.1:8000",
+    ).stderr.splitlines()
+    assert told[:-1] == [
+        "headroom: warning: HEADROOM_API_KEY is no setting; did you mean HEADROOM_API_KEYS?",
+        "headroom: warning: HEADROOM_MAX_TITLES is no setting; did you mean HEADROOM_MAX_PAIRS?",
+    ]
+
+
 def test_wrong_usage_exits_with_2() -> None:
     assert headroom("serve", "--port", "many").returncode == 2
     assert headroom("serve", "--nonsense").returncode == 2
-    for flag, value in (("--dtype", "float8"), ("--device", "mps")):
+    for flag, value, reason in (
+        ("--dtype", "float8", "'float8' is not one of"),
+        ("--device", "mps", "device 'mps' is not supported; give auto, cpu, cuda or cuda:N"),
+    ):
         refused = headroom("serve", flag, value)
         assert refused.returncode == 2
-        assert f"'{value}' is not one of" in refused.stderr
+        assert reason in refused.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
@@ -155,7 +173,7 @@ def test_a_gpu_that_is_not_there_fails_before_ray_starts() -> None:
 def test_a_database_without_its_driver_fails_before_ray_starts(tmp_path: Path) -> None:
     (tmp_path / "psycopg.py").write_text("raise ImportError('as if it were not installed')")
     for url, reason in (
-        ("postgresql://me:s3cret@host/db", "PostgreSQL needs psycopg; pip install 'headroom[postgres]'"),
+        ("postgresql://me:s3cret@host/db", "PostgreSQL needs psycopg: "),
         ("postgresql://me:s3cret@host:port/db", "not a URL such as sqlite:////path/file.db or postgresql:"),
         ("mysql://me:s3cret@host/db", "mysql is not supported"),
     ):

@@ -123,3 +123,31 @@ def test_cost_is_measured_once_and_a_search_by_time_takes_it(
     assert all(point["heads_on"] == 4 * point["layers_on"] for point in report["path"])
     assert report["chosen"]["speedup_predicted"] >= 1.3
     assert {"mask.json", "scales.json", "cost.json"} <= {p.name for p in (tmp_path / "out").iterdir()}
+
+
+def test_a_directory_with_another_kind_of_report_is_refused_at_once(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    data, out = write(tmp_path / "d.jsonl", 12), tmp_path / "out"
+    out.mkdir()
+    (out / "report.json").write_text('{"kind": "search"}')
+    output = run("study", "single", "--model", str(tiny_checkpoint), "--data", str(data), "--out", str(out))
+    assert output.status == 1
+    assert output.err == (
+        f"headroom: {out} holds the report of `headroom study search`; name another directory, such as --out "
+        f"{out}-single\n"
+    )
+
+
+def test_a_search_that_can_choose_nothing_says_so_before_it_works(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    data = write(tmp_path / "d.jsonl", 12)
+    command = ("study", "search", "--model", str(tiny_checkpoint), "--data", str(data), "--quick")
+    output = run(*command, "--out", str(tmp_path / "out"))
+    assert output.status == 0, output.err
+    assert output.err.startswith(
+        "headroom: without --holdout, a search shows what each mask costs and chooses"
+    )
+    assert output.err.index("without --holdout") < output.err.index("This takes about")
+    assert not (tmp_path / "out" / "mask.json").exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from service.experiments.online.admin import MOST_RECORDING
+from service.experiments.online.admin import MAX_RECORDING_CALLS
 from service.experiments.online.guardrails import Breach
 from service.experiments.storage.connection import connect, parse_url
 from service.experiments.storage.store import Store
@@ -80,12 +80,12 @@ async def test_a_slow_database_makes_no_endless_queue_of_outcomes(
             locked.execute(text("LOCK TABLE outcomes IN ACCESS EXCLUSIVE MODE"))
             calls = [
                 asyncio.create_task(service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]}))
-                for _ in range(MOST_RECORDING + 5)
+                for _ in range(MAX_RECORDING_CALLS + 5)
             ]
             await eventually(lambda: sum(call.done() for call in calls) >= 5)
         blocker.dispose()
         answers = [await call for call in calls]
-        refused = [answer for answer in answers if f"{MOST_RECORDING} calls" in answer.text]
+        refused = [answer for answer in answers if f"{MAX_RECORDING_CALLS} calls" in answer.text]
         assert [answer.status_code for answer in refused] == [503] * 5
         assert (await service.http.post("/v1/outcomes", json={"outcomes": [OUTCOME]})).status_code == 200
 

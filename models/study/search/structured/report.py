@@ -12,7 +12,7 @@ from models.study.search.structured import json_values, plots
 from models.study.search.structured.compute import Found, Point
 from models.study.search.structured.recovery import Recovered
 from models.study.study import Study
-from models.study.wording import NAMES, signed, value_or_dash
+from models.study.wording import NAMES, bound, signed, value_or_dash
 
 _FURTHER_TEST = (
     " The recovered network gets a further test on the same queries, also at 2.5 %; it comes on top of the "
@@ -41,7 +41,7 @@ def conclusion(found: Found, study: Study) -> str:
             "judge them."
             if study.holdout is None
             else f"Not even the slowest network is shown to be non-inferior at a margin of {study.margin:g}: "
-            f"{_losses(found.verdicts[0])}."
+            f"{_losses(found.verdicts[0], study.margin)}."
         )
         return " ".join(text)
     point = found.path[place]
@@ -53,7 +53,7 @@ def conclusion(found: Found, study: Study) -> str:
         )
     text.append(_fastest(found, place))
     if found.recovered is not None:
-        text.append(_trained(found.recovered))
+        text.append(_trained(found.recovered, study.margin))
     if found.from_scratch is not None:
         text.append(_from_scratch(found.from_scratch))
     others = [p for p in found.baselines if p.speedup == point.speedup]
@@ -71,7 +71,7 @@ def _fastest(found: Found, place: int) -> str:
     return "" if pace is None else f"The fastest network that passes is {pace.speedup:.2f} × as fast."
 
 
-def _trained(recovered: Recovered) -> str:
+def _trained(recovered: Recovered, margin: float) -> str:
     text = (
         f"After {recovered.minutes:g} minutes of distillation ({recovered.steps:,} steps, loss "
         f"{recovered.before:.4f} to {recovered.after:.4f}) on pairs without grades"
@@ -80,7 +80,7 @@ def _trained(recovered: Recovered) -> str:
         return f"{text} its checkpoint is in {recovered.directory.name}/."
     outcome = "non-inferior" if recovered.verdict.passed else "not shown to be non-inferior"
     return (
-        f"{text} it is {outcome}: {_losses(recovered.verdict)}. This is a further test, "
+        f"{text} it is {outcome}: {_losses(recovered.verdict, margin)}. This is a further test, "
         "outside of the 5 % error rate of the tests above."
     )
 
@@ -123,11 +123,13 @@ def _judged(verdicts: Sequence[Verdict], place: int, study: Study) -> str:
         else f"not shown to be non-inferior at a margin of {study.margin:g}"
         + ("" if verdict.tested else ", because a slower one failed")
     )
-    return f"On {len(study.holdout.queries)} held-out queries it is {outcome}: {_losses(verdict)}."
+    return (
+        f"On {len(study.holdout.queries)} held-out queries it is {outcome}: {_losses(verdict, study.margin)}."
+    )
 
 
-def _losses(verdict: Verdict) -> str:
-    return ", ".join(loss_text(name, loss) for name, loss in verdict.losses.items())
+def _losses(verdict: Verdict, margin: float) -> str:
+    return ", ".join(loss_text(name, loss, margin) for name, loss in verdict.losses.items())
 
 
 def _beside(point: Point, others: Sequence[Point]) -> str:
@@ -167,7 +169,7 @@ def _sections(found: Found, study: Study) -> tuple[Section, ...]:
             "each with half of a 5 % error rate." + ("" if found.recovered is None else _FURTHER_TEST),
         ),
         tuple(
-            _test_table(points, verdicts, caption)
+            _test_table(points, verdicts, study.margin, caption)
             for points, verdicts, caption in (
                 (found.path, found.verdicts, "Plain networks, in the order tested."),
                 (found.tuned, found.tuned_verdicts, "The same parts with tuned scales."),
@@ -229,14 +231,14 @@ def _path_table(found: Found) -> Table:
     return Table(("method", "speed predicted", "measured", *NAMES.values()), tuple(rows))
 
 
-def _test_table(path: Sequence[Point], verdicts: Sequence[Verdict], caption: str) -> Table:
+def _test_table(path: Sequence[Point], verdicts: Sequence[Verdict], margin: float, caption: str) -> Table:
     rows = []
     for point, verdict in zip(path, verdicts, strict=True):
         pace = point.pace
         speed = "" if pace is None else f"{pace.speedup:.2f} ({pace.low:.2f} to {pace.high:.2f})"
         cells = [f"{point.speedup:g}", speed]
         for loss in verdict.losses.values():
-            cells += [signed(loss.delta), signed(loss.bound)]
+            cells += [signed(loss.delta), bound(loss.bound, margin)]
         rows.append((*cells, "passed" if verdict.passed else "failed" if verdict.tested else "not tested"))
     header = ["planned for", "measured speed (95 %)"]
     for name in TESTED_METRICS:

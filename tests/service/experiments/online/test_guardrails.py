@@ -7,7 +7,7 @@ import pytest
 
 from service.experiments.definition.config import Guardrails
 from service.experiments.online.guardrails import Breach, exceeds, find_breach, population_stability
-from service.experiments.online.window import LATENCY_BOUNDS, MOST_SCORED, SCORE_BINS, Counts, Window
+from service.experiments.online.window import LATENCY_BOUNDS, MAX_SCORED_UNITS, SCORE_BINS, Counts, Window
 
 NOTHING = Guardrails(error_rate=None, srm=None)
 
@@ -204,9 +204,9 @@ def test_a_slot_remembers_so_many_units_and_no_more() -> None:
     window = Window(60, slow_seconds=None)
     scores = np.array([0.5], dtype=np.float32)
     for second in (0.0, 30.0):
-        for number in range(MOST_SCORED + 100):
+        for number in range(MAX_SCORED_UNITS + 100):
             window.record(second, 0.1, unit=f"{second}-{number}", scores=scores)
-    assert window.total(30.0).scores.sum() == 2 * MOST_SCORED
+    assert window.total(30.0).scores.sum() == 2 * MAX_SCORED_UNITS
 
 
 def test_the_window_knows_the_99th_percentile_to_a_tenth() -> None:

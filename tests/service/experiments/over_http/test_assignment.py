@@ -10,8 +10,18 @@ import numpy as np
 import pytest
 
 from tests.checkpoints import write_checkpoint
-from tests.service.experimenting import config, eventually, exposed, score, write_broken_checkpoint
+from tests.service.experimenting import (
+    BOSS,
+    KEYS,
+    USER,
+    config,
+    eventually,
+    exposed,
+    score,
+    write_broken_checkpoint,
+)
 from tests.service.in_process import QUERY, TITLES, Service, serve
+from tests.service.long_queue import LIMITS, long_queue
 
 
 async def test_a_unit_gets_its_arms_variant_every_time_and_is_exposed_once(
@@ -166,3 +176,22 @@ async def test_under_load_shadow_work_is_what_is_dropped(tiny_checkpoint: Path, 
     async with serve(tiny_checkpoint, config(shadow=1.0), database_url=url) as service:
         await asyncio.gather(*(score(service, f"user-{number}") for number in range(120)))  # all 200
         assert service.metric('headroom_shadow_requests_total{experiment="prune20",result="dropped"}') > 0
+
+
+async def test_shadow_work_of_an_experiment_that_was_stopped_meanwhile_is_dropped(
+    tiny_checkpoint: Path, url: str
+) -> None:
+    """Else the device would be busy with scores that nobody compares any more."""
+    settings = {**LIMITS, "database_url": url, "api_keys": KEYS}
+    async with serve(tiny_checkpoint, config(shadow=1.0), **settings) as service:
+        service.http.headers.update(USER)
+        async with long_queue(service):
+            await score(service, "user-1")
+            stopped = await service.http.post("/v1/experiments/prune20/stop", json={}, headers=BOSS)
+            assert stopped.status_code == 200, stopped.text
+        dropped, scored = (
+            f'headroom_shadow_requests_total{{experiment="prune20",result="{fate}"}}'
+            for fate in ("dropped", "scored")
+        )
+        await eventually(lambda: service.metric(dropped) + service.metric(scored) == 1)
+        assert service.metric(dropped) == 1

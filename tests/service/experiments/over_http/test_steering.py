@@ -27,8 +27,11 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
     assert refused["error"]["type"] == "forbidden"
     assert (await act("ramp", traffic=0.25, reason="careful"))["traffic"] == 0.25
     assert (await act("stop"))["status"] == "stopped"
+    assert (await act("stop", 409))["error"]["message"] == "The experiment 'prune20' is stopped already."
     assert (await score(service, "user-1"))["assignment"] is None
     assert (await act("ramp"))["traffic"] == 1.0
+    no_step = (await act("ramp", 422))["error"]
+    assert no_step["message"] == "traffic: 'prune20' has no next step; give the traffic"
     assert (await act("ship", 422, arm="nobody"))["error"]["param"] == "arm"
     too_little = (await act("ramp", 422, traffic=0.0001))["error"]
     assert too_little["param"] == "traffic"

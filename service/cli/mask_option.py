@@ -1,0 +1,41 @@
+"""The values of `--mask`: a spec, a JSON form, or a .json file that holds either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from service.variant_config import MaskForm
+
+FORMS = "a spec such as 6-11.* or @pruned60, a JSON form, or a .json file such as a study's mask.json"
+"""What the help texts say of a mask."""
+
+
+def read_form(value: str) -> MaskForm:
+    """Return the spec or the JSON form that a value of `--mask` gives or whose file it names.
+
+    A file holds a JSON form, or, as a study writes it and a checkpoint stores it, a spec or a form under the
+    key `mask`. Raises ModelError if JSON or file cannot be read. The model's shape is not checked here.
+    """
+    import json
+
+    from models.errors import ModelError, reading_problem
+    from models.mask_forms import KEYS
+
+    text = value.strip()
+    if text.startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise ModelError(reading_problem("--mask", error)) from None
+    if not text.endswith(".json"):
+        return value
+    try:
+        content = json.loads(Path(text).read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ModelError(f"{text} does not hold a JSON object")
+        form: MaskForm = content if content.keys() & set(KEYS) else content["mask"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(reading_problem(text, error)) from None
+    return form

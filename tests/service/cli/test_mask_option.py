@@ -1,0 +1,134 @@
+"""`--mask` takes a spec, a JSON form and a file, in every command alike, as typed at a prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import orjson
+import pytest
+
+from service.cli.mask_option import read_form
+from tests.service.cli.prompt import Run
+
+QUERY, TITLES = "steel angle bracket", ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
+FORM = {"off": [[0, 0], [0, 1], [0, 2], [0, 3], [1, 2]]}
+SPEC = "0.*,1.2"
+
+
+@pytest.fixture
+def options(tiny_checkpoint: Path) -> list[str]:
+    return ["--model", str(tiny_checkpoint), "--device", "cpu", "--dtype", "float32"]
+
+
+@pytest.fixture(params=["form", "form in a file", "a study's file", "spec in a file"])
+def mask(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """SPEC, written otherwise."""
+    content = {
+        "form in a file": FORM,
+        "a study's file": {"mask": FORM, "spec": SPEC, "heads_on": 7},
+        "spec in a file": {"mask": SPEC},
+    }
+    if request.param == "form":
+        return json.dumps(FORM)
+    file = tmp_path / "mask.json"
+    file.write_text(json.dumps(content[request.param]))
+    return str(file)
+
+
+def test_all_forms_give_the_same_scores(run: Run, options: list[str], mask: str) -> None:
+    expected = run("score", QUERY, *TITLES, *options, "--mask", SPEC)
+    assert expected.status == 0, expected.err
+    assert run("score", QUERY, *TITLES, *options, "--mask", mask) == expected
+    assert run("score", QUERY, *TITLES, *options) != expected
+
+
+def test_all_forms_score_files(run: Run, options: list[str], mask: str, tmp_path: Path) -> None:
+    rows, output = tmp_path / "rows.csv", tmp_path / "scored.csv"
+    rows.write_text(f"query,title,v\n{QUERY},{TITLES[0]},full\n{QUERY},{TITLES[1]},\n")
+    command = ["score", "--input", str(rows), "--output", str(output), "--overwrite", *options]
+    assert run(*command, "--mask", SPEC).status == 0
+    expected = output.read_bytes()
+    for more in ([], ["--variant-column", "v"]):
+        result = run(*command, "--mask", mask, *more)
+        assert result.status == 0, result.err
+        assert output.read_bytes() == expected
+    several = run(*command, "--mask", mask, "--mask", "none")
+    assert several.status == 0, several.err
+    twice = run(*command, "--mask", mask, "--mask", mask)
+    assert (twice.status, "given twice" in twice.err) == (2, True)
+
+
+def test_all_forms_are_condensed_evaluated_and_pruned_with(
+    run: Run, options: list[str], mask: str, tmp_path: Path
+) -> None:
+    titles, pairs = tmp_path / "titles.txt", tmp_path / "pairs.csv"
+    titles.write_text("\n".join(TITLES))
+    command = ["condense", QUERY, "--titles", str(titles), "--words", "1", *options]
+    expected = run(*command, "--mask", SPEC)
+    assert expected.status == 0, expected.err
+    assert run(*command, "--mask", mask) == expected
+
+    lines = [f"query {number // 4},{TITLES[number % 2]} {number},{number % 5}" for number in range(16)]
+    pairs.write_text("query,title,grade\n" + "\n".join(lines))
+    command = ["evaluate", "--data", str(pairs), "--resamples", "100", "--json", *options, "--mask"]
+    sides = [orjson.loads(run(*command, value).out)["sides"][1] for value in (SPEC, mask)]
+    assert sides[0]["head_mask"] == sides[1]["head_mask"] == SPEC
+    assert sides[0]["metrics"] == sides[1]["metrics"]
+
+    output = run("prune", *options[:2], "--mask", mask, "--out", str(tmp_path / "pruned"), "--json")
+    assert json.loads(output.out)["head_mask"]["spec"] == SPEC
+
+
+def test_a_file_may_switch_units_off_as_a_stored_mask_may(
+    run: Run, options: list[str], tmp_path: Path
+) -> None:
+    """A search by time writes such masks."""
+    (tmp_path / "mask.json").write_text(json.dumps({"mask": {"off": [[2, 1]], "units": "0.0-40,2.*"}}))
+    masked, plain = (
+        run("score", QUERY, *TITLES, *options, *more)
+        for more in (["--mask", str(tmp_path / "mask.json")], ["--mask", "2.1"])
+    )
+    assert masked.status == 0, masked.err
+    assert masked != plain
+    rows, output = tmp_path / "rows.csv", tmp_path / "scored.jsonl"
+    rows.write_text("query,title\n" + "".join(f"{QUERY},{title}\n" for title in TITLES))
+    command = ["score", "--input", str(rows), "--output", str(output), *options]
+    result = run(*command, "--mask", str(tmp_path / "mask.json"))
+    assert result.status == 0, result.err
+    scores = [orjson.loads(line)["score"] for line in output.read_bytes().splitlines()]
+    assert [f"{score:.4f}" for score in scores] == [line.split("\t")[0] for line in masked.out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"spec": "0.*"}', "mask.json has no key `mask`"),
+        ("{\n ", "mask.json is not valid JSON at line 2, column 2"),
+        ("[]", "mask.json does not hold a JSON object"),
+        (None, "mask.json does not exist"),
+        ('{"mask": {"off": [[9, 0]]}}', "layer 9 does not exist; this model has layers 0 to 2"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_a_sentence(
+    run: Run, options: list[str], tmp_path: Path, content: str | None, reason: str
+) -> None:
+    file = tmp_path / "mask.json"
+    if content is not None:
+        file.write_text(content)
+    for command in (
+        ["score", QUERY, *TITLES, *options],
+        ["prune", *options[:2], "--out", str(tmp_path / "o")],
+    ):
+        output = run(*command, "--mask", str(file))
+        assert output.status == 1
+        assert reason in output.err
+
+
+def test_a_form_that_is_cut_short_is_refused_in_a_sentence(run: Run, options: list[str]) -> None:
+    output = run("score", QUERY, *TITLES, *options, "--mask", '{"off": [[2, 3]')
+    assert output.err == "headroom: --mask is not valid JSON at line 1, column 16\n"
+
+
+def test_a_spec_stays_as_it_is() -> None:
+    assert read_form("@pruned60") == "@pruned60"
