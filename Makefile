@@ -74,10 +74,9 @@ soak load: install
 	$(if $(filter soak,$@),HEADROOM_TOKENIZER_CACHE_SIZE=4096) $(BIN)/headroom load run --start '$(BIN)/headroom serve --port {port} --config runs/$@/serve.yaml' --out runs/$@ \
 	  --scenario $(if $(filter soak,$@),soak,steady) $(if $(DURATION),--duration $(DURATION)) $(if $(RATE),--rate $(RATE))
 
-## make images    build the CPU image and try it; needs a Docker daemon (DOCKER_BUILD= more arguments of `docker build`)
+## make images    build the CPU image and try it, with Docker or without (DOCKER_BUILD= more arguments of `docker build`)
 images: dev
-	docker build -f deploy/docker/Dockerfile -t headroom:cpu $(DOCKER_BUILD) .
-	$(BIN)/python -m tests.deploy.try_image headroom:cpu
+	$(BIN)/python -m tests.deploy.try_image $(DOCKER_BUILD)
 
 ## make model     train and write models/default again (hours); data from ../shared/data, else fetched
 DATA ?= $(if $(wildcard ../shared/data/graded.jsonl.gz),../shared/data,runs/data)

@@ -51,6 +51,9 @@ PROGRAMS = {
         ("aarch64-linux-gnu-g++",), "the kernels for ARM", "g++-aarch64-linux-gnu", ""
     ),
     "qemu-aarch64": Program(("qemu-aarch64",), "the kernels for ARM", "qemu-user", ""),
+    "podman": Program(("podman",), "`make images` without Docker", "podman", ""),
+    "runc": Program(("runc",), "`make images` without Docker", "runc", ""),
+    "mmdebstrap": Program(("mmdebstrap",), "`make images` without Docker", "mmdebstrap", ""),
     "chromium": Program(
         ("chromium", "chromium-browser", "google-chrome", _CHROME_ON_MACOS),
         "the browser test",

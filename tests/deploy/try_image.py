@@ -1,26 +1,27 @@
-"""Starts an image as deploy/ does, asks what it must hold and do, and stops it.
+"""Builds the CPU image, starts it as deploy/ does, asks what it must hold and do, and stops it.
 
-python -m tests.deploy.try_image IMAGE
+python -m tests.deploy.try_image [ARGUMENT OF docker build …]
 
-It needs a Docker daemon, so it is no part of `make test`; `make images` builds the image and runs it. The
-containers have no network: what is asked is asked from inside, by the image's own Python.
+This is `make images`. The containers have no network: what is asked is asked from inside, by the image's own
+Python.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+from models.ops.kernel_levels import levels_of_machine
+from tests.deploy.build_image import IMAGE, ROOT, Engine, build, engine_here
+
 PATIENCE_S = 300.0
 KEY = "k7Qm2vXw9"
 CONFINED = (
@@ -30,7 +31,7 @@ CONFINED = (
 
 ASK = """
 import json, sys, urllib.error, urllib.request
-method, url, body, token = json.loads(sys.argv[1])
+method, url, body, token = json.load(sys.stdin)
 headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
 data = None if body is None else json.dumps(body).encode()
 try:
@@ -41,60 +42,75 @@ except OSError as error:
     sys.exit(print(json.dumps([0, str(error)])))
 print(json.dumps([answer.status, answer.read().decode()]))
 """
+WAIT_UNTIL_BUSY = """
+import sys, time, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"authorization": f"Bearer {sys.argv[2]}"})
+for _ in range(1000):
+    if b"headroom_in_flight_pairs 0" not in urllib.request.urlopen(request).read():
+        sys.exit(print("busy"))
+    time.sleep(0.02)
+"""
 PACKAGES = "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"
-
-
-def docker(*command: str) -> str:
-    done = subprocess.run(["docker", *command], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"docker {' '.join(command)[:200]}: {done.stderr}")
-    return done.stdout.strip()
+KERNELS = """
+from models.ops.kernel_build import library_of
+from models.ops.kernel_levels import levels_of_machine
+print(*[level.name for level in levels_of_machine() if library_of(level)])
+"""
 
 
 class Container:
     """A container that runs until the block of `started` ends."""
 
-    def __init__(self, identity: str) -> None:
+    def __init__(self, engine: Engine, identity: str) -> None:
+        self._engine = engine
         self._id = identity
 
-    def run(self, *command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(["docker", "exec", self._id, *command], stdout=subprocess.PIPE, text=True)
-
-    def output(self, *command: str) -> str:
-        return self.run(*command).communicate()[0].strip()
-
-    def asking(self, method: str, url: str, body: Any = None, token: str = KEY) -> subprocess.Popen[str]:
-        return self.run("python", "-c", ASK, json.dumps([method, url, body, token]))
+    def output(self, *command: str, stdin: str = "") -> str:
+        whole = [*self._engine.command, "exec", "--interactive", self._id, *command]
+        return subprocess.run(
+            whole, input=stdin, stdout=subprocess.PIPE, text=True, check=False
+        ).stdout.strip()
 
     def ask(self, method: str, url: str, body: Any = None, token: str = KEY) -> tuple[int, str]:
         """Return status and body; status 0 if nothing answered."""
-        status, text = json.loads(self.asking(method, url, body, token).communicate()[0])
+        status, text = json.loads(
+            self.output("python", "-c", ASK, stdin=json.dumps([method, url, body, token]))
+        )
         return status, text
 
     def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(docker("inspect", "--format", "{{json .State}}", self._id))
+        found: dict[str, Any] = json.loads(self._engine("inspect", "--format", "{{json .State}}", self._id))
         return found
+
+    def is_healthy(self) -> bool:
+        """Run the image's health check once."""
+        (image,) = json.loads(self._engine("image", "inspect", IMAGE))
+        health = image["Config"].get("Healthcheck") or image["Healthcheck"]  # Docker's place, and Podman's
+        command = [*self._engine.command, "exec", self._id, *health["Test"][1:]]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def wait(self, what: str, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not is_so():
             if not self.state()["Running"] or time.monotonic() > deadline:
-                raise SystemExit(f"not {what}:\n{docker('logs', '--tail', '50', self._id)}")
+                subprocess.run([*self._engine.command, "logs", "--tail", "50", self._id], check=False)
+                raise SystemExit(f"not {what}")
             time.sleep(0.5)
 
     def stop(self) -> int:
-        docker("stop", "--time", "60", self._id)
+        self._engine("stop", "--time", "60", self._id)
         status: int = self.state()["ExitCode"]
         return status
 
 
 @contextmanager
-def started(image: str, *options: str, command: tuple[str, ...] = ()) -> Iterator[Container]:
-    identity = docker("run", "--detach", *CONFINED, *options, image, *command)
+def started(engine: Engine, *options: str, command: tuple[str, ...] = ()) -> Iterator[Container]:
+    identity = engine("run", "--detach", *CONFINED, *engine.run_options, *options, IMAGE, *command)
     try:
-        yield Container(identity)
+        yield Container(engine, identity)
     finally:
-        docker("rm", "--force", "--volumes", identity)
+        command = [*engine.command, "rm", "--force", "--volumes", identity]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
 
 
 def check(what: str, seen: object, wanted: object) -> None:
@@ -103,39 +119,43 @@ def check(what: str, seen: object, wanted: object) -> None:
     print(f"{what}: {seen!r}", flush=True)
 
 
-def serve(image: str) -> None:
+def serve(engine: Engine) -> None:
     """The image's own command: `headroom serve` as process 1's child."""
     base = "http://127.0.0.1:8000"
-    with started(image, "--env", f"HEADROOM_API_KEYS={KEY}") as container:
-        container.wait("healthy", lambda: container.state()["Health"]["Status"] == "healthy")
+    with started(engine, "--env", f"HEADROOM_API_KEYS={KEY}") as container:
+        container.wait("healthy", container.is_healthy)
         check("user", container.output("id", "-u"), "10001")
         check("compilers", container.output("sh", "-c", "command -v g++ gcc cc"), "")
         names = container.output("python", "-c", PACKAGES).split()
-        if "cpu" in image:
-            check("CUDA's packages", [name for name in names if name.startswith(("nvidia", "triton"))], [])
+        check("CUDA's packages", [name for name in names if name.startswith(("nvidia", "triton"))], [])
         write = "cd $1 && touch x 2>/dev/null && echo written"
         places = ("/app", "/opt/venv", "/var/lib/headroom")
         wrote = [place for place in places if container.output("sh", "-c", write, "sh", place)]
         check("what it could write to", wrote, ["/var/lib/headroom"])
         check("without a key", container.ask("GET", f"{base}/v1/models", token="another")[0], 401)
+        wanted = " ".join(level.name for level in levels_of_machine())
+        check("kernels", container.output("python", "-c", KERNELS), wanted)
         models = json.loads(container.ask("GET", f"{base}/v1/models")[1])["models"]
         check("kernels that could not be used", models[0]["kernels_skipped"], [])
-        print(f"kernels: {models[0]['kernels']}")
+        check("usage", container.output("headroom", "--help").startswith("Usage: headroom"), True)
+        line = json.loads(container.output("headroom", "score", "angle bracket", "Steel angle", "--json"))
+        check("title of `headroom score`", line["title"], "Steel angle")
         status, text = container.ask(
             "POST", f"{base}/v1/score", {"query": "angle bracket", "titles": ["Steel angle"]}
         )
         check("score", (status, len(json.loads(text)["results"])), (200, 1))
-        titles = ["a steel angle bracket for decks " * 10] * 1000
-        long = container.asking("POST", f"{base}/v1/score", {"query": "angle bracket", "titles": titles})
-        busy = lambda: "headroom_in_flight_pairs 0" not in container.ask("GET", f"{base}/metrics")[1]  # noqa: E731
-        container.wait("busy", busy)
-        check("exit status after SIGTERM", container.stop(), 0)
-        check("the request that was in flight", json.loads(long.communicate()[0])[0], 200)
+        body = {"query": "angle bracket", "titles": ["a steel angle bracket for decks " * 30] * 1000}
+        with ThreadPoolExecutor() as pool:
+            long = pool.submit(container.ask, "POST", f"{base}/v1/score", body)
+            state = container.output("python", "-c", WAIT_UNTIL_BUSY, f"{base}/metrics", KEY)
+            check("state at SIGTERM", state, "busy")
+            check("exit status after SIGTERM", container.stop(), 0)
+            check("the request that was in flight", long.result()[0], 200)
 
 
 def kuberay() -> tuple[dict[str, Any], dict[str, str]]:
     """KubeRay's config for Serve, with one replica, and the environment of its pods."""
-    documents = yaml.safe_load_all((DEPLOY / "kuberay" / "rayservice.yaml").read_text("utf-8"))
+    documents = yaml.safe_load_all((ROOT / "deploy" / "kuberay" / "rayservice.yaml").read_text("utf-8"))
     given = {document["kind"]: document for document in documents}
     config: dict[str, Any] = yaml.safe_load(given["RayService"]["spec"]["serveConfigV2"])
     for deployment in config["applications"][0]["deployments"]:
@@ -144,7 +164,7 @@ def kuberay() -> tuple[dict[str, Any], dict[str, str]]:
     return config, given["ConfigMap"]["data"]
 
 
-def ray_node(image: str) -> None:
+def ray_node(engine: Engine) -> None:
     """A node of KubeRay's cluster, started and configured as the operator does it."""
     document, config = kuberay()
     variables = config | {
@@ -154,11 +174,11 @@ def ray_node(image: str) -> None:
     }
     options = [part for name, value in variables.items() for part in ("--env", f"{name}={value}")]
     command = "ray start --head --block --dashboard-host=0.0.0.0 --dashboard-agent-listen-port=52365"
-    with started(image, "--entrypoint", "/bin/bash", *options, command=("-c", "--", command)) as node:
+    with started(engine, "--entrypoint", "/bin/bash", *options, command=("-c", "--", command)) as node:
         health = "http://127.0.0.1:52365/api/healthz"
         node.wait("up", lambda: node.ask("GET", health, token="")[0] == 200)
         url = "http://127.0.0.1:8265/api/serve/applications/"
-        check("a config without Ray's token", node.ask("PUT", url, document, token="")[0], 401)
+        check("a config with another token than Ray's", node.ask("PUT", url, document, token="no")[0], 403)
         check("the config with it", node.ask("PUT", url, document, token="t" * 64)[0], 200)
         node.wait("ready", lambda: node.ask("GET", "http://127.0.0.1:8000/health/ready")[0] == 200)
         check("the proxy's health", node.ask("GET", "http://127.0.0.1:8000/-/healthz")[0], 200)
@@ -169,6 +189,7 @@ def ray_node(image: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.pop("DOCKER_DEFAULT_PLATFORM", None)
-    serve(sys.argv[1])
-    ray_node(sys.argv[1])
+    engine = engine_here()
+    build(engine, sys.argv[1:])
+    serve(engine)
+    ray_node(engine)
