@@ -57,7 +57,10 @@ ASKED: dict[str, dict[str, Any]] = {
     "drain": {"drainSeconds": "30s"},
     "rare scrapes": {"monitoring": {"interval": "60s"}},
     "runbook by path": {"monitoring": {"runbookUrl": "docs/alerts.md"}},
+    "no commit": {"image": {"tag": ""}},
 }
+IMAGE = {"image": {"tag": "cpu-1a2b3c4"}}
+"""What everybody must say: without a tag of its own, a cluster does not see a new image."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +68,7 @@ def answer() -> dict[str, Any]:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip("helm-sdkpy holds Helm for Linux on x86-64 only")
     objects = [*manifests().values(), *monitoring().values(), *pods()]
-    asked = {"chart": str(CHART), "values": list(ASKED.values()), "objects": objects}
+    asked = {"chart": str(CHART), "values": [IMAGE | values for values in ASKED.values()], "objects": objects}
     return environments.run("deploy", Path(__file__).parent / "ask_kubernetes.py", **asked)
 
 
@@ -154,6 +157,7 @@ def test_the_operators_take_their_objects(kind: str, charts: dict[str, dict[str,
         ("drain", "at '/drainSeconds': got string, want integer"),
         ("rare scrapes", "at '/monitoring/interval'"),
         ("runbook by path", "at '/monitoring/runbookUrl'"),
+        ("no commit", "image.tag must name the image's commit"),
     ],
 )
 def test_wrong_values_are_refused_with_their_name(name: str, reason: str, answer: dict[str, Any]) -> None:
