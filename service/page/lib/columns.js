@@ -74,6 +74,16 @@ export function comparison(state) {
   return { body, order: [...masks, ...variants] };
 }
 
+/**
+ * @param {State} state
+ * @returns {number} the index of the column that the service refuses, -1 if it refuses something else or nothing
+ */
+export function refusedColumn(state) {
+  const [, list, place] = /^(masks|variants)\[(\d+)\]/.exec(state.problem?.param ?? "") ?? [];
+  const listed = state.columns.flatMap(({ mask }, i) => (Boolean(mask) === (list === "masks") ? [i] : []));
+  return list ? (listed[Number(place)] ?? -1) : -1;
+}
+
 /** @param {State} state @param {Column} one @returns {string} what a column is called on the page */
 export function labelOf(state, one) {
   if (one.variant && !one.mask) return one.variant;

@@ -1,7 +1,7 @@
 /** Tools on the active mask: its spec, whole halves, random heads, named masks, and the selected heads. */
 
 import { useEffect, useState } from "../vendor/hooks.js";
-import { activeColumn, edited } from "../lib/columns.js";
+import { activeColumn, edited, refusedColumn } from "../lib/columns.js";
 import { defaultMask, isOwn, maskOf, storedMasks } from "../lib/facts.js";
 import { html } from "../lib/html.js";
 import { allOn, canonical, isBinary, range, tidy, withWeight } from "../lib/mask.js";
@@ -134,7 +134,7 @@ function SpecField({ state }) {
     setWrong("");
   };
   useEffect(forget, [spec]); // what was typed is no longer about this mask
-  const refused = /^(masks|variants)\[/.test(state.problem?.param ?? "") ? (state.problem?.message ?? "") : "";
+  const refused = refusedColumn(state) === state.active ? (state.problem?.message ?? "") : "";
   const take = (/** @type {string} */ text) => {
     // A click on the grid changes the mask before the field loses the focus: then the click counts.
     if (typed && typed.about !== activeColumn(current()).mask) return forget();

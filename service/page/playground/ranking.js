@@ -1,7 +1,7 @@
 /** The titles in the order that the active mask gives them, each with its scores and its way from the baseline. */
 
 import { useState } from "../vendor/hooks.js";
-import { labelOf, LETTERS } from "../lib/columns.js";
+import { labelOf, LETTERS, refusedColumn } from "../lib/columns.js";
 import { gradeShade } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { askAgain } from "../lib/scoring.js";
@@ -103,7 +103,9 @@ function Move({ move }) {
 function Empty({ state }) {
   if (!state.query.trim()) return html`<p class="empty">Type a query, or choose an example.</p>`;
   if (!state.titles.length) return html`<p class="empty">Paste some titles, or choose an example.</p>`;
-  return html`<p class="empty" role="status">${state.busy ? "Scoring…" : "Nothing to show."}</p>`;
+  const refused = refusedColumn(state);
+  const reason = refused < 0 ? "" : ` Mask ${LETTERS[refused]}: ${state.problem?.message}`;
+  return html`<p class="empty" role="status">${state.busy ? "Scoring…" : `Nothing to show.${reason}`}</p>`;
 }
 
 /** @param {{state: State}} props */

@@ -222,6 +222,16 @@ def test_a_stored_mask_that_the_grid_cannot_show_is_not_called_unknown(page: Pag
     assert page.one("#spec-wrong").text.endswith("this model's stored masks: fast, pruned20, pruned60, rough")
 
 
+def test_an_error_stands_with_the_mask_at_fault_and_with_no_other(page: Page) -> None:
+    page.open("#playground?q=mouse&t=wireless+mouse&mask=variant:nope&mask=none&active=1")
+    page.until(lambda: "Mask A: " in page.one(".empty").text)
+    assert "'nope'" in page.one(".empty").text
+    assert page.one("#spec").get_attribute("aria-invalid") is None, "mask B is right"
+    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=variant:nope&active=1")
+    page.until(lambda: page.one("#spec").get_attribute("aria-invalid") == "true")
+    assert "'nope'" in page.one("#spec-wrong").text
+
+
 def test_a_wrong_spec_and_its_error_go_when_the_grid_changes(page: Page) -> None:
     page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=none&active=1&base=0")
     settled(page)
