@@ -120,7 +120,7 @@ def malformed_requests() -> dict[str, bytes]:
 async def malformed(target: Target) -> None:
     """Send malformed requests one after the other, each on several connections at once.
 
-    So a server needs the most memory for them in the first seconds: what it takes later is a leak.
+    So what they need of a server's memory at the most is needed in the first attack, and not by chance later.
     """
     requests = malformed_requests()
     while not target.is_over:
