@@ -93,7 +93,6 @@ class Container:
         deadline = time.monotonic() + PATIENCE_S
         while not is_so():
             if not self.state()["Running"] or time.monotonic() > deadline:
-                subprocess.run([*self._engine.command, "logs", "--tail", "50", self._id], check=False)
                 raise SystemExit(f"not {what}")
             time.sleep(0.5)
 
@@ -108,9 +107,12 @@ def started(engine: Engine, *options: str, command: tuple[str, ...] = ()) -> Ite
     identity = engine("run", "--detach", *CONFINED, *engine.run_options, *options, IMAGE, *command)
     try:
         yield Container(engine, identity)
+    except SystemExit:
+        subprocess.run([*engine.command, "logs", "--tail", "50", identity], check=False)
+        raise
     finally:
-        command = [*engine.command, "rm", "--force", "--volumes", identity]
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        remove = [*engine.command, "rm", "--force", "--volumes", identity]
+        subprocess.run(remove, stdout=subprocess.DEVNULL, check=False)
 
 
 def check(what: str, seen: object, wanted: object) -> None:
