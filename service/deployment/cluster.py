@@ -24,7 +24,7 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 from models.cores import cores
 from service.deployment import environment, machine
 from service.deployment.config_file import ConfigFile
-from service.deployment.processes import deaf_children, family, kill
+from service.deployment.processes import ENDS_LAST, deaf_children, family, kill
 from service.metrics import refused_edits
 from service.node_metrics import NodeGauge
 
@@ -216,8 +216,9 @@ class Cluster:
             self._refused_edits.close()
         processes = family()
         # ray.shutdown() sends SIGTERM to each of its programs, which they never receive, and waits a second.
-        # It talks to the raylet and the GCS server meanwhile, so these two end last.
-        kill(process for process in processes if _name(process) not in ("raylet", "gcs_server"))
+        # It talks to the raylet and the GCS server meanwhile, so these end last, and so do the raylet's
+        # agents: the raylet ends with them, and without it ray.shutdown() ends this process, with status 1.
+        kill(process for process in processes if _name(process) not in ENDS_LAST)
         ray.shutdown()
         kill(processes)
 

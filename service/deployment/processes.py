@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 
 import psutil
 
+ENDS_LAST = frozenset(("raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"))
+"""Names of the processes that `ray.shutdown` needs."""
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

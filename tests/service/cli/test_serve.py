@@ -16,6 +16,7 @@ import pytest
 
 from models.cores import cores
 from service.deployment import machine
+from service.deployment.processes import ENDS_LAST
 from service.deployment.run_directory import sweep
 from tests.service.client import request, score, send_raw
 from tests.service.running import Server, still_there
@@ -114,7 +115,9 @@ async def test_without_haproxy_serves_own_proxy_does(
     server = Server(tmp_path, tiny_checkpoint, access_log="json")
     try:
         assert server.wait_until_ready(), server.stderr
-        assert "haproxy" not in {process.name() for process in server.family()}
+        names = {process.name() for process in server.family()}
+        assert "haproxy" not in names
+        assert names >= ENDS_LAST, "under other names they would end too early, and a stop with status 1"
         assert (await send_raw(server.port, score(2, head_mask="2.*"))).status == 200
         traceparent = f"traceparent: 00-{'ab' * 16}-00f067aa0ba902b7-01\r\n"
         await send_raw(server.port, request("GET", "/v1/models?a=b", headers=traceparent))
