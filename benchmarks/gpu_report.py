@@ -1,4 +1,4 @@
-"""What `make gpu` writes: gpu.json and gpu.md."""
+"""The report of `make gpu`: gpu.json and gpu.md."""
 
 from __future__ import annotations
 

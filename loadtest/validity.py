@@ -8,14 +8,16 @@ from __future__ import annotations
 from loadtest.running import Outcome
 
 MIN_SENT = 0.99
+MAX_CPU = 0.9
+"""Share of one core that a client process may use; above it, answers wait for the client."""
+
 _HINTS = {
     "http_401": " (--api-key, or HEADROOM_API_KEY)",
     "http_403": " (--api-key of a key that may do this)",
     "http_404": " (is the URL right, and the --endpoint?)",
     "http_405": " (is the URL right, and the --endpoint?)",
 }
-MAX_CPU = 0.9
-"""Share of one core that a client process may use; above it, answers wait for the client."""
+"""Errors of a server that turns a request away unread, and what may be wrong."""
 
 
 def invalid_because(outcome: Outcome) -> list[str]:
@@ -24,7 +26,7 @@ def invalid_because(outcome: Outcome) -> list[str]:
     if not recorder.scheduled:
         return ["nothing was scheduled in the measured part"]
     reasons = []
-    turned_away = {"http_401", "http_403", "http_404", "http_405"} & recorder.errors.keys()
+    turned_away = _HINTS.keys() & recorder.errors.keys()
     if turned_away and not recorder.ok:
         kind = max(turned_away, key=lambda each: recorder.errors[each])
         reasons.append(f"no request was answered: the server says {kind.removeprefix('http_')}{_HINTS[kind]}")

@@ -115,9 +115,7 @@ class Engine:
         self.classifiers = classifiers
         self._on_failure = on_failure
         self._pass_ended = threading.Event()
-        self._patience: dict[
-            Future[Sequence[Outcome | Exception]], float
-        ] = {}  # until when each pass is fine
+        self._hangs_at: dict[Future[Sequence[Outcome | Exception]], float] = {}  # of each pass under way
         self.failure: DeviceFailed | None = None
         self.tokens_per_second: float | None = None
         device = next((c.network.device for c in classifiers.values()), torch.device("cpu"))
@@ -154,17 +152,17 @@ class Engine:
         ended = pool.submit(self._forward, classifier, batch.lane, rows)
         result = asyncio.wrap_future(ended)
         ended.add_done_callback(lambda _: self._pass_ended.set())  # after the loop was told
-        self._patience[ended] = time.monotonic() + self._longest_pass_s(batch.tokens)
+        self._hangs_at[ended] = time.monotonic() + self._longest_pass_s(batch.tokens)
         try:
             return await result
         finally:
-            del self._patience[ended]
+            del self._hangs_at[ended]
 
     @property
     def hangs(self) -> bool:
         """Whether a forward pass takes so much longer than it should that it will never end."""
         now = time.monotonic()
-        return any(now > patience for patience in self._patience.values())
+        return any(now > hangs_at for hangs_at in self._hangs_at.values())
 
     def _longest_pass_s(self, tokens: int) -> float:
         if self.tokens_per_second is None:

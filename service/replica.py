@@ -74,7 +74,6 @@ class Replica:
             asyncio.create_task(work) for work in (self.scheduler.run(), self._report(), shadow.run())
         ]
         self._publish()
-        metrics.ready(True)
 
     @classmethod
     async def start(

@@ -41,6 +41,11 @@ _ApiKeys = Annotated[
 ]
 
 
+def variable_of(setting: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"{ENVIRONMENT_PREFIX}{setting.upper()}"
+
+
 class Settings(TelemetrySettings):
     """Settings that are fixed while the process runs; each is an environment variable `HEADROOM_<NAME>`.
 

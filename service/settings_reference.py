@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from service.cascade_config import StageConfig
 from service.experiments.definition.config import ArmConfig, ExperimentConfig, Guardrails, HoldoutConfig
 from service.experiments.definition.metric import Metric
-from service.settings import ENVIRONMENT_PREFIX, LiveConfig, Settings
+from service.settings import LiveConfig, Settings, variable_of
 from service.variant_config import DegradeConfig, VariantConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
@@ -67,7 +67,7 @@ def page() -> str:
     lines = [_HEAD, "| setting | variable | value | default | meaning |", "|---|---|---|---|---|"]
     schema = Settings.model_json_schema()["properties"]
     for name, field in schema.items():
-        variable = f"`{ENVIRONMENT_PREFIX}{name.upper()}`"
+        variable = f"`{variable_of(name)}`"
         lines.append(f"| `{name}` | {variable} | {_value(field)} | {_default(field)} | {_meaning(field)} |")
     lines += [_EXAMPLE.rstrip(), _LIVE.rstrip()]
     live: list[tuple[str, type[BaseModel]]] = [

@@ -17,7 +17,7 @@ from models.training.saved import read_saved, save
 
 log = logging.getLogger(__name__)
 
-REST, LONGEST_REST = 20, 120.0
+REST, MAX_REST_S = 20, 120.0
 """Between two checkpoints is so many times the time that the last one took, up to so many seconds."""
 
 
@@ -100,7 +100,7 @@ def train(
         if progress.step % 50 == 0:
             _report(progress, schedule, smooth)
         is_wanted = after_step is not None and after_step(progress)
-        rest = min(REST * save_seconds, LONGEST_REST)
+        rest = min(REST * save_seconds, MAX_REST_S)
         begun = time.monotonic()
         if begun - since > max(0.0 if is_wanted else checkpoint_seconds, rest):
             save_progress(checkpoint, model, optimizers, progress)

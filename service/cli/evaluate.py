@@ -13,7 +13,7 @@ import typer
 
 from models.errors import how_to_install
 from service.cli import evaluate_variant
-from service.cli.mask_option import FORMS, read_form
+from service.cli.mask_option import FORMS, parse_mask
 from service.cli.options import AsJson, Data, Device, Dtype
 from service.cli.terminal import table
 
@@ -131,10 +131,7 @@ def check(
         grades.add(len(config.labels))
         stored = read_stored_masks(directory, config)
         shape = {"layers": config.num_layers, "heads": config.num_heads}
-        units = config.intermediate_size
-        parsed = {
-            value: HeadMask.parse(read_form(value), **shape, units=units, stored=stored) for value in values
-        }
+        parsed = {value: parse_mask(value, config, stored) for value in values}
         masks.append({"none": HeadMask.none(**shape)} | parsed)
     if len(grades) > 1:
         raise ModelError(
@@ -149,13 +146,12 @@ def score(
     """Load a model and grade the pairs under each mask."""
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.quality.comparison import Side
-    from service.scoring.catalog import BASE, build_catalog
-    from service.settings import LiveConfig
+    from service.scoring.offline import whole
 
     clf = Classifier.load(path, device, dtype)
-    whole = build_catalog(LiveConfig(), {BASE: clf}, Classifier.load).choose(None, None)
+    choice = whole(clf)
     return [
-        Side(name, clf.name, mask.spec, evaluate_variant.evaluate(replace(whole, mask=mask), pairs)[0])
+        Side(name, clf.name, mask.spec, evaluate_variant.evaluate(replace(choice, mask=mask), pairs)[0])
         for name, mask in masks.items()
     ]
 

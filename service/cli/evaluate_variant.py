@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.terminal import progress
+from service.cli.terminal import counted
 
 if TYPE_CHECKING:
     from models.quality.comparison import Side
@@ -78,14 +78,7 @@ def evaluate(choice: Choice, pairs: list[LabelledPair]) -> tuple[Evaluation, dic
     from models.quality.evaluation import Evaluation
     from service.scoring.offline import score
 
-    done = 0
-    with progress("{task.completed} of {task.total} pairs", len(pairs)) as show:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done = min(len(pairs), done + count)
-            show(done)
-
+    with counted("{task.completed} of {task.total} pairs", len(pairs)) as advance:
         scored = score(choice, [(pair.query, pair.title) for pair in pairs], advance=advance)
     highest = len(choice.variant.classifier.grades) - 1
     evaluation = Evaluation(

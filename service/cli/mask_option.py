@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from models.checkpoint.config import ModelConfig
+    from models.head_mask import HeadMask
     from service.variant_config import MaskForm
 
 FORMS = "a spec such as 6-11.* or @pruned60, a JSON form, or a .json file such as a study's mask.json"
@@ -39,3 +42,19 @@ def read_form(value: str) -> MaskForm:
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(reading_problem(text, error)) from None
     return form
+
+
+def parse_mask(value: str, config: ModelConfig, stored: Mapping[str, HeadMask]) -> HeadMask:
+    """Return the mask that a value of `--mask` gives for a checkpoint; it may switch units off.
+
+    stored: the checkpoint's masks by name. Raises ModelError, or InvalidMask.
+    """
+    from models.head_mask import HeadMask
+
+    return HeadMask.parse(
+        read_form(value),
+        layers=config.num_layers,
+        heads=config.num_heads,
+        units=config.intermediate_size,
+        stored=stored,
+    )

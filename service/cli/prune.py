@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from service.cli.mask_option import FORMS, read_form
+from service.cli.mask_option import FORMS, parse_mask
 from service.cli.options import AsJson, Model, NewDirectory
 
 if TYPE_CHECKING:
-    from models import HeadMask
-    from models.checkpoint.config import ModelConfig
+    pass
 
 
 Scales = Annotated[
@@ -51,7 +50,7 @@ def command(
     check_empty(out)
     source = locate(model)
     config = read_config(source)
-    weights = parse_mask(mask, source, config) if mask is not None else None
+    weights = parse_mask(mask, config, read_stored_masks(source, config)) if mask is not None else None
     removed = weights if weights is not None else read_scales(cast(Path, scales))
     pruned, dropped = prune(source, out, removed)
     sizes = {
@@ -81,17 +80,3 @@ def command(
     print(f"{out}: {', '.join(parts)}, {new_bytes / 1e6:.1f} MB of {old_bytes / 1e6:.1f} MB")
     if refusal is not None:
         print(f"headroom loads it; transformers does not: {refusal}")
-
-
-def parse_mask(value: str, source: Path, config: ModelConfig) -> HeadMask:
-    """Return the mask that a value of `--mask` gives for the checkpoint in `source`."""
-    from models import HeadMask
-    from models.checkpoint.config import read_stored_masks
-
-    return HeadMask.parse(
-        read_form(value),
-        layers=config.num_layers,
-        heads=config.num_heads,
-        units=config.intermediate_size,
-        stored=read_stored_masks(source, config),
-    )

@@ -15,7 +15,7 @@ import typer
 
 from service.cli.interrupt import ends_at_once
 from service.cli.options import AsJson, Model, NewDirectory
-from service.cli.terminal import progress, table
+from service.cli.terminal import counted, progress, table
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -127,22 +127,10 @@ def new_directory(out: Path) -> Iterator[Path]:
 
 def scores_of(sides: Sequence[Classifier], pairs: list[tuple[str, str]]) -> list[Scores]:
     """Return the scores of the pairs by each classifier; show progress on standard error."""
-    from service.scoring.catalog import BASE, build_catalog
-    from service.scoring.offline import score
-    from service.settings import LiveConfig
+    from service.scoring.offline import score, whole
 
-    done = 0
-    with progress("{task.completed} of {task.total} pairs measured", len(sides) * len(pairs)) as show:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            show(done)
-
-        choices = [
-            build_catalog(LiveConfig(), {BASE: side}, type(side).load).choose(None, None) for side in sides
-        ]
-        return [score(choice, pairs, advance=advance).scores for choice in choices]
+    with counted("{task.completed} of {task.total} pairs measured", len(sides) * len(pairs)) as advance:
+        return [score(whole(side), pairs, advance=advance).scores for side in sides]
 
 
 def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[str, str]]) -> None:

@@ -159,9 +159,8 @@ def _request(arguments: Arguments) -> Request:
     live = _live(setup, arguments.variants, fields.variant is not None)
     for variant in live.variants:
         only = live.model_copy(update={"variants": (variant,), "default": None})
-        for mask in arguments.masks or (None,):
-            form = None if mask is None else read_form(mask)
-            choice.check_masks(only, variant.checkpoint or setup.model, form)
+        for each in columns[: max(1, len(arguments.masks))]:  # those of one variant: each mask once
+            choice.check_masks(only, variant.checkpoint or setup.model, each.mask)
     return Request(setup.model, live, columns, fields, arguments.overflow, setup.device, setup.dtype)
 
 
@@ -170,13 +169,14 @@ def _columns(arguments: Arguments) -> tuple[Column, ...]:
     from service.bulk.request import Column
 
     columns = []
+    forms = {mask: read_form(mask) for mask in arguments.masks}
     for variant in arguments.variants or (None,):
         for mask in arguments.masks or (None,):
             words = (
                 variant if len(arguments.variants) > 1 else None,
                 mask if len(arguments.masks) > 1 else None,
             )
-            form = None if mask is None else read_form(mask)
+            form = None if mask is None else forms[mask]
             columns.append(Column(" ".join(word for word in words if word), variant, form))
     if any(len(set(values)) < len(values) for values in (arguments.masks, arguments.variants)):
         raise typer.BadParameter("one mask or variant is given twice", param_hint="--mask")

@@ -74,6 +74,8 @@ def run(path: Path, overrides: Overrides) -> None:
     """Serve until a signal comes. Raises ConfigFileError, OSError or DeployError if it cannot start."""
     seen = glance(path)
     config = _load(path, overrides)
+    for warning in preflight.unknown_variables(config):
+        _say(f"warning: {warning}")
     preflight.check_port(config.host, config.port)
     if preflight.is_open_to_others(config):
         _say(

@@ -42,6 +42,20 @@ def progress(line: str, total: int) -> Iterator[Callable[[int], None]]:
             bar.stop()
 
 
+@contextmanager
+def counted(line: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar as `progress` does. Yields a function that takes how many more of `total` are done."""
+    done = 0
+    with progress(line, total) as show:
+
+        def add(count: int) -> None:
+            nonlocal done
+            done = min(total, done + count)
+            show(done)
+
+        yield add
+
+
 class Stages:
     """Shows the progress of work in stages, and the time left, on standard error.
 

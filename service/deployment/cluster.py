@@ -121,9 +121,7 @@ class Cluster:
         assert previous is not None
         reason = self._refusal(config)
         if reason is not None:
-            self._refusal(
-                previous
-            )  # so that no replica keeps the checkpoints of the config it was asked about
+            self._refusal(previous)  # so that no replica keeps checkpoints that only the refused config needs
             return reason
         self.deploy(config)
         reason = self._wait_until_applied(config, is_stopping)

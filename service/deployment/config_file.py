@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from service.deployment import strict_yaml
 from service.experiments.definition.fields import NAME_PATTERN
-from service.settings import DEVICE_PATTERN, ENVIRONMENT_PREFIX, LiveConfig, Settings
+from service.settings import DEVICE_PATTERN, LiveConfig, Settings, variable_of
 
 DEPLOYMENT = "Relevance"
 
@@ -122,7 +122,7 @@ def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
     if "database_url" in arguments and urlsplit(settings.database_url or "").password is not None:
         raise ConfigFileError(
             f"{path}: args.database_url: Ray Serve would write the password into its log; write the URL into "
-            f"{ENVIRONMENT_PREFIX}DATABASE_URL instead"
+            f"{variable_of('database_url')} instead"
         )
     try:
         live = LiveConfig.model_validate(_deployment(document)["user_config"])
@@ -139,7 +139,7 @@ def _settings(arguments: dict[str, Any], path: Path) -> Settings:
         if name is None or name in arguments:
             raise ConfigFileError(f"{path}: {first_problem(error, 'args')}") from None
         problem = first_problem(error).removeprefix(f"{name}: ")
-        raise ConfigFileError(f"{ENVIRONMENT_PREFIX}{str(name).upper()}: {problem}") from None
+        raise ConfigFileError(f"{variable_of(str(name))}: {problem}") from None
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from models.errors import ModelError
 from service.deployment.config_file import ConfigFile, ConfigFileError, first_problem
-from service.settings import ENVIRONMENT_PREFIX, Settings
+from service.settings import ENVIRONMENT_PREFIX, Settings, variable_of
 
 OTHER_VARIABLES = re.compile(
     rf"{ENVIRONMENT_PREFIX}(?:API_KEY|URL|ACCESS_LOG_PIPE|HAPROXY\w*|LOCATED|NOTICES|(?:PORT|SERVICE)(?:_\w+)?)"
@@ -35,7 +35,6 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
     say: shows one line to the operator, for example that a variant is left out.
     Raises ConfigFileError, or UnsupportedCheckpoint for a model that cannot be found.
     """
-    _look_at_variables(config, say)
     _check_device(config)
     _check_limits(path, config)
     _check_database(config)
@@ -86,14 +85,13 @@ def is_open_to_others(config: ConfigFile) -> bool:
     return not config.settings.api_keys and not _is_loopback(config.host)
 
 
-def _is_loopback(host: str) -> bool:
-    addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
+def unknown_variables(config: ConfigFile) -> list[str]:
+    """Return a warning for each variable HEADROOM_… that nobody reads.
 
-
-def _look_at_variables(config: ConfigFile, say: Callable[[str], None]) -> None:
-    """Say which variables nobody reads: with a misspelled HEADROOM_API_KEYS the service would be open."""
-    settings = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    With a misspelled HEADROOM_API_KEYS the service would be open without a word.
+    """
+    warnings = []
+    settings = {variable_of(name) for name in Settings.model_fields}
     for name in sorted(os.environ):
         if not name.startswith(ENVIRONMENT_PREFIX) or name in settings:
             continue
@@ -102,7 +100,13 @@ def _look_at_variables(config: ConfigFile, say: Callable[[str], None]) -> None:
         ):
             continue
         close = difflib.get_close_matches(name, settings, 1)
-        say(f"warning: {name} is no setting" + (f"; did you mean {close[0]}?" if close else ""))
+        warnings.append(f"{name} is no setting" + (f"; did you mean {close[0]}?" if close else ""))
+    return warnings
+
+
+def _is_loopback(host: str) -> bool:
+    addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
 
 
 def _check_device(config: ConfigFile) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from models.checkpoint.chunks import Chunk, Overflow
-from models.classifier import Scores
+from models.classifier import Classifier, Scores
 from service.scoring.cascade import Course, floor_of
-from service.scoring.catalog import Choice
+from service.scoring.catalog import BASE, Choice, build_catalog
+from service.settings import LiveConfig
 
 PORTION = 1024
 """Number of pairs scored between two calls of `advance`."""
@@ -29,6 +30,11 @@ class Scored:
 
     scores: Scores
     stages: list[str] | None = None
+
+
+def whole(classifier: Classifier) -> Choice:
+    """Return a model as `score` takes it, with everything on."""
+    return build_catalog(LiveConfig(), {BASE: classifier}, Classifier.load).choose(None, None)
 
 
 def score(

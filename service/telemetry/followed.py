@@ -31,18 +31,8 @@ class Followed:
 
     __slots__ = (
         *("time", "request_id", "method", "path", "keeps_query", "key", "trace_id", "trace", "pairs"),
-        *(
-            "variant",
-            "mask",
-            "query",
-            "queue_ms",
-            "inference_ms",
-            "responding",
-            "shed",
-            "route",
-            "status",
-            "seconds",
-        ),
+        *("variant", "mask", "query", "queue_ms", "inference_ms", "responding", "shed"),
+        *("route", "status", "seconds"),
     )
 
     def __init__(self, request_id: str, method: str, path: bytes, *, keeps_query: bool) -> None:

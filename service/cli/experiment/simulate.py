@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from service.cli.experiment.plan import parse_weights
-from service.cli.mask_option import FORMS, read_form
+from service.cli.mask_option import FORMS, parse_mask
 from service.cli.options import AsJson, Data, Device, Dtype, Model
 from service.cli.terminal import progress
 
@@ -102,20 +102,11 @@ def score(
     data: Path, model: str | None, masks: tuple[str, str], device: str, dtype: str
 ) -> tuple[list[LabelledPair], int, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return the pairs, the number of grades, and the scores under both masks."""
-    from models import Classifier, HeadMask
+    from models import Classifier
     from models.quality.labelled import read_labelled
 
     clf = Classifier.load(model, device, dtype)
-    parsed = [
-        HeadMask.parse(
-            read_form(mask),
-            layers=clf.num_layers,
-            heads=clf.num_heads,
-            units=clf.config.intermediate_size,
-            stored=clf.stored_masks,
-        )
-        for mask in masks
-    ]
+    parsed = [parse_mask(mask, clf.config, clf.stored_masks) for mask in masks]
     levels = len(clf.grades) or 5
     pairs = read_labelled(data, grades=levels)
     with progress("{task.completed} of {task.total} pairs scored", 2 * len(pairs)) as advance:
