@@ -12,8 +12,6 @@ Devlin et al. 2019, https://arxiv.org/abs/1810.04805; the tests hold it to trans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,37 +20,13 @@ from models.batch import PackedBatch
 from models.checkpoint.like_bert import layer_prefix
 from models.encoder import Encoder
 from models.layer import Layer
-from models.ops.torch import Linear, Norm, Tensors, activate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PostNormLayer(Layer):
-    """One layer that normalises the residual stream after each of its halves."""
-
-    attention_norm: Norm
-    norm: Norm
-
-    def attention_input(self, x: Tensor) -> Tensor:
-        """Return x. (T, D) → (T, D)."""
-        return x
-
-    def after_attention(self, x: Tensor) -> Tensor:
-        """Return norm(x). (T, D) → (T, D)."""
-        return self.attention_norm(x)
-
-    def feed_forward_input(self, x: Tensor) -> Tensor:
-        """Return x. (T, D) → (T, D)."""
-        return x
-
-    def after_feed_forward(self, x: Tensor) -> Tensor:
-        """Return norm(x). (T, D) → (T, D)."""
-        return self.norm(x)
+from models.ops.torch import Linear, Tensors, activate
 
 
 class Bert(Encoder):
     """BERT with a classifier on the first token, and the families whose network is the same."""
 
-    layers: list[PostNormLayer]
+    layers: list[Layer]
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make embeddings, layers and classifier."""
@@ -71,13 +45,13 @@ class Bert(Encoder):
             prefix = layer_prefix(number)
             up, down = ops.feed_forward_maps(tensors, prefix, config.activation)
             self.layers.append(
-                PostNormLayer(
+                Layer(
                     attention=self.attention(tensors, number),
                     attention_bias=ops.get(tensors, f"{prefix}attention.output.dense.bias"),
                     attention_norm=self.norm(tensors, f"{prefix}attention.output.LayerNorm"),
                     up=self.part(f"{prefix}intermediate.dense", up),
                     down=self.part(f"{prefix}output.dense", down),
-                    norm=self.norm(tensors, f"{prefix}output.LayerNorm"),
+                    feed_forward_norm=self.norm(tensors, f"{prefix}output.LayerNorm"),
                 )
             )
         self.pooler = self.linear(tensors, "bert.pooler.dense", torch.float32)

@@ -212,7 +212,9 @@ class Encoder(Weights):
         layer = self.layers[number]
         if context is None or live.attention is None:  # only the bias of W^O remains
             return layer.after_attention(residual + layer.attention_bias)
-        return layer.after_attention(live.attention.output(context, residual=residual, overwrite=overwrite))
+        return live.attention.output(
+            context, residual=residual, overwrite=overwrite, norm=layer.attention_norm
+        )
 
     def feed_forward(
         self, number: int, x: Tensor, live: Live | None = None, sequences: Tensor | None = None

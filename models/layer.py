@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from models.live_heads import AttentionHeads
 from models.live_units import FeedForward, NoUnits
-from models.ops.torch import Linear
+from models.ops.torch import Linear, Norm, normed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layer(ABC):
+class Layer:
     """One transformer layer.
+
+    Its norms are those of the residual stream after each half (BERT), or of what each half reads of the
+    stream (ModernBERT); None where there is none.
 
     attention: None if pruning left no head. attention_bias: the bias of W^O. up (with the activation), gate
     and down: the maps of the feed-forward network; gate: None if it has none. rotation, window: as in
@@ -28,27 +30,31 @@ class Layer(ABC):
     gate: Linear | None = None
     rotation: Tensor | None = None
     window: int | None = None
+    attention_input_norm: Norm | None = None
+    attention_norm: Norm | None = None
+    feed_forward_input_norm: Norm | None = None
+    feed_forward_norm: Norm | None = None
 
     @property
     def units(self) -> FeedForward:
         """Return the feed-forward network."""
         return FeedForward(self.up, self.down, self.gate)
 
-    @abstractmethod
     def attention_input(self, x: Tensor) -> Tensor:
         """Return what W^Q, W^K and W^V read of the layer's input. (T, D) → (T, D)."""
+        return normed(x, self.attention_input_norm)
 
-    @abstractmethod
     def after_attention(self, x: Tensor) -> Tensor:
         """Return what the feed-forward half gets. x: the layer's input + context·W^O, (T, D) → (T, D)."""
+        return normed(x, self.attention_norm)
 
-    @abstractmethod
     def feed_forward_input(self, x: Tensor) -> Tensor:
         """Return what the first feed-forward map reads of `after_attention`'s result. (T, D) → (T, D)."""
+        return normed(x, self.feed_forward_input_norm)
 
-    @abstractmethod
     def after_feed_forward(self, x: Tensor) -> Tensor:
         """Return what leaves the layer. x: `after_attention`'s result + down(…), (T, D) → (T, D)."""
+        return normed(x, self.feed_forward_norm)
 
     def feed_forward(
         self,
@@ -61,5 +67,5 @@ class Layer(ABC):
 
         units: those of the layer's that are computed; None: all. weights, which: as `FeedForward` takes them.
         """
-        y = (units or self.units)(self.feed_forward_input(x), x, weights, which)
-        return self.after_feed_forward(y)
+        compute = units or self.units
+        return compute(self.feed_forward_input(x), x, weights, which, norm=self.feed_forward_norm)

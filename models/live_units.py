@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.ops.torch import Linear
+from models.ops.torch import Linear, Norm, normed
 from models.row_masks import RowMasks, UnitSet
 
 REMEMBERED_SETS = 64
@@ -31,17 +31,23 @@ class FeedForward:
     gate: Linear | None = None
 
     def __call__(
-        self, x: Tensor, residual: Tensor, weights: Tensor | None = None, which: Tensor | None = None
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weights: Tensor | None = None,
+        which: Tensor | None = None,
+        *,
+        norm: Norm | None = None,
     ) -> Tensor:
         """Compute down(up(x)·gate(x)) + residual, (T, D); the residual's memory may become the result.
 
         weights: (n, units), the factors of the units' activations. which: (T,) int64, the row of `weights`
-        for each token; None if n is 1.
+        for each token; None if n is 1. norm: of the sum.
         """
         inner = self.inner(x)
         if weights is not None:
             inner = self.down.weighted(inner, weights if which is None else weights[which])
-        return self.down(inner, residual=residual, overwrite=True)
+        return self.down(inner, residual=residual, overwrite=True, norm=norm)
 
     def inner(self, x: Tensor) -> Tensor:
         """Return up(x)·gate(x), the units' activations: (T, D) → (T, units)."""
@@ -76,9 +82,11 @@ class NoUnits:
         residual: Tensor,
         weights: Tensor | None = None,  # noqa: ARG002
         which: Tensor | None = None,  # noqa: ARG002
+        *,
+        norm: Norm | None = None,
     ) -> Tensor:
-        """Return the residual and the bias, (T, D)."""
-        return residual + self.bias.to(residual.dtype)
+        """Return the residual and the bias, (T, D), and the norm of that."""
+        return normed(residual + self.bias.to(residual.dtype), norm)
 
 
 class Places(tuple[int, ...]):

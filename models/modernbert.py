@@ -15,8 +15,6 @@ Warner et al. 2024, https://arxiv.org/abs/2412.13663; the tests hold it to trans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,41 +24,14 @@ from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.modernbert import ModernBertConfig
 from models.encoder import Encoder
 from models.layer import Layer
-from models.ops.torch import Norm, Tensors, activate, rotations
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreNormLayer(Layer):
-    """One layer whose halves read a normalised copy of the residual stream and add to the stream itself.
-
-    attention_norm: None in the first layer, because the embeddings are normalised already.
-    """
-
-    attention_norm: Norm | None
-    norm: Norm
-
-    def attention_input(self, x: Tensor) -> Tensor:
-        """Return norm(x). (T, D) → (T, D)."""
-        return x if self.attention_norm is None else self.attention_norm(x)
-
-    def after_attention(self, x: Tensor) -> Tensor:
-        """Return x: the stream stays as it is. (T, D) → (T, D)."""
-        return x
-
-    def feed_forward_input(self, x: Tensor) -> Tensor:
-        """Return norm(x). (T, D) → (T, D)."""
-        return self.norm(x)
-
-    def after_feed_forward(self, x: Tensor) -> Tensor:
-        """Return x. (T, D) → (T, D)."""
-        return x
+from models.ops.torch import Tensors, activate, rotations
 
 
 class ModernBert(Encoder):
     """ModernBERT with a classifier on the first token or on the mean of all tokens."""
 
     config: ModernBertConfig
-    layers: list[PreNormLayer]
+    layers: list[Layer]
 
     def lay_out(self, tensors: Tensors) -> None:
         """Make the layers, embeddings and classifier."""
@@ -77,13 +48,16 @@ class ModernBert(Encoder):
             prefix = layer_prefix(number)
             up, gate, down = ops.gated_maps(tensors, prefix, config.activation)
             self.layers.append(
-                PreNormLayer(
+                Layer(
                     attention=self.attention(tensors, number),
                     attention_bias=ops.get(tensors, f"{prefix}attention.output.dense.bias"),
                     rotation=turns[config.thetas[number]],
                     window=config.windows[number],
-                    attention_norm=self.norm(tensors, f"{prefix}attention.LayerNorm") if number else None,
-                    norm=self.norm(tensors, f"{prefix}intermediate.LayerNorm"),
+                    # What enters the first layer is normalised already.
+                    attention_input_norm=self.norm(tensors, f"{prefix}attention.LayerNorm")
+                    if number
+                    else None,
+                    feed_forward_input_norm=self.norm(tensors, f"{prefix}intermediate.LayerNorm"),
                     up=self.part(f"{prefix}intermediate.dense", up),
                     gate=self.part(f"{prefix}gate.dense", gate),
                     down=self.part(f"{prefix}output.dense", down),

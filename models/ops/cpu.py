@@ -18,7 +18,7 @@ from models.batch import PackedBatch
 from models.ops.kernel_library import fitting
 from models.ops.kernels import Kernels
 from models.ops.tiles import BLOCK, TileLinear, fits
-from models.ops.torch import Linear, Norm, TorchOps, activate, nbytes
+from models.ops.torch import Linear, Norm, TorchOps, activate, nbytes, normed
 
 CHECKED_TORCH = "2.13."
 """The torch releases on which the private oneDNN operators were checked."""
@@ -97,6 +97,11 @@ class KernelNorm(Norm):
         """x: (T, D) → (T, D)."""
         return self._kernels.layer_norm(x, self.weight, self.bias, self.eps)
 
+    @property
+    def in_kernels(self) -> tuple[Tensor, Tensor, float]:
+        """Return weight, bias and epsilon."""
+        return self.weight, self.bias, self.eps
+
 
 class PrepackedLinear(Linear):
     """An affine map whose weight is laid out for oneDNN, with the activation or the residual fused."""
@@ -110,9 +115,8 @@ class PrepackedLinear(Linear):
         y: Tensor = _operator()(x, self._weight, self.bias, name, [], algorithm)
         return y
 
-    def _added(self, x: Tensor, residual: Tensor) -> Tensor:
-        y: Tensor = _operator().binary(x, residual, self._weight, self.bias, "add")
-        return y
+    def _added(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        return normed(_operator().binary(x, residual, self._weight, self.bias, "add"), norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""

@@ -23,8 +23,11 @@ from models.ops.kernel_library import fitting
 from models.ops.kernels import SIZE_MULTIPLE, Kernels
 from models.ops.quantized import ZERO_POINT, ChannelScale, QuantizedMap, TensorScale
 from models.ops.rounding import quantize_by_torch
-from models.ops.tiles import IntegerTiles, fits
-from models.ops.torch import Linear, Tensors, TorchOps, activate, nbytes
+from models.ops.tiles import AS_IT_IS, IntegerTiles, fits
+from models.ops.torch import Linear, Norm, Tensors, TorchOps, activate, nbytes, normed
+
+MIDDLE = ZERO_POINT + 0.5
+"""What is added to an input without scales before it is truncated to an integer."""
 
 
 class Int8Linear(Linear):
@@ -52,6 +55,8 @@ class Int8Linear(Linear):
         self.source, self.target, self._kernels = source, target, kernels
         # The kernel reads 16 numbers at a time, so with another width it would read into the next row.
         whole = weight.shape[1] % SIZE_MULTIPLE == 0
+        self._quantizes_inside = kernels is not None and whole
+        """Whether a map on tiles quantizes its input itself."""
         self._quantize = kernels.quantize if kernels is not None and whole else quantize_by_torch
         self._scale, self._bias = scale.contiguous(), bias.contiguous()
         self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
@@ -75,16 +80,25 @@ class Int8Linear(Linear):
         if isinstance(source, ChannelScale) and source.midpoint is not None:
             self.bias = self._bias - self.weight @ source.midpoint
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None, *, overwrite: bool = False) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        *,
+        overwrite: bool = False,
+        norm: Norm | None = None,
+    ) -> Tensor:
         """Compute the map as `Linear` does. x: (T, in) floats, or uint8 if `source` is TensorScale."""
         assert residual is None or self.activation == "none"
+        if self._tiles is not None and (self._quantizes_inside or isinstance(self.source, TensorScale)):
+            return self.on_tiles(x, residual, norm)
         if isinstance(self.source, TensorScale):
-            return self._multiply(x, residual, overwrite=overwrite)
+            return normed(self._multiply(x, residual, overwrite=overwrite), norm)
         quantized, not_finite = self.quantize(x)
         y = self._multiply(quantized, residual, overwrite=overwrite)
         if not_finite is not None and self.target is None:  # 8 bits cannot hold NaN; the residual can
             y.masked_fill_(not_finite[:, None], torch.nan)
-        return y
+        return normed(y, norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does; their input is quantized once."""
@@ -100,11 +114,23 @@ class Int8Linear(Linear):
             return x.masked_fill_(weights == 0, self._input[1])
         return super().weighted(x, weights)
 
+    def on_tiles(self, x: Tensor, residual: Tensor | None = None, norm: Norm | None = None) -> Tensor:
+        """Compute a map that is laid out for tiles.
+
+        x: (T, in) uint8, or bfloat16, which the kernel then quantizes.
+        """
+        assert self._tiles is not None
+        source = AS_IT_IS
+        if x.dtype != torch.uint8:
+            source = self._multiplier, self._shift, MIDDLE
+        if self.target is None:
+            return self._tiles.floats(x, self.activation, residual, norm, source=source)
+        scale, zero_point = self._of_products(self.target)
+        return self._tiles.quantized(x, self.activation, scale, zero_point, source=source)
+
     def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool = False) -> Tensor:
         if self._tiles is not None:
-            if self.target is None:
-                return self._tiles.floats(quantized, self.activation, residual)
-            return self._tiles.quantized(quantized, self.activation, *self._of_products(self.target))
+            return self.on_tiles(quantized, residual)
         if not self._packed:
             return self._by_torch(quantized, residual)
         if self.target is not None:
@@ -146,7 +172,7 @@ class Int8Linear(Linear):
 
         The second value is (T,) bool; None if there is no such row.
         """
-        return self._quantize(x, self._multiplier, self._shift, ZERO_POINT + 0.5, self._largest)
+        return self._quantize(x, self._multiplier, self._shift, MIDDLE, self._largest)
 
     def _factors(self, width: int) -> tuple[Tensor | None, Tensor | None]:
         """Return multiplier and shift of `quantize`, (in,) each; None if only ZERO_POINT is added."""

@@ -121,11 +121,11 @@ def _check_gelu(kernels: Kernels) -> None:
 
 
 def _check_affine(kernels: Kernels, generator: torch.Generator) -> None:
-    """Try maps that fill no whole block, with more inputs than the kernel reads at a time."""
-    for rows, inputs, outputs in ((1, 48, 16), (70, 790, 40)):
-        x, weight, bias, other = (
+    """Try maps that fill no whole block, with more inputs than the kernel reads at a time, and in panels."""
+    for rows, inputs, outputs in ((1, 48, 16), (70, 790, 48), (rows_in_panels(), 48, 16)):
+        x, weight, bias, other, norm_weight, norm_bias = (
             torch.randn(*shape, generator=generator).bfloat16()
-            for shape in ((rows, inputs), (outputs, inputs), (outputs,), (rows, outputs))
+            for shape in ((rows, inputs), (outputs, inputs), (outputs,), (rows, outputs), *[(outputs,)] * 2)
         )
         weight /= inputs**0.5
         sums = F.linear(x.float(), weight.float(), bias.float())
@@ -135,6 +135,12 @@ def _check_affine(kernels: Kernels, generator: torch.Generator) -> None:
         for finish, expected in _finished(sums, other):
             found = kernels.affine(x, tiles, whole_bias, outputs, finish, other)
             _compare(f"affine map ({finish})", found, expected)
+        _check_norm(
+            "affine map",
+            kernels.affine(x, tiles, whole_bias, outputs, "add", other),
+            kernels.affine(x, tiles, whole_bias, outputs, "add", other, (norm_weight, norm_bias, EPSILON)),
+            *(norm_weight, norm_bias),
+        )
         x[-1, -1] = torch.nan
         broken = kernels.affine(x, tiles, whole_bias, outputs, "gelu").isnan()
         if not broken[-1].all() or broken[:-1].any():
@@ -143,7 +149,7 @@ def _check_affine(kernels: Kernels, generator: torch.Generator) -> None:
 
 def _check_affine_int8(kernels: Kernels, generator: torch.Generator) -> None:
     """Try maps of 8-bit integers as those of bfloat16, the largest sums among them."""
-    for rows, inputs, outputs in ((1, 48, 16), (70, 1590, 40)):
+    for rows, inputs, outputs in ((1, 48, 16), (70, 1584, 48), (rows_in_panels(), 48, 16)):
         x = torch.randint(0, 256, (rows, inputs), generator=generator).to(torch.uint8)
         weight = torch.randint(-127, 128, (outputs, inputs), generator=generator).to(torch.int8)
         x[0], weight[0] = 255, 127
@@ -162,6 +168,46 @@ def _check_affine_int8(kernels: Kernels, generator: torch.Generator) -> None:
             low, high = ((exact + by).floor().clamp(0, 255) for by in (-1e-2, 1e-2))
             if ((found < low) | (found > high)).any():
                 raise RuntimeError(f"quantized affine map ({name}) is not torch's")
+        _check_affine_of_floats(kernels, inputs, (tiles, factors, outputs), other, generator)
+
+
+def _check_affine_of_floats(
+    kernels: Kernels,
+    inputs: int,
+    integers: tuple[Tensor, tuple[Tensor, Tensor, Tensor], int],
+    other: Tensor,
+    generator: torch.Generator,
+) -> None:
+    """Try an integer map of floats, and its norm, against that of integers by `Kernels.quantize`.
+
+    integers: tiles, factors and number of outputs, as `affine_int8` takes them.
+    """
+    tiles, factors, outputs = integers
+    x = (torch.randn(len(other), inputs, generator=generator) * 50).bfloat16()
+    x[0, 7], x[-1, -1] = torch.nan, torch.inf
+    multiplier, shift = torch.rand(2, inputs, generator=generator).mul_(9).unbind()
+    weight, bias = torch.randn(2, other.shape[1], generator=generator).bfloat16().unbind()
+    for source in ((None, None, 128.5), (multiplier, shift, 128.5)):
+        quantized, broken = kernels.quantize(x, *source)
+        whole = torch.ones(len(x), dtype=torch.bool) if broken is None else ~broken
+        expected = kernels.affine_int8(quantized, tiles, factors, outputs, "add", other)[whole]
+        found = kernels.affine_int8(x, tiles, factors, outputs, "add", other, source=source)
+        if not torch.equal(found.isfinite().all(1), whole):
+            raise RuntimeError("affine map of integers: rows with NaN are not torch's")
+        _compare("affine map of integers (of floats)", found[whole], expected)
+        how: dict[str, Any] = {"source": source, "norm": (weight, bias, EPSILON)}
+        found = kernels.affine_int8(x, tiles, factors, outputs, "add", other, **how)
+        _check_norm("affine map of integers", expected, found[whole], weight, bias)
+
+
+def _check_norm(what: str, plain: Tensor, found: Tensor, weight: Tensor, bias: Tensor) -> None:
+    """Compare a map's normalised rows with the norm of its rows."""
+    _compare(f"{what} (normalised)", found, F.layer_norm(plain, weight.shape, weight, bias, EPSILON))
+
+
+def rows_in_panels() -> int:
+    """Return so many rows that the kernel gives each thread panels of its own (native/affine.h)."""
+    return 128 * torch.get_num_threads() + 6
 
 
 def _finished(sums: Tensor, other: Tensor) -> Iterator[tuple[str, Tensor]]:

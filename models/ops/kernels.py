@@ -19,6 +19,11 @@ DTYPES = (torch.float32, torch.bfloat16)
 SIZE_MULTIPLE = 16
 """The kernels compute heads and rows whose size is a multiple of this."""
 
+NO_MEMORY_FOR_A_MAP = "not enough memory for an affine map"
+
+Normalisation = tuple[Tensor, Tensor, float]
+"""Weight and bias, (D,) of the dtype of the rows, and epsilon of a layer normalisation."""
+
 FINISHES = ("none", "gelu", "gelu_tanh", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
 """What `affine` and `affine_int8` do with their sums; the order is that of `Finish` in native/affine.h."""
 
@@ -51,15 +56,26 @@ class Kernels:
         self._quantize_gelu = loaded.headroom_quantize_gelu
         self._quantize_gelu.argtypes = [pointer, number, flag, real, real, real, pointer, flag]
         self._quantize_gelu.restype = None
-        self._affine = getattr(loaded, "headroom_map_bfloat16", None)
+        self._affine: Any = getattr(loaded, "headroom_map_bfloat16", None)
         self.multiplies = self._affine is not None
         if self._affine is not None:
-            self._affine.argtypes = [pointer, number, number, pointer, pointer, number]
-            self._affine.argtypes += [flag, pointer, pointer, flag]
+            into: list[Any] = [pointer, pointer, real, pointer, flag]  # what all maps end with
+            self._affine.argtypes = [pointer, number, number, pointer, pointer, number, flag, pointer, *into]
             self._affine.restype = flag
             self._affine_int8 = loaded.headroom_map_int8
-            self._affine_int8.argtypes = [pointer, number, number, pointer, pointer, pointer, pointer, number]
-            self._affine_int8.argtypes += [flag, pointer, real, real, pointer, flag]
+            self._affine_int8.argtypes = [pointer, flag, number, number, pointer, pointer, real]
+            self._affine_int8.argtypes += [
+                pointer,
+                pointer,
+                pointer,
+                pointer,
+                number,
+                flag,
+                pointer,
+                real,
+                real,
+            ]
+            self._affine_int8.argtypes += into
             self._affine_int8.restype = flag
         if loaded.headroom_prepare():
             raise RuntimeError("the operating system does not let this process use the processor's tiles")
@@ -156,17 +172,31 @@ class Kernels:
         return out
 
     def affine(
-        self, x: Tensor, tiles: Tensor, bias: Tensor, outputs: int, finish: str, other: Tensor | None = None
+        self,
+        x: Tensor,
+        tiles: Tensor,
+        bias: Tensor,
+        outputs: int,
+        finish: str,
+        other: Tensor | None = None,
+        norm: Normalisation | None = None,
     ) -> Tensor:
         """Return x·Wᵀ + b, with GELU (within 6e-5 before it is rounded), or with `other` added or multiplied.
 
         x: (T, in) bfloat16; tiles: W as `models.ops.tiles.to_tiles` lays it out; bias: float32, filled up
             with zeros as W is; finish: one of FINISHES; other: (T, outputs) bfloat16, to add or multiply.
+        norm: of the result, as by `layer_norm`.
         Returns (T, outputs) bfloat16. A row has the same bits in any batch and for any thread count.
         Raises MemoryError if there is not enough memory.
         """
+        x, other = x.contiguous(), None if other is None else other.contiguous()
         out = x.new_empty(len(x), outputs)
-        self._map(self._affine, x, (tiles, bias), finish, other, (), out)
+        out_of_memory = self._affine(
+            *(x.data_ptr(), *x.shape, tiles.data_ptr(), bias.data_ptr(), outputs, FINISHES.index(finish)),
+            *(_address(other), *_arguments(norm), out.data_ptr(), torch.get_num_threads()),
+        )
+        if out_of_memory:
+            raise MemoryError(NO_MEMORY_FOR_A_MAP)
         return out
 
     def affine_int8(
@@ -178,38 +208,39 @@ class Kernels:
         finish: str,
         other: Tensor | None = None,
         target: tuple[float, float] = (0.0, 0.0),
+        *,
+        source: tuple[Tensor | None, Tensor | None, float] = (None, None, 0.0),
+        norm: Normalisation | None = None,
     ) -> Tensor:
         """Return (start + x·Wᵀ)·scale + bias, finished as `affine` does, or quantized after GELU.
 
-        x: (T, in) uint8; tiles: W, int8, as `models.ops.tiles.to_tiles` lays it out; factors: start, int32,
-            scale and bias, float32, filled up as W is; finish: one of FINISHES; other: as for `affine`.
+        x: (T, in) uint8, or bfloat16 that is quantized first; tiles: W, int8, as
+            `models.ops.tiles.to_tiles` lays it out; factors: start, int32, scale and bias, float32, filled up
+            as W is; finish: one of FINISHES; other: as for `affine`.
         target: multiplier and shift of `quantize_gelu`, whose result this is for the quantized finishes.
+        source: multiplier, shift and middle of `quantize` for an x of bfloat16, whose width is a multiple of
+            SIZE_MULTIPLE. Rows of it that hold NaN or an infinity become NaN, unless the result is quantized.
+        norm: as for `affine`.
         Returns (T, outputs) bfloat16, or uint8. A row has the same bits in any batch and thread count.
         Raises MemoryError if there is not enough memory.
         """
+        x, other = x.contiguous(), None if other is None else other.contiguous()
         quantizes = finish.startswith("quantized")
         out = torch.empty(len(x), outputs, dtype=torch.uint8 if quantizes else torch.bfloat16)
-        self._map(self._affine_int8, x, (tiles, *factors), finish, other, target, out)
-        return out
-
-    @staticmethod
-    def _map(
-        function: Any,
-        x: Tensor,
-        parameters: tuple[Tensor, ...],
-        finish: str,
-        other: Tensor | None,
-        target: tuple[float, ...],
-        out: Tensor,
-    ) -> None:
-        """Write an affine map into `out`. function: the library's; parameters, target: what it reads."""
-        x = x.contiguous()
-        if other is not None:
-            other = other.contiguous()
-        out_of_memory = function(
-            *(x.data_ptr(), *x.shape, *(parameter.data_ptr() for parameter in parameters), out.shape[1]),
-            *(FINISHES.index(finish), None if other is None else other.data_ptr(), *target),
-            *(out.data_ptr(), torch.get_num_threads()),
+        multiplier, shift, middle = source
+        out_of_memory = self._affine_int8(
+            *(x.data_ptr(), x.dtype == torch.uint8, *x.shape, _address(multiplier), _address(shift), middle),
+            *(tiles.data_ptr(), *(factor.data_ptr() for factor in factors), outputs, FINISHES.index(finish)),
+            *(_address(other), *target, *_arguments(norm), out.data_ptr(), torch.get_num_threads()),
         )
         if out_of_memory:
-            raise MemoryError("not enough memory for an affine map")
+            raise MemoryError(NO_MEMORY_FOR_A_MAP)
+        return out
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _arguments(norm: Normalisation | None) -> tuple[int | None, int | None, float]:
+    return (None, None, 0.0) if norm is None else (norm[0].data_ptr(), norm[1].data_ptr(), norm[2])

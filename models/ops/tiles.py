@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.kernels import Kernels
-from models.ops.torch import Linear, nbytes
+from models.ops.kernels import Kernels, Normalisation
+from models.ops.torch import Linear, Norm, nbytes, normed
 
 BLOCK, STEP = 32, 64
 """Outputs, and bytes of the inputs, that the kernel reads together; other sizes are filled up with zeros."""
@@ -19,9 +19,15 @@ BLOCK, STEP = 32, 64
 ACTIVATIONS = ("none", "gelu", "gelu_tanh")
 """Those that the kernel computes."""
 
+Quantization = tuple[Tensor | None, Tensor | None, float]
+"""Multiplier, shift and middle, as `Kernels.quantize` takes them."""
+
+AS_IT_IS: Quantization = (None, None, 0.0)
+"""Of an input that is quantized already."""
+
 
 class TileLinear(Linear):
-    """An affine map whose weight is laid out for tiles, with GELU, a residual or a product fused."""
+    """An affine map whose weight is laid out for tiles; GELU, a residual and norm, or a product are fused."""
 
     def __init__(self, weight: Tensor, bias: Tensor, activation: str, kernels: Kernels) -> None:
         """Lay out a map. activation: none, gelu or gelu_tanh. kernels: with `multiplies`."""
@@ -34,15 +40,19 @@ class TileLinear(Linear):
     def _activated(self, x: Tensor) -> Tensor:
         return self._computed(x, self.activation)
 
-    def _added(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self._computed(x, "add", residual)
+    def _added(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        if norm is None or norm.in_kernels is None:
+            return normed(self._computed(x, "add", residual), norm)
+        return self._computed(x, "add", residual, norm.in_kernels)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
         return self._computed(x, "multiply", other(x))
 
-    def _computed(self, x: Tensor, finish: str, other: Tensor | None = None) -> Tensor:
-        return self._kernels.affine(x, self._weight, self._filled_bias, len(self.bias), finish, other)
+    def _computed(
+        self, x: Tensor, finish: str, other: Tensor | None = None, norm: Normalisation | None = None
+    ) -> Tensor:
+        return self._kernels.affine(x, self._weight, self._filled_bias, len(self.bias), finish, other, norm)
 
     @property
     def weight(self) -> Tensor:
@@ -59,7 +69,7 @@ class TileLinear(Linear):
 
 
 class IntegerTiles:
-    """Products of 8-bit inputs with an int8 weight laid out for tiles, and what follows them."""
+    """Products of 8-bit inputs with an int8 weight laid out for tiles, and what precedes and follows them."""
 
     def __init__(
         self, weight: Tensor, scale: Tensor, bias: Tensor, zero_point: int, kernels: Kernels
@@ -70,18 +80,38 @@ class IntegerTiles:
         start = -zero_point * weight.sum(1, dtype=torch.int32)
         self.factors = filled(start), filled(scale), filled(bias)
 
-    def floats(self, x: Tensor, activation: str, residual: Tensor | None = None) -> Tensor:
-        """Return the map's activation, or the map plus a residual; x: (T, in) uint8 → (T, out) bfloat16."""
-        return self._computed(x, activation if residual is None else "add", residual)
-
-    def quantized(self, x: Tensor, activation: str, scale: float, zero_point: int) -> Tensor:
-        """Return the map's GELU in units of `scale`, plus `zero_point`; x: (T, in) uint8 → (T, out) uint8."""
-        return self._computed(x, f"quantized_{activation}", None, (1 / scale, zero_point + 0.5))
-
-    def _computed(
-        self, x: Tensor, finish: str, other: Tensor | None, target: tuple[float, float] = (0.0, 0.0)
+    def floats(
+        self,
+        x: Tensor,
+        activation: str,
+        residual: Tensor | None = None,
+        norm: Norm | None = None,
+        *,
+        source: Quantization = AS_IT_IS,
     ) -> Tensor:
-        return self._kernels.affine_int8(x, self.tiles, self.factors, self._shape[0], finish, other, target)
+        """Return the map's activation, or the norm of the map plus a residual: (T, out) bfloat16.
+
+        x: (T, in) uint8, or bfloat16 that is quantized as `source` says.
+        """
+        finish = activation if residual is None else "add"
+        fused = None if norm is None else norm.in_kernels
+        y = self._kernels.affine_int8(
+            *(x, self.tiles, self.factors, self._shape[0], finish, residual), source=source, norm=fused
+        )
+        return y if fused else normed(y, norm)
+
+    def quantized(
+        self, x: Tensor, activation: str, scale: float, zero_point: int, *, source: Quantization = AS_IT_IS
+    ) -> Tensor:
+        """Return the map's GELU in units of `scale`, plus `zero_point`: (T, out) uint8.
+
+        x, source: as for `floats`.
+        """
+        return self._kernels.affine_int8(
+            *(x, self.tiles, self.factors, self._shape[0], f"quantized_{activation}", None),
+            (1 / scale, zero_point + 0.5),
+            source=source,
+        )
 
     @property
     def weight(self) -> Tensor:

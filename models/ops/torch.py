@@ -36,24 +36,25 @@ class Linear:
         residual: Tensor | None = None,
         *,
         overwrite: bool = False,  # noqa: ARG002 - for Int8Linear
+        norm: Norm | None = None,
     ) -> Tensor:
         """Compute the map, x: (T, in) → (T, out).
 
         residual: (T, out), added to a map that has no activation. overwrite: the residual's memory may become
-        the result, which saves integer products a copy.
+        the result, which saves integer products a copy. norm: of the sum.
         """
         if residual is None:
             return self._activated(x)
         assert self.activation == "none"
-        return self._added(x, residual)
+        return self._added(x, residual, norm)
 
     def _activated(self, x: Tensor) -> Tensor:
         """Compute the map and its activation."""
         return activate(F.linear(x, self._weight, self.bias), self.activation)
 
-    def _added(self, x: Tensor, residual: Tensor) -> Tensor:
-        """Compute the map, which has no activation, plus a residual."""
-        return F.linear(x, self._weight, self.bias) + residual
+    def _added(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
+        """Compute the map, which has no activation, plus a residual, and the norm of that."""
+        return normed(F.linear(x, self._weight, self.bias) + residual, norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map, which has no activation, and another of the same layer.
@@ -101,6 +102,16 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         """x: (T, D) → (T, D)."""
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+    @property
+    def in_kernels(self) -> tuple[Tensor, Tensor, float] | None:
+        """Return weight, bias and epsilon if our kernels compute this; None if torch does."""
+        return None
+
+
+def normed(x: Tensor, norm: Norm | None) -> Tensor:
+    """Return norm(x), or x if there is no norm. (T, D) → (T, D)."""
+    return x if norm is None else norm(x)
 
 
 class TorchOps:

@@ -1,5 +1,5 @@
 // Affine maps on AMX's tiles: y = x·Wᵀ + b, with GELU, or with another tensor added or multiplied. x and W are bfloat16,
-// or 8-bit integers; y is bfloat16, or quantized after GELU.
+// or 8-bit integers; y is bfloat16, or quantized after GELU. x may be quantized first, and y's rows normalised at last.
 //
 // Tiles compute a block of 32 x 32 sums, while vectors finish the block before it. So what is done with the sums takes
 // (nearly) no time of its own, and they are rounded once. A row's sums are always added in the same order: its results
@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "normalisation.h"
 #include "products.h"
 #include "quantization.h"
 #include "scratch.h"
@@ -26,15 +27,31 @@ constexpr long kBlockSums = kBlock * kBlock;
 constexpr long kStep = 64;                 // bytes of a row that one step of a block's products reads
 constexpr long kStepWeights = 32 * kStep;  // bytes of the weights that it reads
 constexpr long kPart = 24 * kStep;         // bytes of a row at a time: a block's rows then fit into L1
-constexpr long kWeights = 768l << 10;      // bytes of a task's weights: with a block's rows, they fit into L2
-constexpr long kRowBlocks = 4;             // the most blocks of rows of a task
+constexpr long kWeights = 768l << 10;      // bytes of weights at a time: with a block's rows, they fit into L2
+constexpr long kRowBlocks = 4;             // the most blocks of rows of a panel or a task
 
 // What is done with a sum. The numbers are those of models/ops/kernels.py. The last two round to 8 bits.
 enum class Finish { kNothing, kGelu, kGeluTanh, kAdd, kMultiply, kQuantizedGelu, kQuantizedGeluTanh };
 
 constexpr bool quantizes(Finish finish) { return finish >= Finish::kQuantizedGelu; }
 
+// Rows of numbers that are quantized before they are multiplied, as `quantize` does; x is null if there are none.
+struct Source {
+  const bfloat16* x;
+  const float* multiplier;
+  const float* shift;
+  float middle;
+};
+
+// How the rows of the result are normalised (normalisation.h); weight is null if they are not.
+struct Norm {
+  const bfloat16* weight;
+  const bfloat16* bias;
+  float epsilon;
+};
+
 // What a map is computed from and into. Lists of numbers for each output are filled up to whole blocks.
+// x: what is multiplied; null if `source` has it.
 // start: where each output's sums begin, floats or 32-bit integers. scale, bias: of integer sums; null for floats.
 // weights: in tiles, filled up with zeros (models/ops/tiles.py). other: like out, for kAdd and kMultiply.
 // multiplier, shift: of the quantized results.
@@ -47,11 +64,15 @@ struct Map {
   const bfloat16* other;
   float multiplier, shift;
   void* out;
+  Source source;
+  Norm norm;
 };
 
-// The shape of a map's call, and how it is cut into tasks of a few blocks of rows and of columns. Widths are in bytes.
+// The shape of a map's call, and how it is cut. If there are rows enough, each thread has a share of them from beginning
+// to end, the same in every map, so that its cache holds what the map before made: `panels` of a few blocks of rows. If
+// not, threads share the columns, too. wide: the blocks of columns whose weights fit into L2. Widths are in bytes.
 struct Shape {
-  long rows, row_bytes, outputs, width, row_blocks, column_blocks, wide;
+  long rows, row_bytes, outputs, width, row_blocks, column_blocks, wide, threads, panels;
 
   Shape(long rows, long row_bytes, long outputs, long threads)
       : rows(rows),
@@ -60,14 +81,30 @@ struct Shape {
         width(up(row_bytes, kStep)),
         row_blocks(up(rows, kBlock) / kBlock),
         column_blocks(up(outputs, kBlock) / kBlock),
-        wide(std::clamp(kWeights / (width * kBlock), 1l, column_blocks)) {
-    while (tasks() < 4 * threads && wide > 4) wide = up(wide, 2) / 2;
+        wide(std::clamp(kWeights / (width * kBlock), 1l, column_blocks)),
+        threads(threads),
+        panels(0) {
+    if (threads == 1 || row_blocks >= kRowBlocks * threads)
+      panels = up(row_blocks, kRowBlocks * threads) / kRowBlocks;  // as many for each thread
+    while (!panels && tasks() < 4 * threads && wide > 4) wide = up(wide, 2) / 2;
   }
 
+  long top(long panel) const { return row_blocks * panel / panels; }
+  long share() const { return panels / threads; }  // panels of a thread
+  long together() const { return wide == column_blocks ? 1 : share(); }  // panels that the same weights are used for
   long tasks_down() const { return up(row_blocks, kRowBlocks) / kRowBlocks; }
   long tasks() const { return tasks_down() * (up(column_blocks, wide) / wide); }
   long sums_bytes() const { return std::max(2l, wide) * kBlockSums * long{sizeof(float)}; }
   long bytes() const { return up(sums_bytes() + kBlock * width, 4096); }
+  long quantized_rows() const { return (panels ? together() * kRowBlocks : row_blocks) * kBlock; }
+  long quantized_bytes() const { return up(quantized_rows() * (width + 1), 4096); }
+};
+
+// Rows of a map's input, `stride` bytes apart; data is row number `first`. whole: filled up to whole blocks with zeros.
+struct Rows {
+  const char* data;
+  long first, stride;
+  bool whole;
 };
 
 // A block whose sums are ready: rounds them into the result row by row.
@@ -160,24 +197,25 @@ void store_sums(char* to) {
   _tile_stored(3, to + 16 * kStride + kStep, kStride);
 }
 
-// Returns 32 rows of x from row `first` on, and their stride: where they lie, or a copy with zeros around it.
-const char* whole_block(const char* x, long first, const Shape& shape, char* copy, long& stride) {
+// Returns 32 rows from row `first` on, and their stride: where they lie, or a copy with zeros around it.
+const char* whole_block(const Rows& x, long first, const Shape& shape, char* copy, long& stride) {
   const long rows = std::min(kBlock, shape.rows - first);
-  stride = shape.row_bytes;
-  x += first * stride;
-  if (rows == kBlock && shape.row_bytes == shape.width) return x;
+  const char* from = x.data + (first - x.first) * x.stride;
+  stride = x.stride;
+  if (x.whole || (rows == kBlock && shape.row_bytes == shape.width)) return from;
   for (long row = 0; row < kBlock; ++row) {
     const long count = row < rows ? shape.row_bytes : 0;
-    std::memcpy(copy + row * shape.width, x + row * stride, count);
+    std::memcpy(copy + row * shape.width, from + row * stride, count);
     std::memset(copy + row * shape.width + count, 0, shape.width - count);
   }
   stride = shape.width;
   return copy;
 }
 
-// One task: blocks of rows from `top` to `bottom`, of columns from `left` to `right`.
+// Blocks of rows from `top` to `bottom`, of columns from `left` to `right`.
 template <bool kIntegers, Finish kFinish>
-void map_blocks(const Map& map, const Shape& shape, long top, long bottom, long left, long right, char* memory) {
+void map_blocks(const Map& map, const Rows& x, const Shape& shape, long top, long bottom, long left, long right,
+                char* memory) {
   constexpr long kSumsBytes = kBlockSums * sizeof(float);
   char* const copy = memory + shape.sums_bytes();
   const bool in_parts = shape.width > kPart;
@@ -185,7 +223,7 @@ void map_blocks(const Map& map, const Shape& shape, long top, long bottom, long 
   for (long block = top; block < bottom; ++block) {
     const long first = block * kBlock, rows = std::min(kBlock, shape.rows - first);
     long stride;
-    const char* from = whole_block(map.x, first, shape, copy, stride);
+    const char* from = whole_block(x, first, shape, copy, stride);
     asm volatile("" ::: "memory");  // as in multiply_tiles: the copy must be stored
     for (long input = 0; input < shape.width; input += kPart) {
       const long count = std::min(kPart, shape.width - input), steps = count / kStep;
@@ -207,24 +245,86 @@ void map_blocks(const Map& map, const Shape& shape, long top, long bottom, long 
   ready.finish(kBlock);
 }
 
+// Quantizes blocks of rows of the source into `to`. broken: as in `quantize`, from row top · 32 on.
+Rows quantize_blocks(const Source& source, const Shape& shape, long top, long bottom, char* to, uint8_t* broken) {
+  const Rows result{to, top * kBlock, shape.width, true};
+  for (long row = top * kBlock; row < bottom * kBlock; ++row, to += shape.width, ++broken) {
+    const long count = row < shape.rows ? shape.row_bytes : 0;
+    auto* bytes = reinterpret_cast<uint8_t*>(to);
+    *broken = count && quantize_row(source.x + row * count, count, source.multiplier, source.shift, source.middle, 255.f,
+                                    bytes);
+    std::memset(to + count, 0, shape.width - count);
+  }
+  return result;
+}
+
+// What is done with whole rows of the result. Rows whose input was broken become NaN, which 8 bits cannot express.
+// broken: that of row `first` and those after it.
+template <Finish kFinish>
+void finish_rows(const Map& map, const Shape& shape, long first, long end, const uint8_t* broken) {
+  if constexpr (quantizes(kFinish)) return;
+  auto* out = static_cast<bfloat16*>(map.out);
+  if (map.source.x)
+    for (long row = first; row < end; ++row)
+      if (broken[row - first]) std::fill_n(out + row * shape.outputs, shape.outputs, bfloat16{0x7fc0});
+  if (map.norm.weight)
+    normalise_between(out, first, end, shape.outputs, map.norm.weight, map.norm.bias, map.norm.epsilon, out);
+}
+
+// A thread's share of the rows, panels from `first` to `end`. memory: for the sums; to: for what is quantized.
+template <bool kIntegers, Finish kFinish>
+void map_share(const Map& map, const Rows& x, const Shape& shape, long first, long end, char* memory, char* to) {
+  auto* broken = reinterpret_cast<uint8_t*>(to + shape.quantized_rows() * shape.width);
+  for (; first < end; first += shape.together()) {
+    const long last = std::min(end, first + shape.together()), top = shape.top(first), bottom = shape.top(last);
+    const Rows from = map.source.x ? quantize_blocks(map.source, shape, top, bottom, to, broken) : x;
+    for (long left = 0; left < shape.column_blocks; left += shape.wide)
+      for (long panel = first; panel < last; ++panel)
+        map_blocks<kIntegers, kFinish>(map, from, shape, shape.top(panel), shape.top(panel + 1), left,
+                                       std::min(shape.column_blocks, left + shape.wide), memory);
+    finish_rows<kFinish>(map, shape, top * kBlock, std::min(shape.rows, bottom * kBlock), broken);
+  }
+}
+
 // Computes `rows` rows of `row_bytes` bytes each. Returns 0, or 1 without having computed anything if there is not
 // enough memory.
 template <bool kIntegers, Finish kFinish>
 int map_rows(const Map& map, long rows, long row_bytes, long outputs, int threads) {
   const Shape shape(rows, row_bytes, outputs, threads);
-  const long part = shape.bytes();
-  char* memory = scratch.at_least(part * threads);
+  const long sums = shape.bytes(), quantized = map.source.x ? shape.quantized_bytes() : 0;
+  const long part = sums + (shape.panels ? quantized : 0);
+  char* memory = scratch.at_least(part * threads + (shape.panels ? 0 : quantized));
   if (memory == nullptr) return 1;
-#pragma omp parallel num_threads(static_cast<int>(std::clamp<long>(shape.tasks(), 1, threads)))
+  const Rows x{map.x, 0, row_bytes, false};
+  const long busy = shape.panels ? threads : std::clamp<long>(shape.tasks(), 1, threads);
+#pragma omp parallel num_threads(static_cast<int>(busy))
   {
     static const TileConfig config;
     _tile_loadconfig(&config);
-#pragma omp for schedule(dynamic, 1) nowait
-    for (long task = 0; task < shape.tasks(); ++task) {
-      const long top = task % shape.tasks_down() * kRowBlocks, left = task / shape.tasks_down() * shape.wide;
-      map_blocks<kIntegers, kFinish>(map, shape, top, std::min(shape.row_blocks, top + kRowBlocks), left,
-                                     std::min(shape.column_blocks, left + shape.wide),
-                                     memory + part * omp_get_thread_num());
+    char* const own = memory + part * omp_get_thread_num();
+    if (shape.panels) {
+#pragma omp for schedule(static) nowait
+      for (long share = 0; share < shape.threads; ++share)
+        map_share<kIntegers, kFinish>(map, x, shape, share * shape.share(), (share + 1) * shape.share(), own, own + sums);
+    } else {
+      char* const to = memory + part * threads;
+      auto* broken = reinterpret_cast<uint8_t*>(to + shape.quantized_rows() * shape.width);
+      const Rows from = map.source.x ? Rows{to, 0, shape.width, true} : x;
+      if (map.source.x) {
+#pragma omp for
+        for (long block = 0; block < shape.row_blocks; ++block)
+          quantize_blocks(map.source, shape, block, block + 1, to + block * kBlock * shape.width,
+                          broken + block * kBlock);
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (long task = 0; task < shape.tasks(); ++task) {
+        const long top = task % shape.tasks_down() * kRowBlocks, left = task / shape.tasks_down() * shape.wide;
+        map_blocks<kIntegers, kFinish>(map, from, shape, top, std::min(shape.row_blocks, top + kRowBlocks), left,
+                                       std::min(shape.column_blocks, left + shape.wide), own);
+      }
+#pragma omp for nowait
+      for (long block = 0; block < shape.row_blocks; ++block)
+        finish_rows<kFinish>(map, shape, block * kBlock, std::min(rows, (block + 1) * kBlock), broken + block * kBlock);
     }
     _tile_release();
   }

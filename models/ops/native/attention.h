@@ -205,6 +205,17 @@ template <class T>
       for (long at = 0; at < size; at += kLine) __builtin_prefetch(row + at);
 }
 
+// Returns the first problem, a head of a sequence, of a thread's share. Shares have about as many tokens each and lie
+// beside each other: mostly a thread has computed the very rows before, and its cache holds them (affine.h).
+long first_problem(const int32_t* offsets, long sequences, long heads, long share, long shares) {
+  const long tokens = sequences ? offsets[sequences] : 0;
+  if (share == 0 || tokens == 0) return 0;
+  if (share == shares) return sequences * heads;
+  const long place = tokens * heads * share / shares;
+  const long sequence = std::upper_bound(offsets, offsets + sequences, place / heads) - offsets - 1;
+  return sequence * heads + (place - offsets[sequence] * heads) / (offsets[sequence + 1] - offsets[sequence]);
+}
+
 // Returns 0, or 1 without having computed anything if there is not enough memory.
 template <class T>
 int attend(const T* projected, long tokens, const int32_t* offsets, long sequences, long heads, long size,
@@ -213,7 +224,6 @@ int attend(const T* projected, long tokens, const int32_t* offsets, long sequenc
   const long width = heads * size, stride = 3 * width;
   const float scale = 1.44269504f / __builtin_sqrtf(size);
   const long end = sequences ? offsets[sequences] : 0;
-  const long problems = sequences * heads;
   long longest = 0;
   for (long i = 0; i < sequences; ++i) longest = std::max<long>(longest, offsets[i + 1] - offsets[i]);
   const long part = up(Room<T>(longest, size, rotation).bytes, 4096);
@@ -226,8 +236,9 @@ int attend(const T* projected, long tokens, const int32_t* offsets, long sequenc
     static const TileConfig config;
     if (std::is_same_v<T, bfloat16>) _tile_loadconfig(&config);
 #endif
-#pragma omp for schedule(dynamic, 4) nowait
-    for (long problem = 0; problem < problems; ++problem) {
+    const long share = omp_get_thread_num(), shares = omp_get_num_threads();
+    const long last = first_problem(offsets, sequences, heads, share + 1, shares);
+    for (long problem = first_problem(offsets, sequences, heads, share, shares); problem < last; ++problem) {
       const long sequence = problem / heads, head = problem % heads;
       const long first = offsets[sequence], length = offsets[sequence + 1] - first;
       T* to = out + (first_only ? sequence : first) * width + head * size;

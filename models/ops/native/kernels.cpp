@@ -74,17 +74,24 @@ void headroom_quantize_gelu(const float* x, long count, int by_tanh, float multi
 
 #ifdef __AMX_BF16__
 int headroom_map_bfloat16(const bfloat16* x, long rows, long inputs, const bfloat16* weights, const float* bias,
-                          long outputs, int finish, const bfloat16* other, bfloat16* out, int threads) {
+                          long outputs, int finish, const bfloat16* other, const bfloat16* norm_weight,
+                          const bfloat16* norm_bias, float epsilon, bfloat16* out, int threads) {
   const Map map{reinterpret_cast<const char*>(x), reinterpret_cast<const char*>(weights),
-                reinterpret_cast<const char*>(bias), nullptr, nullptr, other, 0, 0, out};
+                reinterpret_cast<const char*>(bias), nullptr, nullptr, other, 0, 0, out, {},
+                {norm_weight, norm_bias, epsilon}};
   return map_rows<false>(map, rows, inputs * long{sizeof(bfloat16)}, outputs, static_cast<Finish>(finish), threads);
 }
 
-int headroom_map_int8(const uint8_t* x, long rows, long inputs, const int8_t* weights, const int32_t* start,
+// x: uint8; or bfloat16 that is quantized first, with source_multiplier, source_shift and middle as in `quantize`.
+int headroom_map_int8(const void* x, int quantized, long rows, long inputs, const float* source_multiplier,
+                      const float* source_shift, float middle, const int8_t* weights, const int32_t* start,
                       const float* scale, const float* bias, long outputs, int finish, const bfloat16* other,
-                      float multiplier, float shift, void* out, int threads) {
-  const Map map{reinterpret_cast<const char*>(x), reinterpret_cast<const char*>(weights),
-                reinterpret_cast<const char*>(start), scale, bias, other, multiplier, shift, out};
+                      float multiplier, float shift, const bfloat16* norm_weight, const bfloat16* norm_bias,
+                      float epsilon, void* out, int threads) {
+  const Source source{static_cast<const bfloat16*>(quantized ? nullptr : x), source_multiplier, source_shift, middle};
+  const Map map{static_cast<const char*>(quantized ? x : nullptr), reinterpret_cast<const char*>(weights),
+                reinterpret_cast<const char*>(start), scale, bias, other, multiplier, shift, out, source,
+                {norm_weight, norm_bias, epsilon}};
   return map_rows<true>(map, rows, inputs, outputs, static_cast<Finish>(finish), threads);
 }
 #endif

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <algorithm>
+
 #include "vectors.h"
 
 namespace {
@@ -27,17 +29,22 @@ void normalise_rows(const T* x, long width, const T* weight, const T* bias, floa
   }
 }
 
+// Normalises rows `first` to `end`. `out` may be `x`.
+template <class T>
+void normalise_between(const T* x, long first, long end, long width, const T* weight, const T* bias, float epsilon,
+                       T* out) {
+  constexpr long kTogether = 4;
+  for (; first + kTogether <= end; first += kTogether)
+    normalise_rows<kTogether>(x + first * width, width, weight, bias, epsilon, out + first * width);
+  for (; first < end; ++first) normalise_rows<1>(x + first * width, width, weight, bias, epsilon, out + first * width);
+}
+
 template <class T>
 void normalise(const T* x, long rows, long width, const T* weight, const T* bias, float epsilon, T* out, int threads) {
-  constexpr long kTogether = 4;
+  constexpr long kPart = 4;
 #pragma omp parallel for num_threads(threads)
-  for (long part = 0; part < (rows + kTogether - 1) / kTogether; ++part) {
-    long row = part * kTogether;
-    if (row + kTogether <= rows)
-      normalise_rows<kTogether>(x + row * width, width, weight, bias, epsilon, out + row * width);
-    else
-      for (; row < rows; ++row) normalise_rows<1>(x + row * width, width, weight, bias, epsilon, out + row * width);
-  }
+  for (long part = 0; part < (rows + kPart - 1) / kPart; ++part)
+    normalise_between(x, part * kPart, std::min(rows, (part + 1) * kPart), width, weight, bias, epsilon, out);
 }
 
 }  // namespace

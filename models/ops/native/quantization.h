@@ -18,26 +18,34 @@ Bytes to_bytes(Floats values, float largest) {
   return to_bytes(__builtin_convertvector(values, Ints));
 }
 
-// out = x·multiplier + shift (x + middle without a multiplier), clamped to 0 … largest and truncated. Returns how many
-// rows hold NaN or an infinity, which 8 bits cannot express; broken[row] is 1 for these rows, else 0.
+// out = x·multiplier + shift (x + middle without a multiplier), clamped to 0 … largest and truncated. Returns whether
+// the row holds NaN or an infinity, which 8 bits cannot express.
+template <class T>
+bool quantize_row(const T* x, long width, const float* multiplier, const float* shift, float middle, float largest,
+                  uint8_t* out) {
+  Floats zeros = {};  // a number times 0 is 0, but NaN times 0 and an infinity times 0 are NaN
+  for (long at = 0; at < width; at += kLanes) {
+    Floats values = widen(x + at);
+    zeros += values * 0.f;
+    if (multiplier)
+      values = values * load<Floats>(multiplier + at) + load<Floats>(shift + at);
+    else
+      values += middle;
+    store(out + at, to_bytes(values, largest));
+  }
+  const float sum = total(zeros);
+  return sum != sum;
+}
+
+// The same for many rows. broken[row] is 1 for rows with NaN or an infinity, else 0; returns how many there are.
 template <class T>
 long quantize(const T* x, long rows, long width, const float* multiplier, const float* shift, float middle,
               float largest, uint8_t* out, uint8_t* broken, int threads) {
   long count = 0;
 #pragma omp parallel for num_threads(threads) reduction(+ : count)
   for (long row = 0; row < rows; ++row) {
-    Floats zeros = {};  // a number times 0 is 0, but NaN times 0 and an infinity times 0 are NaN
-    for (long at = 0; at < width; at += kLanes) {
-      Floats values = widen(x + row * width + at);
-      zeros += values * 0.f;
-      if (multiplier)
-        values = values * load<Floats>(multiplier + at) + load<Floats>(shift + at);
-      else
-        values += middle;
-      store(out + row * width + at, to_bytes(values, largest));
-    }
-    const float sum = total(zeros);
-    broken[row] = sum != sum;
+    const long at = row * width;
+    broken[row] = quantize_row(x + at, width, multiplier, shift, middle, largest, out + at);
     count += broken[row];
   }
   return count;

@@ -342,7 +342,16 @@ MISTAKES = {
     "affine map, added": ("low += left", "low -= left"),
     "affine map of integers, bias": ("map->bias + column);", "map->scale + column);"),
     "quantized values": ("load<Floats>(shift + at);", "load<Floats>(multiplier + at);"),
-    "rows with NaN": ("broken[row] = sum != sum;", "broken[row] = 0;"),
+    "rows with NaN": ("return sum != sum;", "return false;"),
+    "affine map, normalised": (
+        "normalise_between(out, first, end, shape.outputs",
+        "normalise_between(out, first, end - 1, shape.outputs",
+    ),
+    "affine map of integers, those of floats": (
+        "to += shape.width, ++broken",
+        "to += shape.row_bytes, ++broken",
+    ),
+    "affine map of integers, rows with NaN": ("bfloat16{0x7fc0}", "bfloat16{0}"),
 }
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import resource
 import unittest.mock
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
 from models.ops import kernel_library
-from models.ops.cpu import CpuOps, PrepackedLinear
+from models.ops.cpu import CpuOps, KernelNorm, PrepackedLinear
 from models.ops.int8 import Int8Linear
 from models.ops.kernel_levels import features_here, levels_of_machine
 from models.ops.kernels import Kernels
-from models.ops.quantized import QuantizedMap, TensorScale
+from models.ops.quantized import ChannelScale, QuantizedMap, TensorScale
 from models.ops.tiles import TileLinear, from_tiles, to_tiles
-from models.ops.torch import activate
+from models.ops.torch import Norm, activate
 
 needs_tiles = pytest.mark.skipif(
     not any(level.name == "amx" and not level.lacking(features_here()) for level in levels_of_machine()),
@@ -78,6 +79,45 @@ def test_a_rows_bits_depend_on_nothing_else(ours: Kernels) -> None:
         torch.set_num_threads(before)
 
 
+def a_norm(ours: Kernels, width: int) -> KernelNorm:
+    weight, bias = torch.randn(2, width, generator=torch.Generator().manual_seed(1)).bfloat16().unbind()
+    return KernelNorm(weight, bias, 1e-12, ours)
+
+
+@pytest.fixture(params=[1, 2, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The number of torch's threads during a test: with enough rows each has its own, else they share columns."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@needs_tiles
+@pytest.mark.parametrize(("inputs", "outputs"), [(192, 192), (3072, 48), (96, 16), (768, 768)])
+@pytest.mark.parametrize("rows", [0, 1, 31, 127, 128, 129, 256, 500])
+@pytest.mark.usefixtures("threads")
+def test_a_maps_norm_has_the_bits_of_a_norm_after_it(
+    ours: Kernels, inputs: int, outputs: int, rows: int
+) -> None:
+    weight, bias, x, other = a_map(inputs, outputs, rows)
+    linear, norm = TileLinear(weight, bias, "none", ours), a_norm(ours, outputs)
+    if rows:
+        x[-1, 3] = torch.nan
+    expected = norm(linear(x, other))
+    with unittest.mock.patch.object(Kernels, "layer_norm", side_effect=ZeroDivisionError):
+        found = linear(x, other, norm=norm)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@needs_tiles
+def test_a_norm_that_the_kernels_do_not_compute_follows_the_map(ours: Kernels) -> None:
+    weight, bias, x, other = a_map(64, 40, 20)
+    norm = Norm(torch.rand(40).bfloat16(), torch.rand(40).bfloat16(), 1e-12)
+    linear = TileLinear(weight, bias, "none", ours)
+    assert torch.equal(linear(x, other, norm=norm), norm(linear(x, other)))
+
+
 @needs_tiles
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_what_is_not_finite_stays_in_its_row(ours: Kernels, value: float) -> None:
@@ -137,6 +177,59 @@ def test_integer_maps_are_exact_until_they_are_rounded(
     differences = found.double() - steps.round().clamp(0, 255)
     beside_middle = (steps - steps.floor() - 0.5).abs() < 2e-5 / 0.02  # GELU's error
     assert (differences.abs() <= beside_middle).all()
+
+
+@needs_tiles
+@pytest.mark.parametrize(("inputs", "outputs"), [(192, 192), (96, 48), (1584, 40), (1024, 1008)])
+@pytest.mark.parametrize("rows", [0, 1, 33, 128, 129, 256, 500])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.usefixtures("threads")
+def test_a_map_of_floats_has_the_bits_of_a_map_of_what_they_are_quantized_to(
+    ours: Kernels, inputs: int, outputs: int, rows: int, scaled: bool
+) -> None:
+    integers = an_integer_map(inputs, outputs)
+    source = ChannelScale(torch.rand(inputs) + 0.5, torch.randn(inputs)) if scaled else ChannelScale()
+    x, residual = (torch.randn(rows, inputs) * 30).bfloat16(), torch.randn(rows, outputs).bfloat16()
+    norm = a_norm(ours, outputs) if outputs % 16 == 0 else None
+    broken = {0, 32, rows - 1} & set(range(rows))
+    for row in broken:
+        x[row, row % inputs] = torch.nan if row else -torch.inf
+
+    def a_linear(activation: str = "none", target: TensorScale | None = None) -> Int8Linear:
+        how = {"source": source, "target": target, "kernels": ours}
+        return Int8Linear(integers, activation, dtype=torch.bfloat16, **how)
+
+    def compare(found: Tensor, expected: Tensor) -> None:
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+    plain, gelu, between = a_linear(), a_linear("gelu"), a_linear("gelu", TensorScale(0.02, 9))
+    quantized, _ = plain.quantize(x)
+    sums, activated, steps = (
+        plain.on_tiles(quantized, residual),
+        gelu.on_tiles(quantized),
+        between.on_tiles(quantized),
+    )
+    for row in broken:
+        sums[row], activated[row] = torch.nan, torch.nan
+    with unittest.mock.patch.object(Kernels, "quantize", side_effect=ZeroDivisionError):
+        compare(plain(x, residual), sums)
+        compare(gelu(x), activated)
+        compare(between(x), steps)
+        if norm is not None:
+            compare(plain(x, residual, norm=norm), norm(sums))
+    assert set(sums.isnan().any(1).nonzero().flatten().tolist()) == broken
+
+
+@needs_tiles
+def test_a_map_of_floats_that_fill_no_vector_quantizes_them_first(ours: Kernels) -> None:
+    integers, x = an_integer_map(40, 48), (torch.randn(20, 40) * 30).bfloat16()
+    linear = Int8Linear(integers, dtype=torch.bfloat16, source=ChannelScale(), kernels=ours)
+    x[3, 39] = torch.nan
+    exact = (x.double() + 0.5).floor().clamp(-128, 127) @ integers.weight.double().T
+    exact = exact * integers.weight_scale.double() + integers.bias.double()
+    found = linear(x)
+    assert found.isnan().any(1).nonzero().flatten().tolist() == [3]
+    assert_rounded(found[4:], exact[4:])
 
 
 @needs_tiles
