@@ -23,6 +23,7 @@ from service.experiments.online.admin import ExperimentAdmin
 from service.experiments.online.live import LiveExperiments
 from service.experiments.storage.connection import reason_of
 from service.experiments.storage.store import Store
+from service.free_memory import give_back_for_ever
 from service.metrics import Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse
 from service.schemas.listings import (
@@ -71,7 +72,8 @@ class Replica:
         self._treatment = Treatment(self._scorer, live.router, shadow, lambda: self.scheduler.queued_tokens)
         live.start()
         self._tasks = [
-            asyncio.create_task(work) for work in (self.scheduler.run(), self._report(), shadow.run())
+            asyncio.create_task(work)
+            for work in (self.scheduler.run(), self._report(), shadow.run(), give_back_for_ever())
         ]
         self._publish()
 

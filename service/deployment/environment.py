@@ -24,12 +24,12 @@ MIN_OPEN_FILES = 1024
 
 COMPUTING = "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
 """jemalloc's options for processes that compute: keep the pages of freed blocks, since a forward pass frees
-and asks for the same megabytes in every layer. The last option lets small blocks use them too; else each
-burst of small blocks takes new pages."""
+and asks for the same megabytes in every layer (`service.free_memory` gives them back once a minute). The last
+option lets small blocks use them too; else each burst of small blocks takes new pages."""
 
-RAYS_OWN = f"{COMPUTING},tcache:false"
+RAYS_OWN = "narenas:1,lg_extent_max_active_fit:64,tcache:false"
 """jemalloc's options for Ray's and Serve's own processes: they have dozens of threads that rest most of the
-time, and each would keep the blocks that it has freed for itself."""
+time, and each would keep the blocks that it has freed for itself. They give free pages back after seconds."""
 
 M_ARENA_MAX = -8
 """The parameter of glibc's `mallopt` (malloc.h) for the number of arenas."""

@@ -86,7 +86,7 @@ def a_norm(ours: Kernels, width: int) -> KernelNorm:
 
 @pytest.fixture(params=[1, 2, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """The number of torch's threads during a test: with enough rows each has its own, else they share columns."""
+    """The number of torch's threads: with enough rows each has its own, else they share columns."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
