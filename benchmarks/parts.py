@@ -34,7 +34,7 @@ def measure(call: Callable[[], object], calls: int = 5) -> dict[str, float]:
     """Return each part's share of the wall time of `call`, a forward pass; the shares sum to 1.
 
     The rest is Python, packing, the classifier's head and the profiler itself. The mask is part of our
-    attention kernel.
+    attention kernel; with AMX, the norm that follows a map is part of the map.
     """
     call()
     with _kernels_seen(), profile(activities=[ProfilerActivity.CPU]) as profiler:
