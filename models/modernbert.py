@@ -47,16 +47,15 @@ class ModernBert(Encoder):
         for number in range(config.num_layers):
             prefix = layer_prefix(number)
             up, gate, down = ops.gated_maps(tensors, prefix, config.activation)
+            # What enters the first layer is normalised already.
+            before = self.norm(tensors, f"{prefix}attention.LayerNorm") if number else None
             self.layers.append(
                 Layer(
                     attention=self.attention(tensors, number),
                     attention_bias=ops.get(tensors, f"{prefix}attention.output.dense.bias"),
                     rotation=turns[config.thetas[number]],
                     window=config.windows[number],
-                    # What enters the first layer is normalised already.
-                    attention_input_norm=self.norm(tensors, f"{prefix}attention.LayerNorm")
-                    if number
-                    else None,
+                    attention_input_norm=before,
                     feed_forward_input_norm=self.norm(tensors, f"{prefix}intermediate.LayerNorm"),
                     up=self.part(f"{prefix}intermediate.dense", up),
                     gate=self.part(f"{prefix}gate.dense", gate),

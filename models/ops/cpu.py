@@ -16,7 +16,7 @@ from torch import Tensor
 
 from models.batch import PackedBatch
 from models.ops.kernel_library import fitting
-from models.ops.kernels import Kernels
+from models.ops.kernels import Kernels, Normalisation
 from models.ops.tiles import BLOCK, TileLinear, fits
 from models.ops.torch import Linear, Norm, TorchOps, activate, nbytes, normed
 
@@ -98,7 +98,7 @@ class KernelNorm(Norm):
         return self._kernels.layer_norm(x, self.weight, self.bias, self.eps)
 
     @property
-    def in_kernels(self) -> tuple[Tensor, Tensor, float]:
+    def in_kernels(self) -> Normalisation:
         """Return weight, bias and epsilon."""
         return self.weight, self.bias, self.eps
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from models.ops.cpu import FUSED
 from models.ops.integer_products import input_bits, operator
 from models.ops.kernel_library import fitting
-from models.ops.kernels import SIZE_MULTIPLE, Kernels
+from models.ops.kernels import AS_IT_IS, SIZE_MULTIPLE, Kernels
 from models.ops.quantized import ZERO_POINT, ChannelScale, QuantizedMap, TensorScale
 from models.ops.rounding import quantize_by_torch
-from models.ops.tiles import AS_IT_IS, IntegerTiles, fits
+from models.ops.tiles import IntegerTiles, fits
 from models.ops.torch import Linear, Norm, Tensors, TorchOps, activate, nbytes, normed
 
 MIDDLE = ZERO_POINT + 0.5
@@ -55,8 +55,6 @@ class Int8Linear(Linear):
         self.source, self.target, self._kernels = source, target, kernels
         # The kernel reads 16 numbers at a time, so with another width it would read into the next row.
         whole = weight.shape[1] % SIZE_MULTIPLE == 0
-        self._quantizes_inside = kernels is not None and whole
-        """Whether a map on tiles quantizes its input itself."""
         self._quantize = kernels.quantize if kernels is not None and whole else quantize_by_torch
         self._scale, self._bias = scale.contiguous(), bias.contiguous()
         self._weight_zero_points = torch.zeros(scale.shape[0], dtype=torch.int64, device=weight.device)
@@ -76,6 +74,7 @@ class Int8Linear(Linear):
             self._weight = torch.ops.onednn.qlinear_prepack(weight.contiguous(), None)
         else:
             self._weight = weight.float()
+        self._takes_input_as_it_is = isinstance(source, TensorScale) or (self._tiles is not None and whole)
         self.bias = self._bias
         if isinstance(source, ChannelScale) and source.midpoint is not None:
             self.bias = self._bias - self.weight @ source.midpoint
@@ -90,22 +89,20 @@ class Int8Linear(Linear):
     ) -> Tensor:
         """Compute the map as `Linear` does. x: (T, in) floats, or uint8 if `source` is TensorScale."""
         assert residual is None or self.activation == "none"
-        if self._tiles is not None and (self._quantizes_inside or isinstance(self.source, TensorScale)):
-            return self.on_tiles(x, residual, norm)
-        if isinstance(self.source, TensorScale):
-            return normed(self._multiply(x, residual, overwrite=overwrite), norm)
-        quantized, not_finite = self.quantize(x)
-        y = self._multiply(quantized, residual, overwrite=overwrite)
+        not_finite = None
+        if not self._takes_input_as_it_is:
+            x, not_finite = self.quantize(x)
+        y = self._multiply(x, residual, norm, overwrite=overwrite)
         if not_finite is not None and self.target is None:  # 8 bits cannot hold NaN; the residual can
             y.masked_fill_(not_finite[:, None], torch.nan)
-        return normed(y, norm)
+        return y
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does; their input is quantized once."""
         assert isinstance(other, Int8Linear)
         assert other.source is self.source
         quantized, not_finite = self.quantize(x)
-        y = other._multiply(quantized, None).mul_(self._multiply(quantized, None))
+        y = other._multiply(quantized).mul_(self._multiply(quantized))
         return y if not_finite is None else y.masked_fill_(not_finite[:, None], torch.nan)
 
     def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
@@ -114,23 +111,25 @@ class Int8Linear(Linear):
             return x.masked_fill_(weights == 0, self._input[1])
         return super().weighted(x, weights)
 
-    def on_tiles(self, x: Tensor, residual: Tensor | None = None, norm: Norm | None = None) -> Tensor:
-        """Compute a map that is laid out for tiles.
-
-        x: (T, in) uint8, or bfloat16, which the kernel then quantizes.
-        """
-        assert self._tiles is not None
-        source = AS_IT_IS
-        if x.dtype != torch.uint8:
-            source = self._multiplier, self._shift, MIDDLE
+    def _multiply(
+        self,
+        x: Tensor,
+        residual: Tensor | None = None,
+        norm: Norm | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> Tensor:
+        """Compute the map of 8-bit integers; tiles quantize floats themselves."""
+        if self._tiles is None:
+            return normed(self._product(x, residual, overwrite=overwrite), norm)
+        source = AS_IT_IS if x.dtype == torch.uint8 else (self._multiplier, self._shift, MIDDLE)
         if self.target is None:
             return self._tiles.floats(x, self.activation, residual, norm, source=source)
         scale, zero_point = self._of_products(self.target)
         return self._tiles.quantized(x, self.activation, scale, zero_point, source=source)
 
-    def _multiply(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool = False) -> Tensor:
-        if self._tiles is not None:
-            return self.on_tiles(quantized, residual)
+    def _product(self, quantized: Tensor, residual: Tensor | None, *, overwrite: bool) -> Tensor:
+        """Compute the map by oneDNN or torch."""
         if not self._packed:
             return self._by_torch(quantized, residual)
         if self.target is not None:

@@ -122,7 +122,7 @@ def _check_gelu(kernels: Kernels) -> None:
 
 def _check_affine(kernels: Kernels, generator: torch.Generator) -> None:
     """Try maps that fill no whole block, with more inputs than the kernel reads at a time, and in panels."""
-    for rows, inputs, outputs in ((1, 48, 16), (70, 790, 48), (rows_in_panels(), 48, 16)):
+    for rows, inputs, outputs in ((1, 48, 16), (70, 790, 48), (_rows_in_panels(), 48, 16)):
         x, weight, bias, other, norm_weight, norm_bias = (
             torch.randn(*shape, generator=generator).bfloat16()
             for shape in ((rows, inputs), (outputs, inputs), (outputs,), (rows, outputs), *[(outputs,)] * 2)
@@ -139,7 +139,8 @@ def _check_affine(kernels: Kernels, generator: torch.Generator) -> None:
             "affine map",
             kernels.affine(x, tiles, whole_bias, outputs, "add", other),
             kernels.affine(x, tiles, whole_bias, outputs, "add", other, (norm_weight, norm_bias, EPSILON)),
-            *(norm_weight, norm_bias),
+            norm_weight,
+            norm_bias,
         )
         x[-1, -1] = torch.nan
         broken = kernels.affine(x, tiles, whole_bias, outputs, "gelu").isnan()
@@ -149,7 +150,7 @@ def _check_affine(kernels: Kernels, generator: torch.Generator) -> None:
 
 def _check_affine_int8(kernels: Kernels, generator: torch.Generator) -> None:
     """Try maps of 8-bit integers as those of bfloat16, the largest sums among them."""
-    for rows, inputs, outputs in ((1, 48, 16), (70, 1584, 48), (rows_in_panels(), 48, 16)):
+    for rows, inputs, outputs in ((1, 48, 16), (70, 1584, 48), (_rows_in_panels(), 48, 16)):
         x = torch.randint(0, 256, (rows, inputs), generator=generator).to(torch.uint8)
         weight = torch.randint(-127, 128, (outputs, inputs), generator=generator).to(torch.int8)
         x[0], weight[0] = 255, 127
@@ -205,7 +206,7 @@ def _check_norm(what: str, plain: Tensor, found: Tensor, weight: Tensor, bias: T
     _compare(f"{what} (normalised)", found, F.layer_norm(plain, weight.shape, weight, bias, EPSILON))
 
 
-def rows_in_panels() -> int:
+def _rows_in_panels() -> int:
     """Return so many rows that the kernel gives each thread panels of its own (native/affine.h)."""
     return 128 * torch.get_num_threads() + 6
 

@@ -24,6 +24,12 @@ NO_MEMORY_FOR_A_MAP = "not enough memory for an affine map"
 Normalisation = tuple[Tensor, Tensor, float]
 """Weight and bias, (D,) of the dtype of the rows, and epsilon of a layer normalisation."""
 
+Quantization = tuple[Tensor | None, Tensor | None, float]
+"""Multiplier, shift and middle, as `Kernels.quantize` takes them."""
+
+AS_IT_IS: Quantization = (None, None, 0.0)
+"""Of an input that is quantized already."""
+
 FINISHES = ("none", "gelu", "gelu_tanh", "add", "multiply", "quantized_gelu", "quantized_gelu_tanh")
 """What `affine` and `affine_int8` do with their sums; the order is that of `Finish` in native/affine.h."""
 
@@ -64,18 +70,7 @@ class Kernels:
             self._affine.restype = flag
             self._affine_int8 = loaded.headroom_map_int8
             self._affine_int8.argtypes = [pointer, flag, number, number, pointer, pointer, real]
-            self._affine_int8.argtypes += [
-                pointer,
-                pointer,
-                pointer,
-                pointer,
-                number,
-                flag,
-                pointer,
-                real,
-                real,
-            ]
-            self._affine_int8.argtypes += into
+            self._affine_int8.argtypes += [*[pointer] * 4, number, flag, pointer, real, real, *into]
             self._affine_int8.restype = flag
         if loaded.headroom_prepare():
             raise RuntimeError("the operating system does not let this process use the processor's tiles")
@@ -209,7 +204,7 @@ class Kernels:
         other: Tensor | None = None,
         target: tuple[float, float] = (0.0, 0.0),
         *,
-        source: tuple[Tensor | None, Tensor | None, float] = (None, None, 0.0),
+        source: Quantization = AS_IT_IS,
         norm: Normalisation | None = None,
     ) -> Tensor:
         """Return (start + x·Wᵀ)·scale + bias, finished as `affine` does, or quantized after GELU.

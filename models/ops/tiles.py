@@ -6,11 +6,13 @@ shipped model's feed-forward map. Our kernel computes it while the tiles add up 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.ops.kernels import Kernels, Normalisation
+from models.ops.kernels import AS_IT_IS, Kernels, Normalisation, Quantization
 from models.ops.torch import Linear, Norm, nbytes, normed
 
 BLOCK, STEP = 32, 64
@@ -18,12 +20,6 @@ BLOCK, STEP = 32, 64
 
 ACTIVATIONS = ("none", "gelu", "gelu_tanh")
 """Those that the kernel computes."""
-
-Quantization = tuple[Tensor | None, Tensor | None, float]
-"""Multiplier, shift and middle, as `Kernels.quantize` takes them."""
-
-AS_IT_IS: Quantization = (None, None, 0.0)
-"""Of an input that is quantized already."""
 
 
 class TileLinear(Linear):
@@ -41,9 +37,7 @@ class TileLinear(Linear):
         return self._computed(x, self.activation)
 
     def _added(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
-        if norm is None or norm.in_kernels is None:
-            return normed(self._computed(x, "add", residual), norm)
-        return self._computed(x, "add", residual, norm.in_kernels)
+        return with_norm(lambda inside: self._computed(x, "add", residual, inside), norm)
 
     def times(self, other: Linear, x: Tensor) -> Tensor:
         """Compute the product of this map and another as `Linear` does."""
@@ -93,12 +87,8 @@ class IntegerTiles:
 
         x: (T, in) uint8, or bfloat16 that is quantized as `source` says.
         """
-        finish = activation if residual is None else "add"
-        fused = None if norm is None else norm.in_kernels
-        y = self._kernels.affine_int8(
-            *(x, self.tiles, self.factors, self._shape[0], finish, residual), source=source, norm=fused
-        )
-        return y if fused else normed(y, norm)
+        how = x, self.tiles, self.factors, self._shape[0], activation if residual is None else "add", residual
+        return with_norm(lambda inside: self._kernels.affine_int8(*how, source=source, norm=inside), norm)
 
     def quantized(
         self, x: Tensor, activation: str, scale: float, zero_point: int, *, source: Quantization = AS_IT_IS
@@ -118,6 +108,16 @@ class IntegerTiles:
         """Return the integers in their plain layout, (out, in) int8; a copy."""
         outputs, inputs = self._shape
         return from_tiles(self.tiles)[:outputs, :inputs].contiguous()
+
+
+def with_norm(compute: Callable[[Normalisation | None], Tensor], norm: Norm | None) -> Tensor:
+    """Return the norm of what a kernel computes: by that kernel if it can, else after it.
+
+    compute: takes the norm that the kernel is to compute.
+    """
+    inside = None if norm is None else norm.in_kernels
+    y = compute(inside)
+    return y if inside else normed(y, norm)
 
 
 def fits(kernels: Kernels | None, dtype: torch.dtype, activation: str) -> bool:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
 from service.cli.mask_option import FORMS, parse_mask
 from service.cli.options import AsJson, Model, NewDirectory
-
-if TYPE_CHECKING:
-    pass
-
 
 Scales = Annotated[
     Path | None,

@@ -22,12 +22,14 @@ from service.telemetry.access_log import PIPE
 
 MIN_OPEN_FILES = 1024
 
-COMPUTING = "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
+_ONE_ARENA = "narenas:1,lg_extent_max_active_fit:64"
+
+COMPUTING = f"dirty_decay_ms:-1,{_ONE_ARENA}"
 """jemalloc's options for processes that compute: keep the pages of freed blocks, since a forward pass frees
 and asks for the same megabytes in every layer (`service.free_memory` gives them back once a minute). The last
 option lets small blocks use them too; else each burst of small blocks takes new pages."""
 
-RAYS_OWN = "narenas:1,lg_extent_max_active_fit:64,tcache:false"
+RAYS_OWN = f"{_ONE_ARENA},tcache:false"
 """jemalloc's options for Ray's and Serve's own processes: they have dozens of threads that rest most of the
 time, and each would keep the blocks that it has freed for itself. They give free pages back after seconds."""
 

@@ -8,6 +8,8 @@
 
 namespace {
 
+constexpr long kNormsTogether = 4;  // rows that are normalised together
+
 // Normalises R rows together, so that the sums of one do not wait for those of another.
 template <int R, class T>
 void normalise_rows(const T* x, long width, const T* weight, const T* bias, float epsilon, T* out) {
@@ -33,18 +35,16 @@ void normalise_rows(const T* x, long width, const T* weight, const T* bias, floa
 template <class T>
 void normalise_between(const T* x, long first, long end, long width, const T* weight, const T* bias, float epsilon,
                        T* out) {
-  constexpr long kTogether = 4;
-  for (; first + kTogether <= end; first += kTogether)
-    normalise_rows<kTogether>(x + first * width, width, weight, bias, epsilon, out + first * width);
+  for (; first + kNormsTogether <= end; first += kNormsTogether)
+    normalise_rows<kNormsTogether>(x + first * width, width, weight, bias, epsilon, out + first * width);
   for (; first < end; ++first) normalise_rows<1>(x + first * width, width, weight, bias, epsilon, out + first * width);
 }
 
 template <class T>
 void normalise(const T* x, long rows, long width, const T* weight, const T* bias, float epsilon, T* out, int threads) {
-  constexpr long kPart = 4;
 #pragma omp parallel for num_threads(threads)
-  for (long part = 0; part < (rows + kPart - 1) / kPart; ++part)
-    normalise_between(x, part * kPart, std::min(rows, (part + 1) * kPart), width, weight, bias, epsilon, out);
+  for (long first = 0; first < rows; first += kNormsTogether)
+    normalise_between(x, first, std::min(rows, first + kNormsTogether), width, weight, bias, epsilon, out);
 }
 
 }  // namespace

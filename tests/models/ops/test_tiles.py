@@ -195,19 +195,22 @@ def test_a_map_of_floats_has_the_bits_of_a_map_of_what_they_are_quantized_to(
     for row in broken:
         x[row, row % inputs] = torch.nan if row else -torch.inf
 
-    def a_linear(activation: str = "none", target: TensorScale | None = None) -> Int8Linear:
-        how = {"source": source, "target": target, "kernels": ours}
-        return Int8Linear(integers, activation, dtype=torch.bfloat16, **how)
+    def linears(source: ChannelScale | TensorScale) -> list[Int8Linear]:
+        return [
+            Int8Linear(integers, activation, dtype=torch.bfloat16, source=source, target=target, kernels=ours)
+            for activation, target in (("none", None), ("gelu", None), ("gelu", TensorScale(0.02, 9)))
+        ]
 
     def compare(found: Tensor, expected: Tensor) -> None:
         torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
 
-    plain, gelu, between = a_linear(), a_linear("gelu"), a_linear("gelu", TensorScale(0.02, 9))
+    plain, gelu, between = linears(source)
     quantized, _ = plain.quantize(x)
+    plain_of_8_bits, gelu_of_8_bits, between_of_8_bits = linears(TensorScale(1.0, 128))
     sums, activated, steps = (
-        plain.on_tiles(quantized, residual),
-        gelu.on_tiles(quantized),
-        between.on_tiles(quantized),
+        plain_of_8_bits(quantized, residual),
+        gelu_of_8_bits(quantized),
+        between_of_8_bits(quantized),
     )
     for row in broken:
         sums[row], activated[row] = torch.nan, torch.nan
