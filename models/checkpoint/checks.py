@@ -1,8 +1,11 @@
-"""Checks of a new checkpoint's directory and source, made before torch is imported, and its last step."""
+"""A new checkpoint's directory: checks made before torch is imported, a draft, and the last step."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from models.checkpoint.config import ModelConfig
@@ -13,6 +16,17 @@ def check_empty(target: Path) -> None:
     """Raise ModelError if the directory to write is not empty, or is a file."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ModelError(f"{target} is not empty; name a new directory")
+
+
+@contextlib.contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Yield the path of a draft that becomes `target` when the block ends, and is removed if it fails."""
+    parent = target if target.is_dir() else target.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{target.name}.unfinished-", dir=parent) as directory:
+        draft = Path(directory) / "checkpoint"
+        yield draft
+        put_in_place(draft, target)
 
 
 def put_in_place(draft: Path, target: Path) -> None:

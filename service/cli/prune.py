@@ -35,7 +35,7 @@ def command(
     """
     import json
 
-    from models.checkpoint.checks import check_empty
+    from models.checkpoint.checks import check_empty, new_directory
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.digest import bytes_of_weights
     from models.checkpoint.hub import locate
@@ -48,7 +48,8 @@ def command(
     config = read_config(source)
     weights = parse_mask(mask, config, read_stored_masks(source, config)) if mask is not None else None
     removed = weights if weights is not None else read_scales(cast(Path, scales))
-    pruned, dropped = prune(source, out, removed)
+    with new_directory(out) as draft:
+        pruned, dropped = prune(source, draft, removed)
     sizes = {
         "heads": [sum(map(len, c.kept_heads)) for c in (config, pruned)],
         "units": [sum(c.widths) for c in (config, pruned)],

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,7 +53,7 @@ def command(
 
     Example: headroom quantize --model ./mine --data traffic.csv --test judged.csv --out ./mine-int8
     """
-    from models.checkpoint.checks import check_can_be_quantized, check_empty
+    from models.checkpoint.checks import check_can_be_quantized, check_empty, new_directory
     from models.checkpoint.config import read_config
     from models.checkpoint.digest import bytes_of_weights
     from models.checkpoint.hub import locate
@@ -110,19 +108,6 @@ def command(
     warn(result)
     if (notice := speeds.doubt(after.config, speed)) is not None:
         print(f"headroom: {notice}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def new_directory(out: Path) -> Iterator[Path]:
-    """Yield a new directory that becomes `out` when the block ends, and is removed if the block fails."""
-    from models.checkpoint.checks import put_in_place
-
-    parent = out if out.is_dir() else out.parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{out.name}.unfinished-", dir=parent) as directory:
-        draft = Path(directory) / "checkpoint"
-        yield draft
-        put_in_place(draft, out)
 
 
 def scores_of(sides: Sequence[Classifier], pairs: list[tuple[str, str]]) -> list[Scores]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -173,3 +174,21 @@ def test_scales_of_units_and_layers_that_go_are_read_from_one_file(
     output = run(*arguments, "--out", str(tmp_path / "other"))
     assert output.status == 1
     assert "skipped names a layer outside 0 to 2" in output.err
+
+
+def test_nothing_is_left_of_a_checkpoint_that_could_not_be_written_whole(
+    run: Run, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("models.checkpoint.hub_files.copy_tokenizer", fail)
+    arguments = ("prune", "--model", str(tiny_checkpoint), "--mask", "0.1", "--out", str(tmp_path / "pruned"))
+
+    output = run(*arguments)
+
+    assert output.status == 1
+    assert "No space left on device" in output.err
+    assert not list(tmp_path.iterdir())
+    monkeypatch.undo()
+    assert run(*arguments).status == 0

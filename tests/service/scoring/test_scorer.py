@@ -138,6 +138,7 @@ async def test_compare_names_the_column_that_is_wrong(service: Service) -> None:
     assert error["param"] == "masks[1]"
     error = await service.refused("/v1/compare", 422, query=QUERY, titles=TITLES, variants=["full", "nope"])
     assert error["param"] == "variants[1]"
+    assert error["message"].startswith("variants[1]: there is no variant 'nope'")
 
 
 async def test_attention_shows_the_heads_that_were_asked_for(service: Service, clf: Classifier) -> None:
