@@ -103,7 +103,7 @@ class Engine:
         no longer among them serves the requests that still hold it.
     threads: torch threads of the forward pass on a CPU.
     on_failure: told the kind when the device fails; from then on nothing runs any more.
-    tokens_per_second: the rate of the last full batch of a warm-up; None before it.
+    tokens_per_second: the rate of the live config's default variant, from its warm-up; None before it.
     device_type: cpu or cuda. slots: how many batches may be under way at once; split_tokens: as the scheduler
         takes it.
     """
@@ -177,11 +177,13 @@ class Engine:
         self._pass_ended.wait(seconds)
         self._pass_ended.clear()
 
-    def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> None:
+    def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> float:
         """Run a lane's smallest and largest batch under a mask, so that no request pays for first use.
 
         Each runs twice: the weights of a set of live heads are sliced when the set comes a second time.
+        Returns the rate of the last one, in tokens per second.
         """
+        rate = 0.0
         classifier = self.classifiers[lane.checkpoint]
         pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
         for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
@@ -193,7 +195,8 @@ class Engine:
                 ]
                 for forward in passes:
                     forward.result()
-                self.tokens_per_second = slots * count * len(pair) / (time.monotonic() - began)
+                rate = slots * count * len(pair) / (time.monotonic() - began)
+        return rate
 
     def close(self) -> None:
         """End the threads after the batches in hand."""

@@ -275,7 +275,9 @@ def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog
     for variant in catalog.variants.values():
         if (variant.lane, variant.mask) not in seen:
             seen.add((variant.lane, variant.mask))
-            engine.warm_up(variant.lane, settings.batch_tokens(engine.device_type), variant.mask)
+            rate = engine.warm_up(variant.lane, settings.batch_tokens(engine.device_type), variant.mask)
+            if (variant.lane, variant.mask) == (catalog.default.lane, catalog.default.mask):
+                engine.tokens_per_second = rate
 
 
 def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Scheduler[Work, Outcome]:

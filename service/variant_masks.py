@@ -17,6 +17,7 @@ def resolve_masks(
     heads: int,
     units: int | None = None,
     stored: Mapping[str, HeadMask] | None = None,
+    must_fit: bool = True,
 ) -> dict[str, HeadMask]:
     """Return all named masks of a model: its stored ones, and the config's, which may refer to earlier ones.
 
@@ -24,13 +25,19 @@ def resolve_masks(
         layers, heads: the model's shape. units: of each layer's feed-forward network; None: no mask of the
             config may switch units off.
         stored: masks that are stored with the model; a mask of the config with the same name replaces one.
+        must_fit: whether each mask of the config must. If not, one that does not fit is left out.
 
     Raises:
-        InvalidConfig: a mask does not parse for this shape.
+        InvalidConfig: a mask that must fit does not parse for this shape.
     """
     masks = dict(stored or {})
     for name, form in config.masks.items():
-        masks[name] = _parse(form, f"masks.{name}", layers, heads, masks, units)
+        try:
+            masks[name] = _parse(form, f"masks.{name}", layers, heads, masks, units)
+        except InvalidConfig:
+            if must_fit:
+                raise
+            masks.pop(name, None)
     return masks
 
 

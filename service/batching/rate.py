@@ -14,10 +14,12 @@ class TokenRate:
     Passes that run at the same time share that time equally: each of n takes 1/n of it. So the parts of all
     passes add up to the time that the device was busy, whichever of them ends first.
 
-    Once a well-filled batch has run, a small one alone does not count. It takes longer per token, so it says
-    little about how fast a queue empties. But if small batches together were faster than the rate, they raise
-    it: while the rate is far too low, such as after the process was stopped for a minute, nothing else is let
-    into the queue.
+    Once a well-filled batch has run, or if the rate was guessed from one, a small one alone does not count. It
+    takes longer per token, so it says little about how fast a queue empties. But if small batches together were
+    faster than the rate, they raise it: while the rate is far too low, such as after the process was stopped
+    for a minute, nothing else is let into the queue.
+
+    guess: the rate until it is measured; None: there is none.
     """
 
     def __init__(self, guess: float | None) -> None:
@@ -25,6 +27,7 @@ class TokenRate:
         self._tokens = 0.0
         self._seconds = 0.0
         self._has_full = False
+        self._learns_from_small = guess is None
         self._small_tokens = 0
         self._small_seconds = 0.0
         self._running = 0
@@ -46,7 +49,7 @@ class TokenRate:
     def record(self, tokens: int, seconds: float, *, budget: int) -> None:
         """Count a batch that is done. seconds: what `end` returned."""
         is_full = FULL_PART * tokens >= budget
-        if self._has_full and not is_full:
+        if not is_full and not self._learns_from_small:
             self._small_tokens += tokens
             self._small_seconds += seconds
             if FULL_PART * self._small_tokens < budget:
@@ -58,6 +61,7 @@ class TokenRate:
             is_full = True
         weight = LAST_BATCH_WEIGHT if self._has_full or (not is_full and self._tokens) else 1.0
         self._has_full = is_full
+        self._learns_from_small = not is_full
         self._tokens += weight * (tokens - self._tokens)
         self._seconds += weight * (seconds - self._seconds)
         if self._seconds > 0:

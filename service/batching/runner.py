@@ -76,9 +76,9 @@ class BatchRunner(Generic[P, R]):
 
         Items of a request that was given up are not tried again.
         """
-        tokens = sum([entry.item.tokens for entry in batch])
+        items, tokens = len(batch), _tokens(batch)
         self.busy_slots += 1
-        self.in_flight_items += len(batch)
+        self.in_flight_items += items
         self.in_flight_tokens += tokens
         try:
             parts = [batch]
@@ -88,13 +88,18 @@ class BatchRunner(Generic[P, R]):
                     continue
                 results = await self._attempt(part, alone=alone)
                 if results is not None:
+                    # What these results lead to, such as a later round, must not wait for this part.
+                    done_items, done_tokens = len(part), _tokens(part)
+                    items, tokens = items - done_items, tokens - done_tokens
+                    self.in_flight_items -= done_items
+                    self.in_flight_tokens -= done_tokens
                     yield part, results
                 else:
                     middle = len(part) // 2
                     parts += part[middle:], part[:middle]
         finally:
             self.busy_slots -= 1
-            self.in_flight_items -= len(batch)
+            self.in_flight_items -= items
             self.in_flight_tokens -= tokens
 
     async def _attempt(
@@ -144,3 +149,7 @@ class BatchRunner(Generic[P, R]):
         if not trails:
             return _NOT_FOLLOWED
         return trails[0].in_batch(trails, items=len(part), tokens=batch.tokens)
+
+
+def _tokens(entries: Sequence[TakenItem[P, Ticket[R]]]) -> int:
+    return sum([entry.item.tokens for entry in entries])

@@ -113,7 +113,10 @@ def check_masks(live: LiveConfig, checkpoint: str | None, mask: MaskForm | None)
     own = read_config(directory)
     shape = {"layers": own.num_layers, "heads": own.num_heads}
     stored = read_stored_masks(directory, own)
-    masks = resolve_masks(live, **shape, units=own.intermediate_size, stored=stored)
-    resolve_variant(live, live.variants[0], **shape, masks=masks)
+    only = live.variants[0]
+    masks = resolve_masks(
+        live, **shape, units=own.intermediate_size, stored=stored, must_fit=only.checkpoint is None
+    )
+    resolve_variant(live, only, **shape, masks=masks)
     if mask is not None:
         HeadMask.parse(mask, **shape, units=own.intermediate_size, stored=masks)

@@ -162,11 +162,12 @@ def build_catalog(
 ) -> Catalog:
     """Resolve a live config; checkpoints that it names and that are not in `loaded` are loaded.
 
-    loaded: by key, with the service's own under BASE.
+    loaded: by key, with the service's own under BASE. The config's named masks must fit that one; another
+        checkpoint, which may have another shape, has those that fit it.
     Raises InvalidConfig if a mask does not fit its model or a checkpoint cannot be loaded.
     """
     classifiers = dict(loaded)
-    masks = {BASE: _stored_masks(config, classifiers[BASE])}
+    masks = {BASE: _masks_of(config, classifiers[BASE], must_fit=True)}
     variants: dict[str, Variant] = {}
     for entry in config.variants:
         if entry.cascade is not None:
@@ -179,7 +180,7 @@ def build_catalog(
                 raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from error
         classifier = classifiers[key]
         if key not in masks:
-            masks[key] = _stored_masks(config, classifier)
+            masks[key] = _masks_of(config, classifier, must_fit=False)
         mask = resolve_variant(
             config,
             entry,
@@ -242,13 +243,14 @@ def _kind_of_score(variant: Variant) -> str:
     return f"one score by {config.score_activation}"
 
 
-def _stored_masks(config: LiveConfig, classifier: Classifier) -> dict[str, HeadMask]:
+def _masks_of(config: LiveConfig, classifier: Classifier, *, must_fit: bool) -> dict[str, HeadMask]:
     return resolve_masks(
         config,
         layers=classifier.num_layers,
         heads=classifier.num_heads,
         units=classifier.config.intermediate_size,
         stored=classifier.stored_masks,
+        must_fit=must_fit,
     )
 
 

@@ -151,7 +151,7 @@ class Scorer:
             stages = None if cascade is None else cascade.stages()
             self._computing.count(choice, results, computed, stages=stages)
             scored += [column] if cascade is None else cascade.scored
-            is_cut_short = cascade is not None and computed.is_cut_short
+            is_cut_short = computed.is_cut_short and cascade is not None and not cascade.is_done
             if is_cut_short:
                 self._metrics.degraded()
             mask = mask_info(choice.mask, choice.variant.classifier)

@@ -77,6 +77,11 @@ class Staged:
         return start
 
     @property
+    def is_done(self) -> bool:
+        """Whether every stage has scored what was to reach it."""
+        return not self._course.due
+
+    @property
     def rows_due(self) -> int:
         """The number of rows that are due."""
         return sum(len(encoded.rows) for encoded in self._due)

@@ -113,3 +113,13 @@ async def test_requests_one_by_one_neither_raise_the_rate_nor_keep_it_low_after_
         for _ in range(150):
             await machine.answer(7 * slots)
         assert here.measured_rate == pytest.approx(DEVICE, rel=0.2)
+
+
+def test_small_batches_do_not_replace_the_rate_of_the_warm_up() -> None:
+    """The first single titles of a new replica must not make a burst after them look hopeless."""
+    rate = TokenRate(DEVICE)
+    for _ in range(3):
+        rate.record(15, 0.0025, budget=BUDGET)
+    assert rate.per_second == DEVICE
+    rate.record(BUDGET, 2 * BUDGET / DEVICE, budget=BUDGET)
+    assert rate.per_second == DEVICE / 2

@@ -105,8 +105,8 @@ async def test_a_round_that_would_be_late_is_left_out_and_the_ticket_says_so() -
     async with stage(tokens_per_second=100.0) as s:
         ticket = s.scheduler.submit(
             items("a", "b"),
-            next_round=then(Round(items("c", tokens=90))),
-            later_tokens=90,
+            next_round=then(Round(items("c", tokens=81))),
+            later_tokens=81,
             deadline=s.clock.now + 1.0,
         )
         await settle()
@@ -116,6 +116,22 @@ async def test_a_round_that_would_be_late_is_left_out_and_the_ticket_says_so() -
         assert ticket.is_cut_short
         assert s.device.payloads == [["a", "b"]]
         assert s.scheduler._queue.later_tokens == 0
+
+
+async def test_a_round_that_just_fits_is_not_left_out() -> None:
+    """The batch that has brought its first results is done, and takes no more time."""
+    async with stage(tokens_per_second=100.0) as s:
+        ticket = s.scheduler.submit(
+            items("a", "b"),
+            next_round=then(Round(items("c", tokens=79))),
+            later_tokens=79,
+            deadline=s.clock.now + 1.0,
+        )
+        await settle()
+        s.clock.advance(0.2)
+        await s.finish_all()
+        assert len(await ticket.result()) == 3
+        assert not ticket.is_cut_short
 
 
 async def test_a_round_that_is_in_time_beside_what_is_before_it_is_not_left_out() -> None:

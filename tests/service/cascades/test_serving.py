@@ -101,6 +101,20 @@ async def test_a_cascade_that_would_be_late_answers_with_what_it_has(tiny_checkp
         assert service.metric("headroom_degraded_total") == 1
 
 
+async def test_a_column_that_was_done_before_a_compare_is_cut_short_is_not_degraded(
+    tiny_checkpoint: Path,
+) -> None:
+    whole = {"name": "whole", "cascade": [{"variant": "cheap", "keep": 50}, {"variant": "full"}]}
+    config = {**CONFIG, "variants": [*VARIANTS, whole]}  # `whole` keeps all titles, so it has one round
+    async with serve(tiny_checkpoint, config) as service:
+        service.replica.scheduler._rate.record(1024, 36_000.0, budget=1024)
+        answer = await service.post(
+            "/v1/compare", query=QUERY, titles=TITLES, variants=["whole", "cascade"], deadline_ms=30_000
+        )
+        assert [column["degraded"] for column in answer["columns"]] == [False, True]
+        assert service.metric("headroom_degraded_total") == 1
+
+
 async def test_the_token_limit_of_a_request_counts_all_stages(tiny_checkpoint: Path) -> None:
     async with serve(tiny_checkpoint, CONFIG) as service:
         tokens = (await service.post("/v1/score", query=QUERY, titles=TITLES))["usage"]["tokens"]

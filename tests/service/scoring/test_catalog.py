@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ from models import Classifier, HeadMask
 from models.errors import InvalidMask
 from service.errors import InvalidRequest
 from service.scoring.catalog import BASE, CACHED_CHOICES, Catalog, build_catalog
-from service.settings import LiveConfig
+from service.settings import InvalidConfig, LiveConfig
+from tests.checkpoints import write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +97,26 @@ def test_an_optional_variant_is_left_out_where_the_model_has_no_such_mask(
     assert "tuned is left out" in caplog.text
     with pytest.raises(InvalidRequest, match=r"there are full$"):
         found.choose("tuned", None)
+
+
+def test_a_named_mask_need_not_fit_a_checkpoint_of_another_shape(
+    classifier: Classifier, tmp_path: Path
+) -> None:
+    smaller = write_checkpoint(tmp_path / "smaller", num_hidden_layers=1)
+    document: dict[str, Any] = {
+        "masks": {"upper": "1.*", "lower": "0.1", "both": "@upper"},
+        "variants": [{"name": "full"}, {"name": "new", "checkpoint": str(smaller)}],
+    }
+
+    def build(document: dict[str, Any]) -> Catalog:
+        config = LiveConfig.model_validate(document)
+        return build_catalog(config, {BASE: classifier}, lambda path: Classifier.load(path, "cpu", "float32"))
+
+    found = build(document)
+    assert set(found.masks[BASE]) >= {"upper", "lower", "both"}
+    assert found.choose("new", "@lower").mask.heads_on == 3
+    with pytest.raises(InvalidMask, match="both"):
+        found.choose("new", "@both")
+    document["variants"].append({"name": "wrong", "checkpoint": str(smaller), "head_mask": "@upper"})
+    with pytest.raises(InvalidConfig, match=r"variants\[2\].head_mask.*upper"):
+        build(document)
