@@ -131,8 +131,11 @@ def read_table(file: Path, classifier: Classifier) -> LatencyTable:
 
 
 def _between(at: Sequence[int], counts: Sequence[int], table: Floats, place: float, count: float) -> float:
-    """Interpolate linearly in both directions; below the first place in proportion to it, and beyond the last
-    one as well."""
+    """Interpolate linearly in both directions.
+
+    Beyond the last place the time grows in proportion. Below the first it is the first one's, because a small
+    pack is filled up (`models.batch.TOKEN_MULTIPLE`).
+    """
     of_count = np.array([np.interp(count, counts, row) for row in table])
     if place > at[-1]:
         return float(of_count[-1] * place / at[-1])

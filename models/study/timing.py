@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.batch import PackedBatch, pack
+from models.batch import TOKEN_MULTIPLE, PackedBatch, pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.device import describe, one_thread, processor_features
@@ -51,12 +51,16 @@ def measure(
     rounds: int = ROUNDS,
     progress: Progress | None = None,
 ) -> LatencyTable:
-    """Time the parts of a layer at each number of tokens. sequence_tokens: the length of each sequence."""
+    """Time the parts of a layer at several numbers of tokens.
+
+    sequence_tokens: the length of each sequence. tokens: about how many tokens the batches hold; the table
+    has the real numbers, because a batch holds whole sequences.
+    """
     progress = progress or Silent()
     network, config = classifier.network, classifier.config
     sequence_tokens = min(sequence_tokens, config.max_positions)
-    tokens = sorted({max(count, sequence_tokens) for count in tokens})
-    rows = sorted({16, *tokens})
+    tokens = sorted({max(1, round(count / sequence_tokens)) * sequence_tokens for count in tokens})
+    rows = sorted({TOKEN_MULTIPLE, *tokens})
     number = max(range(config.num_layers), key=lambda n: (len(config.kept_heads[n]), config.widths[n]))
     widest = max(range(config.num_layers), key=config.widths.__getitem__)
     heads, units = _steps(len(config.kept_heads[number]), 1), _steps(config.widths[widest], 16)
@@ -74,7 +78,9 @@ def measure(
             )
     whole = max(states.values(), key=len)
     for count, kept in itertools.product(rows, units):
-        timed["feed forward", count, kept] = _feed_forward_half(layer, cuts[kept], whole[:count])
+        timed["feed forward", count, kept] = _feed_forward_half(
+            layer, cuts[kept], states.get(count, whole[:count])
+        )
     for count in tokens:
         timed["other", count] = _ends(network, batches[count])
     count = max(tokens)
@@ -110,7 +116,7 @@ def _near(counts: Sequence[int], share: float) -> int:
 
 
 def _batch(classifier: Classifier, tokens: int, length: int) -> PackedBatch:
-    """Return a batch of sequences of `length` random tokens, `tokens` in all."""
+    """Return a batch of sequences of `length` random tokens; `tokens`, in all, is a multiple of `length`."""
     rng = np.random.default_rng(0)
     pairs = [
         EncodedPair(
@@ -119,7 +125,7 @@ def _batch(classifier: Classifier, tokens: int, length: int) -> PackedBatch:
             unknown_tokens=0,
             truncated=False,
         )
-        for _ in range(max(1, round(tokens / length)))
+        for _ in range(tokens // length)
     ]
     return pack(pairs, device=classifier.network.device)
 

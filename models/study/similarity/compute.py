@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
+from models.quality.bootstrap import resample
 from models.study.heads import Heads, held_heads
 from models.study.inputs import spread_over_queries
 from models.study.similarity.distances import Distances, between_heads
@@ -20,6 +21,7 @@ from models.study.study import Study
 
 MOST_CLUSTERS = 20
 PERMUTATIONS = 999
+_CHUNK = 64  # resamples at a time
 Floats = NDArray[np.float64]
 
 
@@ -30,9 +32,10 @@ class Alike:
     heads: in the order of the matrix. matrix: (heads, heads), the mean Jensen–Shannon distances.
     within, across: the mean distance of two heads of one layer, and of two layers; gap: across − within; each
     with its interval. gap_p: tests the gap against heads dealt to layers at random. by_layer: the mean
-    distance within each layer. nearest: (heads,), the distance to the nearest other head. mean: the mean of
-    all distances. tree: scipy's linkage matrix (average linkage). clusters: (heads,), numbered from 1.
-    silhouette: that of the clusters, the best of all cuts into 2 to MOST_CLUSTERS.
+    distance within each layer. mean: the mean of all distances. sharing: the share of heads whose nearest
+    other head is at less than half that mean, with its interval. tree: scipy's linkage matrix (average
+    linkage). clusters: (heads,), numbered from 1. silhouette: that of the clusters, the best of all cuts into
+    2 to MOST_CLUSTERS.
     """
 
     heads: Heads
@@ -42,16 +45,11 @@ class Alike:
     gap: tuple[float, float, float]
     gap_p: float
     by_layer: dict[int, float]
-    nearest: Floats
     mean: float
+    sharing: tuple[float, float, float]
     tree: Floats
     clusters: NDArray[np.int64]
     silhouette: float
-
-    @property
-    def sharing(self) -> float:
-        """Return the share of heads whose nearest other head is at less than half the mean distance."""
-        return float((self.nearest < self.mean / 2).mean())
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,9 @@ def alike(distances: Distances, heads: Heads, study: Study) -> Alike:
     by_query = np.stack(
         [distances.values[distances.query_of == q].mean(0, dtype=np.float64) for q in queries]
     )
+    by_query = (by_query + by_query.transpose(0, 2, 1)) / 2
+    by_query[:, np.arange(len(heads)), np.arange(len(heads))] = 0
     matrix = by_query.mean(0)
-    np.fill_diagonal(matrix, 0)
     layers = np.array([layer for layer, _ in heads])
     a, b = np.triu_indices(len(heads), 1)
     same = layers[a] == layers[b]
@@ -109,10 +108,8 @@ def alike(distances: Distances, heads: Heads, study: Study) -> Alike:
         dealt = rng.permutation(layers)
         together = dealt[a] == dealt[b]
         null.append(_mean(flat[None, ~together])[0] - _mean(flat[None, together])[0])
-    symmetric = (matrix + matrix.T) / 2
-    tree = linkage(squareform(symmetric, checks=False), "average", optimal_ordering=True)
-    clusters, silhouette = _best_cut(symmetric, tree)
-    nearest = np.where(np.eye(len(heads), dtype=bool), np.inf, symmetric).min(1)
+    tree = linkage(squareform(matrix, checks=False), "average", optimal_ordering=True)
+    clusters, silhouette = _best_cut(matrix, tree)
     by_layer = {
         int(layer): float(flat[same & (layers[a] == layer)].mean())
         for layer in np.unique(layers)
@@ -120,18 +117,46 @@ def alike(distances: Distances, heads: Heads, study: Study) -> Alike:
     }
     return Alike(
         heads,
-        symmetric,
+        matrix,
         intervals[0],
         intervals[1],
         intervals[2],
         permutation_p(intervals[2][0], np.array(null)),
         by_layer,
-        nearest,
         float(flat.mean()),
+        sharing(by_query, study.resamples, study.seed),
         tree,
         clusters,
         silhouette,
     )
+
+
+def sharing(by_query: Floats, resamples: int, seed: int) -> tuple[float, float, float]:
+    """Return the share of heads whose nearest other head is at less than half the mean distance, and its
+    95 % interval over queries; the ends are nan if there are fewer than two queries.
+
+    by_query: (queries, heads, heads), symmetric. The interval is symmetric, because noise makes the nearest
+    head look nearer: the share is too large in the data, and more so in the resamples.
+    """
+    queries = len(by_query)
+    value = float(_share(by_query.mean(0)))
+    if queries < 2:
+        return value, float("nan"), float("nan")
+    counts = resample(queries, resamples, seed)
+    drawn = [
+        _share(np.tensordot(part, by_query, 1) / queries)
+        for part in np.array_split(counts, -(-resamples // _CHUNK))
+    ]
+    reach = float(np.quantile(np.abs(np.concatenate(drawn) - value), 0.95))
+    return value, max(value - reach, 0.0), min(value + reach, 1.0)
+
+
+def _share(distances: Floats) -> Floats:
+    """Return the share of heads, as `sharing` says it, for each matrix: (..., heads, heads) → (...)."""
+    heads = distances.shape[-1]
+    nearest = np.where(np.eye(heads, dtype=bool), np.inf, distances).min(-1)
+    mean = distances.sum((-2, -1)) / (heads * (heads - 1))  # the diagonal is 0
+    return np.asarray((nearest < mean[..., None] / 2).mean(-1))
 
 
 def _mean(values: Floats) -> Floats:

@@ -51,7 +51,8 @@ def _json(similarity: Similarity) -> dict[str, Any]:
             "across_minus_within": {**_triple(alike.gap), "p": alike.gap_p},
             "by_layer": alike.by_layer,
             "mean": alike.mean,
-            "sharing": alike.sharing,
+            "sharing": alike.sharing[0],
+            "sharing_interval": _plain(np.array(alike.sharing[1:])),
             "clusters": alike.clusters.tolist(),
             "silhouette": alike.silhouette,
         },
@@ -88,8 +89,8 @@ def _conclusion(study: Study, similarity: Similarity) -> str:
     text = [
         f"Two heads of one layer are {_with(alike.within)} apart in Jensen–Shannon distance, two of "
         f"different layers {_with(alike.across)} (difference {_with(alike.gap)}, p = "
-        f"{p_value(alike.gap_p)}). {alike.sharing:.0%} of the heads have another head at less than half the "
-        f"mean distance of {alike.mean:.2f}; the best cut of the tree makes "
+        f"{p_value(alike.gap_p)}). {_share(alike.sharing)} of the heads have another head at less than half "
+        f"the mean distance of {alike.mean:.2f}; the best cut of the tree makes "
         f"{len(np.unique(alike.clusters))} clusters (silhouette {alike.silhouette:.2f})."
     ]
     for name, curve in similarity.probes.items():
@@ -141,13 +142,15 @@ def _distance_section(similarity: Similarity) -> Section:
 def _findings(similarity: Similarity) -> list[Finding]:
     """Return the findings on shared patterns, on initialisation, and on syntax low and meaning high."""
     sharing = similarity.alike.sharing
+    _, low, high = sharing
     findings = [
         Finding(
             _SHARED,
             "most",
-            f"{sharing:.0%}",
-            sharing > 0.5,
-            "Share of heads whose nearest other head is at less than half the mean distance of two heads.",
+            _share(sharing),
+            True if low > 0.5 else False if high < 0.5 else None,
+            "Share of heads whose nearest other head is at less than half the mean distance of two heads. "
+            "Replicated if its interval lies above one half, not replicated if below.",
             claims.SHARED,
         ),
         _seeds_finding(similarity.seeds),
@@ -277,6 +280,11 @@ def _with(values: tuple[float, float, float]) -> str:
     value, low, high = values
     write = signed if value < 0 else lambda v: f"{v:.3f}"
     return f"{write(value)} ({write(low)} to {write(high)})"
+
+
+def _share(values: tuple[float, float, float]) -> str:
+    value, low, high = values
+    return f"{value:.0%} ({low:.0%} to {high:.0%})" if low == low else f"{value:.0%} (no interval)"
 
 
 def _triple(values: tuple[float, float, float]) -> dict[str, float | None]:

@@ -12,7 +12,7 @@ import pytest
 from models import Classifier, ModelError
 from models.study.cost import report
 from models.study.latency import LatencyTable, read_table
-from models.study.timing import measure
+from models.study.timing import _batch, measure
 from tests.models.study.latencies import linear_table
 
 
@@ -47,6 +47,7 @@ def test_between_measured_counts_and_tokens_times_are_interpolated(classifier: C
     assert table.layer(2, 12, 100) == pytest.approx(0.5 + 2 + 0.5 + 3)
     assert two.layer(2, 12, 150) == pytest.approx(1.5 * table.layer(2, 12, 100))
     assert two.layer(2, 12, 400) == pytest.approx(4 * table.layer(2, 12, 100))  # in proportion beyond
+    assert two.layer(2, 12, 10) == pytest.approx(table.layer(2, 12, 100))  # but not below
     assert table.network([(2, 8), (1, 16)], 100) == pytest.approx(
         1 + (0.5 + 2 + 0.5 + 2) + (0.5 + 1 + 0.5 + 4)
     )
@@ -56,6 +57,21 @@ def test_the_last_layers_second_half_has_only_first_tokens(measured: LatencyTabl
     assert measured.feed_forward_half(64, 64, last=True) == pytest.approx(
         float(np.interp(64 / 16, measured.rows, measured.feed_forward[:, -1]))
     )
+
+
+def test_the_first_tokens_of_a_few_long_texts_cost_what_the_filled_pack_costs(
+    measured: LatencyTable, classifier: Classifier
+) -> None:
+    assert len(_batch(classifier, 64, 16).first_token) == measured.rows[0] == 16
+    assert measured.feed_forward_half(64, 64, last=True) == measured.feed_forward[0, -1]
+
+
+def test_the_table_has_the_tokens_that_its_batches_of_long_texts_really_hold(classifier: Classifier) -> None:
+    table = measure(classifier, sequence_tokens=24, tokens=(8, 32, 64), rounds=1)
+
+    assert table.tokens == (24, 72)  # one and three texts
+    assert table.rows == (16, 24, 72)
+    assert _batch(classifier, 72, 24).lengths.tolist() == [24, 24, 24]
 
 
 def test_a_table_survives_its_file_and_is_refused_for_another_model(

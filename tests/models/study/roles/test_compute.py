@@ -19,7 +19,9 @@ from models.study.effort import QUICK
 from models.study.inputs import spread_over_queries
 from models.study.pair_words import Words
 from models.study.result import Result
-from models.study.roles.causal import Comparison, layer_matched, relative_changes
+from models.study.roles import report
+from models.study.roles.causal import CausalCheck, Comparison, layer_matched, relative_changes
+from models.study.roles.compute import Roles, measure
 from models.study.roles.scores import ROLES, max_t
 from models.study.runner import Runner
 from models.study.study import Study
@@ -32,8 +34,13 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture(scope="module")
-def result(study: Study) -> Result:
-    return roles.run(study)
+def measured(study: Study) -> Roles:
+    return measure(study)
+
+
+@pytest.fixture(scope="module")
+def result(study: Study, measured: Roles) -> Result:
+    return report.result(study, measured)
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -171,3 +178,44 @@ def test_with_too_few_random_sets_a_published_claim_stays_open(result: Result) -
 
     assert finding.replicates is None  # the layer has only 5 other sets: p is at least 1/6
     assert "Too few random sets" in finding.reason
+
+
+@pytest.mark.parametrize(("high", "replicates"), [(0.06, False), (0.15, None), (np.nan, None)])
+def test_a_role_that_no_head_is_shown_to_hold_is_open_unless_every_interval_excludes_it(
+    study: Study, measured: Roles, high: float, replicates: bool | None
+) -> None:
+    nothing = measured.scores["segmentation"]
+    ends = np.full(24, 0.05)
+    ends[7] = high
+    scores = replace(nothing, score=nothing.chance, high=ends, p_adjusted=np.ones(24))
+    found = report.result(study, replace(measured, scores={**measured.scores, "segmentation": scores}))
+
+    (finding,) = (f for f in found.findings if f.claim == "some heads attend by word segmentation")
+    assert finding.replicates is replicates
+    assert "nan" not in finding.ours
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "replicates"),
+    [(-0.05, 0.3, None), (-0.05, 0.05, False), (-0.5, 0.05, True), (-0.5, 0.3, None)],
+)
+def test_heads_whose_loss_is_not_shown_are_open_unless_the_published_loss_is_excluded(
+    study: Study, measured: Roles, change: float, error: float, replicates: bool | None
+) -> None:
+    (comparison, *_) = measured.causal.published
+    draws = change + error * np.random.default_rng(0).standard_normal(1000)
+    accuracy = estimate(np.array([change, *draws]), np.full(1001, error))
+    check: CausalCheck = replace(
+        measured.causal,
+        published=(
+            replace(
+                comparison,
+                relative={**comparison.relative, "accuracy": accuracy},
+                random={**comparison.random, "accuracy": np.linspace(-0.1, 0.1, 99)},
+            ),
+        ),
+    )
+    found = report.result(study, replace(measured, causal=check))
+
+    (finding,) = (f for f in found.findings if f.claim.startswith("five term-match heads"))
+    assert finding.replicates is replicates

@@ -15,7 +15,7 @@ from models import Classifier
 from models.study import similarity
 from models.study.result import Result
 from models.study.similarity import report
-from models.study.similarity.compute import Similarity, measure
+from models.study.similarity.compute import Similarity, measure, sharing
 from models.study.similarity.distances import Distances, jensen_shannon
 from models.study.similarity.probes import _auc
 from models.study.similarity.seeds import compare
@@ -60,6 +60,45 @@ def test_even_heads_are_one_cluster_and_planted_ones_stand_apart(result: Result)
     for role in ("term_match", "previous_word", "next_word", "special"):
         assert clusters[PLANTED[role]] not in even
     assert result.json["similarity"]["sharing"] >= 18 / 24
+
+
+@pytest.mark.parametrize(
+    ("share", "replicates"),
+    [
+        ((0.6, 0.55, 0.65), True),
+        ((0.4, 0.3, 0.55), None),
+        ((0.4, 0.3, 0.45), False),
+        ((0.4, np.nan, np.nan), None),
+    ],
+)
+def test_a_share_of_heads_near_one_half_leaves_the_claim_open(
+    study: Study, measured: Similarity, share: tuple[float, float, float], replicates: bool | None
+) -> None:
+    alike = dataclasses.replace(measured.alike, sharing=share)
+    result = report.result(study, dataclasses.replace(measured, alike=alike))
+
+    claims = {finding.claim: finding for finding in result.findings}
+    assert claims["most heads share their pattern"].replicates is replicates
+    assert "nan" not in claims["most heads share their pattern"].ours + result.conclusion
+
+
+def test_the_interval_of_the_share_holds_the_truth_of_all_queries() -> None:
+    """40 heads in pairs, 24 of them nearer than half the mean distance; each query adds noise."""
+    rng = np.random.default_rng(0)
+    truth = np.where(np.kron(np.eye(20), np.ones((2, 2))) > 0, 0.2, 0.5)
+    truth[24:, 24:] = np.where(truth[24:, 24:] == 0.2, 0.3, 0.5)
+    held, widths = 0, []
+    for _ in range(40):
+        noise = rng.normal(0, 0.2, (30, 40, 40))
+        by_query = truth + (noise + noise.transpose(0, 2, 1)) / 2
+        by_query[:, np.arange(40), np.arange(40)] = 0
+        _, low, high = sharing(by_query, 200, seed=0)
+        held += low <= 24 / 40 <= high
+        widths.append(high - low)
+
+    assert held >= 36
+    assert 0 < np.mean(widths) < 0.3
+    assert np.isnan(sharing(by_query[:1], 200, seed=0)[1:]).all()
 
 
 def test_probes_find_in_which_layer_a_thing_becomes_known(result: Result) -> None:
