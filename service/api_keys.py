@@ -64,17 +64,20 @@ class ApiKey:
 
 
 def parse_api_keys(value: object) -> tuple[ApiKey, ...]:
-    """Return the keys of `HEADROOM_API_KEYS`, or of a list of entries; empty if there is no entry.
+    """Return the keys of `HEADROOM_API_KEYS`, or of a list of entries; empty if the list is.
 
     Raises:
-        ValueError: the message says which entry is wrong and why, without repeating it.
+        ValueError: the message says which entry is wrong and why, without repeating it. Blank text is
+            wrong: a secret that was left empty must not open the service to everybody.
     """
     if isinstance(value, str):
-        entries: Sequence[object] = value.split(",") if value.strip() else ()
+        if not value.strip():
+            raise ValueError(f"write {_FORM}, not an empty text; for a service without keys, leave it out")
+        entries: Sequence[object] = value.split(",")
     elif isinstance(value, list | tuple):
         entries = value
     else:
-        raise ValueError(f"write {_FORM} in quotes, or a list of such entries; '' for none")
+        raise ValueError(f"write {_FORM} in quotes, or a list of such entries; [] for none")
     keys: list[ApiKey] = []
     for number, entry in enumerate(entries, 1):
         try:

@@ -156,7 +156,7 @@ class Settings(TelemetrySettings):
         exclude=True,
         description="API keys: `KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]`, comma-separated, or "
         "a list in the config file. `sha256:HEX` may replace a key. Without keys, the service is open to "
-        "everybody.",
+        "everybody; with an empty variable it does not start.",
     )
 
     @field_validator("*", mode="before")

@@ -43,6 +43,7 @@ ASKED: dict[str, dict[str, Any]] = {
         "args": {"max_pairs": 10},
         "userConfig": VARIANTS,
         "drainSeconds": 90,
+        "startupSeconds": 1801,
         "autoscaling": {"enabled": False},
         "service": {"type": "LoadBalancer"},
         "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
@@ -247,6 +248,10 @@ def test_a_pod_has_time_to_drain_and_rights_to_nothing(name: str, charts: dict[s
     assert pod["terminationGracePeriodSeconds"] >= pause + drain + 15
     assert hardened(pod, serve)
     assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False  # their HEADROOM_… would be taken for misspelled settings
+    startup = serve["startupProbe"]
+    longest = startup["periodSeconds"] * startup["failureThreshold"]
+    assert longest == {"plain": 300, "full": 1805}[name]  # as asked, up to the next probe
     assert [
         serve[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
     ] == [

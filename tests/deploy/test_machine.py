@@ -29,6 +29,16 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+def test_the_build_gets_every_file_that_the_dockerfile_copies() -> None:
+    admitted = set((DEPLOY.parent / ".dockerignore").read_text("utf-8").split())
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE.read_text("utf-8"), re.MULTILINE)
+    sources = " ".join(copies).split()
+    assert {"models", "data/sample"} <= set(sources)
+    for source in sources:
+        assert f"!{source}" in admitted, source
+        assert (DEPLOY.parent / source).exists(), source
+
+
 def test_the_compose_file_is_one() -> None:
     schema = json.loads((Path(__file__).parent / "schemas" / "compose.json").read_text("utf-8"))
     jsonschema.Draft7Validator(schema).validate(COMPOSE)
@@ -124,6 +134,7 @@ def test_systemd_takes_the_unit_and_it_drains(tmp_path: Path) -> None:
     assert (done.returncode, [line for line in done.stderr.splitlines() if UNIT.name in line]) == (0, [])
     settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#")
     assert settings["KillMode"] == "mixed"
+    assert settings["ExecStart"].endswith(" --host 127.0.0.1")  # plain HTTP shows keys to the network
     assert int(settings["TimeoutStopSec"]) >= Settings().drain_timeout_s + 15
     # Both hide the GPUs from the service; ProtectClock does so before systemd 252.
     assert not settings.keys() & {"PrivateDevices", "ProtectClock", "DeviceAllow", "DevicePolicy"}

@@ -139,6 +139,7 @@ def serve(engine: Engine) -> None:
         check("kernels", container.output("python", "-c", KERNELS), wanted)
         models = json.loads(container.ask("GET", f"{base}/v1/models")[1])["models"]
         check("kernels that could not be used", models[0]["kernels_skipped"], [])
+        check("the sample", "test.jsonl.gz" in container.output("ls", "data/sample").split(), True)
         check("usage", container.output("headroom", "--help").startswith("Usage: headroom"), True)
         line = json.loads(container.output("headroom", "score", "angle bracket", "Steel angle", "--json"))
         check("title of `headroom score`", line["title"], "Steel angle")

@@ -74,6 +74,13 @@ def test_keys_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
+@pytest.mark.parametrize("blank", ["", " "])
+def test_an_empty_variable_of_keys_is_refused(monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
+    monkeypatch.setenv("HEADROOM_API_KEYS", blank)
+    with pytest.raises(ValidationError, match="api_keys"):
+        Settings()
+
+
 @pytest.mark.parametrize(("device", "tokens"), [("cpu", 1024), ("cuda", 16_384), ("mps", 1024)])
 def test_the_token_budget_follows_the_device(device: str, tokens: int) -> None:
     assert Settings().batch_tokens(device) == tokens

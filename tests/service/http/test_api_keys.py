@@ -36,8 +36,14 @@ def test_a_rate_of_pairs_is_read_with_its_burst() -> None:
     assert parse_api_keys([first.entry, second.entry]) == (first, second)
 
 
-def test_a_blank_setting_means_no_keys() -> None:
-    assert parse_api_keys("") == parse_api_keys("  ") == ()
+@pytest.mark.parametrize("blank", ["", "  ", "\n"])
+def test_keys_that_were_left_empty_do_not_open_the_service(blank: str) -> None:
+    with pytest.raises(ValueError, match="not an empty text"):
+        parse_api_keys(blank)
+
+
+def test_an_empty_list_means_no_keys() -> None:
+    assert parse_api_keys([]) == ()
 
 
 def test_a_line_end_that_a_file_left_behind_is_not_part_of_the_key() -> None:
