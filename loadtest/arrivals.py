@@ -51,11 +51,16 @@ def profile(plan: Plan) -> list[Stretch]:
 
 
 def duration(plan: Plan) -> float:
-    """Return the length of the measured part in seconds."""
+    """Return the length of the measured part in seconds. Raises PlanError if a trace is wrong or has none."""
     if plan.arrivals == "trace":
         last = 0.0
         for chunk in _trace(plan):
             last = float(chunk[-1])
+        if last < plan.warmup:
+            raise PlanError(
+                f"trace: {plan.trace} ends after {last:g} s, within the warm-up of {plan.warmup:g} s:"
+                " set a shorter --warmup, or use a longer trace"
+            )
         return max(last - plan.warmup, 1e-9)
     return sum(stretch.seconds for stretch in profile(plan))
 

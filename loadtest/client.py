@@ -149,7 +149,7 @@ class Client:
     async def _connect(self) -> None:
         try:
             _, connection = await self._loop.create_connection(
-                self._new_connection, self._address, self._port, ssl=self._tls, server_hostname=self._name
+                lambda: Connection(self), self._address, self._port, ssl=self._tls, server_hostname=self._name
             )
         except (OSError, ssl.SSLError) as error:
             self._connecting.discard(_current_task())
@@ -157,13 +157,9 @@ class Client:
             return
         self._connecting.discard(_current_task())
         if connection.usable:
+            self._open.add(connection)
             self._idle.append(connection)
             self._serve_waiting()
-
-    def _new_connection(self) -> Connection:
-        connection = Connection(self)
-        self._open.add(connection)
-        return connection
 
     def _refuse(self, kind: str) -> None:
         """Fail the first waiting request, because no connection could be made for it."""
@@ -210,7 +206,7 @@ class Client:
         ):
             request = outstanding.popleft()
             if not request.done:
-                self._give_up(request, "timeout" if request.written else "connection_wait_timeout", now)
+                self._give_up(request, self._why_late(request), now)
         while self._waiting and self._waiting[0].done:
             self._waiting.popleft()
         if now > self._end and self._ahead:
@@ -225,6 +221,11 @@ class Client:
             self._over.set()
         else:
             self._loop.call_later(SWEEP_S, self._sweep)
+
+    def _why_late(self, request: Request) -> str:
+        if request.written:
+            return "timeout"
+        return "connection_wait_timeout" if len(self._open) >= self._most else "connect_timeout"
 
     def _give_up(self, request: Request, kind: str, now: float) -> None:
         self._finish(request)
@@ -247,4 +248,6 @@ def _connect_failure(error: Exception) -> str:
         return "reset"
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return "out_of_files"
+    if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
+        return "out_of_ports"
     return "connect_tls" if isinstance(error, ssl.SSLError) else "connect_failed"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.errors import PlanError
-from loadtest.histogram import Histogram
+from loadtest.histogram import Histogram, ranks
 from loadtest.report import Report
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
@@ -199,7 +199,7 @@ def _percentiles(
 ) -> NDArray[np.float64]:
     """Return milliseconds by round and percentile: (rounds, percents)."""
     below = np.cumsum(counts, axis=1)
-    wanted = np.ceil(below[:, -1:] * np.array(percents) / 100)  # (rounds, percents)
+    wanted = ranks(np.array(percents), below[:, -1:])  # (rounds, percents)
     places = np.stack([np.searchsorted(row, want) for row, want in zip(below, wanted, strict=True)])
     result: NDArray[np.float64] = values[np.minimum(places, len(values) - 1)]
     return result

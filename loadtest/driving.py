@@ -36,7 +36,9 @@ def drive(plan: Plan, *, find_max: bool, start: str | None, out: Path | None) ->
     Raises:
         PlanError: the plan is wrong. LoadTestError: the test could not run.
     """
-    slo = objective.parse(plan.slo) if plan.slo else None
+    slo = objective.of_plan(plan)
+    if plan.trace is not None:
+        arrivals.duration(plan)  # a wrong file is told before the server starts
     directory = out or Path("runs") / datetime.now().strftime("load-%Y%m%d-%H%M%S")
     server = nullcontext(None) if start is None else beside.started_server(start, plan.url)
     with _made(directory), server as process:

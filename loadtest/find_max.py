@@ -18,6 +18,9 @@ from loadtest.validity import invalid_because
 RESOLUTION = 0.05
 CONFIRMATIONS = 2
 MOST_PROBES = 40
+MIN_REQUESTS = 20
+"""Requests that a probe must send for a conclusion."""
+
 PAST_THE_KNEE = (1.25, 1.6)
 """Multiples of the lowest rate that failed; they are measured too, for the curve in the report."""
 
@@ -53,7 +56,8 @@ class Capacity:
     """The result of a search.
 
     rate: the highest rate that was confirmed; None if not even the lowest one held. interval: the highest
-    rate that held and the lowest that did not. limited_by: `server`, or `client` if the client was the limit.
+    rate that held and the lowest that did not. limited_by: `server`, or `client` if the client was the limit;
+    then the rate held, but was not confirmed.
     """
 
     rate: float | None
@@ -101,8 +105,9 @@ class Search:
                     self._holds(high * factor, "past the knee")
         except ClientLimited:
             limited_by = "client"
-            low = max((p.rate for p in self.curve if p.held), default=0.0)
-            high = None
+            high = min((p.rate for p in self.curve if not p.held), default=None)
+            held = (p.rate for p in self.curve if p.held and (high is None or p.rate < high))
+            low = max(held, default=0.0)
         last = self.best or self._kept
         assert last is not None
         return Capacity(low or None, (low, high), limited_by, self.curve, last)
@@ -116,9 +121,9 @@ class Search:
                     return rate / 2, rate
             raise LoadTestError(f"even {rate:g} requests/s meet the objective; start with a higher --rate")
         for _ in range(10):
-            rate /= 2
-            if rate * self._plan.duration < 20:  # too few requests for a conclusion
+            if rate / 2 * self._plan.duration < MIN_REQUESTS:
                 break
+            rate /= 2
             if self._holds(rate, "bracketing"):
                 return rate, rate * 2
         return 0.0, rate
@@ -128,7 +133,8 @@ class Search:
 
     def _next_lower(self, rate: float) -> float:
         lower = rate / (1 + RESOLUTION)
-        return lower if len(self.curve) < MOST_PROBES and lower * self._plan.duration >= 20 else 0.0
+        is_enough = lower * self._plan.duration >= MIN_REQUESTS
+        return lower if len(self.curve) < MOST_PROBES and is_enough else 0.0
 
     def _holds(self, rate: float, purpose: str) -> bool:
         """Run one probe and return whether the objective held; repeat an invalid run once."""

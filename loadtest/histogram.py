@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]  # the package ships no types
@@ -10,6 +11,14 @@ from numpy.typing import NDArray
 
 HIGHEST_US = 3_600_000_000
 PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
+
+
+def ranks(percent: Any, total: Any) -> Any:
+    """Return which of `total` ordered values is the percentile, counted from 1: the nearest rank, rounded up.
+
+    Numbers or arrays; they are broadcast. The product is rounded first, because 99.9 has no exact double.
+    """
+    return np.maximum(1, np.ceil(np.round(percent * total / 100, 6)))
 
 
 class Histogram:
@@ -59,8 +68,18 @@ class Histogram:
         return whole
 
     def percentile_ms(self, percent: float) -> float | None:
-        """Return the duration that `percent` of the recorded ones do not exceed; None if there are none."""
-        return self._hdr.get_value_at_percentile(percent) / 1000 if len(self) else None
+        """Return the duration that `percent` of the recorded ones do not exceed; None if there are none.
+
+        The library's own method rounds the rank to the nearest, so that 2 of 160 could be longer than p99.
+        """
+        if not len(self):
+            return None
+        below = np.cumsum(np.ctypeslib.as_array(self._hdr.counts))
+        return self._value_ms(int(np.searchsorted(below, ranks(percent, int(below[-1])))))
+
+    def _value_ms(self, place: int) -> float:
+        """Return the highest milliseconds that count at this place."""
+        return float(self._hdr.get_highest_equivalent_value(self._hdr.get_value_from_index(place))) / 1000
 
     def mean_ms(self) -> float | None:
         """Return the mean; None if there are none."""
@@ -80,7 +99,5 @@ class Histogram:
         """Return ascending milliseconds and the number of requests for each: (n,), (n,)."""
         counts = np.ctypeslib.as_array(self._hdr.counts).astype(np.int64)
         places = np.flatnonzero(counts)
-        values = [
-            self._hdr.get_highest_equivalent_value(self._hdr.get_value_from_index(int(i))) for i in places
-        ]
-        return np.array(values, dtype=np.float64) / 1000, counts[places]
+        values = [self._value_ms(int(place)) for place in places]
+        return np.array(values, dtype=np.float64), counts[places]

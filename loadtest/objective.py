@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from loadtest.errors import PlanError
 from loadtest.histogram import Histogram
-from loadtest.plan import seconds
+from loadtest.plan import Plan, seconds
 from loadtest.recorder import Recorder
 
 DEFAULT_ERRORS = 0.001
@@ -45,6 +45,24 @@ class Objective:
         """Return the number of requests answered without error and within the bound."""
         values, counts = latency.counts()
         return min(recorder.ok, int(counts[values <= self.bound_ms * 1.001].sum()))
+
+
+def of_plan(plan: Plan) -> Objective | None:
+    """Return the objective of the plan's `slo`; None without one.
+
+    Raises:
+        PlanError: it cannot be read, or a limit is not below the timeout, so that no answer could miss it.
+    """
+    if not plan.slo:
+        return None
+    objective = parse(plan.slo)
+    for percent, limit in objective.limits_ms.items():
+        if limit >= plan.timeout * 1000:
+            raise PlanError(
+                f"slo: p{percent:g}={limit / 1000:g}s is not below the timeout of {plan.timeout:g} s,"
+                f" so no request could miss it: set a limit below {plan.timeout:g} s, or a longer --timeout"
+            )
+    return objective
 
 
 def parse(text: str) -> Objective:

@@ -57,7 +57,11 @@ Timeout = Annotated[
 Connections = Annotated[int | None, typer.Option(help="Maximum of open connections.  [default: 1024]")]
 Processes = Annotated[int | None, typer.Option(help="Number of client processes.  [default: 1]")]
 MaxLag = Annotated[
-    str | None, typer.Option(help="p99 of the send lag above which a run is invalid.  [default: 10ms]")
+    str | None,
+    typer.Option(
+        help="Send lag above which a run is invalid, at p99 or at a higher percentile that --slo names."
+        "  [default: 10ms]"
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random draw.  [default: 1]")]
 Slo = Annotated[str | None, typer.Option(help="Objective, such as p99=100ms,errors=0.1%.")]

@@ -115,7 +115,11 @@ class Plan(_Model):
     processes: int = Field(1, ge=1, le=256)
     traffic: tuple[Traffic, ...] = Field((Traffic(),), min_length=1)
     pairs: Path | None = None
-    max_lag: Seconds = Field(0.010, gt=0, description="p99 of the send lag above which a run is invalid.")
+    max_lag: Seconds = Field(
+        0.010,
+        gt=0,
+        description="Send lag above which a run is invalid, at p99 or the objective's highest percentile.",
+    )
     slo: str | None = None
     events: tuple[Event, ...] = ()
     watch: bool = Field(False, description="Watch the server of --start: memory, open files, disk, counters.")

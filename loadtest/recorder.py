@@ -145,7 +145,7 @@ class Recorder:
         window.errors += 1
         group.errors += 1
         self.error_latency.record(latency)
-        if kind in ("timeout", "connection_wait_timeout"):
+        if kind in ("timeout", "connect_timeout", "connection_wait_timeout"):
             # The answer would have taken at least this long. Without it, the percentiles would be too low.
             window.latency.record(latency)
             group.latency.record(latency)

@@ -11,7 +11,7 @@ import numpy as np
 
 from loadtest import machine
 from loadtest.errors import PlanError
-from loadtest.histogram import Histogram
+from loadtest.histogram import Histogram, ranks
 from loadtest.objective import Objective
 from loadtest.recorder import Group, Recorder, Window
 from loadtest.running import Outcome
@@ -113,7 +113,7 @@ def spectrum(latency: Histogram) -> list[tuple[float, float]]:
     below = np.cumsum(counts)
     total = int(below[-1])
     nines = np.linspace(0, max(1.0, math.log10(total)), 120)
-    places = np.searchsorted(below, np.ceil((1 - 10.0**-nines) * total), side="left")
+    places = np.searchsorted(below, ranks(100 * (1 - 10.0**-nines), total))
     picked = values[np.minimum(places, len(values) - 1)]
     return [(100 * (1 - 10.0 ** -float(n)), float(v)) for n, v in zip(nines, picked, strict=True)]
 

@@ -5,9 +5,11 @@ Nor does a run say anything if the server took none of its requests for a reques
 
 from __future__ import annotations
 
+from loadtest import objective
+from loadtest.plan import Plan
 from loadtest.running import Outcome
 
-MIN_SENT = 0.99
+MAX_UNSENT = 0.01
 MAX_CPU = 0.9
 """Share of one core that a client process may use; above it, answers wait for the client."""
 
@@ -18,6 +20,15 @@ _HINTS = {
     "http_405": " (is the URL right, and the --endpoint?)",
 }
 """Errors of a server that turns a request away unread, and what may be wrong."""
+
+_UNSENT = {
+    "not_sent": "the client could not keep up; more --processes",
+    "connection_wait_timeout": "no connection became free in time; more --connections",
+    "out_of_files": "no more files may be open; raise `ulimit -n`",
+    "out_of_ports": "no local port was free; fewer --connections",
+}
+"""Errors of a client that does not send a request, and what may help. A connection that the server refuses,
+or never accepts, is the server's."""
 
 
 def invalid_because(outcome: Outcome) -> list[str]:
@@ -30,27 +41,26 @@ def invalid_because(outcome: Outcome) -> list[str]:
     if turned_away and not recorder.ok:
         kind = max(turned_away, key=lambda each: recorder.errors[each])
         reasons.append(f"no request was answered: the server says {kind.removeprefix('http_')}{_HINTS[kind]}")
-    lag = recorder.send_lag.percentile_ms(99)
+    percent = _lag_percent(plan)
+    lag = recorder.send_lag.percentile_ms(percent)
     if lag is not None and lag > plan.max_lag * 1000:
         reasons.append(
-            f"the client sent late: send lag p99 was {lag:.1f} ms, over {plan.max_lag * 1000:g} ms"
+            f"the client sent late: send lag p{percent:g} was {lag:.1f} ms, over {plan.max_lag * 1000:g} ms"
         )
     if outcome.cpu_share is not None and outcome.cpu_share > MAX_CPU:
         reasons.append(
             f"the client was busy: a process used {outcome.cpu_share:.0%} of a core, over {MAX_CPU:.0%}"
             " (more --processes)"
         )
-    if recorder.sent < MIN_SENT * recorder.scheduled:
+    unsent = {kind: recorder.errors.get(kind, 0) for kind in _UNSENT}
+    if sum(unsent.values()) > MAX_UNSENT * recorder.scheduled:
         reasons.append(
-            f"only {recorder.sent:,} of {recorder.scheduled:,} scheduled requests went out,"
-            f" under {MIN_SENT:.0%} ({_why_unsent(recorder.errors)})"
+            f"the client did not send {sum(unsent.values()):,} of {recorder.scheduled:,} scheduled requests,"
+            f" over {MAX_UNSENT:.0%} ({_UNSENT[max(unsent, key=unsent.__getitem__)]})"
         )
     return reasons
 
 
-def _why_unsent(errors: dict[str, int]) -> str:
-    if errors.get("connection_wait_timeout"):
-        return "no connection became free in time; more --connections"
-    if errors.get("not_sent"):
-        return "the client could not keep up; more --processes"
-    return "connections could not be made"
+def _lag_percent(plan: Plan) -> float:
+    """Return the percentile at which send lag is judged: 99, or the objective's highest if that is more."""
+    return max(99.0, *objective.parse(plan.slo).limits_ms) if plan.slo else 99.0

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from loadtest import server_side
+from loadtest import arrivals, server_side
 from loadtest.alarm import clock
 from loadtest.plan import Plan
 from loadtest.report import Report, missed_objective
@@ -31,8 +31,11 @@ SETTLING = 0.5
 JUDGED_S = 600.0
 """Shortest run in which growth counts as a leak; in a shorter one, caches are still filling."""
 
-MAX_DISK_GROWTH = 100.0
-"""MB an hour by which a server's files may grow. Logs are bounded, but fill up for longer than a run."""
+MAX_GROWTH = {"memory_mb": 0.0, "open_files": 0.0, "disk_mb": 100.0}
+"""How much all processes together may grow in an hour. Logs are bounded, but fill for longer than a run."""
+
+MAX_PROCESS_GROWTH = 10.0
+"""MB an hour by which the memory of one process may grow. Ray's own processes grow by up to 3."""
 
 MAX_FALLS = 20
 UNCLEAR = {
@@ -66,10 +69,11 @@ class Sample:
 
 @dataclass(slots=True)
 class Watch:
-    """Samples a started server until `end`. server: its process id."""
+    """Samples a started server until `end`. server: its process id. seconds: length of the measured part."""
 
     plan: Plan
     server: int
+    seconds: float = field(init=False)
     samples: list[Sample] = field(default_factory=list)
     falls: list[dict[str, Any]] = field(default_factory=list)
     scrapes: int = 0
@@ -78,9 +82,12 @@ class Watch:
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
+    def __post_init__(self) -> None:
+        self.seconds = arrivals.duration(self.plan)
+
     def begin(self, origin: float) -> None:
         """Start sampling; times count from `origin` on `clock`."""
-        every = max(MIN_EVERY_S, self.plan.duration / SAMPLES)
+        every = max(MIN_EVERY_S, self.seconds / SAMPLES)
         self._thread = threading.Thread(target=self._follow, args=(origin, every), daemon=True)
         self._thread.start()
 
@@ -92,7 +99,7 @@ class Watch:
 
     def as_json(self) -> dict[str, Any]:
         """Return what was seen, and the trends."""
-        settled = [sample for sample in self.samples if sample.at >= SETTLING * self.plan.duration]
+        settled = [sample for sample in self.samples if sample.at >= SETTLING * self.seconds]
         lasting = set.intersection(*(set(sample.rss) for sample in settled)) if settled else set()
         times = [sample.at for sample in settled]
         memory = {p: [sample.rss[p] / 1e6 for sample in settled] for p in lasting}
@@ -195,23 +202,29 @@ def conclusion(watch: Watch, report: Report) -> dict[str, Any]:
     for fall in watched["counters_fell"]:
         here = f"at {fall['at']:.0f} s"
         found += [f"{fall['counter']} fell from {fall['from']} to {fall['to']} {here}"]
-    for name, unit in (("memory_mb", "MB"), ("open_files", "")):
-        slope = watched[name]
-        if watch.plan.duration < JUDGED_S:
-            continue
+    if watch.seconds >= JUDGED_S:
+        found += _growth(watched, is_whole=is_whole)
+    return {**watched, "problems": found}
+
+
+def _growth(watched: dict[str, Any], *, is_whole: bool) -> list[str]:
+    """Return which slopes lie above their limit with their whole interval; and a whole run's lack of one."""
+    slopes = {name: (watched[name], limit) for name, limit in MAX_GROWTH.items()}
+    for process, slope in watched["memory_mb_by_process"].items():
+        if slope is not None:
+            slopes[f"memory_mb of {process}"] = slope, MAX_PROCESS_GROWTH
+    found = []
+    for name, (slope, limit) in slopes.items():
         if slope is None:
             lacking = "too few samples, or no process that lived through the second half"
             found += [f"{name} has no slope: {lacking}"] if is_whole else []
-        elif slope["low"] > 0:
+        elif slope["low"] > limit:
+            unit = "" if name == "open_files" else " MB"
             found.append(
-                f"{name} grew by {slope['per_hour']:,.1f} {unit} an hour"
-                f" (95 %: {slope['low']:,.1f} to {slope['high']:,.1f})"
+                f"{name} grew by {slope['per_hour']:,.1f}{unit} an hour"
+                f" (95 %: {slope['low']:,.1f} to {slope['high']:,.1f}; limit {limit:g})"
             )
-    disk = watched["disk_mb"]
-    if watch.plan.duration >= JUDGED_S and disk is not None and disk["low"] > MAX_DISK_GROWTH:
-        growth = f"{disk['per_hour']:,.0f} MB an hour, more than {MAX_DISK_GROWTH:.0f}"
-        found.append(f"disk_mb grew by {growth}")
-    return {**watched, "problems": found}
+    return found
 
 
 def _family(server: int) -> list[psutil.Process]:

@@ -168,6 +168,9 @@ def test_the_api_key_is_never_written(tmp_path):
             ["run", "http://127.0.0.1:1", "--slo", "p99=250"],
             "has no unit; write p99=250ms or",
         ),
+        (["run", "http://127.0.0.1:1", "--slo", "p99=11s"], "not below the timeout of 10 s"),
+        (["run", "http://127.0.0.1:1", "--trace", "@TRACE"], "ends after 2 s, within the warm-up of 3 s"),
+        (["run", "--start", "never-started", "--trace", "@TRACE"], "within the warm-up"),
         (["run", "http://127.0.0.1:1", "--phases", "3"], "--phases"),
         (["compare", "nowhere", "nowhere"], "cannot be read"),
         (["compare", "nowhere", "nowhere", "--fail-if-slower", "much"], "is not like 5%"),
@@ -175,7 +178,9 @@ def test_the_api_key_is_never_written(tmp_path):
 )
 def test_wrong_usage_exits_2_with_its_reason(arguments, reason, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, arguments)
+    trace = tmp_path.parent / "two_seconds"
+    trace.write_text("0\n2\n")
+    result = CliRunner().invoke(app, [str(trace) if word == "@TRACE" else word for word in arguments])
     assert result.exit_code == 2
     assert reason in " ".join(result.output.split())
     assert list(tmp_path.iterdir()) == []

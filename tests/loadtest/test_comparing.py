@@ -13,7 +13,7 @@ from loadtest.errors import PlanError
 from loadtest.plan import make_plan
 from loadtest.recorder import Recorder
 from loadtest.running import Outcome
-from tests.loadtest.test_recorder import record
+from tests.loadtest.test_recorder import record, request
 
 
 @cache
@@ -25,6 +25,7 @@ def run(
     slow_share: float = 0.0,
     refused: float = 0.0,
     outage: tuple[int, int] = (0, 0),
+    refuses: bool = False,
     unsent: int = 0,
 ) -> report.Report:
     """Lognormal latencies around 20 ms that wander from second to second, as a shared machine's do."""
@@ -34,6 +35,12 @@ def run(
     for second in range(seconds):
         mood = rng.lognormal(0, 0.1)
         for place in range(50):
+            if outage[0] <= second < outage[1] and refuses:
+                unconnected = request(second + place / 50)
+                unconnected.written = False
+                recorder.dispatched(unconnected)
+                recorder.failed(unconnected, "refused", second + place / 50)
+                continue
             if outage[0] <= second < outage[1]:
                 record(recorder, second + place / 50, 0.001, status=503)
                 continue
@@ -88,6 +95,13 @@ def test_an_outage_in_one_piece_is_found_unless_both_runs_had_one():
     assert worse.is_worse
     assert not comparing.unanswered(outage, clean).is_worse
     assert not comparing.unanswered(outage, run(3, outage=(3, 7))).is_worse
+
+
+def test_an_outage_that_refuses_connections_is_valid_and_found():
+    refusing = run(2, outage=(10, 14), refuses=True)
+    assert refusing["valid"]
+    assert refusing["requests"]["errors"] == {"refused": 200}
+    assert comparing.unanswered(run(1), refusing).is_worse
 
 
 def test_requests_that_were_never_sent_are_unanswered():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import Counter
 
@@ -59,6 +60,27 @@ def test_a_server_that_dies_mid_run_leaves_resets_and_refusals():
         assert errors["refused"] > 20
         assert set(errors) <= {"refused", "reset", "closed"}
         assert outcome.recorder.ok > 20
+        assert invalid_because(outcome) == []
+
+
+def test_refused_connections_take_no_room_from_the_next_ones():
+    """Each one that was refused counted as open, so that in the end no connection seemed free."""
+    with reference("20ms") as server:
+        outcome = _at_half_time(server.kill, server.url, connections=4)
+        assert set(outcome.recorder.errors) <= {"refused", "reset", "closed"}
+        assert invalid_because(outcome) == []
+
+
+def test_connections_that_nobody_accepts_are_named():
+    """A machine that vanished does not refuse: the wait is the server's doing, not the client's."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        outcome = measure(
+            f"http://127.0.0.1:{full.getsockname()[1]}", rate=20, duration=1, warmup=0, timeout=0.5, max_lag=5
+        )
+        assert outcome.recorder.errors["connect_timeout"] > 10
+        assert set(outcome.recorder.errors) <= {"connect_timeout", "timeout"}
+        assert len(outcome.recorder.latency()) == 20
+        assert invalid_because(outcome) == []
 
 
 def test_a_server_that_stops_answering_mid_run_leaves_timeouts():
@@ -69,14 +91,14 @@ def test_a_server_that_stops_answering_mid_run_leaves_timeouts():
         assert outcome.recorder.ok > 20
 
 
-def _at_half_time(happens, url) -> Outcome:
+def _at_half_time(happens, url, **plan) -> Outcome:
     origins: list[float] = []
 
     def began(origin: float) -> None:
         origins.append(origin)
         threading.Timer(max(0.0, origin + 1 - clock()), happens).start()
 
-    outcome = measure(url, rate=40, duration=2, warmup=0, timeout=1, began=began)
+    outcome = measure(url, rate=40, duration=2, warmup=0, timeout=1, max_lag=5, began=began, **plan)
     assert clock() - origins[0] < 2 + 1 + SLACK_S
     recorder = outcome.recorder
     assert recorder.scheduled == recorder.ok + sum(recorder.errors.values()) == 80

@@ -107,6 +107,29 @@ def test_a_client_that_gives_out_first_is_not_mistaken_for_the_server():
     assert found.interval == (found.rate, None)
 
 
+def test_a_rate_that_was_never_tried_is_not_called_lost():
+    found = search(Queue(), slo="p99=1ms", first=20.0)
+    tried = [point.rate for point in found.curve if point.purpose == "bracketing"]
+    assert found.interval == (0.0, min(tried))
+
+
+def test_a_client_that_gives_out_does_not_bring_back_a_rate_that_was_lost():
+    """80/s holds by chance at first and fails its confirmation; then the client cannot send any more."""
+    tried: list[float] = []
+
+    def server(plan: Plan) -> Outcome:
+        tried.append(plan.rate)
+        spoiled = len(tried) > 9
+        late = plan.rate > 80 or (plan.rate > 70 and tried.count(plan.rate) > 1)
+        return outcome(plan, np.full(int(plan.rate * 10), 1.0 if late else 0.01), lag=float(spoiled))
+
+    found = search(server)
+    assert found.limited_by == "client"
+    lost = [point.rate for point in found.curve if not point.held]
+    assert found.interval == (found.rate, min(lost))
+    assert found.rate < min(lost) <= 80
+
+
 def test_an_objective_that_nothing_holds_has_no_rate():
     found = search(Queue(), slo="p99=1ms")
     assert found.rate is None

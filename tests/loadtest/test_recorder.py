@@ -55,6 +55,15 @@ def test_percentiles_are_within_a_thousandth():
     assert np.all(np.diff(values) > 0)
 
 
+def test_a_percentile_is_never_below_its_share_of_the_requests():
+    """158 of 160 are 98.75 %, so p99 is the next longer one; 999 of 1,000 are p99.9 exactly."""
+    for quick, slow, percent, ms in ((158, 2, 99, 1000), (999, 1, 99.9, 10), (998, 2, 99.9, 1000)):
+        histogram = Histogram()
+        for place in range(quick + slow):
+            histogram.record(0.01 if place < quick else 1.0)
+        assert histogram.percentile_ms(percent) == pytest.approx(ms, rel=1e-3)
+
+
 def test_titles_are_counted_with_their_requests():
     one, other = Recorder(0), Recorder(0)
     for recorder, titles, status in ((one, 3, 200), (one, 5, 429), (other, 0, 503)):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,8 +52,8 @@ def flat(_at: float) -> float:
     return 5e8
 
 
-def watch(duration: float, rss: dict[tuple[int, float], Any], **more: Any) -> Watch:
-    """A watch that saw these bytes, by process and time."""
+def watch(duration: float, rss: dict[tuple[int, float], Any], /, **more: Any) -> Watch:
+    """A watch that saw these bytes, by process and time. more: further fields of the plan."""
     plan = make_plan({"url": "http://127.0.0.1:1", "duration": duration, "watch": True, **more})
     found = Watch(plan, 1, scrapes=200)
     for at in np.linspace(0, duration, 200):
@@ -70,11 +71,34 @@ def test_a_process_that_grows_is_a_problem_and_one_that_was_killed_is_not() -> N
     steady = {(1, 0.0): flat, (2, 0.0): lambda at: (1e8 + 1e6 * at) * (at < 900)}
     assert conclusion(watch(1200, steady), report())["problems"] == []
     leaks = steady | {(3, 0.0): lambda at: 4e8 + 1e5 * at}
-    (problem,) = conclusion(watch(1200, leaks), report())["problems"]
-    assert problem.startswith("memory_mb grew by 360.0 MB an hour")
+    whole, process = conclusion(watch(1200, leaks), report())["problems"]
+    assert whole.startswith("memory_mb grew by 360.0 MB an hour")
+    assert process.startswith("memory_mb of process 3 (3) grew by 360.0 MB an hour")
     early = {(1, 0.0): lambda at: 5e8 + 1e6 * min(at, 550)}  # what fills in the first half is a cache
     assert conclusion(watch(1200, early), report())["problems"] == []
     assert conclusion(watch(120, leaks), report())["problems"] == [], "too short for a slope"
+
+
+@pytest.mark.parametrize("length", ["phases", "trace"])
+def test_a_leak_is_judged_whatever_gives_the_run_its_length(length: str, tmp_path: Path) -> None:
+    trace = tmp_path / "times"
+    trace.write_text("0\n1200\n")
+    given = {"phases": [{"for": "20m", "rate": 1}]} if length == "phases" else {"trace": trace, "warmup": 0}
+    seen = watch(1200, {(1, 0.0): lambda at: 4e8 + 1e5 * at}, duration=30, **given)
+    assert conclusion(seen, report())["problems"][0].startswith("memory_mb grew by 360.0 MB an hour")
+    short = watch(60, {(1, 0.0): lambda at: 4e8 + 1e5 * at}, duration=3600, phases=[{"for": 60, "rate": 1}])
+    assert conclusion(short, report())["problems"] == []
+
+
+@pytest.mark.parametrize(("mb_an_hour", "problems"), [(3.0, 0), (30.0, 1)])
+def test_the_noise_of_one_process_does_not_hide_the_leak_of_another(mb_an_hour: float, problems: int) -> None:
+    """A replica's memory goes up and down by more than a small process leaks; Ray's own grow by 3."""
+    draws = np.random.default_rng(4)
+    replica = {(1, 0.0): lambda _at: 5e8 + 3e7 * draws.normal()}
+    seen = watch(2400, replica | {(2, 0.0): lambda at: 1e8 + mb_an_hour * 1e6 * at / 3600})
+    found = conclusion(seen, report())["problems"]
+    assert len(found) == problems
+    assert all(told.startswith("memory_mb of process 2 (2) grew by 30.0 MB an hour") for told in found)
 
 
 def test_a_disk_that_fills_is_a_problem_and_logs_are_none() -> None:
@@ -83,7 +107,7 @@ def test_a_disk_that_fills_is_a_problem_and_logs_are_none() -> None:
         found.samples = [replace(sample, disk=int(sample.at * mb_a_second * 1e6)) for sample in found.samples]
         told = conclusion(found, report())["problems"]
         assert len(told) == problems
-        assert all(problem.startswith("disk_mb grew by 3,600 MB an hour") for problem in told)
+        assert all(problem.startswith("disk_mb grew by 3,600.0 MB an hour") for problem in told)
 
 
 def test_only_a_killed_process_excuses_a_connection_that_closes() -> None:
