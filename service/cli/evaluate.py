@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -59,6 +60,8 @@ def command(
     if out is not None and importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError(f"--out needs matplotlib: {how_to_install('study')}")
     refuse_idle(model, mask, variant, config)
+    if out is not None:
+        check_writable(out)
     stages: dict[str, int] = {}
     if variant is None:
         paths = [*(model or (None,))]
@@ -80,16 +83,28 @@ def command(
 
     comparison = compare(named(sides), pairs, resamples=resamples, seed=seed)
     document = as_document(comparison, data) | {"stages": stages or None}
+    if as_json:
+        print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(text(comparison, data))
+        for stage, count in stages.items():
+            print(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
     if out is not None:
         from service.cli import evaluate_report
 
         evaluate_report.write(out, comparison, document, labels)
-    if as_json:
-        print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
-    else:
-        print(text(comparison, data, out))
-        for stage, count in stages.items():
-            print(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
+        if not as_json:
+            print(out / "report.html")
+
+
+def check_writable(directory: Path) -> None:
+    """Make the directory if there is none. Raise OSError if no file can be written into it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise OSError(f"--out: cannot write into {directory}: {error.strerror or error}") from None
 
 
 def refuse_idle(
@@ -223,7 +238,7 @@ def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
     }
 
 
-def text(comparison: Comparison, data: Path, out: Path | None) -> str:
+def text(comparison: Comparison, data: Path) -> str:
     """Return the results as text for people."""
     first = comparison.sides[0].evaluation
     columns = dict(comparison.metrics)
@@ -243,8 +258,6 @@ def text(comparison: Comparison, data: Path, out: Path | None) -> str:
     if any(math.isnan(metric.low) for metrics in columns.values() for metric in metrics.values()):
         queries = "1 query is" if first.queries == 1 else f"{first.queries} queries are"
         lines.append(f"no interval: {queries} too few, or too few have titles of different grades")
-    if out is not None:
-        lines.append(str(out / "report.html"))
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
@@ -101,18 +101,32 @@ def run(path: Path, overrides: Overrides) -> None:
 def _load(path: Path, overrides: Overrides) -> ConfigFile:
     """Return the config of the file or, if that is wrong, the one that was last served from this path."""
     try:
-        return _checked(path, overrides)
+        return _checked(path, config_file.load(path, overrides))
     except config_file.ConfigFileError as error:
         try:
-            config = _checked(last_good.copy_of(path), overrides)
+            copy = last_good.copy_of(path)
+            config = _checked(copy, config_file.load(copy, overrides))
         except (config_file.ConfigFileError, ModelError):
             raise error from None
         _say(f"config refused, the last good one ({config.live.version}) is served: {error}")
         return config
 
 
-def _checked(path: Path, overrides: Overrides) -> ConfigFile:
-    config = config_file.load(path, overrides)
+def _with_last_good(path: Path, overrides: Overrides, config: ConfigFile) -> ConfigFile | None:
+    """Return the config with the `user_config` that was last served from this path.
+
+    None if there is no other one, or if it does not fit the rest of the config. The rest stays: the address,
+    the API keys and the settings of Ray's processes belong together.
+    """
+    copy = last_good.copy_of(path)
+    try:
+        good = config.with_live_of(config_file.load(copy, overrides))
+        return None if good.live == config.live else _checked(copy, good)
+    except (config_file.ConfigFileError, ModelError):
+        return None
+
+
+def _checked(path: Path, config: ConfigFile) -> ConfigFile:
     preflight.check(path, config, _say)
     return config
 
@@ -138,16 +152,16 @@ def _serve(
         preflight.check_schema(path, config)
         cluster = Cluster(directory)
         try:
-            cluster.start(config)
+            cluster.start()
             _say("loading the model")
-            cluster.deploy(config)
-            if cluster.wait_until_running(stop.is_set):
-                print(f"headroom is ready at {_url(config)}", file=sys.__stdout__, flush=True)
+            running = _deploy(cluster, path, overrides, config, directory, stop)
+            if running is not None:
+                _print(f"headroom is ready at {_url(config)}", sys.__stdout__)
                 if lines is not None:
                     lines.start()
                 apply = partial(_apply, cluster, directory, stop)
                 edits = LiveEdits(
-                    path, seen, overrides, config, apply=apply, say=_say, refused=cluster.show_refused
+                    path, seen, overrides, running, apply=apply, say=_say, refused=cluster.show_refused
                 )
                 while True:
                     for line in cluster.notices():
@@ -160,6 +174,36 @@ def _serve(
             cluster.stop(config.settings.drain_timeout_s)
             if lines is not None:
                 lines.stop()
+
+
+def _deploy(
+    cluster: Cluster,
+    path: Path,
+    overrides: Overrides,
+    config: ConfigFile,
+    directory: Path,
+    stop: StopSignal,
+) -> ConfigFile | None:
+    """Deploy the config or, if no replica can start with it, the one that was last served from this path.
+
+    Return the config that runs, or None if a signal came first. Raises DeployError.
+    """
+    from service.deployment.cluster import DeployError
+
+    cluster.deploy(config)
+    try:
+        return config if cluster.wait_until_running(stop.is_set, _say) else None
+    except DeployError as error:
+        good = _with_last_good(path, overrides, config)
+        if good is None:
+            raise
+        _say(f"config refused, the last good one ({good.live.version}) is loaded: {path}: {error}")
+        environment.share_checkpoints(directory)
+        cluster.deploy(good)
+        try:
+            return good if cluster.wait_until_running(stop.is_set, _say) else None
+        except DeployError:
+            raise error from None
 
 
 def _apply(cluster: Cluster, directory: Path, stop: StopSignal, config: ConfigFile) -> str | None:
@@ -210,4 +254,10 @@ def _url(config: ConfigFile) -> str:
 
 
 def _say(line: str) -> None:
-    print(f"headroom: {line}", file=sys.stderr, flush=True)
+    _print(f"headroom: {line}", sys.stderr)
+
+
+def _print(line: str, stream: TextIO | None) -> None:
+    """Print a line. The service goes on if nobody reads it any more (`headroom serve 2>&1 | head -2`)."""
+    with contextlib.suppress(OSError):
+        print(line, file=stream, flush=True)

@@ -31,8 +31,17 @@ from service.node_metrics import NodeGauge
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
 POLL_S = 0.1
 CHECK_TIMEOUT_S = 60.0
+CHECK_POLL_S = 0.5
+"""How often a wait for the replicas' answers looks whether the service stops."""
+
 APPLY_TIMEOUT_S = 60.0
 """How long a rollout waits for the next replica to apply the config before it gives up."""
+
+SLOW_START_S = 30.0
+"""How long a start takes before the operator is shown what Serve waits for, which it says after as long."""
+
+KILL_AFTER_DRAIN_S = 10.0
+"""How much longer than `drain_timeout_s` Serve leaves a replica that stops alone."""
 
 IDLE_SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
 """Methods that start programs for autoscaling, a driver's output and usage statistics, which are all off.
@@ -62,7 +71,7 @@ class Cluster:
         self._metrics = run / "metrics"
         self._refused_edits: NodeGauge | None = None
 
-    def start(self, config: ConfigFile) -> None:
+    def start(self) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
         for idle in IDLE_SERVICES:
             getattr(Node, idle)  # raises if another release of Ray has renamed it
@@ -70,7 +79,7 @@ class Cluster:
         with deaf_children():
             ray.init(
                 address="local",
-                num_cpus=max(cores(), config.replicas or 1),
+                num_cpus=cores(),
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
@@ -96,11 +105,13 @@ class Cluster:
         self._client.deploy_apps(schema)
         self._deployed = config
 
-    def wait_until_running(self, is_stopping: Callable[[], bool]) -> bool:
+    def wait_until_running(self, is_stopping: Callable[[], bool], say: Callable[[str], None]) -> bool:
         """Wait until the application runs and the proxy lets requests through.
 
+        say: shows one line to the operator: what Serve waits for, if that takes long.
         Returns False if `is_stopping` became true first. Raises DeployError if the application cannot run.
         """
+        said, slow_from = "", time.monotonic() + SLOW_START_S
         while not is_stopping():
             application = serve.status().applications.get(self._application)
             if application is not None and application.status == ApplicationStatus.DEPLOY_FAILED:
@@ -108,6 +119,10 @@ class Cluster:
             if application is not None and application.status == ApplicationStatus.RUNNING:
                 self._client.wait_for_proxies_serving()
                 return True
+            waits_for = "" if application is None else _waits_for(application)
+            if waits_for not in ("", said) and time.monotonic() > slow_from:
+                said = waits_for
+                say(f"still waiting for the replicas: {waits_for}")
             time.sleep(POLL_S)
         return False
 
@@ -119,10 +134,21 @@ class Cluster:
         """
         previous = self._deployed
         assert previous is not None
-        reason = self._refusal(config)
-        if reason is not None:
-            self._refusal(previous)  # so that no replica keeps checkpoints that only the refused config needs
-            return reason
+        try:
+            reason = self._refusal(config, is_stopping)
+            if reason is not None:
+                with contextlib.suppress(TimeoutError):
+                    # So that no replica keeps checkpoints that only the refused config needs.
+                    self._refusal(previous, is_stopping)
+                return reason
+        except TimeoutError:
+            # The replicas go on, and keep what they have loaded for the next attempt.
+            if is_stopping():
+                return "the service stops before every replica has checked it"
+            return (
+                f"the replicas have not checked it in {CHECK_TIMEOUT_S:g} s (they may still be loading a "
+                "checkpoint); save it again to wait longer"
+            )
         self.deploy(config)
         reason = self._wait_until_applied(config, is_stopping)
         if reason is None or is_stopping():
@@ -131,10 +157,15 @@ class Cluster:
         problem = self._wait_until_applied(previous, is_stopping)
         return reason if problem is None else f"{reason}; back to the config before: {problem}"
 
-    def _refusal(self, config: ConfigFile) -> str | None:
-        """Ask all replicas, and return why one of them would refuse the config, or None. Changes nothing."""
+    def _refusal(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
+        """Ask all replicas, and return why one of them would refuse the config, or None. Changes nothing.
+
+        Raises TimeoutError as `_ask_all` does.
+        """
         try:
-            answers = self._ask_all("refusal", config.live.model_dump(mode="json"))
+            answers = self._ask_all("refusal", config.live.model_dump(mode="json"), is_stopping)
+        except TimeoutError:
+            raise
         except Exception as error:  # no replica answers, or one died meanwhile
             return f"not every replica could check it ({type(error).__name__}); save it again"
         return _refused_by([answer for answer in answers if answer is not None], len(answers))
@@ -143,17 +174,18 @@ class Cluster:
         """Wait until each replica has the config or one refuses it. Returns why not all have it, or None."""
         best, replicas, deadline = -1, 0, 0.0
         while not is_stopping():
-            is_settled = self._is_settled()
             try:
-                verdicts = self._ask_all("verdict", config.live.version)
-            except Exception:  # one of them died: Serve starts another
-                verdicts = []
+                is_settled = self._is_settled()
+                verdicts = self._ask_all("verdict", config.live.version, is_stopping)
+                running = self._running()
+            except Exception:  # a replica or Serve's controller died: another one is started
+                is_settled, verdicts, running = False, [], 0
             replicas = len(verdicts) or replicas
             reasons = [reason for verdict, reason in verdicts if verdict == "refused"]
             if reasons:
                 return _refused_by(reasons, replicas)
             applied = [verdict for verdict, _ in verdicts].count("applied")
-            if is_settled and applied and applied == len(verdicts) == self._running():
+            if is_settled and applied and applied == len(verdicts) == running:
                 return None
             if applied > best:
                 best, deadline = applied, time.monotonic() + APPLY_TIMEOUT_S
@@ -180,12 +212,24 @@ class Cluster:
             each.replica_states.get(kind, 0) for each in deployments for kind in ("RUNNING", "UPDATING")
         )
 
-    def _ask_all(self, method: str, argument: Any) -> list[Any]:
-        """Return the answer of each running replica. Raises the first error that a replica raises."""
+    def _ask_all(self, method: str, argument: Any, is_stopping: Callable[[], bool]) -> list[Any]:
+        """Return the answer of each running replica.
+
+        Raises the first error that a replica raises, or TimeoutError if not all answer within CHECK_TIMEOUT_S
+        or before the service stops.
+        """
         if self._handle is None:
             self._handle = serve.get_app_handle(self._application)
-        answers: list[Any] = self._handle.broadcast(method, argument).results(timeout_s=CHECK_TIMEOUT_S)
-        return answers
+        asked = self._handle.broadcast(method, argument)
+        deadline = time.monotonic() + CHECK_TIMEOUT_S
+        while True:
+            try:
+                answers: list[Any] = asked.results(timeout_s=CHECK_POLL_S)
+            except TimeoutError:
+                if is_stopping() or time.monotonic() > deadline:
+                    raise
+            else:
+                return answers
 
     def show_refused(self, is_refused: bool) -> None:
         """Show in the metrics whether the last edit of the config was refused. Call it after `deploy`."""
@@ -231,13 +275,22 @@ class Cluster:
         for name, value in environment.replica_variables().items():
             variables.setdefault(name, value)
         gpus = 0 if config.settings.device == "cpu" else ray.cluster_resources().get("GPU", 0)
-        replicas = config.replicas or 1  # Serve's autoscaling starts with one replica
+        scaling = deployment.get("autoscaling_config") or {}
+        at_first = scaling.get("initial_replicas") or scaling.get("min_replicas") or 1
+        replicas = config.replicas or int(at_first)
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
             replicas = deployment["num_replicas"] = machine.replicas(cores(), gpus)
         # Without this, Ray would set a replica's threads to its num_cpus.
         variables.setdefault("OMP_NUM_THREADS", str(machine.threads(cores(), replicas)))
         if gpus:
             options.setdefault("num_gpus", machine.gpu_share(replicas, gpus))
+        cpus = options.get("num_cpus")
+        options["num_cpus"] = machine.cpu_share(1 if cpus is None else float(cpus), replicas, cores())
+        # After this time Serve kills a replica that still answers requests. Serve's own default is too short.
+        deployment["graceful_shutdown_timeout_s"] = max(
+            float(deployment.get("graceful_shutdown_timeout_s", 0)),
+            config.settings.drain_timeout_s + KILL_AFTER_DRAIN_S,
+        )
         return document
 
 
@@ -254,6 +307,13 @@ def _name(process: psutil.Process) -> str:
         return process.name()
     except psutil.Error:  # it has ended
         return ""
+
+
+def _waits_for(application: Any) -> str:
+    """Return the sentences of Serve about a deployment that does not run yet, or "" if there are none."""
+    messages = (deployment.message for deployment in application.deployments.values())
+    # What follows is a traceback, or advice that does not fit.
+    return next((re.split(r"\n| Use `ray status`| Error:\n", text)[0] for text in messages if text), "")
 
 
 def _start_error(application: Any) -> str:

@@ -115,7 +115,7 @@ def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
     parsed = _parse(text, path)
     has_live = parsed["applications"][0]["deployments"][0].get("user_config") is not None
     document = _with_overrides(parsed, overrides, path)
-    settings = _settings(document["applications"][0]["args"], path)
+    settings = _settings(document["applications"][0]["args"], overrides, path)
     arguments = document["applications"][0]["args"]
     if "api_keys" in arguments:
         arguments["api_keys"] = [key.entry for key in settings.api_keys]
@@ -131,15 +131,19 @@ def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
     return ConfigFile(document, live, settings, text, has_live)
 
 
-def _settings(arguments: dict[str, Any], path: Path) -> Settings:
+def _settings(arguments: dict[str, Any], overrides: Overrides, path: Path) -> Settings:
     try:
         return Settings.model_validate(arguments)
     except ValidationError as error:
-        name = next(iter(error.errors(include_url=False, include_input=False)[0]["loc"]), None)
-        if name is None or name in arguments:
-            raise ConfigFileError(f"{path}: {first_problem(error, 'args')}") from None
-        problem = first_problem(error).removeprefix(f"{name}: ")
-        raise ConfigFileError(f"{variable_of(str(name))}: {problem}") from None
+        # What pydantic or one of our validators says begins with the field.
+        name, _, problem = first_problem(error).partition(": ")
+        if name in Settings.model_fields and getattr(overrides, name, None) is not None:
+            place = f"--{name}"
+        elif name in Settings.model_fields and name not in arguments:
+            place = variable_of(name)
+        else:
+            place = f"{path}: args.{name}"
+        raise ConfigFileError(f"{place}: {problem}") from None
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:
@@ -181,7 +185,7 @@ def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Pat
     if overrides.replicas is not None:
         deployment.pop("autoscaling_config", None)  # Serve takes one of the two
         deployment["num_replicas"] = overrides.replicas
-    _check_address(http, path)
+    _check_address(http, overrides, path)
     return merged
 
 
@@ -193,7 +197,9 @@ def _mapping(parent: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]
     return value or {}
 
 
-def _check_address(http: Mapping[str, Any], path: Path) -> None:
+def _check_address(http: Mapping[str, Any], overrides: Overrides, path: Path) -> None:
+    if overrides.host == "":
+        raise ConfigFileError("--host must be an address such as 127.0.0.1")
     if not isinstance(http["host"], str) or not http["host"]:
         raise ConfigFileError(f"{path}: http_options.host must be an address in quotes, such as 127.0.0.1")
     if type(http["port"]) is not int or not 1 <= http["port"] <= 65_535:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, floor
 
 MAX_REPLICAS = 8
 """Limit of the default on a machine without a GPU; a replica of the shipped model takes about 0.9 GB."""
@@ -20,6 +20,15 @@ def gpu_share(replicas: int, gpus: float) -> float:
     """
     whole = max(1, int(gpus))
     return min(1.0, gpus) / max(1, ceil(replicas / whole))
+
+
+def cpu_share(asked: float, replicas: int, cores: int) -> float:
+    """Return the CPUs that Ray reserves for a replica: those asked for, or fewer so that all find a place.
+
+    Ray takes ten-thousandths of one CPU and whole CPUs, so 8 cores hold 3 replicas of 2, not of 2.67.
+    """
+    share = cores / replicas
+    return min(asked, floor(share * 10_000) / 10_000 if share < 1 else int(share))
 
 
 def threads(cores: int, replicas: int) -> int:

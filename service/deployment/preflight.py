@@ -61,7 +61,8 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            other = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
+            is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            other = "--host" if is_host else "--port"
             raise OSError(
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another {other}"
             ) from None
@@ -177,7 +178,9 @@ def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> 
     shape = {"layers": model_config.num_layers, "heads": model_config.num_heads}
     try:
         stored = read_stored_masks(directory, model_config)
-        masks = resolve_masks(config.live, **shape, units=model_config.intermediate_size, stored=stored)
+        masks = resolve_masks(
+            config.live, **shape, units=model_config.intermediate_size, stored=stored, must_fit=True
+        )
         variants = config.live.variants
         present = {
             variant.name

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Better = Literal["higher", "lower"]
 
+MAX_UNITS_PER_DAY = 1e12
+MIN_SHIFT = 1e-6
+"""The smallest distance to rule out, in standard deviations; some 10^13 units can show it."""
 
 Baseline = Annotated[float, typer.Option(help="Value of the metric today: a share of units, or a mean.")]
 Sd = Annotated[
@@ -79,6 +82,8 @@ def command(
     arms = parse_weights(weights)
     if not 0 < traffic <= 1:
         raise typer.BadParameter("must be a share above 0 and up to 1", param_hint="--traffic")
+    if units_per_day is not None and not units_per_day <= MAX_UNITS_PER_DAY:
+        raise typer.BadParameter(f"must be at most {MAX_UNITS_PER_DAY:,.0f}", param_hint="--units-per-day")
     question = ask(baseline, sd, margin, effect, absolute, better, correlation, arms)
     daily = None if units_per_day is None else units_per_day * traffic
     plan = make_plan(question, arms, alpha=alpha, power=power, units_per_day=daily, every=every)
@@ -144,7 +149,7 @@ def ask(
         raise typer.BadParameter("needs a --baseline above 0, or --absolute", param_hint="--margin")
     unit = 1.0 if absolute else baseline
     try:
-        return Question(
+        question = Question(
             baseline=baseline,
             sd=math.sqrt(baseline * (1 - baseline)) if sd is None else sd,
             margin=None if margin is None else margin * unit,
@@ -156,6 +161,12 @@ def ask(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--effect") from None
+    if question.shift < MIN_SHIFT * question.tau:
+        raise typer.BadParameter(
+            "is too small beside the standard deviation: no test has enough units to show it",
+            param_hint="--effect" if margin is None else "--margin",
+        )
+    return question
 
 
 def text(plan: Plan, question: Question, arms: ArmWeights, *, alpha: float, power: float) -> str:

@@ -134,6 +134,21 @@ def test_what_cannot_be_evaluated_is_one_line(run: Run, tiny_checkpoint: Path, t
     assert "no grades" in ungraded.err
 
 
+def test_a_report_that_cannot_be_written_costs_no_results(
+    run: Run, tiny_checkpoint: Path, labelled: Path, tmp_path: Path
+) -> None:
+    options = ("--model", str(tiny_checkpoint), "--data", str(labelled), "--resamples", "100")
+    (tmp_path / "file").write_text("")
+    early = run("evaluate", *options, "--out", str(tmp_path / "file" / "out"))
+    assert (early.status, early.out) == (1, ""), "it should be said before anything is computed"
+    assert early.err.startswith(f"headroom: --out: cannot write into {tmp_path / 'file' / 'out'}: ")
+
+    (tmp_path / "out" / "report.html").mkdir(parents=True)  # nobody sees that before the report is written
+    late = run("evaluate", *options, "--out", str(tmp_path / "out"))
+    assert late.status == 1
+    assert "ndcg10" in late.out
+
+
 def test_models_and_masks_are_compared_pairwise_in_a_report(
     run: Run, tiny_checkpoint: Path, labelled: Path, tmp_path: Path
 ) -> None:

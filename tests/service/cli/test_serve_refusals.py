@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from loadtest.beside import free_port
+from service.cli import serve
 from tests.service.running import DEPLOY
 
 HEADROOM = Path(sys.executable).with_name("headroom")
@@ -76,6 +78,22 @@ def test_a_port_that_is_taken_fails_before_anything_starts() -> None:
     assert failed.returncode == 1
     assert failed.stderr.startswith(f"headroom: cannot listen on 127.0.0.1:{port}: ")
     assert len(failed.stderr.splitlines()) == 1
+
+
+def test_a_host_that_does_not_exist_is_blamed_on_the_host() -> None:
+    failed = headroom("serve", "--host", "nosuchhost.invalid", "--port", str(free_port()))
+    assert failed.returncode == 1
+    assert failed.stderr.endswith("; choose another --host\n")
+
+
+def test_nobody_needs_to_read_what_the_service_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `headroom serve 2>&1 | head -2`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb", buffering=0) as raw:
+        monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, write_through=True))
+        serve._say("a line")
+        serve._print("another", sys.stderr)
 
 
 def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path) -> None:

@@ -64,6 +64,9 @@ class Serve:
         self._waiting: list[Any] = []
         self._user_config: Any = None
         self.deployed = 0
+        self.failures = 0  # calls that find the controller dead
+        self.unanswered = 0  # waits that end before the replicas answer
+        self.asked: list[tuple[str, Any]] = []
 
     def deploy_apps(self, schema: Any) -> None:
         self._user_config = schema.applications[0].deployments[0].user_config
@@ -72,6 +75,9 @@ class Serve:
 
     def get_serve_status(self, name: str) -> Any:
         assert name == "headroom"
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("the controller died")
         if self._waiting:
             asyncio.run(self._waiting.pop(0).reconfigure(self._user_config))
         status = "DEPLOYING" if self._waiting else "RUNNING"
@@ -86,8 +92,13 @@ class Serve:
         return self
 
     def broadcast(self, method: str, argument: Any) -> Any:
+        self.asked.append((method, argument))
+
         def results(timeout_s: float) -> list[Any]:
             assert timeout_s > 0
+            if self.unanswered:
+                self.unanswered -= 1
+                raise TimeoutError
             return [asyncio.run(getattr(replica, method)(argument)) for replica in self.replicas]
 
         return SimpleNamespace(results=results)
@@ -100,7 +111,6 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tu
         monkeypatch.setattr(cluster, "serve", serve)
         monkeypatch.setattr(cluster, "POLL_S", 0.0)
         found = cluster.Cluster(tmp_path)
-        monkeypatch.setattr(found, "_on_this_machine", lambda config: config.document)
         found._client = serve
         found.deploy(config(tmp_path, BEFORE))
         while serve._waiting:
@@ -110,12 +120,15 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tu
     return start
 
 
-def config(directory: Path, live: Any) -> ConfigFile:
+def config(directory: Path, live: Any, **more: Any) -> ConfigFile:
+    """Return deploy/serve.yaml with this user_config and more fields of the deployment; None removes one."""
     document = yaml.safe_load(DEPLOY.read_text())
-    document["applications"][0]["deployments"][0]["user_config"] = live
+    deployment = document["applications"][0]["deployments"][0] | {"user_config": live} | more
+    fields = {name: value for name, value in deployment.items() if value is not None}
+    document["applications"][0]["deployments"][0] = fields
     path = directory / "serve.yaml"
     path.write_text(yaml.safe_dump(document))
-    return config_file.load(path, Overrides())
+    return config_file.load(path, Overrides(device="cpu"))
 
 
 def refuse(reason: str) -> Callable[[], None]:
@@ -185,6 +198,106 @@ def test_a_replica_that_never_applies_an_edit_does_not_block_for_ever(
     reason = found.apply(config(tmp_path, EDITED), never)
     assert reason == "1 of 2 replicas have applied it, the others not in 0.05 s"
     assert versions(serve) == before
+
+
+def test_serves_controller_may_die_while_an_edit_is_applied(running: Any, tmp_path: Path) -> None:
+    """Otherwise an edit that is in force would be called refused."""
+    found, serve = running(replica(), replica())
+    serve.failures = 3
+    edited = config(tmp_path, EDITED)
+    assert found.apply(edited, never) is None
+    assert versions(serve) == {edited.live.version}
+
+
+def test_a_check_may_take_long(running: Any, tmp_path: Path) -> None:
+    found, serve = running(replica(), replica())
+    serve.unanswered = 5
+    edited = config(tmp_path, EDITED)
+    assert found.apply(edited, never) is None
+    assert versions(serve) == {edited.live.version}
+
+
+def test_what_a_replica_loads_for_too_long_is_kept_for_the_next_attempt(
+    running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica forgets what it has loaded if it is asked about another config."""
+    found, serve = running(replica())
+    monkeypatch.setattr(cluster, "CHECK_TIMEOUT_S", -1.0)
+    serve.unanswered = 1
+    edited = config(tmp_path, EDITED)
+    assert "save it again to wait longer" in found.apply(edited, never)
+    assert serve.asked == [("refusal", edited.live.model_dump(mode="json"))]
+    assert found.apply(edited, never) is None
+
+
+def test_a_stop_ends_a_check(running: Any, tmp_path: Path) -> None:
+    found, serve = running(replica())
+    serve.unanswered = 1_000_000
+    assert found.apply(config(tmp_path, EDITED), lambda: True) == (
+        "the service stops before every replica has checked it"
+    )
+    assert serve.deployed == 1
+
+
+def test_a_long_start_says_what_serve_waits_for(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, serve = running(replica())
+    monkeypatch.setattr(cluster, "SLOW_START_S", -1.0)
+    needs = 'Deployment has 2 replicas that have taken more than 30s to be scheduled. Resources: {"CPU": 2}.'
+    messages = [
+        "",
+        f"{needs} Use `ray status` for more details.",
+        f"{needs} Use `ray status` for more details.",
+        "A replica failed. Error:\nTraceback (most recent call last)",
+    ]
+
+    def status() -> Any:
+        deployments = {"Relevance": SimpleNamespace(message=messages.pop(0))}
+        application = SimpleNamespace(status="DEPLOYING", deployments=deployments)
+        return SimpleNamespace(applications={"headroom": application})
+
+    monkeypatch.setattr(serve, "status", status)
+    said: list[str] = []
+    assert not found.wait_until_running(lambda: not messages, said.append)
+    waits = "still waiting for the replicas"
+    assert said == [f"{waits}: {needs}", f"{waits}: A replica failed."]
+
+
+@pytest.mark.parametrize(
+    ("fields", "cpus"),
+    [
+        ({}, 1),
+        ({"ray_actor_options": {"num_cpus": 2}}, 1),
+        ({"ray_actor_options": None, "num_replicas": 4}, 0.5),
+        ({"num_replicas": 1, "ray_actor_options": {"num_cpus": 2}}, 2),
+        ({"autoscaling_config": {"min_replicas": 4, "max_replicas": 8}}, 0.5),
+    ],
+)
+def test_all_replicas_find_a_place_on_two_cores(
+    fields: dict[str, Any], cpus: float, running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the start would wait for ever."""
+    found, _ = running(replica())
+    monkeypatch.setattr(cluster, "cores", lambda: 2)
+    document = found._on_this_machine(config(tmp_path, BEFORE, **fields))
+    deployment = document["applications"][0]["deployments"][0]
+    assert deployment["ray_actor_options"]["num_cpus"] == cpus
+
+
+@pytest.mark.parametrize(
+    ("in_the_file", "drain", "seconds"), [(40, "120", 130), (None, "30", 40), (40, "30", 40), (40, "5", 40)]
+)
+def test_serve_kills_no_replica_before_its_drain_timeout(
+    in_the_file: float | None,
+    drain: str,
+    seconds: float,
+    running: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, _ = running(replica())
+    monkeypatch.setenv("HEADROOM_DRAIN_TIMEOUT_S", drain)
+    document = found._on_this_machine(config(tmp_path, BEFORE, graceful_shutdown_timeout_s=in_the_file))
+    assert document["applications"][0]["deployments"][0]["graceful_shutdown_timeout_s"] == seconds
 
 
 def test_a_stop_ends_the_wait(running: Any, tmp_path: Path) -> None:

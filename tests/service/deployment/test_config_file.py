@@ -99,6 +99,40 @@ def test_a_wrong_setting_of_the_environment_is_named_as_such(
 
 
 @pytest.mark.parametrize(
+    ("options", "variables", "args", "place"),
+    [
+        ({"device": "cpu", "dtype": "float16"}, {}, {}, "--dtype"),
+        ({"device": "cpu"}, {"HEADROOM_DTYPE": "float16"}, {"dtype": "float32"}, None),
+        ({"device": "cpu"}, {"HEADROOM_DTYPE": "float16"}, {}, "HEADROOM_DTYPE"),
+        ({"device": "cpu"}, {}, {"dtype": "float16"}, "FILE: args.dtype"),
+        ({"dtype": "float16"}, {"HEADROOM_DTYPE": "auto"}, {"device": "cpu", "dtype": "auto"}, "--dtype"),
+        ({"model": ""}, {}, {"model": "tiny"}, "--model"),
+        ({"host": ""}, {}, {}, "--host"),
+    ],
+)
+def test_a_wrong_value_is_blamed_on_where_it_was_written(
+    options: dict[str, str],
+    variables: dict[str, str],
+    args: dict[str, str],
+    place: str | None,
+    document: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    document["applications"][0]["args"] = args
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+    if place is None:
+        load(path, Overrides(**options))  # type: ignore[arg-type]
+        return
+    with pytest.raises(ConfigFileError) as caught:
+        load(path, Overrides(**options))  # type: ignore[arg-type]
+    assert str(caught.value).startswith(place.replace("FILE", str(path)))
+
+
+@pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
         ("max_pair", 3, "there is no such field"),

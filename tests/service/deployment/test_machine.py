@@ -35,6 +35,26 @@ def test_replicas_share_gpus_in_parts_that_find_a_place(replicas: int, gpus: flo
 
 
 @pytest.mark.parametrize(
+    ("asked", "replicas", "cores", "share"),
+    [
+        (1, 2, 2, 1),
+        (2, 2, 2, 1),
+        (1, 4, 2, 0.5),
+        (1, 3, 2, 0.6666),
+        (2, 3, 8, 2),
+        (4, 3, 8, 2),
+        (0, 2, 2, 0),
+        (0.5, 1, 2, 0.5),
+    ],
+)
+def test_replicas_that_ask_for_more_cpus_than_there_are_still_find_a_place(
+    asked: float, replicas: int, cores: int, share: float
+) -> None:
+    assert machine.cpu_share(asked, replicas, cores) == share
+    assert share * replicas <= cores
+
+
+@pytest.mark.parametrize(
     ("cores", "replicas", "threads"),
     [(1, 1, 1), (1, 4, 1), (2, 1, 2), (2, 2, 2), (4, 4, 2), (16, 8, 2), (64, 8, 8), (16, 1, 16)],
 )
