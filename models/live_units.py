@@ -46,7 +46,7 @@ class FeedForward:
         """
         inner = self.inner(x)
         if weights is not None:
-            inner = self.down.weighted(inner, weights if which is None else weights[which])
+            inner = self.down.weighted(inner, weights, which)
         return self.down(inner, residual=residual, overwrite=True, norm=norm)
 
     def inner(self, x: Tensor) -> Tensor:

@@ -68,6 +68,15 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Give torch one thread: on a busy machine, those of tiny products wait longer than they compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A graded checkpoint with random weights: 3 layers x 4 heads x 32, five grades, 64 positions."""

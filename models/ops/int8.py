@@ -24,7 +24,7 @@ from models.ops.kernels import AS_IT_IS, SIZE_MULTIPLE, Kernels
 from models.ops.quantized import ZERO_POINT, ChannelScale, QuantizedMap, TensorScale
 from models.ops.rounding import quantize_by_torch
 from models.ops.tiles import IntegerTiles, fits
-from models.ops.torch import Linear, Norm, Tensors, TorchOps, activate, nbytes, normed
+from models.ops.torch import Linear, Norm, Tensors, TorchOps, activate, nbytes, normed, rows_for
 
 MIDDLE = ZERO_POINT + 0.5
 """What is added to an input without scales before it is truncated to an integer."""
@@ -105,11 +105,13 @@ class Int8Linear(Linear):
         y = other._multiply(quantized).mul_(self._multiply(quantized))
         return y if not_finite is None else y.masked_fill_(not_finite[:, None], torch.nan)
 
-    def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
+    def weighted(self, x: Tensor, weights: Tensor, which: Tensor | None = None) -> Tensor:
         """Weight an input as `Linear` does; one that is quantized already takes weights of 0 and 1 alone."""
-        if isinstance(self.source, TensorScale):
-            return x.masked_fill_(weights == 0, self._input[1])
-        return super().weighted(x, weights)
+        if not isinstance(self.source, TensorScale):
+            return super().weighted(x, weights, which)
+        off = (weights == 0).to(torch.uint8)  # 1 becomes the zero point
+        kept, zeros = (rows_for(table, which) for table in ((1 - off) * 255, off * self._input[1]))
+        return x.bitwise_and_(kept).bitwise_or_(zeros)
 
     def _multiply(
         self,

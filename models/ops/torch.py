@@ -63,9 +63,12 @@ class Linear:
         """
         return self(x) * other(x)
 
-    def weighted(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Return an input of this map, (T, in), times weights, (T or 1, in); x may be overwritten."""
-        weights = weights.to(x.dtype)
+    def weighted(self, x: Tensor, weights: Tensor, which: Tensor | None = None) -> Tensor:
+        """Return an input of this map, (T, in), times weights; x may be overwritten.
+
+        weights: (n, in). which: (T,) int64, the row of `weights` for each row of x; None if n is 1.
+        """
+        weights = rows_for(weights.to(x.dtype), which)
         return x * weights if torch.is_grad_enabled() else x.mul_(weights)
 
     @property
@@ -112,6 +115,11 @@ class Norm:
 def normed(x: Tensor, norm: Norm | None) -> Tensor:
     """Return norm(x), or x if there is no norm. (T, D) → (T, D)."""
     return x if norm is None else norm(x)
+
+
+def rows_for(table: Tensor, which: Tensor | None) -> Tensor:
+    """Return the rows `which`, (T,) int64, of a table, (n, D) → (T, D); the table itself if that is None."""
+    return table if which is None else F.embedding(which, table)
 
 
 class TorchOps:

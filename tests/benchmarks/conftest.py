@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 
 from benchmarks.service import CONFIG
 from benchmarks.service_runs import Start, served
@@ -20,15 +19,6 @@ def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random checkpoint that some tens of requests a second saturate, so that a short load is enough."""
     shape = {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 512}
     return write_checkpoint(tmp_path_factory.mktemp("small"), **shape)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """On a busy machine, threads of tiny products wait for each other far longer than they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="package")

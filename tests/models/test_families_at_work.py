@@ -24,13 +24,10 @@ from tests.checkpoints import WORDS
 from tests.families import write_family
 from tests.models.study.data import judged, study
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FAMILIES = ("roberta", "xlm-roberta", "electra", "distilbert", "modernbert")
 MASK = HeadMask.parse("0.1,1.*", layers=3, heads=4)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -25,6 +25,8 @@ from tests.checkpoints import WORDS, random_model, write_checkpoint
 from tests.models.reference import CPU, network_of, random_pair
 from tests.modernberts import random_modernbert, write_modernbert
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LAYERS, HEADS, ROWS = 4, 4, 14
 UNITS = {"bert": 64, "modernbert": 24, "mean": 24}
 
@@ -35,11 +37,6 @@ MODELS: dict[str, Callable[..., PreTrainedModel]] = {
 }
 
 family = pytest.mark.parametrize("family", MODELS)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def model_of(family: str, seed: int = 0) -> PreTrainedModel:

@@ -205,15 +205,23 @@ template <class T>
       for (long at = 0; at < size; at += kLine) __builtin_prefetch(row + at);
 }
 
-// Returns the first problem, a head of a sequence, of a thread's share. Shares have about as many tokens each and lie
-// beside each other: mostly a thread has computed the very rows before, and its cache holds them (affine.h).
-long first_problem(const int32_t* offsets, long sequences, long heads, long share, long shares) {
-  const long tokens = sequences ? offsets[sequences] : 0;
-  if (share == 0 || tokens == 0) return 0;
+// Returns the first problem, a head of a sequence, of a thread's share. Shares take about as long each and lie beside
+// each other: mostly a thread has computed the very rows before, and its cache holds them (affine.h).
+// keys: the most that a query sees; 0 if only first tokens attend. Besides them, a token costs as much as some
+// `kTokenKeys` keys: 25 were measured without AMX; with it keys cost less, so a token costs more of them.
+long first_problem(const int32_t* offsets, long sequences, long heads, long keys, long share, long shares) {
+  constexpr long kTokenKeys = 50;
+  const auto cost = [=](long sequence) {
+    const long length = offsets[sequence + 1] - offsets[sequence];
+    return length * (std::min(length, keys) + kTokenKeys);
+  };
   if (share == shares) return sequences * heads;
-  const long place = tokens * heads * share / shares;
-  const long sequence = std::upper_bound(offsets, offsets + sequences, place / heads) - offsets - 1;
-  return sequence * heads + (place - offsets[sequence] * heads) / (offsets[sequence + 1] - offsets[sequence]);
+  long whole = 0;
+  for (long i = 0; i < sequences; ++i) whole += cost(i);
+  if (share == 0 || whole == 0) return 0;
+  long sequence = 0, place = whole * heads * share / shares;
+  while (place >= cost(sequence) * heads) place -= cost(sequence++) * heads;
+  return sequence * heads + place / cost(sequence);
 }
 
 // Returns 0, or 1 without having computed anything if there is not enough memory.
@@ -237,8 +245,9 @@ int attend(const T* projected, long tokens, const int32_t* offsets, long sequenc
     if (std::is_same_v<T, bfloat16>) _tile_loadconfig(&config);
 #endif
     const long share = omp_get_thread_num(), shares = omp_get_num_threads();
-    const long last = first_problem(offsets, sequences, heads, share + 1, shares);
-    for (long problem = first_problem(offsets, sequences, heads, share, shares); problem < last; ++problem) {
+    const long keys = first_only ? 0 : window < 0 ? longest : 2 * window + kQueries;
+    const long last = first_problem(offsets, sequences, heads, keys, share + 1, shares);
+    for (long problem = first_problem(offsets, sequences, heads, keys, share, shares); problem < last; ++problem) {
       const long sequence = problem / heads, head = problem % heads;
       const long first = offsets[sequence], length = offsets[sequence + 1] - first;
       T* to = out + (first_only ? sequence : first) * width + head * size;

@@ -29,16 +29,13 @@ from tests import families
 from tests.families import ROBERTAS, model_of
 from tests.models.reference import network_of
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 PAIRS = [("angle bracket", "steel angle, 12-gauge"), ("usb lamp", "wood deck screws"), ("tool", "")]
 ROBERTA = PairTemplate((0,), (2, 2), (2,), two_segments=False)
 
 every_family = pytest.mark.parametrize("family", families.FAMILIES)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def random_pairs(rng: np.random.Generator, family: str, lengths: list[int], vocab: int) -> list[EncodedPair]:

@@ -232,6 +232,19 @@ def test_the_largest_sums_do_not_overflow_with_or_without_vnni(level: str, bits:
 def test_what_is_not_finite_never_becomes_a_number(dtype: torch.dtype, width: int, value: float) -> None:
     x = torch.randn(9, width).to(dtype)
     x[4, 7] = value
+    ours = kernel_library.best()
     for source in (ChannelScale(torch.full((width,), 0.03), torch.zeros(width)), ChannelScale()):
-        y = Int8Linear(random_map(24, width), dtype=dtype, source=source)(x, torch.zeros(9, 24).to(dtype))
+        linear = Int8Linear(random_map(24, width), dtype=dtype, source=source, kernels=ours)
+        y = linear(x, torch.zeros(9, 24).to(dtype))
         assert y.isfinite().all(1).tolist() == [row != 4 for row in range(9)]
+
+
+@pytest.mark.usefixtures("_way")
+def test_units_that_a_rows_mask_turns_off_become_the_zero_point() -> None:
+    down = Int8Linear(random_map(24, 48), dtype=torch.float32, source=TensorScale(0.02, 9))
+    x = torch.randint(0, 128, (30, 48)).to(torch.uint8)
+    masks, which = torch.randint(0, 2, (3, 48)).float(), torch.randint(0, 3, (30,))
+    for weights, rows in ((masks, which), (masks[:1], None)):
+        on = weights[0] if rows is None else weights[rows]
+        expected = torch.where(on == 1, x, round(9 / merged()))
+        assert torch.equal(down.weighted(x.clone(), weights, rows), expected)

@@ -118,14 +118,17 @@ def test_attention_of_rotated_neighbours_is_torchs(
 def test_attention_does_not_depend_on_neighbours_or_threads(ours: Kernels, dtype: torch.dtype) -> None:
     projected, offsets = packed(LENGTHS, 2, 16, dtype)
     rotation = rotations(100.0, max(LENGTHS), 16, torch.device("cpu"))
+    before = torch.get_num_threads()
     for how in ({}, {"rotation": rotation, "window": 20}):
         whole = ours.attention(projected, offsets, 2, **how)
-        threads = torch.get_num_threads()
         try:
-            torch.set_num_threads(1)
-            assert torch.equal(ours.attention(projected, offsets, 2, **how), whole)
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                assert torch.equal(ours.attention(projected, offsets, 2, **how), whole)
+                first = ours.attention(projected, offsets, 2, first_only=True, **how)
+                assert torch.equal(first, whole[offsets[:-1].long()])
         finally:
-            torch.set_num_threads(threads)
+            torch.set_num_threads(before)
         for begin, end in zip(offsets.tolist(), offsets[1:].tolist(), strict=False):
             sequence = projected[begin:end].clone()
             alone = ours.attention(sequence, torch.tensor([0, end - begin]).int(), 2, **how)
@@ -218,6 +221,15 @@ def test_scores_far_apart_and_empty_sequences(ours: Kernels) -> None:
     assert (whole - exact).abs().max() <= 1e-4 * exact.abs().max()
     assert torch.equal(first[[0, 2]], whole[[0, 17]])
     assert not first[[1, 3]].any()
+
+
+def test_first_tokens_of_a_pack_without_any_token_are_zero(ours: Kernels) -> None:
+    torch.use_deterministic_algorithms(True)  # new memory holds NaN
+    try:
+        first = ours.attention(torch.empty(0, 48), torch.zeros(4).int(), 1, first_only=True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first, torch.zeros(3, 16))
 
 
 @pytest.mark.parametrize("dtype", kernels.DTYPES)

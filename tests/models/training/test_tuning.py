@@ -30,12 +30,9 @@ from models.training.start import start
 from models.training.tuning import tune
 from tests.checkpoints import write_checkpoint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WORDS = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel", "steel", "cable"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
