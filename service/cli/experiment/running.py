@@ -55,7 +55,10 @@ def report(
 def ramp(
     name: Name,
     traffic: Annotated[
-        float | None, typer.Option(help="Share of the units to expose.  [default: the next step]")
+        float | None,
+        typer.Option(
+            help="Share of the units to expose.  [default: the next step; with --reinstate, the last traffic]"
+        ),
     ] = None,
     reinstate: Annotated[
         list[str] | None, typer.Option(help="Arm that was rolled back and should get units again.")

@@ -36,11 +36,14 @@ class Measured:
     """The moments of a metric by arm.
 
     cap, uncapped: the cap of a metric with `winsorize`, and the moments without the cap; else None.
+    share_at_cap: the share of units that do not exceed the cap, if it makes the sums of all units the same
+        although they differ; else None.
     """
 
     moments: Mapping[str, Moments]
     cap: float | None = None
     uncapped: Mapping[str, Moments] | None = None
+    share_at_cap: float | None = None
 
 
 def measure(
@@ -69,7 +72,11 @@ def measure(
             return Measured(plain, None, plain)
         units = _capped(units, cap)
         capped = _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
-        return Measured(capped, cap, plain)
+        lowest, above, number = db.execute(
+            select(func.min(units.c.value), func.sum(units.c.is_above), func.count())
+        ).one()
+        share = 1 - above / number if lowest == cap and above else None
+        return Measured(capped, cap, plain, share)
 
 
 def shadow_moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
@@ -166,8 +173,14 @@ def _quantile(db: Connection, units: Subquery, fraction: float) -> float | None:
 
 
 def _capped(units: Subquery, cap: float) -> Subquery:
-    value = case((units.c.value > cap, cap), else_=units.c.value)
-    return select(units.c.arm, value.label("value"), units.c.denominator, units.c.covariate).subquery()
+    is_above = units.c.value > cap
+    return select(
+        units.c.arm,
+        case((is_above, cap), else_=units.c.value).label("value"),
+        units.c.denominator,
+        units.c.covariate,
+        case((is_above, 1), else_=0).label("is_above"),
+    ).subquery()
 
 
 def _moments_by_arm(

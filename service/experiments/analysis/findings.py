@@ -13,10 +13,19 @@ from service.experiments.analysis.verdicts import Decision
 
 @dataclass(frozen=True, slots=True)
 class EpochRatio:
-    """The units of one epoch: the time between two actions on the experiment or changes of its traffic."""
+    """The units that are compared in one epoch: the time between two actions or changes of the traffic.
+
+    An arm that was away before is compared with control alone.
+    """
 
     traffic: Annotated[float, Field(description="The share of traffic in this epoch.")]
-    units: Annotated[Mapping[str, int], Field(description="Units that came, by arm.")]
+    units: Annotated[
+        Mapping[str, int],
+        Field(
+            description="Units by arm that came for the first time. Control's also count if they return and "
+            "had only come while the other arm was away."
+        ),
+    ]
     expected: Annotated[Mapping[str, float], Field(description="Each arm's share of the exposed buckets.")]
     chi_square_p: Annotated[float, Field(description="p-value of a chi-square test, valid for one look.")]
     sequential_p: Annotated[float, Field(description="p-value that is valid for any number of looks.")]
@@ -164,7 +173,10 @@ class Report:
     arms: Annotated[Sequence[ArmReport], Field(description="All arms except control.")]
     recommendation: Annotated[
         str,
-        Field(description="`ship` an arm, `stop`, `wait`, or `invalid` if the sample ratio is off."),
+        Field(
+            description="`ship` an arm, `stop`, `wait`, or `invalid` if the sample ratio is off or the "
+            "experiment did not begin with this config."
+        ),
     ]
     text: Annotated[str, Field(description="The recommendation and its reason.")]
     schema: Annotated[int, Field(description="Version of this format.")] = 1

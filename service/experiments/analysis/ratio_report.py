@@ -5,26 +5,32 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from service.experiments.analysis.findings import EpochRatio, SampleRatio
-from service.experiments.analysis.sample_ratio import ALARM, chi_square_p, sequential_p
+from service.experiments.analysis.sample_ratio import ALARM, comparisons
 from service.experiments.definition.buckets import BUCKETS, exposed_buckets
 from service.experiments.definition.epochs import Epoch
 
 
+def unchecked(reason: str) -> SampleRatio:
+    """Return the result of a check that was not made. reason: a sentence."""
+    return SampleRatio(1.0, 1.0, False, reason, [])
+
+
 def check(
-    counts: Mapping[str, Mapping[str, int]], shares: Mapping[str, float], rolled_back: Collection[str]
+    counts: Mapping[str, Mapping[str, int]],
+    shares: Mapping[str, float],
+    rolled_back: Collection[str],
+    control: str,
 ) -> SampleRatio:
     """Compare the units of each epoch with the buckets that were exposed in it.
 
-    counts: units by the epoch's label and by arm, in order of time. shares: each arm's share of the buckets.
+    counts: units by label and by arm, in order of time (epochs.py). shares: each arm's share of the buckets.
     rolled_back: arms that get no units now, which are left out.
     """
     arms = {arm: share for arm, share in shares.items() if arm not in rolled_back}
-    epochs = [
-        ratio for label, units in counts.items() if (ratio := _ratio_of(label, units, arms)) is not None
-    ]
+    epochs = [ratio for label in counts for ratio in _ratios_of(label, counts, arms, control)]
     worst = min(epochs, key=lambda ratio: ratio.sequential_p, default=None)
     if worst is None:
-        return SampleRatio(1.0, 1.0, False, "No two arms have units to compare.", [])
+        return unchecked("No two arms have units to compare.")
     alarm = worst.sequential_p < ALARM
     shown = worst if alarm else epochs[-1]
     seen = ", ".join(f"{arm} {units:,}" for arm, units in shown.units.items())
@@ -36,25 +42,28 @@ def check(
     elif len(epochs) == 1:
         text = f"The arms have the units they should ({seen})."
     else:
-        text = f"The arms have the units they should, at each of {len(epochs)} stages (now: {seen})."
+        text = f"The arms have the units they should, in each of {len(epochs)} comparisons (now: {seen})."
     return SampleRatio(shown.chi_square_p, shown.sequential_p, alarm, text, epochs)
 
 
-def _ratio_of(label: str, counts: Mapping[str, int], shares: Mapping[str, float]) -> EpochRatio | None:
+def _ratios_of(
+    label: str, counts: Mapping[str, Mapping[str, int]], shares: Mapping[str, float], control: str
+) -> list[EpochRatio]:
     epoch = Epoch.parse(label)
+    if epoch.beside:  # a part of the epoch's counts
+        return []
     buckets = {
         arm: exposed_buckets(round(share * BUCKETS), epoch.traffic)
         for arm, share in shares.items()
         if arm not in epoch.rolled_back
     }
-    buckets = {arm: number for arm, number in buckets.items() if number}
-    units = {arm: counts.get(arm, 0) for arm in buckets}
-    if len(buckets) < 2 or not any(units.values()):
-        return None
-    return EpochRatio(
-        epoch.traffic,
-        units,
-        {arm: number / sum(buckets.values()) for arm, number in buckets.items()},
-        chi_square_p(units, buckets),
-        sequential_p(units, buckets),
-    )
+    return [
+        EpochRatio(
+            epoch.traffic,
+            units.counts,
+            {arm: number / sum(units.buckets.values()) for arm, number in units.buckets.items()},
+            units.chi_square_p,
+            units.sequential_p,
+        )
+        for units in comparisons(counts, label, buckets, control)
+    ]

@@ -25,7 +25,7 @@ from service.experiments.analysis.verdicts import BAD, GOOD, Verdict, judge
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action
 from service.experiments.definition.metric import Metric
-from service.experiments.definition.state import Run, fold, runs
+from service.experiments.definition.state import Run, changed_since_start, fold, runs
 from service.experiments.storage.store import Store
 
 
@@ -37,6 +37,7 @@ class ReportSpec:
     all looks and arms. planned_units: units of all arms together (`headroom experiment plan`).
     rolled_back: arms that get no more units, so that the sample ratio is no longer checked on them.
     runs: the times of the exposed buckets. If they are unknown (None), all units and outcomes count.
+    changed: why the units cannot be analysed: the experiment did not begin with this config.
     """
 
     experiment: str
@@ -47,6 +48,7 @@ class ReportSpec:
     planned_units: int = 10_000
     rolled_back: Collection[str] = ()
     runs: Sequence[Run] | None = None
+    changed: str | None = None
 
     @classmethod
     def of(cls, config: ExperimentConfig, actions: Sequence[Action], now: float) -> ReportSpec:
@@ -60,6 +62,7 @@ class ReportSpec:
             planned_units=config.planned_units,
             rolled_back=fold(config, actions, now).rolled_back,
             runs=runs(config, actions, now),
+            changed=changed_since_start(config, actions),
         )
 
 
@@ -68,13 +71,29 @@ def analyse(store: Store, spec: ReportSpec, now: float) -> Report:
 
     now: seconds since the epoch. Raises DatabaseUnavailable.
     """
-    counts = {arm: store.exposure_counts([spec.experiment])[spec.experiment].get(arm, 0) for arm in spec.arms}
+    counts = store.exposure_counts([spec.experiment])[spec.experiment]
+    if spec.changed is not None:
+        ratio = ratio_report.unchecked("The config does not say which units each arm should have.")
+        return _report(spec, now, counts, ratio, [], ("invalid", spec.changed))
+    counts = {arm: counts.get(arm, 0) for arm in spec.arms}
     units_by_epoch = store.epoch_counts([spec.experiment])[spec.experiment]
-    ratio = ratio_report.check(units_by_epoch, spec.arms, spec.rolled_back)
+    ratio = ratio_report.check(units_by_epoch, spec.arms, spec.rolled_back, spec.control)
     compared = compare_all(store, spec, now)
-    shadow = shadow_reports(store, spec.experiment, spec.arms, spec.alpha)
+    shadow = shadow_reports(store, spec.experiment, spec.arms, spec.alpha / _number_of_comparisons(spec))
     arms = [ArmReport(arm, metrics, shadow.get(arm)) for arm, metrics in compared.items()]
-    recommendation, text = recommend(arms, ratio, seen=sum(counts.values()), spec=spec)
+    return _report(
+        spec, now, counts, ratio, arms, recommend(arms, ratio, seen=sum(counts.values()), spec=spec)
+    )
+
+
+def _report(
+    spec: ReportSpec,
+    now: float,
+    counts: Mapping[str, int],
+    ratio: SampleRatio,
+    arms: Sequence[ArmReport],
+    recommendation: tuple[str, str],
+) -> Report:
     return Report(
         experiment=spec.experiment,
         time=now,
@@ -84,8 +103,8 @@ def analyse(store: Store, spec: ReportSpec, now: float) -> Report:
         exposures=counts,
         sample_ratio=ratio,
         arms=arms,
-        recommendation=recommendation,
-        text=text,
+        recommendation=recommendation[0],
+        text=recommendation[1],
     )
 
 
@@ -137,6 +156,8 @@ def compare(metric: Metric, measured: aggregates.Measured, arm: str, spec: Repor
     verdict = judge(
         subject, float(low), float(high), margin=metric.margin, sign=metric.sign, relative=relative
     )
+    if measured.share_at_cap is not None:
+        verdict = Verdict("undecided", f"{subject}: {_all_capped(metric, measured, measured.share_at_cap)}")
     if relative and not math.isfinite(float(low)) and math.isfinite(float(difference.low)):
         verdict = Verdict(
             "undecided",
@@ -196,6 +217,17 @@ def _uncapped(metric: Metric, measured: aggregates.Measured, arm: str, spec: Rep
         relative=finite(difference.relative),
         relative_low=finite(difference.relative_low),
         relative_high=finite(difference.relative_high),
+    )
+
+
+def _all_capped(metric: Metric, measured: aggregates.Measured, share: float) -> str:
+    """Return what to do if the cap makes the sums of all units the same. share: that of units below it."""
+    decimals = 1 + math.ceil(-math.log10(1 - share))
+    least = math.ceil(share * 10**decimals) / 10**decimals
+    return (
+        f"no interval, because `winsorize: {metric.winsorize:g}` makes the sum of every unit "
+        f"{measured.cap:.4g}; {100 * share:.{decimals - 2}f} % of the units have no more than that. In the "
+        f"config, set `winsorize` of the metric {metric.name!r} above {least:g} and below 1, or leave it out."
     )
 
 

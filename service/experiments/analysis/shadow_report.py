@@ -18,6 +18,7 @@ def shadow_reports(
 ) -> dict[str, ShadowReport]:
     """Return the shadow reports by arm, without the arms that have no shadow results.
 
+    alpha: the error rate of each arm's intervals.
     Results are deleted by the second and histograms by the day, so an old arm may have only the latter.
     """
     moments = aggregates.shadow_moments(store, experiment)

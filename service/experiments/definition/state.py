@@ -72,6 +72,8 @@ class _Logged:
 
     def status(self, config: ExperimentConfig) -> Status:
         """Return the status of an experiment that has begun."""
+        if self.began_as != identity(config):
+            return "changed"
         if self.shipped is not None:
             return "shipped"
         if self.is_stopped:
@@ -85,10 +87,9 @@ def fold(config: ExperimentConfig, actions: Sequence[Action], now: float) -> Sta
     if logged.started is None:
         return IDLE
     traffic, next_step = _traffic(config, logged, now)
-    status = logged.status(config)
-    shipped = logged.shipped
-    if logged.began_as != identity(config):
-        status, shipped = "changed", None
+    status, shipped = logged.status(config), logged.shipped
+    if status == "changed":
+        shipped = None
     running = status == "running"
     return Standing(
         status=status,
@@ -114,7 +115,10 @@ class Run:
 
 
 def runs(config: ExperimentConfig, actions: Sequence[Action], now: float) -> list[Run]:
-    """Return the runs of an experiment in order, as if the config had always had its present schedule."""
+    """Return the runs of an experiment in order, as if the config had always had its present schedule.
+
+    There are none of an experiment that began with another salt or other arms.
+    """
     logged_at = list(accumulate((action.time for action in actions), max))  # replicas' clocks differ
     started = next((action.time for action in actions if action.kind == "start"), now)
     steps = list(accumulate((seconds(hold) for _, hold in config.ramp), initial=started))[1:]
@@ -133,6 +137,27 @@ def runs(config: ExperimentConfig, actions: Sequence[Action], now: float) -> lis
         elif limits:
             ran.append(Run(start, end, limits))
     return ran
+
+
+def changed_since_start(config: ExperimentConfig, actions: Sequence[Action]) -> str | None:
+    """Return a sentence if the experiment began with another salt or other arms than the config's."""
+    began_as = _read(config, actions).began_as
+    if began_as == identity(config):
+        return None
+    return (
+        f"{config.name!r} began with other arms or another salt than those in this config, so its units "
+        f"cannot be analysed with it. It began with {began_as}; this config has {identity(config)}. Pass the "
+        f"config that it began with: `headroom experiment report {config.name} --database URL --config FILE`."
+    )
+
+
+def last_traffic(config: ExperimentConfig, actions: Sequence[Action], now: float) -> float | None:
+    """Return the traffic at a time, or when the experiment last ran before it; None if it never ran."""
+    for count in range(len(actions), 0, -1):
+        logged = _read(config, actions[:count])
+        if logged.started is not None and logged.status(config) == "running":
+            return _traffic(config, logged, now if count == len(actions) else actions[count].time)[0]
+    return None
 
 
 def _read(config: ExperimentConfig, actions: Sequence[Action]) -> _Logged:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
 from service.experiments.analysis.findings import Report
-from service.experiments.analysis.sample_ratio import sequential_p
 from service.experiments.analysis.views import (
     ActionView,
     ArmView,
@@ -23,7 +22,7 @@ from service.experiments.analysis.views import (
 )
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action, Outcome, OutcomeReceipt
-from service.experiments.definition.state import Standing
+from service.experiments.definition.state import Standing, last_traffic
 from service.experiments.online.guardrails import population_stability
 from service.experiments.online.live import LiveExperiments
 
@@ -122,8 +121,9 @@ class ExperimentAdmin:
     ) -> ExperimentDetail:
         """Set the traffic and reinstate rolled back arms by name.
 
-        traffic: None takes the schedule's next step. If there is none, it is an error, unless arms are
-        reinstated; then the traffic stays.
+        traffic: None takes the schedule's next step; if there is none, it is an error. If arms are
+        reinstated, None keeps the traffic, or that at which the experiment last ran. An experiment that runs
+        also keeps its schedule then.
         """
         config, standing = self._unfinished(name)
         for number, arm in enumerate(reinstate):
@@ -135,14 +135,19 @@ class ExperimentAdmin:
                 f"Guardrails rolled back every treatment arm of {name!r}; name those to take in again in "
                 f"`reinstate`: {', '.join(sorted(still_back))}."
             )
+        keeps_schedule = traffic is None and bool(reinstate) and standing.is_running
+        if traffic is None and reinstate:
+            traffic = last_traffic(config, self._ledger.history(name), self._ledger.clock())
+        elif traffic is None:
+            step = next_traffic(config, standing.traffic)
+            traffic = None if step == standing.traffic else step
         if traffic is None:
-            traffic = next_traffic(config, standing.traffic)
-            if traffic == standing.traffic and not reinstate:
-                raise InvalidRequest(f"{name!r} has no next step; give the traffic", param="traffic")
+            raise InvalidRequest(f"{name!r} has no next step; give the traffic", param="traffic")
         if (reason_refused := config.unexposed(traffic, still_back)) is not None:
             raise InvalidRequest(reason_refused, param="traffic")
         actions = [self._action(name, "reinstate", actor, reason, arm=arm) for arm in reinstate]
-        actions.append(self._action(name, "ramp", actor, reason, traffic=traffic))
+        if not keeps_schedule:
+            actions.append(self._action(name, "ramp", actor, reason, traffic=traffic))
         return await self._act(name, actions)
 
     async def stop(self, name: str, *, reason: str, actor: str) -> ExperimentDetail:
@@ -207,7 +212,7 @@ class ExperimentAdmin:
         ledger = self._ledger
         standing = ledger.standing(config.name)
         exposures = ledger.exposures.get(config.name, {})
-        counts, buckets = ledger.sample_ratio(config)
+        units = ledger.sample_ratio(config)
         return ExperimentView(
             name=config.name,
             status=standing.status,
@@ -225,9 +230,7 @@ class ExperimentAdmin:
             ],
             rolled_back=sorted(standing.rolled_back),
             shipped=standing.shipped,
-            sample_ratio_p=sequential_p(counts, buckets)
-            if any(counts.values()) and len(counts) > 1
-            else None,
+            sample_ratio_p=None if units is None else units.sequential_p,
             guardrails=[self._guardrail_view(config, arm.name) for arm in config.arms],
         )
 

@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from service.experiments.analysis.sample_ratio import sequential_p
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action
 from service.experiments.online.guardrails import Breach, find_breach
@@ -112,22 +111,23 @@ class Guard:
             for arm in arms
         ]
         breaches = [breach for breach in by_arm if breach is not None]
-        breaches = breaches or self._sample_ratio_breaches(config)
+        breaches = breaches or self._sample_ratio_breaches(config, arms)
         if breaches:
             self.roll_back(config.name, breaches)
 
-    def _sample_ratio_breaches(self, config: ExperimentConfig) -> list[Breach]:
-        """Return a breach for every arm but control if the arms do not have the units they should."""
-        counts, buckets = self._ledger.sample_ratio(config)
-        if not any(counts.values()):
+    def _sample_ratio_breaches(self, config: ExperimentConfig, arms: Sequence[str]) -> list[Breach]:
+        """Return a breach of each of these arms if the arms do not have the units they should."""
+        units = self._ledger.sample_ratio(config)
+        if units is None:
             self._observer.sample_ratio(config.name, math.nan)
             return []
-        p = sequential_p(counts, buckets)
+        p = units.sequential_p
         self._observer.sample_ratio(config.name, p)
         limit = config.guardrails.srm
         if limit is None or p >= limit:
             return []
         detail = (
-            f"units {counts} do not fit the exposed buckets {buckets} (p = {p:.2g}; the limit is {limit:g})"
+            f"units {units.counts} do not fit the exposed buckets {units.buckets} "
+            f"(p = {p:.2g}; the limit is {limit:g})"
         )
-        return [Breach(arm, "srm", detail) for arm in counts if arm != config.control]
+        return [Breach(arm, "srm", detail) for arm in arms]

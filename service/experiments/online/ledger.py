@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from service.errors import DatabaseUnavailable
+from service.experiments.analysis.sample_ratio import Units, comparisons
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action
 from service.experiments.definition.state import IDLE, Standing, fold, identity
@@ -129,12 +130,13 @@ class Ledger:
         with self._lock:
             return self._actions(name)
 
-    def sample_ratio(self, config: ExperimentConfig) -> tuple[dict[str, int], dict[str, int]]:
-        """Return two counts by arm: the units that came in the present epoch, and the exposed buckets."""
+    def sample_ratio(self, config: ExperimentConfig) -> Units | None:
+        """Return the present epoch's comparison with the smallest p-value; None without units to compare."""
         standing = self.standing(config.name)
         buckets = config.exposed(standing.traffic, standing.rolled_back)
-        units = self._epoch_counts.get(config.name, {}).get(standing.epoch, {})
-        return {arm: units.get(arm, 0) for arm in buckets}, buckets
+        counts = self._epoch_counts.get(config.name, {})
+        compared = comparisons(counts, standing.epoch, buckets, config.control)
+        return min(compared, key=lambda units: units.sequential_p, default=None)
 
     # Only the ledger's thread runs _apply, _refresh, _synchronise, _exchange and _read.
 

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, select, update
+from sqlalchemy import Connection, Table, delete, select, update
 
+from service.experiments.definition.epochs import counts_of
 from service.experiments.storage import upserts
 from service.experiments.storage.schema import epoch_counts, exposure_counts, exposures, returns
 
-Counted = tuple[str, str, str]
-"""(experiment, epoch, arm) of a unit that is new in its epoch."""
+Counts = Counter[tuple[str, str, str]]
+"""Units by experiment, label of the count (epochs.py) and arm."""
 
 
 def add(db: Connection, rows: Sequence[dict[str, Any]]) -> int:
@@ -23,7 +24,7 @@ def add(db: Connection, rows: Sequence[dict[str, Any]]) -> int:
     # Sorted, so that two replicas lock rows in the same order and cannot deadlock.
     rows = sorted(rows, key=lambda row: (row["experiment"], row["unit"], row["time"]))
     new: Counter[tuple[str, str]] = Counter()
-    counted: list[Counted] = []
+    counted: Counts = Counter()
     known: list[dict[str, Any]] = []
     statement = upserts.insert_new(db, exposures).returning(
         exposures.c.experiment, exposures.c.unit, exposures.c.epoch, exposures.c.arm
@@ -31,13 +32,11 @@ def add(db: Connection, rows: Sequence[dict[str, Any]]) -> int:
     for chunk in upserts.chunks(rows):
         added = {(row.experiment, row.unit): row for row in db.execute(statement, chunk)}
         new.update((row.experiment, row.arm) for row in added.values())
-        counted += [(row.experiment, row.epoch, row.arm) for row in added.values()]
+        counted.update((row.experiment, row.epoch, row.arm) for row in added.values())
         known += [row for row in chunk if _key(row) not in added or added[_key(row)].epoch != row["epoch"]]
-    for chunk in upserts.chunks(known):
-        counted += _add_returns(db, chunk)
     # After all inserts, for the same reason.
     for chunk in upserts.chunks(known):
-        _move_back(db, chunk)
+        counted.update(_add_to_known(db, chunk))
     upserts.add_counts(
         db,
         exposure_counts,
@@ -53,8 +52,9 @@ def add(db: Connection, rows: Sequence[dict[str, Any]]) -> int:
         epoch_counts,
         "units",
         [
-            {"experiment": e, "epoch": epoch, "arm": a, "units": n, "since": since[e, epoch]}
-            for (e, epoch, a), n in sorted(Counter(counted).items())
+            {"experiment": e, "epoch": label, "arm": a, "units": n, "since": since.get((e, label), 0.0)}
+            for (e, label, a), n in sorted(counted.items())
+            if n
         ],
     )
     return new.total()
@@ -64,81 +64,83 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
     return row["experiment"], row["unit"]
 
 
-def _add_returns(db: Connection, rows: Sequence[dict[str, Any]]) -> list[Counted]:
-    """Store exposures of units that have a row already but are new in their epoch."""
-    first: dict[tuple[str, str], Any] = {}
-    for experiment in sorted({row["experiment"] for row in rows}):
-        units = sorted({row["unit"] for row in rows if row["experiment"] == experiment})
-        query = select(exposures.c.unit, exposures.c.epoch, exposures.c.arm).where(
-            exposures.c.experiment == experiment, exposures.c.unit.in_(units)
-        )
-        first.update({(experiment, row.unit): row for row in db.execute(query)})
-    later = [
-        {name: row[name] for name in ("experiment", "unit", "epoch", "time")}
-        for row in rows
-        if (exposure := first.get(_key(row))) is not None and exposure.epoch != row["epoch"]
-    ]
-    if not later:
-        return []
-    statement = upserts.insert_new(db, returns).returning(
-        returns.c.experiment, returns.c.unit, returns.c.epoch
-    )
-    return [
-        (row.experiment, row.epoch, first[row.experiment, row.unit].arm)
-        for row in db.execute(statement, later)
-    ]
-
-
-def _move_back(db: Connection, rows: Sequence[dict[str, Any]]) -> None:
-    """Give units that are stored the times of these exposures, if they are earlier."""
+def _add_to_known(db: Connection, rows: Sequence[dict[str, Any]]) -> Counts:
+    """Store exposures of units that have a row already. Return what this changes in the counts."""
     times: dict[str, dict[str, dict[str, float]]] = {}  # by experiment, unit and epoch
     for row in rows:  # in order of time
         by_unit = times.setdefault(row["experiment"], {})
         by_unit.setdefault(row["unit"], {}).setdefault(row["epoch"], row["time"])
+    counted: Counts = Counter()
     for experiment, by_unit in times.items():
         stored = _stored(db, experiment, by_unit)
-        late = [unit for unit in stored if _changes(stored[unit], by_unit[unit])]
-        if not late:
+        changed = [unit for unit, (_, before) in stored.items() if _merged(before, by_unit[unit]) != before]
+        if not changed:
             continue
-        for unit, locked in _stored(db, experiment, late, lock=True).items():
-            for table, epoch, values in _changes(locked, by_unit[unit]):
-                which = table.c.experiment == experiment, table.c.unit == unit, table.c.epoch == epoch
-                db.execute(update(table).where(*which).values(values))
+        locked = _stored(db, experiment, changed, lock=True)
+        after = {unit: _merged(before, by_unit[unit]) for unit, (_, before) in locked.items()}
+        _rewrite(db, experiment, {unit: before for unit, (_, before) in locked.items()}, after)
+        for unit, (arm, before) in locked.items():
+            counted.update((experiment, label, arm) for label in counts_of(_in_order(after[unit])))
+            counted.subtract((experiment, label, arm) for label in counts_of(_in_order(before)))
+    return counted
 
 
 def _stored(
     db: Connection, experiment: str, units: Collection[str], *, lock: bool = False
-) -> dict[str, dict[str, float]]:
-    """Return the stored times by unit and epoch. The epoch of a unit's row in `exposures` comes first."""
+) -> dict[str, tuple[str, dict[str, float]]]:
+    """Return the arm of each unit, and its times by epoch, that of its row in `exposures` first."""
 
-    def query(table: Table) -> Any:
-        columns = table.c.unit, table.c.epoch, table.c.time
+    def query(table: Table, *more: str) -> Any:
+        columns = (table.c[name] for name in ("unit", "epoch", "time", *more))
         return select(*columns).where(table.c.experiment == experiment, table.c.unit.in_(sorted(units)))
 
-    first = query(exposures).order_by(exposures.c.unit)
-    times = {
-        row.unit: {row.epoch: row.time} for row in db.execute(first.with_for_update() if lock else first)
+    first = query(exposures, "arm").order_by(exposures.c.unit)
+    stored = {
+        row.unit: (row.arm, {row.epoch: row.time})
+        for row in db.execute(first.with_for_update() if lock else first)
     }
     for row in db.execute(query(returns)):
-        if row.unit in times:
-            times[row.unit][row.epoch] = row.time
-    return times
+        if row.unit in stored:
+            stored[row.unit][1][row.epoch] = row.time
+    return stored
 
 
-def _changes(
-    stored: Mapping[str, float], new: Mapping[str, float]
-) -> list[tuple[Table, str, dict[str, str | float]]]:
-    """Return the rows of a unit that change, by table and epoch, with their new values.
+def _merged(stored: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
+    """Return the earliest time by epoch."""
+    return dict(stored) | {epoch: min(time, stored.get(epoch, time)) for epoch, time in new.items()}
 
-    stored: its times by epoch, that of its row in `exposures` first. new: times of further exposures.
-    """
-    times = {epoch: min(time, new.get(epoch, time)) for epoch, time in stored.items()}
-    was_first, *returned = stored
-    first = min(times, key=times.__getitem__)
-    after = [(exposures, was_first, first)]
-    after += [(returns, epoch, was_first if epoch == first else epoch) for epoch in returned]
-    return [
-        (table, before, {"epoch": epoch, "time": times[epoch]})
-        for table, before, epoch in after
-        if epoch != before or times[epoch] != stored[before]
-    ]
+
+def _in_order(times: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the epochs in order of time."""
+    return tuple(sorted(times, key=times.__getitem__))
+
+
+def _rewrite(
+    db: Connection,
+    experiment: str,
+    before: Mapping[str, Mapping[str, float]],
+    after: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Change the rows of units from their times before to those after. before: as `_stored` returns them."""
+    new: list[dict[str, Any]] = []
+    for unit, times in after.items():
+        was_first, *returned = before[unit]
+        first, *later = _in_order(times)
+        key = {"experiment": experiment, "unit": unit}
+        if (first, times[first]) != (was_first, before[unit][was_first]):
+            _change(db, exposures, key, {"epoch": first, "time": times[first]})
+        for epoch in later:
+            if epoch not in returned:
+                new.append(key | {"epoch": epoch, "time": times[epoch]})
+            elif times[epoch] != before[unit][epoch]:
+                _change(db, returns, key | {"epoch": epoch}, {"time": times[epoch]})
+        if first in returned:
+            _change(db, returns, key | {"epoch": first}, None)
+    for chunk in upserts.chunks(new):
+        db.execute(upserts.insert_new(db, returns), chunk)
+
+
+def _change(db: Connection, table: Table, key: Mapping[str, str], values: Mapping[str, Any] | None) -> None:
+    """Update the row of a key; None deletes it."""
+    which = [table.c[name] == value for name, value in key.items()]
+    db.execute(delete(table).where(*which) if values is None else update(table).where(*which).values(values))

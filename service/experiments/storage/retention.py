@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, exists, select, tuple_, update
 
+from service.experiments.storage import upserts
 from service.experiments.storage.schema import exposures, outcomes, returns, shadow_histograms, shadow_results
 
 _BY_UNIT = (outcomes, exposures, returns)
@@ -21,7 +22,7 @@ GRACE_S = 86_400
 def delete_chunk(
     db: Connection, *, cutoff: float, now: float, limit: int, running: Collection[str] = ()
 ) -> int:
-    """Delete up to `limit` rows of each table from before the cutoff, and outcomes without exposure.
+    """Delete up to `limit` rows of each table from before the cutoff, and outcomes that waited in vain.
 
     Return how many rows were handled; 0 if nothing is left to do.
     running: experiments that keep their units and the outcomes of these. A unit whose row is gone would count
@@ -30,11 +31,39 @@ def delete_chunk(
     kept = sorted(running)
     old = (
         *((table, (table.c.time < cutoff) & table.c.experiment.not_in(kept)) for table in _BY_UNIT),
-        (outcomes, (outcomes.c.time < cutoff) & outcomes.c.experiment.in_(kept) & ~_EXPOSED),
         (shadow_results, shadow_results.c.time < cutoff),
         (shadow_histograms, shadow_histograms.c.day < int(cutoff // 86_400)),
     )
     return _match(db, now - GRACE_S, limit) + sum(_delete(db, table, which, limit) for table, which in old)
+
+
+Position = tuple[float, str, str]
+"""An outcome's time, experiment and id: where a search of `unexposed` has come to."""
+
+
+def unexposed(
+    db: Connection, *, cutoff: float, after: Position | None, limit: int
+) -> tuple[list[Position], Position | None]:
+    """Look at the next `limit` outcomes from before the cutoff. Return those of units without an exposure.
+
+    Also return the position from which to go on; None at the end. Nearly all old outcomes of a running
+    experiment stay, so this reads them a few at a time, and without a lock.
+    """
+    columns = outcomes.c.time, outcomes.c.experiment, outcomes.c.id
+    query = select(*columns, _EXPOSED.label("exposed")).where(outcomes.c.time < cutoff)
+    if after is not None:  # the first condition is one that both databases find in the index of times
+        query = query.where(outcomes.c.time >= after[0], tuple_(*columns) > tuple_(*after))
+    rows = [(tuple(row[:3]), row.exposed) for row in db.execute(query.order_by(*columns).limit(limit))]
+    return [key for key, exposed in rows if not exposed], rows[-1][0] if len(rows) == limit else None
+
+
+def delete_unexposed(db: Connection, found: Collection[Position]) -> None:
+    """Delete outcomes that `unexposed` found, unless their exposure has come since."""
+    for experiment in sorted({experiment for _, experiment, _ in found}):
+        ids = [id_ for _, of, id_ in found if of == experiment]
+        for chunk in upserts.chunks(ids):
+            which = (outcomes.c.experiment == experiment) & outcomes.c.id.in_(chunk)
+            db.execute(delete(outcomes).where(which, ~_EXPOSED))
 
 
 def _match(db: Connection, waited_since: float, limit: int) -> int:

@@ -46,6 +46,9 @@ from service.experiments.storage.schema import (
 MAX_LISTED = 10
 """Names of metrics in a message, at most."""
 
+LOOKED_AT = 5_000
+"""Old outcomes that one call of `delete_unexposed` looks at: some milliseconds."""
+
 _DAY_S = 86_400
 
 
@@ -189,10 +192,24 @@ class Store:
         """Delete up to `limit` older rows of each table. Return how many; 0 means that none is left.
 
         Outcomes for which no exposure came within a day are deleted too. Actions and counts by arm stay,
-        and units and outcomes of the `running` experiments.
+        and units and outcomes of the `running` experiments; see `delete_unexposed` for those of other units.
         """
         with self._write() as db:
             return retention.delete_chunk(db, cutoff=cutoff, now=self._clock(), limit=limit, running=running)
+
+    def delete_unexposed(
+        self, cutoff: float, after: retention.Position | None = None, limit: int = LOOKED_AT
+    ) -> retention.Position | None:
+        """Look at the next `limit` older outcomes, and delete those of units that were never exposed.
+
+        Return the position for the next call; None at the end.
+        """
+        with self.read() as db:
+            found, position = retention.unexposed(db, cutoff=cutoff, after=after, limit=limit)
+        if found:
+            with self._write() as db:
+                retention.delete_unexposed(db, found)
+        return position
 
     def read(self, *, seconds: int = connection.STATEMENT_S) -> AbstractContextManager[Connection]:
         """Return a transaction for queries. seconds: limit of one statement (PostgreSQL)."""

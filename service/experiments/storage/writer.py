@@ -17,6 +17,7 @@ from typing import Literal
 from service.errors import DatabaseUnavailable
 from service.experiments.definition.events import Exposure, ShadowResult
 from service.experiments.storage.connection import reason_of
+from service.experiments.storage.retention import Position
 from service.experiments.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class Writer:
         self._dropped = 0
         self._size = BATCH
         self._next_sweep = time.monotonic()
+        self._swept: Position | None = None  # where the search for outcomes without exposure has come to
         self._closing = threading.Event()
         self._given_up = threading.Event()
         self._settled = threading.Condition()  # held while records leave the buffer
@@ -195,13 +197,16 @@ class Writer:
     def _sweep(self) -> None:
         """Delete one chunk of rows past their retention, if it is time. The next round goes on.
 
-        A failure is logged, and the next search comes at its usual time.
+        A failure is logged, and the next search comes at its usual time and goes on from there.
         """
         if self._retention_s is None or time.monotonic() < self._next_sweep or self._closing.is_set():
             return
         cutoff = time.time() - self._retention_s
         try:
             if self._store.delete_older_than(cutoff, running=self._running()):
+                return
+            self._swept = self._store.delete_unexposed(cutoff, self._swept)
+            if self._swept is not None:
                 return
         except Exception as error:
             logger.warning("old rows of the experiments' database cannot be deleted: %s", reason_of(error))

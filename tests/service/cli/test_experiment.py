@@ -62,6 +62,9 @@ def test_more_arms_and_a_covariate_change_the_plan(run: Run) -> None:
         (["--baseline", "0.3", "--margin", "0.02", "--weights", "1"], "two or more"),
         (["--baseline", "0.3", "--margin", "0.02", "--traffic", "0"], "above 0"),
         (["--baseline", "-2", "--sd", "1", "--margin", "0.02"], "--absolute"),
+        (["--baseline", "0.3", "--margin", "1e-300"], "--margin: is too small"),
+        (["--baseline", "0.3", "--effect", "1e-300"], "--effect: is too small"),
+        (["--baseline", "0.3", "--margin", "0.02", "--units-per-day", "inf"], "--units-per-day: must be"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_wrong_usage(run: Run, options: list[str], reason: str) -> None:
@@ -140,8 +143,8 @@ class Service(BaseHTTPRequestHandler):
         pass
 
 
-def fill(store: Store) -> None:
-    """40 units of each of two arms with clicks, and a log."""
+def fill(store: Store, began: str = "") -> None:
+    """40 units of each of two arms with clicks, and a log. began: what the log says of the start."""
     arms = ["control", "pruned"]
     store.add_exposures([Exposure("prune20", f"u{i}", arms[i % 2], 1, 100.0, "v") for i in range(80)])
     store.record_outcomes(
@@ -151,7 +154,7 @@ def fill(store: Store) -> None:
         [Outcome("prune20", f"s{i}", f"u{i}", "clicks", 1.0 + 9 * (i == 4), 120.0) for i in range(80)],
         ["prune20"],
     )
-    store.record_action(Action("prune20", "start", 90.0, "replica", traffic=0.2))
+    store.record_action(Action("prune20", "start", 90.0, "replica", traffic=0.2, detail=began))
     store.record_action(Action("prune20", "rollback", 95.0, "guardrail", arm="pruned", reason="p99"))
 
 
@@ -248,7 +251,8 @@ def test_what_the_service_refuses_is_one_line(run: Run, service: tuple[str, type
 def test_an_experiment_that_left_the_service_is_read_from_its_database(run: Run, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'old.db'}"
     store = Store(url)
-    fill(store)
+    began = "salt s; arms control=full:50, pruned=masked:50"
+    fill(store, began)
     store.close()
     deploy = (Path(__file__).parents[3] / "deploy" / "serve.yaml").read_text()
     start = deploy.index("        user_config:")
@@ -268,6 +272,13 @@ def test_an_experiment_that_left_the_service_is_read_from_its_database(run: Run,
     shown = run("experiment", "report", "prune20", *options)
     assert shown.status == 0, shown.err
     assert "control 40, pruned 40" in shown.out
+    assert "STOP: Every arm was rolled back to control." in shown.out
+    config.write_text(config.read_text().replace("weight: 50}, {", "weight: 450}, {"))
+    another = run("experiment", "report", "prune20", *options).out
+    assert "INVALID: 'prune20' began with other arms or another salt than those in this config" in another
+    assert f"It began with {began}; this config has salt s; arms control=full:450" in another
+    assert "control 40, pruned 40. Sample ratio: not checked." in another
+    assert "clicked" not in another
     gone = tmp_path / "new" / "gone.db"
     missing = run("experiment", "report", "prune20", "--database", f"sqlite:///{gone}", *options[2:])
     assert (missing.status, missing.err) == (1, f"headroom: --database: {gone} does not exist\n")

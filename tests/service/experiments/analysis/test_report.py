@@ -10,11 +10,14 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import text
 
+from service.experiments.analysis.course import look_times
 from service.experiments.analysis.report import ReportSpec, analyse
 from service.experiments.analysis.shadow_report import shadow_reports
 from service.experiments.analysis.verdicts import judge
-from service.experiments.definition.events import Exposure, Outcome, ShadowResult
+from service.experiments.definition.config import ExperimentConfig
+from service.experiments.definition.events import Action, Exposure, Outcome, ShadowResult
 from service.experiments.definition.metric import Metric
+from service.experiments.definition.state import identity
 from service.experiments.storage.store import Store
 
 SHARES = {"control": 0.5, "pruned": 0.5}
@@ -204,6 +207,66 @@ def test_harm_above_the_cap_is_shown_beside_it(store: Store) -> None:
     assert abs(capped.relative) < 0.3 * abs(found.relative)  # type: ignore[arg-type, operator]
     assert raw.uncapped is None
     assert f"without this cap the mean is {raw.value:.4g} against {raw.control_value:.4g}" in capped.text
+
+
+def test_a_cap_at_0_is_named_as_the_reason_why_nothing_is_decided(store: Store) -> None:
+    """With 3 % buyers, winsorize 0.95 made every unit's sum 0: "too little data" at any size."""
+    n = 1000
+    store.add_exposures(
+        [Exposure("prune20", f"u{i}", ("control", "pruned")[i % 2], 1, 100.0, "v") for i in range(n)]
+    )
+    buyers = [Outcome("prune20", f"o{i}", f"u{i}", "revenue", 5.0 + i % 7, 150.0) for i in range(0, n, 33)]
+    store.record_outcomes(buyers, known=["prune20"])
+    capped = Metric(name="revenue", winsorize=0.95, margin=0.1)
+    report = analyse(store, spec(capped), NOW)
+    assert report.recommendation == "wait"
+    assert "`winsorize: 0.95` makes the sum of every unit 0; 96.9 % of the units have no" in report.text
+    assert "set `winsorize` of the metric 'revenue' above 0.969 and below 1" in report.text
+    assert "too little data" not in report.text
+    higher = analyse(store, spec(capped.model_copy(update={"winsorize": 0.9695})), NOW)
+    assert higher.arms[0].metrics[0].low is not None
+    # A metric that nobody has any of is no mistake of the cap.
+    empty = analyse(store, spec(Metric(name="returns", winsorize=0.95)), NOW)
+    assert "too little data" in empty.text
+
+
+def test_the_shadow_shares_alpha_out_over_the_arms(store: Store) -> None:
+    fill(store, shadows=100)
+    (two,) = analyse(store, spec(CLICKS), NOW).arms
+    arms = {"control": 0.25, "pruned": 0.25, "other": 0.25, "third": 0.25}
+    four = analyse(store, spec(CLICKS, arms=arms), NOW).arms[0]
+    expected = shadow_reports(store, "prune20", ["pruned"], 0.05 / 3)["pruned"]
+    assert four.shadow == expected
+    assert two.shadow is not None
+    assert expected.measures["mean_delta"].high > two.shadow.measures["mean_delta"].high  # type: ignore[operator]
+
+
+def test_units_are_not_analysed_with_a_config_that_they_did_not_get(tmp_path: Path) -> None:
+    """A 50 : 50 experiment with a config of 90 : 10 seemed to have lost units."""
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    fill(store)
+    began, now = (
+        ExperimentConfig.model_validate(
+            {
+                "name": "prune20",
+                "salt": "s",
+                "arms": [
+                    {"name": "control", "variant": "full", "weight": weight},
+                    {"name": "pruned", "variant": "cut", "weight": 100 - weight},
+                ],
+                "metrics": [{"name": "clicks", "kind": "proportion"}],
+            }
+        )
+        for weight in (50, 90)
+    )
+    log = [Action("prune20", "start", 90.0, "schedule", detail=identity(began))]
+    assert analyse(store, ReportSpec.of(began, log, NOW), NOW).arms
+    report = analyse(store, ReportSpec.of(now, log, NOW), NOW)
+    assert (report.recommendation, report.arms) == ("invalid", [])
+    assert report.exposures == {"control": 600, "pruned": 600}
+    assert not report.sample_ratio.alarm
+    assert "It began with salt s; arms control=full:50, pruned=cut:50; this config has salt s" in report.text
+    assert look_times(now, log, NOW) == []
 
 
 def test_alpha_is_shared_out_over_the_arms(store: Store) -> None:

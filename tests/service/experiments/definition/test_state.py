@@ -9,7 +9,7 @@ import pytest
 
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action
-from service.experiments.definition.state import IDLE, Run, fold, identity, runs
+from service.experiments.definition.state import IDLE, Run, fold, identity, last_traffic, runs
 
 START = 1_000_000.0
 CONFIG = ExperimentConfig.model_validate(
@@ -134,3 +134,16 @@ def test_when_which_buckets_were_exposed_follows_from_the_log() -> None:
     assert runs(CONFIG, log, START + 9 * hour)[-1].end == START + 4 * hour
     assert runs(CONFIG, [STARTED], START + 10) == [Run(START, math.inf, at_1)]
     assert runs(CONFIG, [], START) == []
+
+
+def test_the_last_traffic_is_that_at_which_units_were_exposed() -> None:
+    """An arm that came back a day later got the schedule's traffic of that day, or its first step."""
+    later = START + 86_400
+    assert last_traffic(CONFIG, [], later) is None
+    assert last_traffic(CONFIG, [STARTED], START + 3600) == 0.05
+    log = [STARTED, action("rollback", START + 60, arm="a"), action("rollback", START + 4000, arm="b")]
+    assert last_traffic(CONFIG, log[:2], later) == 0.5  # it runs
+    assert last_traffic(CONFIG, log, later) == 0.05
+    assert last_traffic(CONFIG, [*log, action("stop", START + 20_000)], later) == 0.05
+    ramped = [STARTED, action("ramp", START + 60, traffic=0.25), action("stop", START + 120)]
+    assert last_traffic(CONFIG, ramped, later) == 0.25

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from service.experiments.online.guardrails import Breach
 from service.settings import InvalidConfig, LiveConfig
-from tests.service.experimenting import BOSS, USER, config, score
+from tests.service.experimenting import BOSS, KEYS, USER, config, score
 from tests.service.in_process import Service, serve
 
 
@@ -50,6 +51,43 @@ async def test_an_admin_ramps_stops_and_ships_and_it_is_written_down(service: Se
     assert all(abs(entry["time"] - time.time()) < 100 for entry in history)
     missing = await service.http.post("/v1/experiments/nothing/stop", json={}, headers=BOSS)
     assert missing.status_code == 404
+
+
+async def test_an_arm_that_is_reinstated_keeps_the_traffic(tiny_checkpoint: Path, url: str) -> None:
+    """It got the first step of the schedule, which ended with that."""
+    ramp = config(ramp=[[0.1, "1h"], [0.2, "1d"]], traffic=0.5)
+    async with serve(tiny_checkpoint, ramp, database_url=url, api_keys=KEYS) as service:
+        live = service.replica.live
+
+        async def act(verb: str, **body: Any) -> dict[str, Any]:
+            answer = await service.http.post(f"/v1/experiments/prune20/{verb}", json=body, headers=BOSS)
+            assert answer.status_code == 200, answer.text
+            found: dict[str, Any] = answer.json()
+            return found
+
+        await act("ramp", traffic=0.3)
+        live.guard.roll_back("prune20", [Breach("pruned", "p99_ms", "slow")])
+        back = await act("ramp", reinstate=["pruned"])
+        assert (back["status"], back["traffic"]) == ("running", 0.3)
+        live.guard.roll_back("prune20", [Breach("pruned", "p99_ms", "slow")])
+        await act("stop")
+        assert (await act("ramp", reinstate=["pruned"]))["traffic"] == 0.3
+
+
+async def test_an_arm_that_is_reinstated_while_others_run_leaves_the_schedule_alone(
+    tiny_checkpoint: Path, url: str
+) -> None:
+    arms = [{"name": name, "variant": "full"} for name in ("control", "b", "c")]
+    ramp = config(arms=arms, ramp=[[0.1, "1h"], [0.2, "1d"]], traffic=0.5)
+    async with serve(tiny_checkpoint, ramp, database_url=url, api_keys=KEYS) as service:
+        service.replica.live.guard.roll_back("prune20", [Breach("c", "p99_ms", "slow")])
+        answer = await service.http.post(
+            "/v1/experiments/prune20/ramp", json={"reinstate": ["c"]}, headers=BOSS
+        )
+        back = answer.json()
+        assert (back["traffic"], back["rolled_back"]) == (0.1, [])
+        assert back["next_step"] is not None
+        assert [entry["kind"] for entry in back["history"]] == ["start", "rollback", "reinstate"]
 
 
 async def test_without_keys_nobody_may_switch_anything(tiny_checkpoint: Path, url: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -15,10 +16,18 @@ from sqlalchemy import event, func, select, text
 
 from service.errors import DatabaseUnavailable
 from service.experiments.analysis import aggregates
+from service.experiments.definition.epochs import Epoch
 from service.experiments.definition.events import Action, Exposure, Outcome, OutcomeReceipt, ShadowResult
 from service.experiments.definition.metric import Metric
 from service.experiments.storage.schema import exposures, metadata, outcomes, returns
 from service.experiments.storage.store import Store
+
+
+def epoch_label(actions: int, *rolled_back: str, beside: str = "") -> str:
+    return Epoch(actions, 1.0, rolled_back, beside).label
+
+
+ONE, TWO, THREE, FOUR, NINE = map(epoch_label, (1, 2, 3, 4, 9))
 
 
 def exposure(
@@ -67,18 +76,67 @@ def test_the_first_exposure_of_a_unit_stays(store: Store) -> None:
     assert arms == {"a": "control", "b": "control", "c": "pruned"}
 
 
-def test_a_unit_counts_once_in_every_epoch_it_comes_in(store: Store) -> None:
-    """Else an arm that was away and came back would seem to have more new units than the others."""
-    first = [exposure("a", epoch="1"), exposure("a", epoch="1", time=101), exposure("b", epoch="1")]
+def test_a_unit_counts_in_the_epoch_in_which_it_first_comes(store: Store) -> None:
+    """Whether it comes back is an effect of its arm. Returns that counted looked like lost units."""
+    first = [exposure("a", epoch=ONE), exposure("a", epoch=ONE, time=101), exposure("b", epoch=ONE)]
     assert store.add_exposures(first) == 2
-    second = [exposure("a", epoch="2", time=300), exposure("c", "pruned", epoch="2", time=200)]
-    assert store.add_exposures([*second, exposure("d", epoch="1", time=150), exposure("d", epoch="2")]) == 2
+    second = [exposure("a", epoch=TWO, time=300), exposure("c", "pruned", epoch=TWO, time=200)]
+    both = [exposure("d", epoch=ONE, time=150), exposure("d", epoch=TWO)]
+    assert store.add_exposures([*second, *both]) == 2
     assert store.add_exposures([*first, *second]) == 0
     assert store.epoch_counts(["prune20", "other"]) == {
-        "prune20": {"1": {"control": 3}, "2": {"control": 2, "pruned": 1}},
+        "prune20": {ONE: {"control": 2}, TWO: {"control": 1, "pruned": 1}},
         "other": {},
     }
     assert store.exposure_counts(["prune20"]) == {"prune20": {"control": 3, "pruned": 1}}
+
+
+def test_a_unit_that_came_while_an_arm_was_away_counts_once_more_beside_that_arm(store: Store) -> None:
+    """Else an arm that was away and came back would seem to have more new units than control."""
+    away = epoch_label(2, "pruned")
+    store.add_exposures([exposure("before", epoch=ONE), exposure("meanwhile", epoch=away, time=200)])
+    store.add_exposures([exposure(unit, epoch=THREE, time=300) for unit in ("before", "meanwhile", "later")])
+    store.add_exposures([exposure("meanwhile", epoch=FOUR, time=400)])
+    # One whose exposures are written all at once counts in the first of the epochs in which the arm is back.
+    store.add_exposures(
+        [
+            exposure("at once", epoch=epoch, time=time)
+            for epoch, time in ((away, 210), (THREE, 310), (FOUR, 410))
+        ]
+    )
+    assert store.epoch_counts(["prune20"])["prune20"] == {
+        ONE: {"control": 1},
+        away: {"control": 2},
+        THREE: {"control": 1},
+        epoch_label(3, beside="pruned"): {"control": 2},
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_in_which_replicas_write_does_not_change_the_counts(tmp_path: Path, seed: int) -> None:
+    """Units that were written late counted in a time when an arm was away, and seemed to be too few."""
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    rng = np.random.default_rng(seed)
+    labels = [ONE, epoch_label(2, "b"), epoch_label(3, "b", "c"), epoch_label(4, "c"), epoch_label(5)]
+    rows = [
+        exposure(f"u{unit}", epoch=label, time=100.0 * number + unit)
+        for unit in range(32)
+        for number, label in enumerate(labels)
+        if unit >> number & 1
+    ]
+    try:
+        for row in rng.permutation(len(rows)):
+            store.add_exposures([rows[row]])
+        found = store.epoch_counts(["prune20"])["prune20"]
+        assert {label: units["control"] for label, units in found.items() if units["control"]} == {
+            **{label: 2 ** (4 - number) for number, label in enumerate(labels)},
+            # They came before in the second or third epoch or both, and some of them in the last, too.
+            epoch_label(4, "c", beside="b"): 3 * 2,
+            epoch_label(5, beside="b"): 3,
+            epoch_label(5, beside="c"): 3,
+        }
+    finally:
+        store.close()
 
 
 def test_an_earlier_exposure_that_is_written_later_is_the_first(store: Store) -> None:
@@ -90,18 +148,16 @@ def test_an_earlier_exposure_that_is_written_later_is_the_first(store: Store) ->
 
 
 def test_an_earlier_exposure_of_another_epoch_changes_places_with_the_first(store: Store) -> None:
-    store.add_exposures([exposure("a", epoch="2", time=300)])
-    store.add_exposures([exposure("a", epoch="3", time=500), exposure("a", epoch="1", time=200)])
-    store.add_exposures([exposure("a", epoch="3", time=400), exposure("a", epoch="2", time=310)])
+    store.add_exposures([exposure("a", epoch=TWO, time=300)])
+    store.add_exposures([exposure("a", epoch=THREE, time=500), exposure("a", epoch=ONE, time=200)])
+    store.add_exposures([exposure("a", epoch=THREE, time=400), exposure("a", epoch=TWO, time=310)])
     with store.read() as db:
         first = {(row.epoch, row.time) for row in db.execute(select(exposures))}
         again = {(row.epoch, row.time) for row in db.execute(select(returns))}
-    assert first == {("1", 200)}
-    assert again == {("2", 300), ("3", 400)}
-    assert store.add_exposures([exposure("a", epoch=epoch, time=600) for epoch in "123"]) == 0
-    assert store.epoch_counts(["prune20"]) == {
-        "prune20": {"1": {"control": 1}, "2": {"control": 1}, "3": {"control": 1}}
-    }
+    assert first == {(ONE, 200)}
+    assert again == {(TWO, 300), (THREE, 400)}
+    assert store.add_exposures([exposure("a", epoch=epoch, time=600) for epoch in (ONE, TWO, THREE)]) == 0
+    assert store.epoch_counts(["prune20"]) == {"prune20": {ONE: {"control": 1}, TWO: {"control": 0}}}
 
 
 def test_the_order_in_which_replicas_write_does_not_change_what_a_unit_did_before(tmp_path: Path) -> None:
@@ -124,12 +180,12 @@ def test_replicas_that_move_the_same_units_back_do_not_block_each_other(url: str
     stores = [Store(url) for _ in range(4)]
     try:
         units = [f"unit{number}" for number in range(300)]
-        stores[0].add_exposures([exposure(unit, time=1000, epoch="9") for unit in units])
+        stores[0].add_exposures([exposure(unit, time=1000, epoch=NINE) for unit in units])
         at_once(
             *(
                 lambda s=s, k=k: s.add_exposures(
                     [
-                        exposure(unit, time=100 * k + number % 7, epoch=str(k))
+                        exposure(unit, time=100 * k + number % 7, epoch=epoch_label(k))
                         for number, unit in enumerate(units[k * 20 :] + units[: k * 20])
                     ]
                 )
@@ -137,10 +193,11 @@ def test_replicas_that_move_the_same_units_back_do_not_block_each_other(url: str
             )
         )
         with stores[0].read() as db:
-            assert {row.epoch for row in db.execute(select(exposures))} == {"1"}
+            assert {row.epoch for row in db.execute(select(exposures))} == {ONE}
             assert db.scalar(select(func.count()).select_from(returns)) == 4 * 300
         assert stores[0].epoch_counts(["prune20"])["prune20"] == {
-            epoch: {"control": 300} for epoch in "12349"
+            ONE: {"control": 300},
+            NINE: {"control": 0},
         }
     finally:
         for store in stores:
@@ -185,9 +242,7 @@ def test_a_database_of_a_later_release_is_left_alone(store: Store, url: str) -> 
         older.close()
 
 
-def test_units_of_the_release_before_epochs_count_in_the_first_epoch_they_come_in(
-    store: Store, url: str
-) -> None:
+def test_units_of_the_release_before_epochs_are_not_new(store: Store, url: str) -> None:
     store.add_exposures([exposure("a"), exposure("b", "pruned")])
     with store._write() as db:
         for statement in (
@@ -199,8 +254,8 @@ def test_units_of_the_release_before_epochs_count_in_the_first_epoch_they_come_i
             db.execute(text(statement))
     upgraded = Store(url)
     try:
-        assert upgraded.add_exposures([exposure("a", epoch="7"), exposure("c", epoch="7")]) == 1
-        assert upgraded.epoch_counts(["prune20"]) == {"prune20": {"7": {"control": 2}}}
+        assert upgraded.add_exposures([exposure("a", epoch=NINE), exposure("c", epoch=NINE)]) == 1
+        assert upgraded.epoch_counts(["prune20"]) == {"prune20": {NINE: {"control": 1}}}
         assert upgraded.exposure_counts(["prune20"]) == {"prune20": {"control": 2, "pruned": 1}}
     finally:
         upgraded.close()
@@ -299,13 +354,39 @@ def test_old_outcomes_of_units_that_never_came_go_while_the_experiment_runs(url:
         rows = [outcome(1, "came"), outcome(2, "never"), outcome(3, "never", time=5e6)]
         store.record_outcomes(rows, known=["prune20"], covariates={"prune20": {"clicks"}})
         now[0] = 5e6
-        assert store.delete_older_than(4e6, running=["prune20"]) == 1
         assert store.delete_older_than(4e6, running=["prune20"]) == 0
+        assert store.delete_unexposed(4e6) is None
         with store.read() as db:
             assert {row.id for row in db.execute(select(outcomes))} == {"o1", "o3"}
             assert [row.unit for row in db.execute(select(exposures))] == ["came"]
     finally:
         store.close()
+
+
+def test_the_search_for_outcomes_of_strangers_holds_nobody_up(tmp_path: Path) -> None:
+    """It read all old outcomes of a running experiment in one statement, and nobody could write meanwhile."""
+    store, other = (Store(f"sqlite:///{tmp_path / 'experiments.db'}") for _ in range(2))
+    try:
+        store.add_exposures([exposure(f"u{number}") for number in range(23)])
+        store.record_outcomes([outcome(number, f"u{number}") for number in range(23)], known=["prune20"])
+        with other._write():
+            position, positions = store.delete_unexposed(500.0, limit=10), []
+            while position is not None:
+                positions.append(position)
+                position = store.delete_unexposed(500.0, position, limit=10)
+        # All outcomes have the same time, and none is looked at twice.
+        assert positions == [(200.0, "prune20", "o17"), (200.0, "prune20", "o6")]
+        store.record_outcomes(
+            [outcome(number, "never", time=300.0) for number in range(100, 115)],
+            known=["prune20"],
+            covariates={"prune20": {"clicks"}},
+        )
+        assert store.delete_unexposed(500.0, positions[-1], limit=10) == (300.0, "prune20", "o106")
+        with store.read() as db:
+            assert db.scalar(select(func.count()).select_from(outcomes)) == 23 + 15 - 7
+    finally:
+        store.close()
+        other.close()
 
 
 def test_actions_are_recorded_all_or_none(tmp_path: Path) -> None:
@@ -362,9 +443,12 @@ def test_no_statement_of_the_running_service_reads_a_whole_table(tmp_path: Path)
     try:
         store.add_exposures([exposure(f"u{i}") for i in range(3)])
         store.record_outcomes([outcome(i, f"u{i}") for i in range(5)], known=["prune20"])
-        store.add_exposures([exposure(f"u{i}", time=50.0, epoch="2") for i in range(3)])
+        store.add_exposures([exposure(f"u{i}", time=50.0, epoch=epoch_label(2, "pruned")) for i in range(3)])
+        store.add_exposures([exposure(f"u{i}", time=60.0, epoch=THREE) for i in range(3)])
         store.delete_older_than(5.0)
         store.delete_older_than(5.0, running=["prune20"])
+        store.delete_unexposed(1000.0)
+        store.delete_unexposed(1000.0, (200.0, "prune20", "o1"))
         for metric in (Metric(name="clicks"), Metric(name="a", kind="ratio", denominator="b", covariate="a")):
             aggregates.measure(store, "prune20", metric, 1e6)
     finally:
