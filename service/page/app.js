@@ -14,7 +14,7 @@ import { Shell } from "./shell.js";
 
 /** @param {string} hash the address from the # on */
 function open(hash) {
-  update(stateOf(hash, current().facts?.model ?? null));
+  update(stateOf(hash, current().facts));
 }
 
 function beginTexts() {
@@ -26,7 +26,7 @@ function beginTexts() {
 function beginColumns() {
   const { facts } = current();
   if (!facts) return;
-  const found = stateOf(address, facts.model);
+  const found = stateOf(address, facts);
   if (found.attention) update({ attention: found.attention });
   if (found.columns) update({ columns: found.columns, active: found.active, baseline: found.baseline });
   else update({ columns: [column(allOn(facts.model)), column(allOn(facts.model))], active: 1, baseline: 0 });

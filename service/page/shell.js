@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "./vendor/hooks.js";
 import { Attention } from "./attention/attention.js";
 import { Experiments } from "./experiments/experiments.js";
-import { VIEWS } from "./lib/address.js";
+import { addressOf, VIEWS } from "./lib/address.js";
 import { storeKey, storedKey } from "./lib/api.js";
 import { loadFacts } from "./lib/facts.js";
 import { html } from "./lib/html.js";
@@ -33,11 +33,11 @@ export function Shell() {
   }, [state.view]);
   return html`
     <header class="top">
-      <a class="brand" href="#playground" onClick=${to("playground")}>headroom</a>
+      <a class="brand" href=${addressOf({ ...state, view: "playground" })} onClick=${to("playground")}>headroom</a>
       <nav aria-label="Views">
         ${VIEWS.map(
           (view) => html`
-            <a href=${`#${view}`} aria-current=${view === state.view ? "page" : null} onClick=${to(view)}>
+            <a href=${addressOf({ ...state, view })} aria-current=${view === state.view ? "page" : null} onClick=${to(view)}>
               ${TITLES[view]}
             </a>`,
         )}
@@ -48,7 +48,9 @@ export function Shell() {
     </header>
     <main>
       ${state.view === "experiments" ? null : html`<h1 class="unseen">${TITLES[state.view]}</h1>`}
-      ${state.factsProblem ? html`<${NotLoaded} state=${state} problem=${state.factsProblem} />` : null}
+      ${state.factsProblem && state.factsProblem.status !== 401
+        ? html`<${Trouble} problem=${state.factsProblem} again=${loadFacts} />`
+        : state.key.needed ? html`<${KeyNeeded} />` : null}
       ${state.facts && state.columns.length ? html`<${PANELS[state.view]} state=${state} />` : null}
     </main>
     <${KeyDialog} wanted=${state.key} />`;
@@ -57,6 +59,7 @@ export function Shell() {
 /** @param {string} view @returns {(event: MouseEvent) => void} */
 function to(view) {
   return (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return; // the browser opens a tab or a window
     event.preventDefault();
     update({ view });
   };
@@ -72,10 +75,9 @@ function ModelName({ facts, problem }) {
     </p>`;
 }
 
-/** @param {{state: import("./lib/types.js").State, problem: import("./lib/types.js").Problem}} props */
-function NotLoaded({ state, problem }) {
-  if (problem.status !== 401) return html`<${Trouble} problem=${problem} again=${loadFacts} />`;
-  const ask = () => update({ key: { ...state.key, asking: true } });
+/** What stays on the page if the dialog is left without a key. */
+function KeyNeeded() {
+  const ask = () => update({ key: { ...current().key, asking: true } });
   return html`<p class="empty">This service asks for an API key. <button onClick=${ask}>Enter a key</button></p>`;
 }
 
@@ -90,8 +92,12 @@ function ThemeSwitch({ theme }) {
 /** @param {{wanted: import("./lib/types.js").State["key"]}} props */
 function KeyDialog({ wanted }) {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
+  const before = useRef(/** @type {string | null} */ (null));
   useEffect(() => {
-    if (wanted.asking && !dialog.current?.open) dialog.current?.showModal();
+    if (wanted.asking && !dialog.current?.open) {
+      before.current = storedKey();
+      dialog.current?.showModal();
+    }
     if (!wanted.asking) dialog.current?.close();
   }, [wanted.asking]);
   const submit = (/** @type {SubmitEvent} */ event) => {
@@ -103,7 +109,13 @@ function KeyDialog({ wanted }) {
   };
   const closed = () => {
     // The event comes late: by then another answer may have opened the dialog again.
-    if (!dialog.current?.open) update({ key: { ...current().key, asking: false } });
+    if (dialog.current?.open) return;
+    const { asking, admin, needed } = current().key; // still asking: a person left it
+    update({ key: { asking: false, wrong: false, admin: false, needed } });
+    if (asking && admin && storedKey() !== before.current) {
+      storeKey(before.current); // an admin key was wanted, and the key before it did for the rest of the page
+      loadFacts();
+    }
   };
   return html`
     <dialog ref=${dialog} class="key" aria-labelledby="key-title" onClose=${closed}>
@@ -116,7 +128,10 @@ function KeyDialog({ wanted }) {
         <p class="wrong" role="alert">
           ${wanted.wrong && storedKey() ? "This key is not one that the service takes for this." : ""}
         </p>
-        <button class="strong">Use this key</button>
+        <p class="bottom">
+          <button class="strong">Use this key</button>
+          <button type="button" onClick=${() => dialog.current?.close()}>Cancel</button>
+        </p>
       </form>
     </dialog>`;
 }

@@ -139,7 +139,9 @@ class RampRequest(Request):
     """Set the share of each arm's units that take part from now on; it overrides the config's schedule."""
 
     traffic: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="The share, 0 to 1; null: the next step of the config's ramp, or with `reinstate` the traffic stays."
+        None,
+        description="The share, 0 to 1; null: the next step of the config's ramp, or with `reinstate` the "
+        "traffic stays.",
     )
     reinstate: Annotated[list[Name], Field(max_length=10)] = Field(
         default_factory=list, description="Rolled-back arms that take part again."

@@ -6,6 +6,7 @@ import { percent, roleName } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { update } from "../lib/store.js";
 import { Trouble } from "../lib/trouble.js";
+import { UnreadableMasks } from "../lib/unreadable_masks.js";
 import { HeadMap } from "./head_map.js";
 import { useAttention } from "./loader.js";
 import { Reading } from "./reading.js";
@@ -27,6 +28,7 @@ export function Attention({ state }) {
   return html`
     <div class="attention">
       <${Pair} state=${state} />
+      <${UnreadableMasks} columns=${state.columns} />
       ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} again=${again} alone=${false} />` : null}
       <section class="all-heads" aria-label="All heads">
         <${SmallHeads} state=${state} loaded=${loaded} />

@@ -1,14 +1,14 @@
 /** Ramp, stop and ship, for those who hold an admin key. */
 
-import { useState } from "../vendor/hooks.js";
-import { asProblem, call } from "../lib/api.js";
+import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { asProblem, call, storedKey } from "../lib/api.js";
 import { exact, percentage } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { current, update } from "../lib/store.js";
 
 /** @typedef {import("./types.js").Experiment} Experiment */
 /** @typedef {import("../lib/types.js").Problem} Problem */
-/** @typedef {{verb: string, body: object, question: string, text: string}} Asked An action that waits for a yes. */
+/** @typedef {{by: HTMLElement, verb: string, body: object, question: string, text: string}} Asked An action that waits for a yes, and its button. */
 /**
  * @typedef {object} Edits What a person changed before a ramp.
  * @property {string | null} traffic in per cent; null: it stays what it is, or is the next step of the config's ramp
@@ -25,8 +25,15 @@ export function Actions({ one, path, done }) {
   const [said, setSaid] = useState("");
   const [asked, setAsked] = useState(/** @type {Asked | null} */ (null));
   const [edits, edit] = useState(NONE);
-  const act = async (/** @type {string} */ verb, /** @type {object} */ body, /** @type {string} */ text) => {
+  const no = useRef(/** @type {HTMLButtonElement | null} */ (null));
+  useEffect(() => no.current?.focus(), [asked]);
+  const close = (/** @type {Asked} */ { by }) => {
     setAsked(null);
+    by.focus(); // now, so that the key dialog, which may come next, gives the focus back to it
+  };
+  const act = async (/** @type {Asked} */ action) => {
+    const { verb, body, text } = action;
+    close(action);
     setSaid("");
     try {
       await call(`${path}/${verb}`, { body: { ...body, reason } });
@@ -38,11 +45,13 @@ export function Actions({ one, path, done }) {
     } catch (error) {
       const found = asProblem(error);
       setProblem(found);
-      if (found.status === 403) update({ key: { ...current().key, asking: true, wrong: false, admin: true } });
+      // A service that answers without a key has none, so no key would help.
+      if (found.status === 403 && storedKey()) update({ key: { ...current().key, asking: true, wrong: false, admin: true } });
     }
   };
-  const ask = (/** @type {string} */ verb, /** @type {object} */ body, /** @type {string} */ question, /** @type {string} */ text) =>
-    setAsked({ verb, body, question, text });
+  /** @type {Ask} */
+  const ask = (event, verb, body, question, text) =>
+    setAsked({ by: /** @type {HTMLElement} */ (event.currentTarget), verb, body, question, text });
   return html`
     <section class="actions">
       <h2>Change it</h2>
@@ -53,17 +62,18 @@ export function Actions({ one, path, done }) {
       <${Ramp} one=${one} ask=${ask} edits=${edits} edit=${edit}
         wrong=${problem?.param === "traffic" ? problem.message : ""} />
       <${Ship} one=${one} ask=${ask} />
-      <button class="danger" onClick=${() => ask("stop", {}, `Stop ${one.name}? Everybody gets the default.`, "Stopped.")}>Stop</button>
+      <button class="danger" onClick=${(/** @type {Event} */ event) =>
+        ask(event, "stop", {}, `Stop ${one.name}? Everybody gets the default.`, "Stopped.")}>Stop</button>
       ${asked
-        ? html`<div class="confirm" role="alertdialog" aria-label="Confirm"><span>${asked.question}</span>
-            <button class="strong" onClick=${() => act(asked.verb, asked.body, asked.text)}>Yes</button> <button onClick=${() => setAsked(null)}>No</button></div>`
+        ? html`<div class="confirm" role="alertdialog" aria-label="Confirm" aria-describedby="question"><span id="question">${asked.question}</span>
+            <button class="strong" onClick=${() => act(asked)}>Yes</button> <button ref=${no} onClick=${() => close(asked)}>No</button></div>`
         : null}
       <p class="wrong" role="alert">${problem && problem.param !== "traffic" ? problem.message : ""}</p>
       <p role="status">${said}</p>
     </section>`;
 }
 
-/** @typedef {(verb: string, body: object, question: string, text: string) => void} Ask */
+/** @typedef {(event: Event, verb: string, body: object, question: string, text: string) => void} Ask */
 
 /** @param {{one: Experiment, ask: Ask, edits: Edits, edit: (edits: Edits) => void, wrong: string}} props */
 function Ramp({ one, ask, edits, edit, wrong }) {
@@ -83,7 +93,7 @@ function Ramp({ one, ask, edits, edit, wrong }) {
         placeholder=${standing === null ? "next step" : null} aria-invalid=${wrong ? "true" : null} onInput=${type} /></label>
       ${one.rolled_back.map((arm) => html`
         <label><input type="checkbox" checked=${back.includes(arm)} onChange=${() => flip(arm)} /> take ${arm} in again</label>`)}
-      <button disabled=${share === null && standing !== null} onClick=${() => ask("ramp", { traffic: share, reinstate },
+      <button disabled=${share === null && standing !== null} onClick=${(/** @type {Event} */ event) => ask(event, "ramp", { traffic: share, reinstate },
         `Expose ${exposed}${again}?`, "Ramped.")}>Ramp</button>
       <p class="wrong" role="alert">${wrong}</p>
     </div>`;
@@ -96,6 +106,6 @@ function Ship({ one, ask }) {
     <div class="action">
       <label>Arm <select value=${arm} onChange=${(/** @type {Event} */ event) => setArm(/** @type {HTMLSelectElement} */ (event.target).value)}>
         ${one.arms.map((candidate) => html`<option value=${candidate.name}>${candidate.name}</option>`)}</select></label>
-      <button onClick=${() => ask("ship", { arm }, `Ship ${arm}? Everybody but the holdout gets its variant.`, "Shipped.")}>Ship</button>
+      <button onClick=${(/** @type {Event} */ event) => ask(event, "ship", { arm }, `Ship ${arm}? Everybody but the holdout gets its variant.`, "Shipped.")}>Ship</button>
     </div>`;
 }

@@ -3,15 +3,18 @@
  *
  *     #playground?q=angle bracket&t=first title&t=second&mask=none&mask=2.3,7.*&active=1&base=0
  *
- * A mask is a canonical spec, with `;2.3=0.4` for each head of another weight, or `variant:NAME`.
+ * A mask is a spec, canonical if the page wrote it, with `;2.3=0.4` for each head of another weight, or `variant:NAME`.
  */
 
 import { allOn, offSpec, tidy } from "./mask.js";
 import { MaskError, parseSpec } from "./mask_spec.js";
 import { column, MAX_COLUMNS } from "./columns.js";
+import { storedMasks } from "./facts.js";
 import { current, subscribe } from "./store.js";
 
 /** @typedef {import("./types.js").State} State */
+/** @typedef {import("./types.js").Column} Column */
+/** @typedef {import("./types.js").Facts} Facts */
 /** @typedef {import("./mask.js").Shape} Shape */
 
 export const VIEWS = ["playground", "attention", "experiments", "live"];
@@ -37,7 +40,7 @@ export function addressOf(state) {
   return `#${state.view}?${parameters}`;
 }
 
-/** @param {import("./types.js").Column} one @param {Shape} shape */
+/** @param {Column} one @param {Shape} shape */
 function maskText({ mask, variant }, shape) {
   if (!mask) return `variant:${variant}`;
   const partly = [...mask.weights].flatMap((weight, i) =>
@@ -47,10 +50,10 @@ function maskText({ mask, variant }, shape) {
 }
 
 /**
- * @param {string} hash what `addressOf` gives @param {Shape | null} shape null while it is not known yet
+ * @param {string} hash what `addressOf` gives @param {Facts | null} facts null while they are not known yet
  * @returns {Partial<State>} what the address says, without what it does not say
  */
-export function stateOf(hash, shape) {
+export function stateOf(hash, facts) {
   const [, view = "", rest = ""] = /^#?([a-z]*)\??(.*)$/s.exec(hash) ?? [];
   const parameters = new URLSearchParams(rest);
   /** @type {Partial<State>} */
@@ -62,7 +65,7 @@ export function stateOf(hash, shape) {
   const head = /^(\d+)\.(\d+)$/.exec(parameters.get("head") ?? "");
   const show = parameters.get("show") ?? "";
   if (view === "attention") {
-    const last = shape ?? { layers: Infinity, heads: Infinity };
+    const last = facts?.model ?? { layers: Infinity, heads: Infinity };
     found.attention = {
       title: indexOf(parameters.get("pair")) ?? 0,
       layer: Math.min(Number(head?.[1] ?? 0), last.layers - 1),
@@ -73,15 +76,15 @@ export function stateOf(hash, shape) {
     };
   }
   found.experiment = parameters.get("experiment");
-  return shape ? { ...found, ...columnsOf(parameters, shape) } : found;
+  return facts ? { ...found, ...columnsOf(parameters, facts) } : found;
 }
 
-/** @param {URLSearchParams} parameters @param {Shape} shape @returns {Partial<State>} */
-function columnsOf(parameters, shape) {
+/** @param {URLSearchParams} parameters @param {Facts} facts @returns {Partial<State>} */
+function columnsOf(parameters, facts) {
   const columns = parameters
     .getAll("mask")
     .slice(0, MAX_COLUMNS)
-    .map((text) => (text.startsWith("variant:") ? column(null, null, text.slice(8)) : column(maskOf(text, shape))));
+    .map((text) => (text.startsWith("variant:") ? column(null, null, text.slice(8)) : columnOf(text, facts)));
   if (!columns.length) return {};
   const last = columns.length - 1;
   return {
@@ -96,22 +99,28 @@ function indexOf(text, last = Infinity) {
   return /^\d+$/.test(text ?? "") ? Math.min(Number(text), last) : null;
 }
 
-/** @param {string} text @param {Shape} shape An unreadable mask, as of another model's address, keeps every head. */
-function maskOf(text, shape) {
-  const [spec, ...partly] = text.split(";");
+/** @param {string} text @param {Facts} facts @returns {Column} one with every head if the text, as of another model's address, is unreadable */
+function columnOf(text, facts) {
   try {
-    const mask = parseSpec(spec, shape);
-    for (const one of partly) {
-      const [, layer, head, weight] = /^(\d+)\.(\d+)=(0?\.\d+|0|1)$/.exec(one) ?? [];
-      const index = Number(layer) * shape.heads + Number(head);
-      const exists = Number(layer) < shape.layers && Number(head) < shape.heads;
-      if (exists && !mask.skipped.includes(Number(layer))) mask.weights[index] = Number(weight);
-    }
-    return mask;
+    return column(maskOf(text, facts));
   } catch (error) {
-    if (error instanceof MaskError) return allOn(shape);
+    if (error instanceof MaskError) return { ...column(allOn(facts.model)), unreadable: error.message };
     throw error;
   }
+}
+
+/** @param {string} text @param {Facts} facts @returns {import("./mask.js").Mask} @throws {MaskError} */
+function maskOf(text, facts) {
+  const [spec, ...partly] = text.split(";");
+  const mask = parseSpec(spec, facts.model, storedMasks(facts));
+  for (const one of partly) {
+    const [, head, weight] = /^(\d+\.\d+)=(0?\.\d+|0|1)$/.exec(one) ?? [];
+    if (!head) throw new MaskError(`'${one.slice(0, 40)}' is not layer.head=weight (such as 2.3=0.4)`);
+    const [layer] = head.split(".").map(Number);
+    const index = parseSpec(head, facts.model).weights.indexOf(0);
+    if (!mask.skipped.includes(layer)) mask.weights[index] = Number(weight);
+  }
+  return mask;
 }
 
 /**
@@ -128,6 +137,7 @@ export function followAddress(open) {
     history.replaceState(null, "", addressOf(state));
   };
   subscribe((state, before) => {
+    if (!state.facts) return; // an address written now would lack its masks
     clearTimeout(waiting);
     if (state.view !== before.view && !isTravelling) {
       if (waiting !== undefined) write(before);

@@ -61,7 +61,7 @@ export async function text(path, { body, signal } = {}) {
     });
   }
   if (response.ok) return answer;
-  if (response.status === 401) update({ key: { ...current().key, asking: true, wrong: key !== null } });
+  if (response.status === 401) update({ key: { ...current().key, asking: true, wrong: key !== null, needed: true } });
   throw new ApiError(problemOf(response, answer));
 }
 

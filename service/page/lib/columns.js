@@ -14,7 +14,7 @@ let lastId = 0;
 /** @param {Mask | null} mask @param {string | null} [name] @param {string | null} [variant] @returns {Column} */
 export function column(mask, name = null, variant = null) {
   lastId += 1;
-  return { id: lastId, mask, name, variant };
+  return { id: lastId, mask, name, variant, unreadable: null };
 }
 
 /** @param {State} state @returns {Column} */
@@ -30,8 +30,8 @@ export function activeColumn(state) {
  */
 export function edited(state, mask, { name = null, variant = null } = {}) {
   const before = activeColumn(state);
-  if (mask && before.mask && sameMask(mask, before.mask)) return {};
-  const changed = { ...before, mask, name, variant };
+  if (mask && before.mask && sameMask(mask, before.mask) && !before.unreadable) return {};
+  const changed = { ...before, mask, name, variant, unreadable: null };
   return { columns: state.columns.map((one, i) => (i === state.active ? changed : one)) };
 }
 

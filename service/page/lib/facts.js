@@ -37,7 +37,7 @@ export async function loadFacts() {
       masks: masks.masks,
       study: heads.study,
     };
-    update({ facts, key: { asking: false, wrong: false, admin: false } });
+    update({ facts, key: { asking: false, wrong: false, admin: false, needed: false } });
   } catch (error) {
     if (!controller.signal.aborted) update({ factsProblem: asProblem(error) });
   }

@@ -8,7 +8,7 @@ import { useEffect, useState } from "../vendor/hooks.js";
 let state = {
   view: "playground",
   theme: "system",
-  key: { asking: false, wrong: false, admin: false },
+  key: { asking: false, wrong: false, admin: false, needed: false },
   facts: null,
   factsProblem: null,
   query: "",

@@ -6,6 +6,8 @@
  * @property {import("./mask.js").Mask | null} mask null: the variant's own, which the grid cannot show
  * @property {string | null} variant a variant's name in place of a mask
  * @property {string | null} name what it was picked as, such as `pruned20`; null after a change by hand
+ * @property {string | null} unreadable why the address's mask could not be read, so that every head is on; null after
+ *   a change
  */
 
 /**
@@ -83,7 +85,8 @@
  * @typedef {object} State
  * @property {string} view
  * @property {"system" | "light" | "dark"} theme
- * @property {{asking: boolean, wrong: boolean, admin: boolean}} key
+ * @property {{asking: boolean, wrong: boolean, admin: boolean, needed: boolean}} key needed: the service refused a
+ *   request for want of a valid one
  * @property {Facts | null} facts
  * @property {Problem | null} factsProblem
  * @property {string} query

@@ -1,6 +1,7 @@
 /** The playground: a query, its titles, the heads, and the ranking that they make. */
 
 import { html } from "../lib/html.js";
+import { UnreadableMasks } from "../lib/unreadable_masks.js";
 import { Condense } from "./condense.js";
 import { CopyAs } from "./copy_as.js";
 import { GridTools, Presets } from "./grid_tools.js";
@@ -20,6 +21,7 @@ export function Playground({ state }) {
       </section>
       <${Condense} state=${state} />
       <section class="heads" aria-label="Attention heads">
+        <${UnreadableMasks} columns=${state.columns} />
         <${Masks} state=${state} />
         <${Presets} state=${state} />
         <${HeadGrid} state=${state} />

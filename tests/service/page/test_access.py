@@ -186,6 +186,26 @@ def test_with_keys_it_asks_for_one_and_keeps_it_for_the_tab(page_server: Server,
     page.check_and_leave()
 
 
+def test_the_key_dialog_can_be_left_and_opened_again(page_server: Server, chromium: Any) -> None:
+    page = Page(chromium, page_server.url)
+    page.open()
+    page.button("Cancel", "dialog.key").click()
+    page.until(lambda: not page.all("dialog.key[open]"))
+    assert "This service asks for an API key." in page.one(".empty").text
+    page.button("Enter a key").click()
+    page.write("dialog.key #key", "plain\n")
+    settled(page)
+    page.run("window.answer = async () => new Response('', {status: 401})")  # somebody withdraws the key
+    page.write("#query", "a mouse")
+    page.button("Cancel", "dialog.key").click()
+    assert "This service asks for an API key." in page.one("main > .empty").text
+    page.run("window.answer = undefined")
+    page.button("Enter a key").click()
+    page.write("dialog.key #key", "plain\n")
+    page.until(lambda: not page.all("main > .empty"))
+    page.check_and_leave()
+
+
 def test_a_key_that_is_sent_twice_opens_the_page_and_asks_everything_anew(
     page_server: Server, chromium: Any
 ) -> None:
@@ -426,6 +446,30 @@ def test_time_is_not_measured_on_answers_of_the_score_cache(
         settled(page)
         page.button("Measure time, B against A").click()
         page.until(lambda: "answered from its score cache" in page.one(".time [role=status]").text)
+        page.check_and_leave()
+
+
+def test_an_action_on_a_service_without_keys_says_so_and_asks_for_none(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    arms = [
+        {"name": "control", "variant": "full", "weight": 50},
+        {"name": "fewer", "variant": "fewer", "weight": 50},
+    ]
+    experiment = {"name": "first", "salt": "1", "arms": arms, "metrics": [{"name": "click", "margin": 0.1}]}
+    variants = [{"name": "full"}, {"name": "fewer", "head_mask": "0.0"}]
+    live = LiveConfig.model_validate({"variants": variants, "experiments": [experiment]})
+    with served(write_checkpoint(tmp_path / "model"), live) as url:
+        page = Page(chromium, url)
+        page.open("#experiments")
+        page.button("Stop").click()
+        page.button("Yes", ".confirm").click()
+        page.until(lambda: "no keys are set" in page.one(".actions .wrong").text)
+        page.browser.execute_async_script(
+            "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"  # the frame that would open it
+        )
+        assert not page.all("dialog.key[open]")
         page.check_and_leave()
 
 

@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
 
 from tests.service.page.browsing import Page
 from tests.service.page.playground import KEY, MOUSE, cell, rows, settled, spec
@@ -177,9 +179,9 @@ def test_a_broken_answer_is_asked_for_again_and_a_missed_deadline_only_by_hand(p
 def test_back_and_forward_lead_through_the_views(page: Page) -> None:
     page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=0-2.*&active=1&base=0")
     settled(page)
-    page.one("nav a[href='#attention']").click()
+    page.one("nav a[href^='#attention']").click()
     page.one(".token")
-    page.one("nav a[href='#experiments']").click()
+    page.one("nav a[href^='#experiments']").click()
     page.one(".experiment")
     page.browser.back()
     page.one(".token")
@@ -199,19 +201,85 @@ def test_back_shows_what_was_there_also_the_last_click_and_an_empty_query(page: 
       const head = document.querySelector('[data-at="1.1"]');
       head.dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}));
       dispatchEvent(new PointerEvent('pointerup'));
-      document.querySelector("nav a[href='#attention']").click();""")
+      document.querySelector("nav a[href^='#attention']").click();""")
     page.one(".token")
     page.browser.back()
     page.until(lambda: spec(page) == "1.1")
 
     page.write("#query", "")
     page.until(lambda: "q=" not in page.browser.current_url)
-    page.one("nav a[href='#attention']").click()
+    page.one("nav a[href^='#attention']").click()
     page.write("#pair-query", "towel\n")
     page.one(".token")
     page.browser.back()
     page.until(lambda: page.one("#query").get_attribute("value") == "")
     assert page.one("#query-wrong").text == "Type a query."
+
+
+def test_a_views_link_opens_the_whole_state_in_another_tab(page: Page) -> None:
+    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=0-2.*&active=1&base=0")
+    settled(page)
+    link = page.one("nav a[href^='#attention']")
+    here = page.browser.current_window_handle
+    for key in (Keys.CONTROL, Keys.SHIFT):
+        ActionChains(page.browser).key_down(key).click(link).key_up(key).perform()
+        page.until(lambda: len(page.browser.window_handles) == 2)
+        assert page.one("nav [aria-current]").text == "Playground"
+        (other,) = set(page.browser.window_handles) - {here}
+        page.browser.switch_to.window(other)
+        expected = "#attention?q=mouse&t=wireless+mouse&mask=none&mask=0-2.*&active=1&base=0&pair=0&head=0.0"
+        try:
+            page.until(lambda expected=expected: page.browser.current_url == f"{page.url}/{expected}")
+        finally:
+            page.browser.close()
+            page.browser.switch_to.window(here)
+
+
+@pytest.mark.parametrize(
+    ("mask", "reason"),
+    [
+        ("2.99", "head 99 does not exist; this model has heads 0 to 11"),
+        ("none;12.0=0.5", "layer 12 does not exist; this model has layers 0 to 11"),
+        ("none;2.3", "'2.3' is not layer.head=weight (such as 2.3=0.4)"),
+    ],
+)
+def test_an_unreadable_mask_of_the_address_is_named_until_it_is_changed(
+    page: Page, mask: str, reason: str
+) -> None:
+    address = f"q=mouse&t=wireless+mouse&mask=0.1&mask={quote(mask)}"
+    message = (
+        "The opened address holds a mask that this model cannot read: "
+        f"{reason}. Mask B shows all heads instead."
+    )
+    page.open(f"#attention?{address}")
+    assert page.one(".trouble [role=alert]").text == message
+    page.one("nav a[href^='#playground']").click()
+    settled(page)
+    assert [trouble.text for trouble in page.all(".trouble")] == [message]
+    page.button("B\nall heads\n144 of 144 heads", ".masks").click()
+    page.button("All on").click()
+    page.until(lambda: not page.all(".trouble"))
+
+
+def test_an_address_may_name_a_stored_mask(page: Page) -> None:
+    page.open("#playground?q=mouse&t=wireless+mouse&mask=@pruned60")
+    settled(page, columns=1)
+    assert not page.all(".trouble")
+    assert spec(page) != "none"
+
+
+def test_a_screen_reader_finds_a_live_region_before_it_has_a_text(page: Page) -> None:
+    page.open("#playground?q=mouse&t=wireless+mouse&mask=none&mask=0.0&active=1&base=0")
+    settled(page)
+
+    def live_regions() -> int:
+        nodes = page.browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+        return sum(node["role"]["value"] == "status" for node in nodes if not node["ignored"])
+
+    assert [region.text for region in page.all("[role=status]")] == ["", "", ""]
+    assert live_regions() == 3  # under the titles, beside the measured time, and the output of the weight
+    page.button("Copy as…").click()
+    page.until(lambda: live_regions() == 1)  # the dialog's own
 
 
 @pytest.mark.parametrize("indices", ["active=-1&base=-1", "active=0.5&base=x", "active=9&base=9"])

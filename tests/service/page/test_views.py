@@ -205,6 +205,44 @@ def test_an_admin_ramps_stops_and_ships_and_others_are_asked_for_a_key(page: Pag
     page.until(lambda: page.one(".experiment .status").text == "running")
 
 
+def test_an_action_keeps_the_focus_on_what_comes_next(page: Page) -> None:
+    page.open("#experiments?experiment=deeper")
+    page.one(".trip")
+
+    def focused() -> str:
+        return str(page.browser.switch_to.active_element.text)
+
+    page.button("Stop").send_keys(Keys.ENTER)
+    page.until(lambda: focused() == "No", "the focus is not on No")
+    page.browser.switch_to.active_element.send_keys(Keys.ENTER)
+    page.until(lambda: not page.all(".confirm"))
+    assert focused() == "Stop"
+    page.button("Ramp").click()
+    page.until(lambda: focused() == "No")
+    page.button("Ship").click()  # another question in place of the first
+    page.until(lambda: "Ship" in page.one(".confirm span").text)
+    page.until(lambda: focused() == "No")
+    page.button("Yes", ".confirm").click()
+    page.one("dialog.key")
+    page.button("Cancel", "dialog.key").click()
+    page.until(lambda: focused() == "Ship")
+
+
+def test_the_admin_key_dialog_can_be_left_and_the_key_stays(page: Page) -> None:
+    page.open("#experiments?experiment=deeper")
+    page.one(".trip")
+    page.button("Stop").click()
+    page.button("Yes", ".confirm").click()
+    page.write("dialog.key #key", "wrong\n")
+    page.until(lambda: "not one that the service takes" in page.one("dialog.key .wrong").text)
+    page.button("Cancel", "dialog.key").click()
+    page.until(lambda: not page.all("dialog.key[open]"))
+    assert page.run("return sessionStorage.getItem('headroom-key')") == "plain"
+    page.until(lambda: page.run("return seen.flying") == 0)
+    assert not page.all("dialog.key[open]")
+    assert page.one(".trip")
+
+
 def test_an_action_sends_the_reason_as_it_stands_and_an_arm_once(page: Page) -> None:
     page.open("#experiments?experiment=deeper")
     page.one(".trip")
@@ -260,7 +298,7 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
         sent: dict[str, Any] = page.until(lambda: page.run("return sent.pop()"))
         return sent
 
-    page.one("nav a[href='#experiments']").click()
+    page.one("nav a[href^='#experiments']").click()
     page.until(lambda: "100 % of each arm's units are exposed" in page.one(".experiment header").text)
     page.run("changes.traffic = 0.995")  # the ramp of the config went on
     assert ramp("Expose 100 % of each arm's units?")["traffic"] == 1
