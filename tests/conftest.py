@@ -19,6 +19,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
+from models import device
 from models.ops.kernel_build import build_all
 from models.ops.kernel_levels import levels_of_machine
 from tests.checkpoints import write_checkpoint
@@ -71,10 +72,8 @@ def _seeded() -> None:
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Give torch one thread: on a busy machine, those of tiny products wait longer than they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with device.one_thread():
+        yield
 
 
 @pytest.fixture(scope="session")

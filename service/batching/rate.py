@@ -27,7 +27,7 @@ class TokenRate:
         self._tokens = 0.0
         self._seconds = 0.0
         self._has_full = False
-        self._learns_from_small = guess is None
+        self._has_guess = guess is not None
         self._small_tokens = 0
         self._small_seconds = 0.0
         self._running = 0
@@ -49,7 +49,7 @@ class TokenRate:
     def record(self, tokens: int, seconds: float, *, budget: int) -> None:
         """Count a batch that is done. seconds: what `end` returned."""
         is_full = FULL_PART * tokens >= budget
-        if not is_full and not self._learns_from_small:
+        if not is_full and (self._has_full or self._has_guess):
             self._small_tokens += tokens
             self._small_seconds += seconds
             if FULL_PART * self._small_tokens < budget:
@@ -61,7 +61,6 @@ class TokenRate:
             is_full = True
         weight = LAST_BATCH_WEIGHT if self._has_full or (not is_full and self._tokens) else 1.0
         self._has_full = is_full
-        self._learns_from_small = not is_full
         self._tokens += weight * (tokens - self._tokens)
         self._seconds += weight * (seconds - self._seconds)
         if self._seconds > 0:

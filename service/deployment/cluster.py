@@ -136,11 +136,6 @@ class Cluster:
         assert previous is not None
         try:
             reason = self._refusal(config, is_stopping)
-            if reason is not None:
-                with contextlib.suppress(TimeoutError):
-                    # So that no replica keeps checkpoints that only the refused config needs.
-                    self._refusal(previous, is_stopping)
-                return reason
         except TimeoutError:
             # The replicas go on, and keep what they have loaded for the next attempt.
             if is_stopping():
@@ -149,6 +144,11 @@ class Cluster:
                 f"the replicas have not checked it in {CHECK_TIMEOUT_S:g} s (they may still be loading a "
                 "checkpoint); save it again to wait longer"
             )
+        if reason is not None:
+            with contextlib.suppress(TimeoutError):
+                # So that no replica keeps checkpoints that only the refused config needs.
+                self._refusal(previous, is_stopping)
+            return reason
         self.deploy(config)
         reason = self._wait_until_applied(config, is_stopping)
         if reason is None or is_stopping():

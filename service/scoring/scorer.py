@@ -239,10 +239,8 @@ def _column(place: str, catalog: Catalog, name: str | None, form: MaskForm | Non
     """Choose the variant and mask of one column of a compare; errors name the column."""
     try:
         return catalog.choose(name, form)
-    except InvalidMask as error:
-        raise InvalidRequest(str(error), param=place) from None
-    except InvalidRequest as error:
-        raise InvalidRequest(str(error).removeprefix(f"{error.param}: "), param=place) from None
+    except (InvalidRequest, InvalidMask) as error:
+        raise InvalidRequest(str(error).removeprefix("variant: "), param=place) from None
 
 
 def _shared_lane(choice: Choice) -> Lane:

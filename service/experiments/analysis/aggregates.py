@@ -67,15 +67,12 @@ def measure(
         plain = _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
         if metric.winsorize is None:
             return Measured(plain)
-        cap = _quantile(db, units, metric.winsorize)
+        cap, lowest = _quantile(db, units, metric.winsorize)
         if cap is None:
             return Measured(plain, None, plain)
+        share = _share_at(db, units, cap) if cap == lowest else None
         units = _capped(units, cap)
         capped = _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
-        lowest, above, number = db.execute(
-            select(func.min(units.c.value), func.sum(units.c.is_above), func.count())
-        ).one()
-        share = 1 - above / number if lowest == cap and above else None
         return Measured(capped, cap, plain, share)
 
 
@@ -165,22 +162,23 @@ def _units(
     return query.subquery()
 
 
-def _quantile(db: Connection, units: Subquery, fraction: float) -> float | None:
-    """Return the smallest value that at least this fraction of the units does not exceed."""
-    number = int(db.execute(select(func.count()).select_from(units)).scalar_one())
+def _quantile(db: Connection, units: Subquery, fraction: float) -> tuple[float | None, float | None]:
+    """Return the smallest value that at least this fraction of the units does not exceed, and the lowest."""
+    number, lowest = db.execute(select(func.count(), func.min(units.c.value)).select_from(units)).one()
     index = max(0, int(np.ceil(fraction * number)) - 1)
-    return db.scalar(select(units.c.value).order_by(units.c.value).limit(1).offset(index))
+    return db.scalar(select(units.c.value).order_by(units.c.value).limit(1).offset(index)), lowest
+
+
+def _share_at(db: Connection, units: Subquery, lowest: float) -> float | None:
+    """Return the share of units whose value is the lowest; None if it is that of all."""
+    is_above = case((units.c.value > lowest, 1), else_=0)
+    number, above = db.execute(select(func.count(), func.sum(is_above)).select_from(units)).one()
+    return 1 - above / number if above else None
 
 
 def _capped(units: Subquery, cap: float) -> Subquery:
-    is_above = units.c.value > cap
-    return select(
-        units.c.arm,
-        case((is_above, cap), else_=units.c.value).label("value"),
-        units.c.denominator,
-        units.c.covariate,
-        case((is_above, 1), else_=0).label("is_above"),
-    ).subquery()
+    value = case((units.c.value > cap, cap), else_=units.c.value)
+    return select(units.c.arm, value.label("value"), units.c.denominator, units.c.covariate).subquery()
 
 
 def _moments_by_arm(

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.batching.scheduler import Item, Round
+from service.batching.scheduler import Item, Round, Ticket
 from service.errors import DeadlineExceeded, QueueFull
+from tests.service.batching.stage import Stage
 from tests.service.batching.test_scheduler import items, result_of, settle, stage
 
 
@@ -101,17 +102,23 @@ async def test_who_hangs_up_in_the_second_round_has_it_dropped() -> None:
             await ticket.result()
 
 
+async def with_room_for_80(s: Stage, tokens: int) -> Ticket[Any]:
+    """Return a request with a second round of so many tokens, when 80 can be done before its deadline."""
+    ticket: Ticket[Any] = s.scheduler.submit(
+        items("a", "b"),
+        next_round=then(Round(items("c", tokens=tokens))),
+        later_tokens=tokens,
+        deadline=s.clock.now + 1.0,
+    )
+    await settle()
+    s.clock.advance(0.2)
+    return ticket
+
+
 async def test_a_round_that_would_be_late_is_left_out_and_the_ticket_says_so() -> None:
     async with stage(tokens_per_second=100.0) as s:
-        ticket = s.scheduler.submit(
-            items("a", "b"),
-            next_round=then(Round(items("c", tokens=81))),
-            later_tokens=81,
-            deadline=s.clock.now + 1.0,
-        )
-        await settle()
-        s.clock.advance(0.2)
-        s.device.finish()  # 80 tokens could be done in the 0.8 s that are left
+        ticket = await with_room_for_80(s, tokens=81)
+        s.device.finish()
         assert await ticket.result() == [result_of("a"), result_of("b")]
         assert ticket.is_cut_short
         assert s.device.payloads == [["a", "b"]]
@@ -121,14 +128,7 @@ async def test_a_round_that_would_be_late_is_left_out_and_the_ticket_says_so() -
 async def test_a_round_that_just_fits_is_not_left_out() -> None:
     """The batch that has brought its first results is done, and takes no more time."""
     async with stage(tokens_per_second=100.0) as s:
-        ticket = s.scheduler.submit(
-            items("a", "b"),
-            next_round=then(Round(items("c", tokens=79))),
-            later_tokens=79,
-            deadline=s.clock.now + 1.0,
-        )
-        await settle()
-        s.clock.advance(0.2)
+        ticket = await with_room_for_80(s, tokens=79)
         await s.finish_all()
         assert len(await ticket.result()) == 3
         assert not ticket.is_cut_short

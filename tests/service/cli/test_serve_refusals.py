@@ -92,8 +92,13 @@ def test_nobody_needs_to_read_what_the_service_says(monkeypatch: pytest.MonkeyPa
     os.close(reading)
     with os.fdopen(writing, "wb", buffering=0) as raw:
         monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(raw, write_through=True))
+        with pytest.raises(BrokenPipeError):
+            print("a line", file=sys.stderr, flush=True)
         serve._say("a line")
         serve._print("another", sys.stderr)
+    monkeypatch.setattr(sys, "stderr", heard := io.StringIO())
+    serve._say("a line")
+    assert heard.getvalue() == "headroom: a line\n"
 
 
 def test_a_wrong_config_fails_before_anything_starts(tmp_path: Path) -> None:

@@ -200,18 +200,13 @@ def test_a_replica_that_never_applies_an_edit_does_not_block_for_ever(
     assert versions(serve) == before
 
 
-def test_serves_controller_may_die_while_an_edit_is_applied(running: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trouble", [{"failures": 3}, {"unanswered": 5}], ids=str)
+def test_an_edit_outlives_a_dead_controller_and_a_long_check(
+    trouble: dict[str, int], running: Any, tmp_path: Path
+) -> None:
     """Otherwise an edit that is in force would be called refused."""
     found, serve = running(replica(), replica())
-    serve.failures = 3
-    edited = config(tmp_path, EDITED)
-    assert found.apply(edited, never) is None
-    assert versions(serve) == {edited.live.version}
-
-
-def test_a_check_may_take_long(running: Any, tmp_path: Path) -> None:
-    found, serve = running(replica(), replica())
-    serve.unanswered = 5
+    vars(serve).update(trouble)
     edited = config(tmp_path, EDITED)
     assert found.apply(edited, never) is None
     assert versions(serve) == {edited.live.version}
