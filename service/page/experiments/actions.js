@@ -11,7 +11,7 @@ import { current, update } from "../lib/store.js";
 /** @typedef {{by: HTMLElement, verb: string, body: object, question: string, text: string}} Asked An action that waits for a yes, and its button. */
 /**
  * @typedef {object} Edits What a person changed before a ramp.
- * @property {string | null} traffic in per cent; null: it stays what it is, or is the next step of the config's ramp
+ * @property {string | null} traffic in per cent; null: it stays what it is, or is what the service chooses
  * @property {string[]} back the arms whose boxes are ticked
  */
 
@@ -80,8 +80,9 @@ function Ramp({ one, ask, edits, edit, wrong }) {
   const { traffic, back } = edits;
   const standing = one.status === "running" ? one.traffic : null; // 0 if it does not run: no share to go on with
   const share = traffic === null ? standing : traffic === "" ? null : Number(traffic) / 100;
-  const exposed = share === null ? "the share of each arm's units that comes next in the config's ramp" : `${exact(share)} of each arm's units`;
   const reinstate = back.filter((arm) => one.rolled_back.includes(arm)); // another admin may have been faster
+  const unnamed = reinstate.length ? "the share of each arm's units at which it last ran" : "the share of each arm's units that comes next in the config's ramp";
+  const exposed = share === null ? unnamed : `${exact(share)} of each arm's units`;
   const again = reinstate.length ? ` and take ${reinstate.join(", ")} in again` : "";
   const flip = (/** @type {string} */ arm) =>
     edit({ ...edits, back: back.includes(arm) ? back.filter((other) => other !== arm) : [...back, arm] });
@@ -90,7 +91,7 @@ function Ramp({ one, ask, edits, edit, wrong }) {
     <div class="action">
       <label>Traffic, % of each arm's units <input type="number" min="0" max="100" step="0.01"
         value=${traffic ?? (standing === null ? "" : percentage(standing))}
-        placeholder=${standing === null ? "next step" : null} aria-invalid=${wrong ? "true" : null} onInput=${type} /></label>
+        placeholder=${standing === null ? (reinstate.length ? "last share" : "next step") : null} aria-invalid=${wrong ? "true" : null} onInput=${type} /></label>
       ${one.rolled_back.map((arm) => html`
         <label><input type="checkbox" checked=${back.includes(arm)} onChange=${() => flip(arm)} /> take ${arm} in again</label>`)}
       <button disabled=${share === null && standing !== null} onClick=${(/** @type {Event} */ event) => ask(event, "ramp", { traffic: share, reinstate },

@@ -318,7 +318,7 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
     assert ramp("Expose 50 % of each arm's units?")["reinstate"] == []
 
 
-def test_a_ramp_after_a_rollback_takes_the_next_step_unless_a_share_is_typed(page: Page) -> None:
+def test_a_ramp_after_a_rollback_says_which_share_it_takes_unless_one_is_typed(page: Page) -> None:
     page.open("#experiments?experiment=deeper")
     page.one(".trip")
     page.run("""
@@ -329,11 +329,15 @@ def test_a_ramp_after_a_rollback_takes_the_next_step_unless_a_share_is_typed(pag
         return new Response('{}');
       };""")
     assert page.one(".actions [type=number]").get_attribute("value") == ""
+    page.button("Ramp").click()
+    assert page.one(".confirm span").text == (
+        "Expose the share of each arm's units that comes next in the config's ramp?"
+    )
+    page.button("No", ".confirm").click()
     page.one(".actions [type=checkbox]").click()
     page.button("Ramp").click()
     assert page.one(".confirm span").text == (
-        "Expose the share of each arm's units that comes next in the config's ramp "
-        "and take pruned60 in again?"
+        "Expose the share of each arm's units at which it last ran and take pruned60 in again?"
     )
     page.button("Yes", ".confirm").click()
     page.until(
