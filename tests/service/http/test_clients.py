@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import aiohttp
 import httpx
@@ -53,9 +56,21 @@ def test_a_body_too_large_is_refused_with_a_413_that_arrives(
 
 
 async def test_a_body_too_large_is_refused_with_a_413_that_arrives_at_aiohttp(server: Server) -> None:
+    sockets: list[socket.socket] = []
+
+    def opened(address: tuple[Any, ...]) -> socket.socket:
+        sockets.append(socket.socket(*address[:3]))
+        return sockets[-1]
+
     headers = {"content-type": "application/json"}
-    async with aiohttp.ClientSession(server.url, headers=headers) as session:
+    connector = aiohttp.TCPConnector(socket_factory=opened)
+    async with aiohttp.ClientSession(server.url, connector=connector, headers=headers) as session:
         for _ in range(5):
             async with session.post("/v1/score", data=io.BytesIO(b" " * TOO_LARGE)) as response:
                 assert response.status == 413
                 assert (await response.json())["error"]["type"] == "body_too_large"
+    # asyncio closes a connection only when all that was written is sent, or when the service has closed too.
+    async with asyncio.timeout(20):
+        while any(sock.fileno() != -1 for sock in sockets):
+            await asyncio.sleep(0.01)
+    assert sockets
