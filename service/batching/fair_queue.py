@@ -11,7 +11,6 @@ batch takes them in that order. Neighbours are then alike in length at no cost.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -27,22 +26,43 @@ T = TypeVar("T")
 AGED_PART = 4
 """Once something is past its age, a quarter of each batch, and every fourth choice of a lane, go by age."""
 
-# (finish under sharing, arrival, part): the tuples compare as the fair order.
+# (finish under sharing, or the time at which the request came; arrival; part)
 _HeapEntry = tuple[float, int, LanePart[P, T]]
 
 
 class _Lane(Generic[P, T]):
-    """The items that wait in one lane: a heap in the fair order, and the same parts by arrival."""
+    """What waits in one lane.
 
-    __slots__ = ("by_arrival", "heap")
+    parts: by arrival. heap, by_age: heaps of the same parts, in the fair order and by age. A part that has
+        left stays in a heap until it comes first or most of the heap has left.
+    """
+
+    __slots__ = ("by_age", "heap", "parts")
 
     def __init__(self) -> None:
+        self.parts: dict[int, LanePart[P, T]] = {}
         self.heap: list[_HeapEntry[P, T]] = []
-        self.by_arrival: OrderedDict[int, LanePart[P, T]] = OrderedDict()
+        self.by_age: list[_HeapEntry[P, T]] = []
+
+    def add(self, part: LanePart[P, T]) -> None:
+        """Add a part."""
+        self.parts[part.arrival] = part
+        heappush(self.heap, (part.request.share.finish, part.arrival, part))
+        heappush(self.by_age, (*part.by_age, part))
+
+    def remove(self, part: LanePart[P, T]) -> None:
+        """Remove a part of which nothing waits."""
+        del self.parts[part.arrival]
+        for heap in (self.heap, self.by_age):
+            if len(heap) > 2 * len(self.parts) + 16:
+                heap[:] = [entry for entry in heap if entry[2].items]
+                heapify(heap)
 
     def oldest(self) -> LanePart[P, T]:
-        """Return the part that has waited longest."""
-        return self.by_arrival[next(iter(self.by_arrival))]
+        """Return the part whose request came first."""
+        while not self.by_age[0][2].items:
+            heappop(self.by_age)
+        return self.by_age[0][2]
 
 
 class FairQueue(Generic[P, T]):
@@ -121,7 +141,7 @@ class FairQueue(Generic[P, T]):
         return sum(
             part.tokens
             for lane in self._lanes.values()
-            for part in lane.by_arrival.values()
+            for part in lane.parts.values()
             if part.request.share.finish < finish
         )
 
@@ -157,7 +177,7 @@ class FairQueue(Generic[P, T]):
         if is_aged and (fill or self._owed_by_age > 0):
             tokens_by_age = self._take_aged(lane, budget // AGED_PART, now, batch, late)
         room = budget - tokens_by_age
-        oldest = lane.oldest() if lane.by_arrival else None
+        oldest = lane.oldest() if lane.parts else None
         has_finished_part = False
         while (head := self._head(lane, now, late)) is not None:
             part = head[2]
@@ -185,9 +205,7 @@ class FairQueue(Generic[P, T]):
             self._arrivals += 1
             part = LanePart(request, lane_name, self._arrivals, items, positions)
             request.parts.append(part)
-            lane = self._lanes.setdefault(lane_name, _Lane())
-            lane.by_arrival[part.arrival] = part
-            heappush(lane.heap, (request.share.finish, part.arrival, part))
+            self._lanes.setdefault(lane_name, _Lane()).add(part)
         request.items += len(items)
         request.tokens += tokens
         request.size += tokens
@@ -208,7 +226,7 @@ class FairQueue(Generic[P, T]):
             for _, lane in heads:
                 while self._remove_if_late(lane.oldest(), now, late):  # it may be behind the lane's head
                     pass
-            oldest_lane = min((lane for _, lane in heads), key=lambda lane: lane.oldest().arrival)
+            oldest_lane = min((lane for _, lane in heads), key=lambda lane: lane.oldest().by_age)
             if self._is_past_age(oldest_lane.oldest(), now):  # what was past its age may have been late
                 return oldest_lane
         return min(heads, key=itemgetter(0))[1]
@@ -244,7 +262,7 @@ class FairQueue(Generic[P, T]):
     ) -> int:
         """Take what is past its age and fits the room, oldest first, at least one item; return its tokens."""
         taken_tokens = 0
-        while lane.by_arrival and (not batch or taken_tokens < room):
+        while lane.parts and (not batch or taken_tokens < room):
             part = lane.oldest()
             if not self._is_past_age(part, now):
                 break
@@ -275,12 +293,9 @@ class FairQueue(Generic[P, T]):
         part.items = []
         part.request.parts.remove(part)
         lane = self._lanes[part.lane]
-        del lane.by_arrival[part.arrival]
-        if not lane.by_arrival:
+        lane.remove(part)
+        if not lane.parts:
             del self._lanes[part.lane]
-        elif len(lane.heap) > 2 * len(lane.by_arrival) + 16:  # most of the heap is gone: sweep it
-            lane.heap = [entry for entry in lane.heap if entry[2].items]
-            heapify(lane.heap)
 
     def _clear_sharing_if_empty(self) -> None:
         """Forget what the imagined sharing owes if nothing waits."""

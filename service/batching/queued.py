@@ -88,6 +88,11 @@ class LanePart(Generic[P, T]):
         return self.ends[-1] - self.ends[self.next]
 
     @property
+    def by_age(self) -> tuple[float, int]:
+        """Its place in the order by age: when its request came; then parts in the order of their arrival."""
+        return self.request.since, self.arrival
+
+    @property
     def is_taken(self) -> bool:
         """Whether every item has been taken."""
         return self.next == len(self.positions)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.batching.fair_queue import FairQueue
+from service.batching.fair_queue import AGED_PART, FairQueue
 from service.batching.queued import Item, QueuedRequest
 
 MAX_AGE_S = 10.0
@@ -24,7 +26,7 @@ def queue_of(*requests: list[int], max_age_s: float = inf) -> FairQueue[None, in
     return queue
 
 
-def owners(queue: FairQueue[None, int], budget: int = BUDGET, now: float = 0.0) -> list[int]:
+def owners(queue: FairQueue[Any, Any], budget: int = BUDGET, now: float = 0.0) -> list[Any]:
     return [entry.owner for entry in queue.take(budget, now)[0]]
 
 
@@ -235,8 +237,20 @@ def test_clients_that_come_and_go_leave_nothing_behind() -> None:
         queue.remove(queue.push(owner, [Item(25, "lane", None)] * 3, now=0.0))
     assert (queue.items, queue.tokens) == (1, 25)
     (lane,) = queue._lanes.values()
-    assert len(lane.by_arrival) == 1
+    assert len(lane.parts) == 1
     assert len(lane.heap) <= 20
+    assert len(lane.by_age) <= 20
+
+
+def test_a_later_round_is_as_old_as_its_request() -> None:
+    queue: FairQueue[str, str] = FairQueue(max_age_s=1.0)
+    first = queue.push("in rounds", [Item(10, "lane", "")], now=0.0, later_tokens=1000)
+    assert owners(queue, now=0.0) == ["in rounds"]
+    for number in range(20):
+        queue.push(f"short {number}", [Item(BUDGET // 10, "lane", "")], now=0.5)
+    queue.extend(first, [Item(1, "lane", "")] * 1000, later_tokens=0)
+    assert queue.oldest_age_s(2.0) == 2.0
+    assert Counter(owners(queue, now=2.0))["in rounds"] == BUDGET // AGED_PART, "its quarter, by age"
 
 
 def test_ages_turn_goes_to_the_oldest_that_is_not_late() -> None:
