@@ -42,11 +42,17 @@ def _device(value: str | None) -> str | None:
 
 
 def command(
-    host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port.  [default: 8000]")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on.  [default: the file's, or 127.0.0.1]")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port.  [default: the file's, or 8000]")
+    ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Checkpoint directory or hub id (NAME@REVISION).  [default: the shipped model]"),
+        typer.Option(
+            help="Checkpoint directory or hub id (NAME@REVISION).  [default: the file's, or the shipped one]"
+        ),
     ] = None,
     config: Annotated[Path, typer.Option(help="Ray Serve config file; watched for edits.")] = DEFAULT_CONFIG,
     replicas: Annotated[int | None, typer.Option(min=1, max=64, help="Number of replicas.")] = None,
