@@ -17,7 +17,7 @@ def resolve_masks(
     heads: int,
     units: int | None = None,
     stored: Mapping[str, HeadMask] | None = None,
-    must_fit: bool = True,
+    checkpoint: str | None = None,
 ) -> dict[str, HeadMask]:
     """Return all named masks of a model: its stored ones, and the config's, which may refer to earlier ones.
 
@@ -25,17 +25,20 @@ def resolve_masks(
         layers, heads: the model's shape. units: of each layer's feed-forward network; None: no mask of the
             config may switch units off.
         stored: masks that are stored with the model; a mask of the config with the same name replaces one.
-        must_fit: whether each mask of the config must. If not, one that does not fit is left out.
+        checkpoint: the model's name in variants; None: the service's own, which each mask of the config must
+            fit. Of another model's masks, those must that its variants need; the others are left out.
 
     Raises:
         InvalidConfig: a mask that must fit does not parse for this shape.
     """
     masks = dict(stored or {})
+    of_checkpoint = [variant for variant in config.variants if variant.checkpoint == checkpoint]
+    needed = {str(variant.head_mask).removeprefix("@") for variant in of_checkpoint if not variant.optional}
     for name, form in config.masks.items():
         try:
             masks[name] = _parse(form, f"masks.{name}", layers, heads, masks, units)
         except InvalidConfig:
-            if must_fit:
+            if checkpoint is None or name in needed:
                 raise
             masks.pop(name, None)
     return masks

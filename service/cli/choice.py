@@ -115,7 +115,7 @@ def check_masks(live: LiveConfig, checkpoint: str | None, mask: MaskForm | None)
     stored = read_stored_masks(directory, own)
     only = live.variants[0]
     masks = resolve_masks(
-        live, **shape, units=own.intermediate_size, stored=stored, must_fit=only.checkpoint is None
+        live, **shape, units=own.intermediate_size, stored=stored, checkpoint=only.checkpoint
     )
     resolve_variant(live, only, **shape, masks=masks)
     if mask is not None:

@@ -175,12 +175,10 @@ def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> 
 
     directory = locate(config.settings.model)
     model_config = read_config(directory)
-    shape = {"layers": model_config.num_layers, "heads": model_config.num_heads}
+    layers, heads, units = model_config.num_layers, model_config.num_heads, model_config.intermediate_size
     try:
         stored = read_stored_masks(directory, model_config)
-        masks = resolve_masks(
-            config.live, **shape, units=model_config.intermediate_size, stored=stored, must_fit=True
-        )
+        masks = resolve_masks(config.live, layers=layers, heads=heads, units=units, stored=stored)
         variants = config.live.variants
         present = {
             variant.name
@@ -188,7 +186,7 @@ def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> 
             if variant.cascade is None
             and (
                 variant.checkpoint is not None
-                or resolve_variant(config.live, variant, **shape, masks=masks) is not None
+                or resolve_variant(config.live, variant, layers=layers, heads=heads, masks=masks) is not None
             )
         }
         for variant in variants:

@@ -167,7 +167,7 @@ def build_catalog(
     Raises InvalidConfig if a mask does not fit its model or a checkpoint cannot be loaded.
     """
     classifiers = dict(loaded)
-    masks = {BASE: _masks_of(config, classifiers[BASE], must_fit=True)}
+    masks = {BASE: _masks_of(config, classifiers[BASE])}
     variants: dict[str, Variant] = {}
     for entry in config.variants:
         if entry.cascade is not None:
@@ -180,7 +180,7 @@ def build_catalog(
                 raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from error
         classifier = classifiers[key]
         if key not in masks:
-            masks[key] = _masks_of(config, classifier, must_fit=False)
+            masks[key] = _masks_of(config, classifier, key)
         mask = resolve_variant(
             config,
             entry,
@@ -243,14 +243,16 @@ def _kind_of_score(variant: Variant) -> str:
     return f"one score by {config.score_activation}"
 
 
-def _masks_of(config: LiveConfig, classifier: Classifier, *, must_fit: bool) -> dict[str, HeadMask]:
+def _masks_of(
+    config: LiveConfig, classifier: Classifier, checkpoint: str | None = None
+) -> dict[str, HeadMask]:
     return resolve_masks(
         config,
         layers=classifier.num_layers,
         heads=classifier.num_heads,
         units=classifier.config.intermediate_size,
         stored=classifier.stored_masks,
-        must_fit=must_fit,
+        checkpoint=checkpoint,
     )
 
 

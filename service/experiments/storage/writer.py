@@ -203,7 +203,8 @@ class Writer:
             return
         cutoff = time.time() - self._retention_s
         try:
-            if self._store.delete_older_than(cutoff, running=self._running()):
+            # It looks through all old rows, so it comes before the search and not at each of its steps.
+            if self._swept is None and self._store.delete_older_than(cutoff, running=self._running()):
                 return
             self._swept = self._store.delete_unexposed(cutoff, self._swept)
             if self._swept is not None:

@@ -117,6 +117,9 @@ def test_a_named_mask_need_not_fit_a_checkpoint_of_another_shape(
     assert found.choose("new", "@lower").mask.heads_on == 3
     with pytest.raises(InvalidMask, match="both"):
         found.choose("new", "@both")
-    document["variants"].append({"name": "wrong", "checkpoint": str(smaller), "head_mask": "@upper"})
-    with pytest.raises(InvalidConfig, match=r"variants\[2\].head_mask.*upper"):
+    named = {"name": "wrong", "checkpoint": str(smaller), "head_mask": "@upper"}
+    document["variants"].append(named | {"optional": True})
+    assert list(build(document).variants) == ["full", "new"]
+    document["variants"][2] = named
+    with pytest.raises(InvalidConfig, match=r"^masks\.upper: layer 1 "):
         build(document)
