@@ -278,6 +278,7 @@ class Cluster:
         scaling = deployment.get("autoscaling_config") or {}
         at_first = scaling.get("initial_replicas") or scaling.get("min_replicas") or 1
         replicas = config.replicas or int(at_first)
+        most = int(scaling.get("max_replicas") or 0)
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
             replicas = deployment["num_replicas"] = machine.replicas(cores(), gpus)
         # Without this, Ray would set a replica's threads to its num_cpus.
@@ -285,7 +286,8 @@ class Cluster:
         if gpus:
             options.setdefault("num_gpus", machine.gpu_share(replicas, gpus))
         cpus = options.get("num_cpus")
-        options["num_cpus"] = machine.cpu_share(1 if cpus is None else float(cpus), replicas, cores())
+        asked = 1 if cpus is None else float(cpus)
+        options["num_cpus"] = machine.cpu_share(asked, max(replicas, most), cores())
         # After this time Serve kills a replica that still answers requests. Serve's own default is too short.
         deployment["graceful_shutdown_timeout_s"] = max(
             float(deployment.get("graceful_shutdown_timeout_s", 0)),

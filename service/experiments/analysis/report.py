@@ -156,7 +156,7 @@ def compare(metric: Metric, measured: aggregates.Measured, arm: str, spec: Repor
     verdict = judge(
         subject, float(low), float(high), margin=metric.margin, sign=metric.sign, relative=relative
     )
-    if measured.share_at_cap is not None:
+    if measured.share_at_cap is not None and not math.isfinite(float(difference.low)):
         verdict = Verdict("undecided", f"{subject}: {_all_capped(metric, measured, measured.share_at_cap)}")
     if relative and not math.isfinite(float(low)) and math.isfinite(float(difference.low)):
         verdict = Verdict(

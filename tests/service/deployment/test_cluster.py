@@ -264,13 +264,13 @@ def test_a_long_start_says_what_serve_waits_for(running: Any, monkeypatch: pytes
         ({"ray_actor_options": {"num_cpus": 2}}, 1),
         ({"ray_actor_options": None, "num_replicas": 4}, 0.5),
         ({"num_replicas": 1, "ray_actor_options": {"num_cpus": 2}}, 2),
-        ({"autoscaling_config": {"min_replicas": 4, "max_replicas": 8}}, 0.5),
+        ({"autoscaling_config": {"min_replicas": 1, "max_replicas": 4}}, 0.5),
     ],
 )
 def test_all_replicas_find_a_place_on_two_cores(
     fields: dict[str, Any], cpus: float, running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the start would wait for ever."""
+    """Otherwise the start would wait for ever, or autoscaling for its last replicas."""
     found, _ = running(replica())
     monkeypatch.setattr(cluster, "cores", lambda: 2)
     document = found._on_this_machine(config(tmp_path, BEFORE, **fields))

@@ -230,6 +230,23 @@ def test_a_cap_at_0_is_named_as_the_reason_why_nothing_is_decided(store: Store) 
     assert "too little data" in empty.text
 
 
+def test_a_ratio_has_its_interval_although_the_cap_makes_its_numerators_the_same(store: Store) -> None:
+    n = 400
+    store.add_exposures(
+        [Exposure("prune20", f"u{i}", ("control", "pruned")[i % 2], 1, 100.0, "v") for i in range(n)]
+    )
+    sums = [("orders", 5.0 if i % 100 < 2 else 1.0, i) for i in range(n)] + [
+        ("visits", 1.0 + i % 3, i) for i in range(n)
+    ]
+    rows = [Outcome("prune20", f"{name}{i}", f"u{i}", name, value, 150.0) for name, value, i in sums]
+    store.record_outcomes(rows, known=["prune20"])
+    ratio = Metric(name="orders", kind="ratio", denominator="visits", winsorize=0.97, margin=0.5)
+    (found,) = analyse(store, spec(ratio), NOW).arms[0].metrics
+    assert found.low is not None
+    assert found.decision == "good_enough"
+    assert "no interval" not in found.text
+
+
 def test_the_shadow_shares_alpha_out_over_the_arms(store: Store) -> None:
     fill(store, shadows=100)
     (two,) = analyse(store, spec(CLICKS), NOW).arms
