@@ -24,7 +24,8 @@ class UnsupportedCheckpoint(ModelError):
 
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra of this project; on PyPI, `headroom` is another project."""
-    return f"{sys.executable} -m pip install -e '{Path(__file__).parents[1]}[{extra}]'"
+    root = Path(__file__).parents[1]
+    return f"{sys.executable} -m pip install -c '{root}/constraints.txt' -e '{root}[{extra}]'"
 
 
 def reading_problem(file: Path | str, error: Exception) -> str:

@@ -6,7 +6,7 @@ grade where other things are searched. The titles are ranked by the scores thems
     python -m models.training.demo.baselines --model models/default --data ../shared/data --folds validation
 
 BM25 (Robertson and Zaragoza 2009), IDF-weighted word overlap, and the cosine of TF-IDF vectors of character
-n-grams. Needs scikit-learn and statsmodels: pip install -e '.[dev]'.
+n-grams. Needs scikit-learn and statsmodels: `make dev`.
 """
 
 import argparse

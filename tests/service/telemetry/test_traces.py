@@ -184,7 +184,7 @@ def test_what_is_missing_for_traces_is_named(monkeypatch: pytest.MonkeyPatch) ->
         Settings(tracing=True)
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=r"tracing[^$]*pip install -e '\S+\[otel\]'"):
+    with pytest.raises(ValueError, match=r"tracing[^$]*pip install -c '\S+constraints.txt' -e '\S+\[otel\]'"):
         Settings(tracing=True)
 
 
