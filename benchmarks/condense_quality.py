@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from models.condense import frequencies, search
 from models.condense.attention import attention_to_query, importance_of_words
 from models.condense.local import judge
 from models.condense.loss import Floats, relevance
+from models.condense.methods import Method, tried
 from models.condense.search import Condensed, Task
 from models.condense.titles import Titles, kept_heads
 from models.condense.words import read_words
@@ -37,7 +39,14 @@ from models.training.demo.sources import dbpedia
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- quality: begin -->", "<!-- quality: end -->"
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-METHODS = ("greedy", "greedy, every deletion", "leave_one_out", "attention", "idf")
+EVERY_DELETION = "greedy, every deletion"
+METHODS: Mapping[str, Method] = {
+    "greedy": "greedy",
+    EVERY_DELETION: "greedy",
+    "leave_one_out": "leave_one_out",
+    "attention": "attention",
+    "idf": "idf",
+}
 TITLES = 50
 ATTENTION_TITLES = 10
 LIST_AND_QUESTIONS = ("QALD2", "INEX_XER", "SemSearch_LS", "TREC_Entity")
@@ -116,7 +125,8 @@ def measure(classifier: Classifier, query: str, rows: Sequence[Judged]) -> dict[
             pairs = titles.encode([query])[:: max(1, len(rows) // ATTENTION_TITLES)][:ATTENTION_TITLES]
             received = [attention_to_query(classifier, pair, heads) for pair in pairs]
             importance = importance_of_words(classifier.tokenizer, query, words, received)
-        path = _path(Task(query, words, method.split(",")[0], max_words=1), importance, method, judged)  # type: ignore[arg-type]
+        task = Task(query, words, METHODS[method], max_words=1)
+        path = _path(task, importance, judged, every_deletion=method == EVERY_DELETION)
         found[method] = {
             "queries": [length.query for length in path.path],
             "ndcg10": [ndcg(length.query) for length in path.path],
@@ -126,21 +136,21 @@ def measure(classifier: Classifier, query: str, rows: Sequence[Judged]) -> dict[
 
 
 def _path(
-    task: Task, importance: Sequence[float] | None, method: str, judged: Callable[[Sequence[str]], Floats]
+    task: Task,
+    importance: Sequence[float] | None,
+    judged: Callable[[Sequence[str]], Floats],
+    *,
+    every_deletion: bool,
 ) -> Condensed:
-    thrifty = search.tried
-    try:
-        if method == "greedy, every deletion":
-            search.tried = lambda words: words
+    with mock.patch.object(search, "tried", (lambda words: words) if every_deletion else tried):
         steps = search.search(task, importance)
         queries = next(steps)
         while True:
-            queries = steps.send(judged(queries))
-    except StopIteration as end:
-        condensed: Condensed = end.value
-        return condensed
-    finally:
-        search.tried = thrifty
+            try:
+                queries = steps.send(judged(queries))
+            except StopIteration as end:
+                condensed: Condensed = end.value
+                return condensed
 
 
 def at_share(values: Sequence[float], share: float) -> float:

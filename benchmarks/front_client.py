@@ -67,10 +67,11 @@ async def load(
     """
     loop, counts, over = asyncio.get_running_loop(), _Counts(), asyncio.Event()
     address = urlsplit(url)
+    host, port = address.hostname, address.port
+    assert host is not None
+    assert port is not None
     for _ in range(connections):
-        await loop.create_connection(
-            lambda: _Connection(requests, counts, over), address.hostname, address.port
-        )
+        await loop.create_connection(lambda: _Connection(requests, counts, over), host, port)
     await asyncio.sleep(min(0.5, seconds))
     began, answered = loop.time(), counts.answered
     at_edge()

@@ -6,8 +6,9 @@ HTTP, checks, tokenizer, queue, batches, packing, grades and answer, with a GPU'
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from ray import serve
@@ -19,7 +20,10 @@ from service.deployment.config_file import DEPLOYMENT
 from service.deployment.replica import Relevance, bind
 from service.engine import GPU_SLOTS, Engine
 
-_Replica: Any = Relevance.func_or_class
+if TYPE_CHECKING:
+    _Relevance = Relevance
+else:  # Serve's decorator has put the class into a deployment
+    _Relevance = Relevance.func_or_class
 
 
 class InstantNetwork:
@@ -51,13 +55,12 @@ class InstantEngine(Engine):
             classifier.network = network
 
 
-class Front(_Replica):  # type: ignore[misc]
+class Front(_Relevance):
     """The replica with this engine."""
 
-    def _import(self) -> Callable[..., Any]:
-        start: Callable[..., Any] = super()._import()
-        replica.Engine = InstantEngine  # type: ignore[misc]
-        return start
+    def _import(self) -> Callable[..., Awaitable[replica.Replica]]:
+        mock.patch.object(replica, "Engine", InstantEngine).start()  # until this process ends
+        return super()._import()
 
 
 def build(arguments: dict[str, Any]) -> Any:

@@ -39,6 +39,9 @@ PART_SECONDS = 60
 
 LEAST_TORCH = (2, 11)
 
+STDERR = 2
+"""The descriptor of standard error; `sys.stderr` may have none, as under pytest."""
+
 
 def tests(out: Path) -> list[Row]:
     """Run the `gpu` tests, and those of the stand-in, in a process of their own."""
@@ -90,7 +93,7 @@ def run(
 ) -> dict[str, list[Row]]:
     """Return the rows of each part, and report after each; what still runs at the time `end` is ended."""
     results: dict[str, list[Row]] = {}
-    faulthandler.dump_traceback_later(end - time.monotonic(), exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(end - time.monotonic(), exit=True, file=STDERR)
     try:
         for name, part in parts.items():
             if end - time.monotonic() < PART_SECONDS:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -157,7 +158,7 @@ def gemm_rates(bench: Bench) -> tuple[float, float]:
     for wide, narrow in ((3 * hidden, hidden), (hidden, hidden), (inner, hidden), (hidden, inner)):
         x, weight = bench.matrix(bench.tokens, narrow), bench.matrix(wide, narrow)
         flops += 2 * bench.tokens * wide * narrow
-        seconds += bench.median(lambda x=x, weight=weight: x @ weight.T, PRODUCTS)
+        seconds += bench.median(partial(torch.matmul, x, weight.T), PRODUCTS)
     size = 256 if bench.dry else SQUARE
     one, other = bench.matrix(size, size), bench.matrix(size, size)
     return flops / seconds, 2 * size**3 / bench.median(lambda: one @ other, PRODUCTS)
@@ -189,7 +190,7 @@ def encoder(bench: Bench) -> list[Row]:
         Row("cost of a mask per row", f"{cost} ×", "≤ 1.02 ×", cost.median <= 1.02),
     ]
     for name, mask in variants(bench.shape).items():
-        seconds = bench.median(lambda mask=mask: network.forward(batch, mask, sliced=True))
+        seconds = bench.median(partial(network.forward, batch, mask, sliced=True))
         removed = 1 - workload.useful_flops(bench.shape, lengths, mask.mean(1).tolist()) / flops
         saved = (1 - seconds / whole) / removed
         rows.append(Row(f"FLOPs saved as time, {name}", f"{saved:.0%}", "≥ 90 %", saved >= 0.9))
@@ -226,7 +227,7 @@ def service_like(bench: Bench) -> list[Row]:
 
     def own_stream() -> None:
         if bench.device.type == "cuda":
-            torch.cuda.set_stream(torch.cuda.Stream(bench.device))
+            torch.cuda.set_stream(torch.cuda.Stream(bench.device))  # type: ignore[no-untyped-call]
 
     def work(_: int) -> None:
         for _ in range(bench.rounds):
@@ -250,7 +251,7 @@ def service_like(bench: Bench) -> list[Row]:
     ):
         other, batch = bench.network(dtype, ops), pack(pairs, device=bench.device)
         with attention:
-            seconds = bench.median(lambda other=other, batch=batch: other.forward(batch))
+            seconds = bench.median(partial(other.forward, batch))
         rows.append(Row(f"pairs/s of the network alone, {name}", f"{len(pairs) / seconds:,.0f}"))
     return rows
 

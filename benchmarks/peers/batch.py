@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,8 @@ class Batch:
     @property
     def lengths(self) -> np.ndarray:
         """Return the tokens of each row, (rows,) int64."""
-        return self.mask.sum(axis=1)
+        lengths: np.ndarray = self.mask.sum(axis=1)
+        return lengths
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
@@ -51,7 +52,7 @@ def threads_of_worker() -> int:
     return int(os.environ.get("OMP_NUM_THREADS", "2"))
 
 
-def padded(rows: list[tuple[np.ndarray, int]], texts: list[tuple[str, str]] | None = None) -> Batch:
+def padded(rows: list[tuple[np.ndarray, int]], texts: Sequence[tuple[str, str]] = ()) -> Batch:
     """Return a batch of rows, each a sequence's token ids and the length of its first segment."""
     longest = max(len(ids) for ids, _ in rows)
     shape = (len(rows), longest)
@@ -60,4 +61,4 @@ def padded(rows: list[tuple[np.ndarray, int]], texts: list[tuple[str, str]] | No
         ids[row, : len(tokens)] = tokens
         mask[row, : len(tokens)] = 1
         segments[row, first_segment : len(tokens)] = 1
-    return Batch(ids, mask, segments, tuple(map(tuple, texts or [])))
+    return Batch(ids, mask, segments, tuple(texts))

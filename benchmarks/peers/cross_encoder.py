@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
 
-from benchmarks.peers.batch import Batch, Engine, Engines
+from benchmarks.peers.batch import Batch, Engines
 
 PACKAGES = ("sentence-transformers", "transformers", "torch")
 
@@ -18,7 +18,7 @@ def engines(directory: Path) -> Engines:
     model = CrossEncoder(str(directory), device="cpu", max_length=128, model_kwargs={"dtype": torch.bfloat16})
 
     def call(batch: Batch) -> np.ndarray:
-        logits = model.predict(
+        logits: torch.Tensor = model.predict(
             list(batch.texts),
             batch_size=len(batch.texts),
             show_progress_bar=False,
@@ -27,5 +27,4 @@ def engines(directory: Path) -> Engines:
         )
         return logits.float().numpy()
 
-    engine: Engine = call
-    return {"CrossEncoder bf16, from texts": engine}
+    return {"CrossEncoder bf16, from texts": call}

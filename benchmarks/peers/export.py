@@ -41,7 +41,9 @@ class Logits(torch.nn.Module):
     ) -> torch.Tensor:
         """Return logits (rows, labels) float32 of inputs (rows, length) int64."""
         types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        return self.model(input_ids=input_ids, attention_mask=attention_mask, **types).logits
+        output = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
+        logits: torch.Tensor = output.logits
+        return logits
 
 
 def main(source: Path, out: Path) -> None:

@@ -25,7 +25,7 @@ def read_workload(file: Path) -> list[Batch]:
     return [
         padded(
             [(np.array(ids), first) for ids, first in zip(batch["ids"], batch["first_segment"], strict=True)],
-            batch["texts"],
+            [(query, title) for query, title in batch["texts"]],
         )
         for batch in json.loads(file.read_text(encoding="utf-8"))
     ]

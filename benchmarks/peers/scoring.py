@@ -87,4 +87,5 @@ class Scorer:
 def expected_grade(logits: np.ndarray) -> np.ndarray:
     """Return the softmax's mean grade: (rows, grades) → (rows,)."""
     weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return (weights / weights.sum(axis=1, keepdims=True)) @ np.arange(logits.shape[1])
+    grades: np.ndarray = (weights / weights.sum(axis=1, keepdims=True)) @ np.arange(logits.shape[1])
+    return grades

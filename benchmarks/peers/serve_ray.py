@@ -14,7 +14,6 @@ from starlette.requests import Request
 from benchmarks.peers import scoring
 
 
-@serve.deployment(ray_actor_options={"num_cpus": 2}, max_ongoing_requests=1000)
 class Scoring:
     """The deployment. Ray sets OMP_NUM_THREADS to its num_cpus."""
 
@@ -37,7 +36,8 @@ if __name__ == "__main__":
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # bind to 127.0.0.1 only
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": options.port})
-    serve.run(Scoring.bind(options.engine, options.model), route_prefix="/v1/score")
+    deployment = serve.deployment(ray_actor_options={"num_cpus": 2}, max_ongoing_requests=1000)(Scoring)
+    serve.run(deployment.bind(options.engine, options.model), route_prefix="/v1/score")
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())  # after Ray's own, which aborts
     stop.wait()

@@ -45,6 +45,7 @@ def engine(directory: Path, dtype: torch.dtype, attention: str) -> Engine:
     def call(batch: Batch) -> np.ndarray:
         with torch.inference_mode():
             inputs = {name: torch.from_numpy(batch.inputs[name]) for name in names}
-            return model(**inputs).logits.float().numpy()
+            logits: torch.Tensor = model(**inputs).logits
+            return logits.float().numpy()
 
     return call
