@@ -1,7 +1,7 @@
 /** Ramp, stop and ship, for those who hold an admin key. */
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
-import { asProblem, call, storedKey } from "../lib/api.js";
+import { asProblem, call, needsKey } from "../lib/api.js";
 import { exact, percentage } from "../lib/format.js";
 import { html } from "../lib/html.js";
 import { current, update } from "../lib/store.js";
@@ -45,8 +45,8 @@ export function Actions({ one, path, done }) {
     } catch (error) {
       const found = asProblem(error);
       setProblem(found);
-      // A service that answers without a key has none, so no key would help.
-      if (found.status === 403 && storedKey()) update({ key: { ...current().key, asking: true, wrong: false, admin: true } });
+      // If the service has no keys, no key would help. A stored one may be left from before a restart.
+      if (found.status === 403 && (await needsKey())) update({ key: { ...current().key, asking: true, wrong: false, admin: true } });
     }
   };
   /** @type {Ask} */
@@ -79,11 +79,15 @@ export function Actions({ one, path, done }) {
 function Ramp({ one, ask, edits, edit, wrong }) {
   const { traffic, back } = edits;
   const standing = one.status === "running" ? one.traffic : null; // 0 if it does not run: no share to go on with
-  const share = traffic === null ? standing : traffic === "" ? null : Number(traffic) / 100;
   const reinstate = back.filter((arm) => one.rolled_back.includes(arm)); // another admin may have been faster
+  // Any traffic, also the standing one, ends the config's schedule. A reinstatement needs none.
+  const share = traffic ? Number(traffic) / 100 : traffic === "" || reinstate.length ? null : standing;
+  const stays = share === null && standing !== null;
   const unnamed = reinstate.length ? "the share of each arm's units at which it last ran" : "the share of each arm's units that comes next in the config's ramp";
   const exposed = share === null ? unnamed : `${exact(share)} of each arm's units`;
-  const again = reinstate.length ? ` and take ${reinstate.join(", ")} in again` : "";
+  const arms = reinstate.join(", ");
+  const again = arms && ` and take ${arms} in again`;
+  const question = stays ? `Take ${arms} in again? The traffic and its schedule stay as they are.` : `Expose ${exposed}${again}?`;
   const flip = (/** @type {string} */ arm) =>
     edit({ ...edits, back: back.includes(arm) ? back.filter((other) => other !== arm) : [...back, arm] });
   const type = (/** @type {Event} */ event) => edit({ ...edits, traffic: /** @type {HTMLInputElement} */ (event.target).value });
@@ -91,11 +95,11 @@ function Ramp({ one, ask, edits, edit, wrong }) {
     <div class="action">
       <label>Traffic, % of each arm's units <input type="number" min="0" max="100" step="0.01"
         value=${traffic ?? (standing === null ? "" : percentage(standing))}
-        placeholder=${standing === null ? (reinstate.length ? "last share" : "next step") : null} aria-invalid=${wrong ? "true" : null} onInput=${type} /></label>
+        placeholder=${reinstate.length ? "last share" : standing === null ? "next step" : null} aria-invalid=${wrong ? "true" : null} onInput=${type} /></label>
       ${one.rolled_back.map((arm) => html`
         <label><input type="checkbox" checked=${back.includes(arm)} onChange=${() => flip(arm)} /> take ${arm} in again</label>`)}
-      <button disabled=${share === null && standing !== null} onClick=${(/** @type {Event} */ event) => ask(event, "ramp", { traffic: share, reinstate },
-        `Expose ${exposed}${again}?`, "Ramped.")}>Ramp</button>
+      <button disabled=${stays && !arms} onClick=${(/** @type {Event} */ event) =>
+        ask(event, "ramp", { traffic: share, reinstate }, question, stays ? "Taken in again." : "Ramped.")}>Ramp</button>
       <p class="wrong" role="alert">${wrong}</p>
     </div>`;
 }

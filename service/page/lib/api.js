@@ -25,6 +25,12 @@ export function storeKey(key) {
   keep("sessionStorage", KEY, key);
 }
 
+/** @returns {Promise<boolean>} whether the service refuses requests without a key; false if it cannot be reached */
+export async function needsKey() {
+  const response = await fetch("v1/models").catch(() => null);
+  return response?.status === 401;
+}
+
 /**
  * @param {string} path such as `v1/compare`
  * @param {{body?: unknown, signal?: AbortSignal}} [options] with a body it is a POST
@@ -61,7 +67,10 @@ export async function text(path, { body, signal } = {}) {
     });
   }
   if (response.ok) return answer;
-  if (response.status === 401) update({ key: { ...current().key, asking: true, wrong: key !== null, needed: true } });
+  // A late answer to a request with an earlier key says nothing about the present one.
+  if (response.status === 401 && key === storedKey()) {
+    update({ key: { ...current().key, asking: true, wrong: key !== null, needed: true } });
+  }
   throw new ApiError(problemOf(response, answer));
 }
 

@@ -140,6 +140,10 @@ class Page:
     def run(self, script: str, *arguments: Any) -> Any:
         return self.browser.execute_script(script, *arguments)
 
+    def next_frame(self) -> None:
+        """Wait until what the page now knows is drawn."""
+        self.browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+
     def evaluate(self, expression: str, *arguments: Any) -> Any:
         """The value of an expression over some of the page's own modules, and `arguments`."""
         names = [path.rpartition("/")[2] for path in _MODULES]

@@ -461,16 +461,16 @@ def test_an_action_on_a_service_without_keys_says_so_and_asks_for_none(
     variants = [{"name": "full"}, {"name": "fewer", "head_mask": "0.0"}]
     live = LiveConfig.model_validate({"variants": variants, "experiments": [experiment]})
     with served(write_checkpoint(tmp_path / "model"), live) as url:
-        page = Page(chromium, url)
-        page.open("#experiments")
-        page.button("Stop").click()
-        page.button("Yes", ".confirm").click()
-        page.until(lambda: "no keys are set" in page.one(".actions .wrong").text)
-        page.browser.execute_async_script(
-            "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"  # the frame that would open it
-        )
-        assert not page.all("dialog.key[open]")
-        page.check_and_leave()
+        for key in (None, "from-before-a-restart"):
+            page = Page(chromium, url, key=key)
+            page.open("#experiments")
+            page.button("Stop").click()
+            page.button("Yes", ".confirm").click()
+            page.until(lambda page=page: "no keys are set" in page.one(".actions .wrong").text)
+            page.until(lambda page=page: page.run("return seen.flying") == 0)
+            page.next_frame()  # which would open it
+            assert not page.all("dialog.key[open]")
+            page.check_and_leave()
 
 
 def test_a_key_with_a_low_rate_loads_the_page(

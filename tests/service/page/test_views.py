@@ -243,6 +243,36 @@ def test_the_admin_key_dialog_can_be_left_and_the_key_stays(page: Page) -> None:
     assert page.one(".trip")
 
 
+def test_a_late_refusal_of_the_wrong_key_leaves_the_dialog_closed(page: Page) -> None:
+    page.open("#experiments?experiment=deeper")
+    page.one(".trip")
+    page.button("Stop").click()
+    page.button("Yes", ".confirm").click()
+    page.one("dialog.key #key")
+    page.run("""
+      window.held = {};
+      window.answer = async (path, options) => {
+        const asked = `${path} ${options.headers.authorization}`;
+        if (['v1/experiments Bearer wrong', 'v1/models Bearer plain'].includes(asked))
+          await new Promise((go) => { held[asked] = go; });
+        return unwatched(path, options);
+      };""")
+    page.write("dialog.key #key", "wrong\n")
+    page.until(lambda: "not one that the service takes" in page.one("dialog.key .wrong").text)
+    page.hurry()
+    page.until(lambda: page.run("return 'v1/experiments Bearer wrong' in held"))
+    page.button("Cancel", "dialog.key").click()
+    page.until(lambda: page.run("return 'v1/models Bearer plain' in held"))
+    flying = page.run("return seen.flying")
+    page.run("held['v1/experiments Bearer wrong']()")
+    page.until(lambda: page.run("return seen.flying") < flying)
+    page.next_frame()
+    assert not page.all("dialog.key[open]")
+    page.run("held['v1/models Bearer plain']()")
+    page.until(lambda: page.run("return seen.flying") == 0)
+    assert page.one(".trip")
+
+
 def test_an_action_sends_the_reason_as_it_stands_and_an_arm_once(page: Page) -> None:
     page.open("#experiments?experiment=deeper")
     page.one(".trip")
@@ -273,7 +303,8 @@ def test_an_action_sends_the_reason_as_it_stands_and_an_arm_once(page: Page) -> 
         page.until(lambda: "Ramped." in page.one(".actions").text)
 
 
-def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -> None:
+def pretend_running(page: Page) -> None:
+    """Show `deeper` as an experiment that runs with all its traffic, though an arm is rolled back."""
     page.open("#playground?experiment=deeper")
     page.one(".ranking")
     page.run("""
@@ -289,23 +320,29 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
         const { experiments } = await reply.json();
         return Response.json({experiments: experiments.map((one) => ({...one, ...changes}))});
       };""")
-
-    def ramp(question: str) -> dict[str, Any]:
-        page.button("Ramp").click()
-        assert page.one(".confirm span").text == question
-        page.button("Yes", ".confirm").click()
-        page.until(lambda: not page.all(".confirm"))
-        sent: dict[str, Any] = page.until(lambda: page.run("return sent.pop()"))
-        return sent
-
     page.one("nav a[href^='#experiments']").click()
     page.until(lambda: "100 % of each arm's units are exposed" in page.one(".experiment header").text)
+
+
+def ramp(page: Page, question: str, done: str = "Ramped.") -> dict[str, Any]:
+    """Ramp, and return what the page sent."""
+    page.button("Ramp").click()
+    assert page.one(".confirm span").text == question
+    page.button("Yes", ".confirm").click()
+    page.until(lambda: not page.all(".confirm"))
+    page.until(lambda: done in page.one(".actions").text)
+    sent: dict[str, Any] = page.run("return sent.pop()")
+    return sent
+
+
+def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -> None:
+    pretend_running(page)
     page.run("changes.traffic = 0.995")  # the ramp of the config went on
-    assert ramp("Expose 100 % of each arm's units?")["traffic"] == 1
+    assert ramp(page, "Expose 100 % of each arm's units?")["traffic"] == 1
     page.until(lambda: "99.5 % of each arm's units are exposed" in page.one(".experiment header").text)
-    assert ramp("Expose 99.5 % of each arm's units?")["traffic"] == 0.995
+    assert ramp(page, "Expose 99.5 % of each arm's units?")["traffic"] == 0.995
     page.write(".actions [type=number]", "0.04")
-    assert ramp("Expose 0.04 % of each arm's units?")["traffic"] == pytest.approx(0.0004)
+    assert ramp(page, "Expose 0.04 % of each arm's units?")["traffic"] == pytest.approx(0.0004)
     page.until(lambda: page.one(".actions [type=number]").get_attribute("value") == "99.5")
     page.write(".actions [type=number]", "")
     assert not page.button("Ramp").is_enabled()
@@ -315,7 +352,22 @@ def test_a_ramp_sends_the_standing_traffic_unless_another_is_typed(page: Page) -
     page.run("changes.rolled_back = []")  # another admin was faster
     page.hurry()
     page.until(lambda: not page.all(".actions [type=checkbox]"))
-    assert ramp("Expose 50 % of each arm's units?")["reinstate"] == []
+    assert ramp(page, "Expose 50 % of each arm's units?")["reinstate"] == []
+
+
+def test_a_reinstatement_leaves_the_schedule_alone_unless_a_share_is_typed(page: Page) -> None:
+    pretend_running(page)
+    keep = {"traffic": None, "reinstate": ["pruned60"], "reason": ""}
+    question = "Take pruned60 in again? The traffic and its schedule stay as they are."
+    page.one(".actions [type=checkbox]").click()
+    assert ramp(page, question, "Taken in again.") == keep
+    page.one(".actions [type=checkbox]").click()
+    page.write(".actions [type=number]", "")
+    assert ramp(page, question, "Taken in again.") == keep
+    page.one(".actions [type=checkbox]").click()
+    page.write(".actions [type=number]", "5")
+    question = "Expose 5 % of each arm's units and take pruned60 in again?"
+    assert ramp(page, question) == {**keep, "traffic": 0.05}
 
 
 def test_a_ramp_after_a_rollback_says_which_share_it_takes_unless_one_is_typed(page: Page) -> None:
