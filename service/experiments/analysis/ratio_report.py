@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from service.experiments.analysis.findings import EpochRatio, SampleRatio
 from service.experiments.analysis.sample_ratio import ALARM, comparisons
@@ -23,11 +24,11 @@ def check(
 ) -> SampleRatio:
     """Compare the units of each epoch with the buckets that were exposed in it.
 
-    counts: units by label and by arm, in order of time (epochs.py). shares: each arm's share of the buckets.
+    counts: units by label and by arm (epochs.py), in order of time. shares: each arm's share of the buckets.
     rolled_back: arms that get no units now, which are left out.
     """
     arms = {arm: share for arm, share in shares.items() if arm not in rolled_back}
-    epochs = [ratio for label in counts for ratio in _ratios_of(label, counts, arms, control)]
+    epochs = [ratio for label in _epochs(counts) for ratio in _ratios_of(label, counts, arms, control)]
     worst = min(epochs, key=lambda ratio: ratio.sequential_p, default=None)
     if worst is None:
         return unchecked("No two arms have units to compare.")
@@ -46,12 +47,17 @@ def check(
     return SampleRatio(shown.chi_square_p, shown.sequential_p, alarm, text, epochs)
 
 
+def _epochs(labels: Collection[str]) -> list[str]:
+    """Return the labels of the epochs in order of time. One without new units has only counts beside arms."""
+    own = [label for label in labels if not Epoch.parse(label).beside]
+    counted = [replace(epoch, beside="").label for epoch in map(Epoch.parse, labels) if epoch.beside]
+    return sorted(dict.fromkeys(own + counted), key=lambda label: Epoch.parse(label).actions)
+
+
 def _ratios_of(
     label: str, counts: Mapping[str, Mapping[str, int]], shares: Mapping[str, float], control: str
 ) -> list[EpochRatio]:
     epoch = Epoch.parse(label)
-    if epoch.beside:  # a part of the epoch's counts
-        return []
     buckets = {
         arm: exposed_buckets(round(share * BUCKETS), epoch.traffic)
         for arm, share in shares.items()

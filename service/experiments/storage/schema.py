@@ -74,8 +74,7 @@ epoch_counts = Table(
     Column("since", Double, nullable=False),
     PrimaryKeyConstraint("experiment", "epoch", "arm"),
     sqlite_with_rowid=False,
-    # epochs.py says which units count; the comment is that of revision 0002.
-    comment="Units exposed in an epoch, new or not, and when the first of them was.",
+    comment="New units, and returning ones beside an arm (epochs.py). since: the first new one's time, or 0.",
 )
 
 outcomes = Table(

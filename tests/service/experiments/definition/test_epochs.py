@@ -125,6 +125,24 @@ def test_an_arm_that_was_reinstated_does_not_roll_everything_back(worlds: Any) -
     assert world.watch() == {"b", "c"}
 
 
+def test_the_report_compares_returning_units_although_nobody_is_new(worlds: Any) -> None:
+    """It passed over such an epoch, in which the guardrail found the loss."""
+    world = worlds(experiment(THREE))
+    world.come(range(2400))
+    world.act("rollback", arm="c", reason="p99")
+    world.come(range(2400, 4800))
+    world.act("reinstate", arm="c")
+    world.come(range(2400, 2460), lost="c", share=1.0)
+    ratio = world.report()
+    assert not ratio.alarm
+    assert [list(epoch.units) for epoch in ratio.epochs] == [list(THREE), ["control", "b"], ["control", "c"]]
+    returned = ratio.epochs[-1].units["control"]
+    assert f"(now: control {returned}, c 0)" in ratio.text
+    world.come(range(2400, 4800), lost="c", share=1.0)
+    assert world.report().alarm
+    assert world.watch() == {"b", "c"}
+
+
 def test_users_whom_an_arm_drives_away_are_not_lost(worlds: Any) -> None:
     """Their missing returns rolled back every arm and made the report invalid, though nothing was lost."""
     world = worlds(experiment({"control": 1, "pruned": 1}))
