@@ -74,6 +74,7 @@ class Client:
         self._busy: dict[Request, Connection] = {}
         self._open: set[Connection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
+        self._connected_at = start  # when the last connection was made
         self._alarm = Alarm(self._send_due)
         self._over = asyncio.Event()
         self._stopped_at: float | None = None
@@ -158,6 +159,7 @@ class Client:
         self._connecting.discard(_current_task())
         if connection.usable:
             self._open.add(connection)
+            self._connected_at = clock()
             self._idle.append(connection)
             self._serve_waiting()
 
@@ -225,7 +227,9 @@ class Client:
     def _why_late(self, request: Request) -> str:
         if request.written:
             return "timeout"
-        return "connection_wait_timeout" if len(self._open) >= self._most else "connect_timeout"
+        is_server_there = self._open or self._connected_at > self._start + request.dispatched
+        in_use = len(self._open) + len(self._connecting)
+        return "connection_wait_timeout" if is_server_there and in_use >= self._most else "connect_timeout"
 
     def _give_up(self, request: Request, kind: str, now: float) -> None:
         self._finish(request)

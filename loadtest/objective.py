@@ -51,16 +51,16 @@ def of_plan(plan: Plan) -> Objective | None:
     """Return the objective of the plan's `slo`; None without one.
 
     Raises:
-        PlanError: it cannot be read, or a limit is not below the timeout, so that no answer could miss it.
+        PlanError: it cannot be read, or a limit is above the timeout, so that no request could miss it.
     """
     if not plan.slo:
         return None
     objective = parse(plan.slo)
     for percent, limit in objective.limits_ms.items():
-        if limit >= plan.timeout * 1000:
+        if limit > plan.timeout * 1000:
             raise PlanError(
-                f"slo: p{percent:g}={limit / 1000:g}s is not below the timeout of {plan.timeout:g} s,"
-                f" so no request could miss it: set a limit below {plan.timeout:g} s, or a longer --timeout"
+                f"slo: p{percent:g}={limit / 1000:g}s is above the timeout of {plan.timeout:g} s,"
+                f" so no request could miss it: set it to at most {plan.timeout:g} s, or a longer --timeout"
             )
     return objective
 

@@ -14,12 +14,13 @@ MAX_CPU = 0.9
 """Share of one core that a client process may use; above it, answers wait for the client."""
 
 _HINTS = {
-    "http_401": " (--api-key, or HEADROOM_API_KEY)",
-    "http_403": " (--api-key of a key that may do this)",
-    "http_404": " (is the URL right, and the --endpoint?)",
-    "http_405": " (is the URL right, and the --endpoint?)",
+    "http_401": "the server says 401 (--api-key, or HEADROOM_API_KEY)",
+    "http_403": "the server says 403 (--api-key of a key that may do this)",
+    "http_404": "the server says 404 (is the URL right, and the --endpoint?)",
+    "http_405": "the server says 405 (is the URL right, and the --endpoint?)",
+    "connect_tls": "no TLS connection could be made (does this machine trust the server's certificate?)",
 }
-"""Errors of a server that turns a request away unread, and what may be wrong."""
+"""Errors of requests that the server did not read, and what may be wrong on the client's side."""
 
 _UNSENT = {
     "not_sent": "the client could not keep up; more --processes",
@@ -40,7 +41,7 @@ def invalid_because(outcome: Outcome) -> list[str]:
     turned_away = _HINTS.keys() & recorder.errors.keys()
     if turned_away and not recorder.ok:
         kind = max(turned_away, key=lambda each: recorder.errors[each])
-        reasons.append(f"no request was answered: the server says {kind.removeprefix('http_')}{_HINTS[kind]}")
+        reasons.append(f"no request was answered: {_HINTS[kind]}")
     percent = _lag_percent(plan)
     lag = recorder.send_lag.percentile_ms(percent)
     if lag is not None and lag > plan.max_lag * 1000:

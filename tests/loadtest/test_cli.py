@@ -168,7 +168,7 @@ def test_the_api_key_is_never_written(tmp_path):
             ["run", "http://127.0.0.1:1", "--slo", "p99=250"],
             "has no unit; write p99=250ms or",
         ),
-        (["run", "http://127.0.0.1:1", "--slo", "p99=11s"], "not below the timeout of 10 s"),
+        (["run", "http://127.0.0.1:1", "--slo", "p99=11s"], "above the timeout of 10 s"),
         (["run", "http://127.0.0.1:1", "--trace", "@TRACE"], "ends after 2 s, within the warm-up of 3 s"),
         (["run", "--start", "never-started", "--trace", "@TRACE"], "within the warm-up"),
         (["run", "http://127.0.0.1:1", "--phases", "3"], "--phases"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections import Counter
 
 from loadtest.alarm import clock
+from loadtest.client import Client
+from loadtest.pairs import made_up_pairs
+from loadtest.plan import make_plan
+from loadtest.recorder import Recorder
 from loadtest.running import Outcome
 from loadtest.validity import invalid_because
+from loadtest.workload import Workload
 from tests.loadtest import servers
 from tests.loadtest.measuring import measure
 from tests.loadtest.servers import faulty, reference
@@ -125,6 +131,27 @@ def test_requests_that_found_no_connection_in_time_are_named_and_not_called_sent
         assert recorder.errors == {"timeout": 2, "connection_wait_timeout": 18}
         assert recorder.sent == 2
         assert "more --connections" in invalid_because(outcome)[0]
+
+
+async def test_connections_that_are_slow_to_make_are_too_few_and_not_refused():
+    """A request that a timeout ends takes its connection with it, so some are always being made anew."""
+    recorder = Recorder(0)
+    with faulty(servers.hang) as url:
+        fields = {"rate": 100, "duration": 2, "warmup": 0, "timeout": 0.5, "connections": 4}
+        plan = make_plan({"url": url, **fields})
+        requests = Workload(plan, made_up_pairs(1), {plan.traffic[0].api_key_env: ""}).requests(0, 1)
+        client = Client(
+            plan, requests, recorder, address="127.0.0.1", start=clock(), seconds=2, connections=4
+        )
+        connect = client._connect
+
+        async def slowly() -> None:
+            await asyncio.sleep(0.1)
+            await connect()
+
+        client._connect = slowly
+        await client.run()
+    assert recorder.errors["connection_wait_timeout"] > 2 * recorder.errors["connect_timeout"]
 
 
 def test_an_answer_without_a_length_ends_with_its_connection():

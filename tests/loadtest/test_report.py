@@ -112,6 +112,15 @@ def test_a_server_that_takes_no_connection_does_not_make_a_run_invalid(kind):
     assert invalid_because(broken) == []
 
 
+def test_a_run_without_any_tls_connection_is_invalid():
+    """The server may be well, and its certificate one that this machine does not trust."""
+    broken = outcome()
+    broken.recorder.errors["connect_tls"] = broken.recorder.scheduled
+    broken.recorder.ok = 0
+    (reason,) = invalid_because(broken)
+    assert "no TLS connection could be made (does this machine trust" in reason
+
+
 def test_send_lag_is_judged_where_the_objective_looks():
     """0.5 % of the requests went out late: p99 does not show it, and p99.9 is nothing else."""
     late = outcome()
