@@ -65,7 +65,7 @@ class LatencyTable:
             self.layer(heads, units, tokens, last=number == len(layers) - 1)
             for number, (heads, units) in enumerate(layers)
         ]
-        return float(np.interp(tokens, self.tokens, self.other)) + sum(parts)
+        return _between(self.tokens, (0,), self.other[:, None], tokens, 0) + sum(parts)
 
     @property
     def largest_error(self) -> float:
@@ -133,8 +133,8 @@ def read_table(file: Path, classifier: Classifier) -> LatencyTable:
 def _between(at: Sequence[int], counts: Sequence[int], table: Floats, place: float, count: float) -> float:
     """Interpolate linearly in both directions.
 
-    Beyond the last place the time grows in proportion. Below the first it is the first one's, because a small
-    pack is filled up (`models.batch.TOKEN_MULTIPLE`).
+    Beyond the last place the time grows in proportion. Below the first it is the first one's: right for rows,
+    because few first tokens are filled up (`models.batch.TOKEN_MULTIPLE`), but too much for few tokens.
     """
     of_count = np.array([np.interp(count, counts, row) for row in table])
     if place > at[-1]:

@@ -280,7 +280,8 @@ int attend(const T* projected, long tokens, const int32_t* offsets, long sequenc
     if (std::is_same_v<T, bfloat16>) _tile_release();
 #endif
   }
-  if (!first_only) std::memset(static_cast<void*>(out + end * width), 0, (tokens - end) * width * sizeof(T));
+  const long rest = first_only ? 0 : tokens - end;
+  if (rest) std::memset(static_cast<void*>(out + end * width), 0, rest * width * sizeof(T));
   return 0;
 }
 

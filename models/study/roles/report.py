@@ -186,7 +186,7 @@ def _function_findings(roles: Roles) -> list[Finding]:
         scores = [roles.scores[role] for role in names]
         count = sum(int(holds(one).sum()) for one in scores)
         top = max((float(np.nanmax(one.excess)) for one in scores if one.queries), default=float("nan"))
-        tested = all(one.queries for one in scores)
+        tested = any(one.queries for one in scores)
         # No correction over the heads: that none holds the role is shown only if each is shown not to.
         ceiling = float(np.max([one.high for one in scores]))
         findings.append(
@@ -216,21 +216,24 @@ def _published_findings(check: CausalCheck) -> list[Finding]:
         sets, p = len(comparison.random["accuracy"]), comparison.p["accuracy"]
         least = 1 / (1 + sets)  # the smallest p that so many sets allow
         lost = change.high < 0 and p < LEVEL
-        excluded = change.low > PUBLISHED_LOSS / 2
+        excluded = not lost and change.low > PUBLISHED_LOSS / 2
+        smaller = excluded and change.high < 0
         if not np.isfinite(p):
             reason = "The relative change of accuracy is undefined."
         elif least >= LEVEL:
             reason = f"Too few random sets to show a loss: with {sets} no p is below {least:.2f}."
         else:
             reason = f"They lose more than {1 - p:.0%} of layer-matched random sets (p = {p_value(p)})."
-        if excluded and not lost:
+        if smaller:
+            reason += " Accuracy falls, but by less than half the published size."
+        elif excluded:
             reason += " A loss of half the published size is excluded."
         findings.append(
             Finding(
                 f"{comparison.name.removeprefix('published: ')} off cost accuracy",
                 f"{signed(PUBLISHED_LOSS * 100, 0)} %, against 0 % for five random heads",
                 f"accuracy {percent(change)}; random {_relative(random)} (median)",
-                True if lost else False if excluded else None,
+                True if lost else False if excluded and not smaller else None,
                 reason,
                 claims.MATCHING_LOST,
             )

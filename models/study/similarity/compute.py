@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
+from scipy.stats import t
 
-from models.quality.bootstrap import resample
+from models.quality.bootstrap import MIN_QUERIES
 from models.study.heads import Heads, held_heads
 from models.study.inputs import spread_over_queries
 from models.study.similarity.distances import Distances, between_heads
@@ -21,7 +22,6 @@ from models.study.study import Study
 
 MOST_CLUSTERS = 20
 PERMUTATIONS = 999
-_CHUNK = 64  # resamples at a time
 Floats = NDArray[np.float64]
 
 
@@ -33,9 +33,9 @@ class Alike:
     within, across: the mean distance of two heads of one layer, and of two layers; gap: across − within; each
     with its interval. gap_p: tests the gap against heads dealt to layers at random. by_layer: the mean
     distance within each layer. mean: the mean of all distances. sharing: the share of heads whose nearest
-    other head is at less than half that mean, with its interval. tree: scipy's linkage matrix (average
-    linkage). clusters: (heads,), numbered from 1. silhouette: that of the clusters, the best of all cuts into
-    2 to MOST_CLUSTERS.
+    other head is at less than half that mean, with the interval of `sharing`. tree: scipy's linkage matrix
+    (average linkage). clusters: (heads,), numbered from 1. silhouette: that of the clusters, the best of all
+    cuts into 2 to MOST_CLUSTERS.
     """
 
     heads: Heads
@@ -124,39 +124,39 @@ def alike(distances: Distances, heads: Heads, study: Study) -> Alike:
         permutation_p(intervals[2][0], np.array(null)),
         by_layer,
         float(flat.mean()),
-        sharing(by_query, study.resamples, study.seed),
+        sharing(by_query),
         tree,
         clusters,
         silhouette,
     )
 
 
-def sharing(by_query: Floats, resamples: int, seed: int) -> tuple[float, float, float]:
+def sharing(by_query: Floats) -> tuple[float, float, float]:
     """Return the share of heads whose nearest other head is at less than half the mean distance, and its
-    95 % interval over queries; the ends are nan if there are fewer than two queries.
+    interval; the ends are nan if there are fewer than MIN_QUERIES queries.
 
-    by_query: (queries, heads, heads), symmetric. The interval is symmetric, because noise makes the nearest
-    head look nearer: the share is too large in the data, and more so in the resamples.
+    by_query: (queries, heads, heads), symmetric. The share leans upward, because noise makes the nearest head
+    look nearer. So the interval counts heads that are tested one by one (t-tests over queries, 2.5 %). It
+    begins with the share of heads shown to have another one so near (Bonferroni, because any other head will
+    do), and ends where all heads are left out that are shown to have none (no correction, because each other
+    head must be shown to be further away).
     """
-    queries = len(by_query)
-    value = float(_share(by_query.mean(0)))
-    if queries < 2:
+    queries, heads, _ = by_query.shape
+    half = by_query.sum((1, 2)) / (heads * (heads - 1)) / 2  # the diagonal is 0
+    beyond = by_query - half[:, None, None]
+    mean = beyond.mean(0)
+    np.fill_diagonal(mean, np.inf)
+    value = _below_zero(mean)
+    if queries < MIN_QUERIES:
         return value, float("nan"), float("nan")
-    counts = resample(queries, resamples, seed)
-    drawn = [
-        _share(np.tensordot(part, by_query, 1) / queries)
-        for part in np.array_split(counts, -(-resamples // _CHUNK))
-    ]
-    reach = float(np.quantile(np.abs(np.concatenate(drawn) - value), 0.95))
-    return value, max(value - reach, 0.0), min(value + reach, 1.0)
+    error = beyond.std(0, ddof=1) / np.sqrt(queries)
+    one, any_other = t.isf((0.025, 0.025 / (heads - 1)), queries - 1)
+    return value, _below_zero(mean + any_other * error), _below_zero(mean - one * error)
 
 
-def _share(distances: Floats) -> Floats:
-    """Return the share of heads, as `sharing` says it, for each matrix: (..., heads, heads) → (...)."""
-    heads = distances.shape[-1]
-    nearest = np.where(np.eye(heads, dtype=bool), np.inf, distances).min(-1)
-    mean = distances.sum((-2, -1)) / (heads * (heads - 1))  # the diagonal is 0
-    return np.asarray((nearest < mean[..., None] / 2).mean(-1))
+def _below_zero(beyond: Floats) -> float:
+    """Return the share of rows that hold a number below 0."""
+    return float((beyond < 0).any(1).mean())
 
 
 def _mean(values: Floats) -> Floats:

@@ -150,7 +150,8 @@ def _findings(similarity: Similarity) -> list[Finding]:
             _share(sharing),
             True if low > 0.5 else False if high < 0.5 else None,
             "Share of heads whose nearest other head is at less than half the mean distance of two heads. "
-            "Replicated if its interval lies above one half, not replicated if below.",
+            "The interval begins with the heads shown to have such a neighbour and ends without those shown "
+            "to have none. Replicated if it lies above one half, not replicated if below.",
             claims.SHARED,
         ),
         _seeds_finding(similarity.seeds),

@@ -47,6 +47,7 @@ def test_between_measured_counts_and_tokens_times_are_interpolated(classifier: C
     assert table.layer(2, 12, 100) == pytest.approx(0.5 + 2 + 0.5 + 3)
     assert two.layer(2, 12, 150) == pytest.approx(1.5 * table.layer(2, 12, 100))
     assert two.layer(2, 12, 400) == pytest.approx(4 * table.layer(2, 12, 100))  # in proportion beyond
+    assert two.network([(2, 8)], 400) == pytest.approx(4 * table.network([(2, 8)], 100))
     assert two.layer(2, 12, 10) == pytest.approx(table.layer(2, 12, 100))  # but not below
     assert table.network([(2, 8), (1, 16)], 100) == pytest.approx(
         1 + (0.5 + 2 + 0.5 + 2) + (0.5 + 1 + 0.5 + 4)

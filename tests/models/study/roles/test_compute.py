@@ -18,11 +18,11 @@ from models.study.base import Judged
 from models.study.effort import QUICK
 from models.study.inputs import spread_over_queries
 from models.study.pair_words import Words
-from models.study.result import Result
+from models.study.result import Finding, Result
 from models.study.roles import report
 from models.study.roles.causal import CausalCheck, Comparison, layer_matched, relative_changes
 from models.study.roles.compute import Roles, measure
-from models.study.roles.scores import ROLES, max_t
+from models.study.roles.scores import ROLES, RoleScores, max_t
 from models.study.runner import Runner
 from models.study.study import Study
 from tests.models.study.planted import PLANTED, WORDS, planted_study
@@ -195,13 +195,51 @@ def test_a_role_that_no_head_is_shown_to_hold_is_open_unless_every_interval_excl
     assert "nan" not in finding.ours
 
 
+@pytest.mark.parametrize(("held", "replicates"), [(True, True), (False, None)])
+def test_word_order_is_judged_by_the_role_that_has_queries(
+    study: Study, measured: Roles, held: bool, replicates: bool | None
+) -> None:
+    nothing = np.full(24, np.nan)
+    untested = RoleScores(nothing, nothing, nothing, nothing, np.ones(24), 0)
+    tested = measured.scores["previous_word"]
+    if not held:
+        tested = replace(tested, score=tested.chance, p_adjusted=np.ones(24))
+    scores = {**measured.scores, "previous_word": tested, "next_word": untested}
+    found = report.result(study, replace(measured, scores=scores))
+
+    (finding,) = (f for f in found.findings if f.claim == "some heads attend by word order")
+    assert finding.replicates is replicates
+    assert "largest excess" in finding.ours
+    assert "nan" not in finding.ours
+
+
 @pytest.mark.parametrize(
     ("change", "error", "replicates"),
-    [(-0.05, 0.3, None), (-0.05, 0.05, False), (-0.5, 0.05, True), (-0.5, 0.3, None)],
+    [(-0.05, 0.3, None), (-0.05, 0.05, False), (-0.2, 0.02, True), (-0.5, 0.05, True), (-0.5, 0.3, None)],
 )
 def test_heads_whose_loss_is_not_shown_are_open_unless_the_published_loss_is_excluded(
     study: Study, measured: Roles, change: float, error: float, replicates: bool | None
 ) -> None:
+    finding = term_match_finding(study, measured, change, error, random_sets=99)
+
+    assert finding.replicates is replicates
+
+
+@pytest.mark.parametrize("random_sets", [5, 99])
+def test_a_loss_smaller_than_the_published_one_is_open_if_random_sets_may_lose_as_much(
+    study: Study, measured: Roles, random_sets: int
+) -> None:
+    finding = term_match_finding(study, measured, -0.2, 0.02, random_sets, worst=-0.3)
+
+    assert finding.replicates is None
+    assert finding.reason.endswith("Accuracy falls, but by less than half the published size.")
+
+
+def term_match_finding(
+    study: Study, measured: Roles, change: float, error: float, random_sets: int, worst: float = -0.1
+) -> Finding:
+    """Return the finding on the five term-match heads for a relative change of accuracy with this standard
+    error, when the random sets change it by `worst` to −`worst`."""
     (comparison, *_) = measured.causal.published
     draws = change + error * np.random.default_rng(0).standard_normal(1000)
     accuracy = estimate(np.array([change, *draws]), np.full(1001, error))
@@ -211,11 +249,10 @@ def test_heads_whose_loss_is_not_shown_are_open_unless_the_published_loss_is_exc
             replace(
                 comparison,
                 relative={**comparison.relative, "accuracy": accuracy},
-                random={**comparison.random, "accuracy": np.linspace(-0.1, 0.1, 99)},
+                random={**comparison.random, "accuracy": np.linspace(worst, -worst, random_sets)},
             ),
         ),
     )
     found = report.result(study, replace(measured, causal=check))
-
     (finding,) = (f for f in found.findings if f.claim.startswith("five term-match heads"))
-    assert finding.replicates is replicates
+    return finding

@@ -12,6 +12,7 @@ from scipy.spatial.distance import jensenshannon
 from sklearn.metrics import roc_auc_score
 
 from models import Classifier
+from models.quality.bootstrap import MIN_QUERIES
 from models.study import similarity
 from models.study.result import Result
 from models.study.similarity import report
@@ -82,23 +83,51 @@ def test_a_share_of_heads_near_one_half_leaves_the_claim_open(
     assert "nan" not in claims["most heads share their pattern"].ours + result.conclusion
 
 
-def test_the_interval_of_the_share_holds_the_truth_of_all_queries() -> None:
-    """40 heads in pairs, 24 of them nearer than half the mean distance; each query adds noise."""
-    rng = np.random.default_rng(0)
-    truth = np.where(np.kron(np.eye(20), np.ones((2, 2))) > 0, 0.2, 0.5)
-    truth[24:, 24:] = np.where(truth[24:, 24:] == 0.2, 0.3, 0.5)
-    held, widths = 0, []
-    for _ in range(40):
-        noise = rng.normal(0, 0.2, (30, 40, 40))
-        by_query = truth + (noise + noise.transpose(0, 2, 1)) / 2
-        by_query[:, np.arange(40), np.arange(40)] = 0
-        _, low, high = sharing(by_query, 200, seed=0)
-        held += low <= 24 / 40 <= high
-        widths.append(high - low)
+def shares(near: list[float], group: int, queries: int, noise: float) -> np.ndarray:
+    """Return `sharing` of 20 data sets: (20, 3).
 
-    assert held >= 36
-    assert 0 < np.mean(widths) < 0.3
-    assert np.isnan(sharing(by_query[:1], 200, seed=0)[1:]).all()
+    Heads are `near` from those of their group, one number per group, and 0.5 from all others; each query adds
+    noise of this standard deviation.
+    """
+    rng = np.random.default_rng(0)
+    heads = len(near) * group
+    together = np.kron(np.eye(len(near)), np.ones((group, group))) > 0
+    truth = np.where(together, np.repeat(near, group), 0.5)
+    found = []
+    for _ in range(20):
+        each = rng.normal(0, noise, (queries, heads, heads))
+        by_query = truth + (each + each.transpose(0, 2, 1)) / 2**0.5
+        by_query[:, np.arange(heads), np.arange(heads)] = 0
+        found.append(sharing(by_query))
+    return np.array(found)
+
+
+def test_heads_that_noise_alone_brings_near_are_not_shown_to_share() -> None:
+    """Of 11 others, all too far away, noise makes one look nearer than half the mean distance of 0.24."""
+    value, low, high = shares([0.27] * 12, 12, queries=10, noise=0.1).T
+
+    assert value.mean() > 0.8  # what the data say
+    assert (low < 0.02).all()
+    assert (high > 0.5).all()
+
+
+@pytest.mark.parametrize("groups_near", [4, 10, 16])
+def test_the_interval_of_the_share_holds_the_truth_and_enough_queries_make_it_narrow(
+    groups_near: int,
+) -> None:
+    near = [0.15] * groups_near + [0.33] * (20 - groups_near)  # half the mean distance is 0.25
+    for queries in (10, 80):
+        _, low, high = shares(near, 2, queries, noise=0.15).T
+        assert ((low <= groups_near / 20) & (groups_near / 20 <= high)).all()
+
+    assert (high - low).mean() < 0.1
+
+
+def test_of_fewer_queries_than_intervals_need_the_share_has_none() -> None:
+    found = shares([0.2] * 10, 2, MIN_QUERIES - 1, noise=0.01)
+
+    assert (found[:, 0] == 1).all()
+    assert np.isnan(found[:, 1:]).all()
 
 
 def test_probes_find_in_which_layer_a_thing_becomes_known(result: Result) -> None:
