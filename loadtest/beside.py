@@ -46,15 +46,22 @@ def started_server(command: str, url: str) -> Iterator[int]:
 
 
 def free_port() -> int:
-    """Return a free port of 127.0.0.1.
+    """Return a free port of 127.0.0.1, which no other call gets before this process has ended.
 
     It is below the ports that Linux assigns by itself (from 32768), because a server may open many sockets
     before it listens on this port. It is also none of those that `headroom serve` (20000 to 27999) or another
     Ray Serve (from 30000) gives its replicas.
     """
     for port in random.SystemRandom().sample(range(28_000, 30_000), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        mark = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            mark.bind(("127.0.0.1", port))  # UDP, which leaves the port free for the server
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            mark.close()
+        else:
+            mark.detach()  # it stays open until this process ends
             return port
     raise OSError("no free port found between 28000 and 29999")
 

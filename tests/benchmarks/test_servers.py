@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from benchmarks.peers import scoring
 from benchmarks.started_server import Server, ask, started
 from benchmarks.workload import SHAPES
 from loadtest.plan import Plan
+from loadtest.recorder import Recorder
+from loadtest.running import Outcome
+from tests.loadtest.test_recorder import record
 
 
 def turn(server: str, number: int, speed: float, scores: list[float], **more: Any) -> dict[str, Any]:
@@ -144,7 +148,24 @@ def test_saturation_is_what_the_server_answers_not_what_it_is_asked(slow_server:
     rate, kept_up = servers.saturated(plan, LoadRuns())
     assert not kept_up
     assert 0 < rate <= 51
-    assert servers.saturated(plan.changed(rate=2.0), LoadRuns())[1]
+
+
+@pytest.mark.parametrize(("latency", "keeps_up"), [(0.02, True), (0.2, False)])
+def test_a_server_keeps_up_if_each_answer_comes_within_a_tenth_of_the_run(
+    latency: float, keeps_up: bool
+) -> None:
+    plan = Plan(url="http://127.0.0.1:1", duration=1.0, warmup=0.0, rate=2.0, traffic=[{"titles": 2}])
+
+    class Known(LoadRuns):
+        """A run whose latencies are known, which those of a busy machine are not."""
+
+        def run(self, plan: Plan, _: str) -> Outcome:
+            recorder = Recorder(0)
+            for intended in (0.0, 0.5):
+                record(recorder, intended, latency)
+            return Outcome(plan, recorder, datetime.now(UTC), 1.0, None, False)
+
+    assert servers.saturated(plan, Known()) == (2.0, keeps_up)
 
 
 def turn_of(capacity: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def test_a_run_writes_its_reports_and_two_can_be_compared(tmp_path):
             "--slo",
             "p99=5s",
             "--max-lag",
-            "1s",
+            "10s",
         )
         run = load(
             "run",
@@ -103,7 +103,7 @@ def test_a_build_that_refuses_most_requests_fails_the_comparison_in_ci(tmp_path)
 
 def test_a_missed_objective_exits_1_with_its_reason(tmp_path):
     with reference("20ms") as server:
-        options = ("--rate", 40, "--duration", "1s", "--warmup", "0", "--titles", 1, "--max-lag", "1s")
+        options = ("--rate", 40, "--duration", "1s", "--warmup", "0", "--titles", 1, "--max-lag", "10s")
         run = load("run", server.url, *options, "--slo", "p50=1ms", "--out", tmp_path)
     assert run.returncode == 1
     reason = run.stderr.splitlines()[-1]
@@ -134,7 +134,7 @@ def test_an_invalid_run_exits_3_and_says_so_first(tmp_path):
 
 def test_the_api_key_is_never_written(tmp_path):
     with faulty(servers.answer) as url:
-        options = ("--rate", 20, "--duration", "1s", "--warmup", "0", "--titles", 1, "--max-lag", "1s")
+        options = ("--rate", 20, "--duration", "1s", "--warmup", "0", "--titles", 1, "--max-lag", "10s")
         run = load("run", url, *options, "--out", tmp_path, HEADROOM_API_KEY="very-s3cret")
     assert run.returncode == 0, run.stderr
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
@@ -209,7 +209,7 @@ def test_ctrl_c_reports_what_ran(tmp_path):
             "--titles",
             "1",
             "--max-lag",
-            "1s",
+            "10s",
             "--processes",
             "2",
             "--out",
@@ -218,7 +218,7 @@ def test_ctrl_c_reports_what_ran(tmp_path):
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
-        for _ in range(60):
+        for _ in range(120):
             assert answers.acquire(timeout=60), "no more requests came"
         os.killpg(process.pid, signal.SIGINT)
         stdout, stderr = process.communicate(timeout=30)
@@ -228,7 +228,7 @@ def test_ctrl_c_reports_what_ran(tmp_path):
     assert report["interrupted"]
     requests = report["requests"]
     assert requests["scheduled"] == requests["ok"] + sum(requests["errors"].values()) > 10
-    assert report["rate"]["intended"] == pytest.approx(40, rel=0.15)
+    assert 20 < report["rate"]["intended"] < 60  # of the seconds that ran, not of ten minutes
 
 
 def test_a_scenario_runs_with_what_the_command_line_changes(tmp_path):
@@ -245,7 +245,7 @@ def test_a_scenario_runs_with_what_the_command_line_changes(tmp_path):
             "--titles",
             1,
             "--max-lag",
-            "1s",
+            "10s",
             "--json",
         )
         run = load("run", url, "--scenario", "ab-split", *options, "--out", tmp_path)
@@ -256,11 +256,12 @@ def test_a_scenario_runs_with_what_the_command_line_changes(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_find_max_reports_the_rate_the_interval_and_the_curve(tmp_path):
     with reference("50ms") as server:
         # Two connections of 50 ms each: 40 a second and no more.
         options = ("--slo", "p50=120ms", "--rate", 35, "--duration", "1s", "--warmup", "0", "--titles", 1)
-        client = ("--arrivals", "constant", "--connections", 2, "--timeout", "2s", "--max-lag", "1s")
+        client = ("--arrivals", "constant", "--connections", 2, "--timeout", "2s", "--max-lag", "10s")
         run = load("run", server.url, "--find-max", *options, *client, "--out", tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
     found = json.loads((tmp_path / "report.json").read_text())["find_max"]
@@ -272,7 +273,7 @@ def test_find_max_reports_the_rate_the_interval_and_the_curve(tmp_path):
 def test_the_server_can_be_started_for_the_run_and_faults_are_noted(tmp_path):
     scenario = tmp_path / "faults.yaml"
     scenario.write_text(
-        "{rate: 20, duration: 2s, warmup: 0, max_lag: 1s, timeout: 5s, traffic: [{titles: 1}],"
+        "{rate: 20, duration: 2s, warmup: 0, max_lag: 10s, timeout: 5s, traffic: [{titles: 1}],"
         " events: [{at: 0.5s, name: freeze,"
         " run: 'kill -STOP $SERVER_PID; sleep 0.5; kill -CONT $SERVER_PID'}]}"
     )

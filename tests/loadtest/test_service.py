@@ -14,7 +14,7 @@ MIXED = """
 rate: 15
 duration: 4s
 warmup: 0
-max_lag: 1s
+max_lag: 10s
 timeout: 20s
 traffic:
   - {name: score, weight: 4, titles: 1-10, masks: {none: 1, "0.*": 1}, variants: {full: 1, pruned20: 1}}

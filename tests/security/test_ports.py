@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections import Counter
-from collections.abc import Iterator
 
 import grpc
 import httpx
@@ -13,14 +12,6 @@ import psutil
 import ray.core.generated
 
 from tests.service.running import Server
-
-
-def listening(server: Server) -> Iterator[tuple[psutil.Process, int]]:
-    """Yield process and port of every socket that the run listens on."""
-    for process in server.family():
-        for connection in process.net_connections(kind="inet"):
-            if connection.status == psutil.CONN_LISTEN:
-                yield process, connection.laddr.port
 
 
 def methods_of_ray() -> list[str]:
@@ -44,7 +35,7 @@ def test_no_call_of_rays_is_answered_without_the_runs_token(server: Server) -> N
     methods = methods_of_ray()
     assert len(methods) > 100
     refused: Counter[str] = Counter()
-    for process, port in listening(server):
+    for process, _, port in server.listening():
         for method in methods:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                 try:
@@ -63,9 +54,12 @@ def test_no_call_of_rays_is_answered_without_the_runs_token(server: Server) -> N
 
 def test_no_page_of_rays_is_answered_without_the_runs_token(server: Server) -> None:
     asked = set()
-    for process, port in listening(server):
-        name = " ".join(process.cmdline())
-        is_ours = process.name() == "haproxy" or "ServeReplica" in name
+    for process, _, port in server.listening():
+        try:
+            name = " ".join(process.cmdline())
+            is_ours = process.name() == "haproxy" or "ServeReplica" in name
+        except psutil.NoSuchProcess:  # it ended meanwhile
+            continue
         for path in (
             "/",
             "/metrics",

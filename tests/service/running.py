@@ -100,7 +100,8 @@ class Server:
         """Wait for the first line on stderr that contains `text`, and return it."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            for line in self.stderr.splitlines():
+            whole_lines = self.stderr.rpartition("\n")[0]  # the program may be writing the last one
+            for line in whole_lines.splitlines():
                 if text in line:
                     return line
             time.sleep(0.05)
@@ -116,10 +117,18 @@ class Server:
         files = psutil.Process(self.process.pid).open_files()
         return {Path(file.path).parent for file in files if file.path.endswith("/run.lock")}
 
+    def listening(self) -> list[tuple[psutil.Process, str, int]]:
+        """Return process, address and port of every socket that a process of this run listens on."""
+        found = []
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                connections = process.net_connections(kind="inet")
+                found += [(process, *each.laddr) for each in connections if each.status == psutil.CONN_LISTEN]
+        return found
+
     def ports(self) -> set[tuple[str, int]]:
         """Return address and port of every socket that a process of this run listens on."""
-        connections = [found for process in self.family() for found in process.net_connections(kind="inet")]
-        return {tuple(found.laddr) for found in connections if found.status == psutil.CONN_LISTEN}
+        return {(address, port) for _, address, port in self.listening()}
 
     def ports_open_to_others(self) -> set[int]:
         """Return those of `ports` that take a connection from another machine.
@@ -137,7 +146,7 @@ class Server:
         """Return the processes of the replicas."""
         found = []
         for process in self.family():
-            with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # it ended meanwhile
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
                 if "ServeReplica" in " ".join(process.cmdline()):
                     found.append(process)
         return found
@@ -182,4 +191,9 @@ def running(directory: Path, model: Path, **options: Any) -> Iterator[Server]:
 def still_there(processes: list[psutil.Process], timeout_s: float = PATIENCE_S) -> list[str]:
     """Return the command lines of the processes that have not ended within the timeout."""
     _, alive = psutil.wait_procs(processes, timeout=timeout_s)
-    return [" ".join(process.cmdline())[:80] for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    found = []
+    for process in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline())[:80])
+    return found

@@ -126,7 +126,7 @@ def send_some(url: str, turn: int) -> None:
     kinds += {"variant": "cut"}, {}, {"head_mask": "1.0", "deadline_ms": 1}
     body = {"query": "angle bracket", "titles": ["Simpson", "screws", "a very long title " * 50]}
     for kind in kinds:
-        answer = httpx.post(f"{url}/v1/score", json={**body, **kind})
+        answer = httpx.post(f"{url}/v1/score", json={**body, **kind}, timeout=PATIENCE_S)
         assert answer.status_code in (200, 504), answer.text
 
 

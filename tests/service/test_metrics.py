@@ -133,7 +133,7 @@ async def test_a_scrape_leaves_the_event_loop_free(monkeypatch: pytest.MonkeyPat
 
     def slow() -> bytes:
         begun.set()
-        assert free.wait(10)  # until the event loop has gone on
+        assert free.wait(60)  # until the event loop has gone on
         return render()
 
     monkeypatch.setattr(metrics, "render", slow)

@@ -7,9 +7,10 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from ray._private.services import JEMALLOC_SO
 
@@ -70,9 +71,13 @@ def test_both_allocate_by_jemalloc_and_keep_few_products_compiled(two: Server) -
 
 @pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
 def test_rays_own_processes_keep_no_freed_blocks_for_each_thread(two: Server) -> None:
+    variables = {}
+    for process in two.family():
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            variables[" ".join(process.cmdline()[:1])] = process.environ()
     for program in ("gcs_server", "raylet", "ray::ServeController"):
-        process = next(process for process in two.family() if program in process.cmdline()[0])
-        assert process.environ()["MALLOC_CONF"].endswith(",tcache:false"), program
+        found = next(own for command, own in variables.items() if program in command)
+        assert found["MALLOC_CONF"].endswith(",tcache:false"), program
 
 
 async def test_an_edit_reaches_both(two: Server) -> None:
@@ -158,7 +163,10 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     before = await counted(two)
     victim.kill()
     killed = time.monotonic()
-    await asyncio.sleep(3)
+    for _ in range(40):  # 2 s, without the time for which the machine may stand still
+        await asyncio.sleep(0.05)
+    noticed = time.monotonic()
+    await asyncio.sleep(1)
     stop.set()
     await asyncio.gather(*clients)
 
@@ -170,7 +178,7 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     assert {answer.status for _, answer in after} <= {0, 200, 503}
     # A client loses what the dead one had in hand, and is refused until the front, which checks every second,
     # has noticed.
-    assert all(answer.status == 200 for at, answer in after if at > killed + 2)
+    assert all(answer.status == 200 for at, answer in after if at > noticed)
     assert len(after) - len(fine) <= len(clients) + 0.05 * len(after)
     assert max(answer.seconds for answer in fine) < 5
     deadline = time.monotonic() + PATIENCE_S

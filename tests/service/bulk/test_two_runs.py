@@ -64,7 +64,7 @@ def test_a_run_that_is_replaced_puts_nothing_into_the_other_s_output(
 
     def wait(_: int) -> None:
         waits.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(120)
 
     def first() -> None:
         try:
@@ -74,7 +74,7 @@ def test_a_run_that_is_replaced_puts_nothing_into_the_other_s_output(
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert waits.wait(30)
+    assert waits.wait(120)
 
     def let_the_first_go_on(rows: int) -> None:
         if rows == ROWS:

@@ -46,8 +46,12 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
     }
     processes = own_server.family()
     run = next(Path(token).parent for token in tokens(processes))
+    tokens_of_one = (await send_raw(own_server.port, score(1000))).json["usage"]["tokens"]
+    before = await tokens_taken(own_server)
     accepted = [asyncio.create_task(send_raw(own_server.port, score(1000))) for _ in range(20)]
-    await asyncio.sleep(0.3)
+    refused = 0
+    while await tokens_taken(own_server) - before < (19.5 - refused) * tokens_of_one:  # not yet all of them
+        refused = sum(task.done() and task.result().status != 200 for task in accepted)
     under_way = sum(not task.done() for task in accepted)
     assert under_way >= 5, "the load is too light for the test to mean something"
     for process in processes[1:]:
@@ -65,6 +69,13 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
     assert set(late) <= {0, 200, 503}
     assert still_there(processes) == []
     assert not run.exists()
+
+
+async def tokens_taken(server: Server) -> float:
+    """Return the tokens that the replica has admitted: those that wait, and those of all batches so far."""
+    text = (await send_raw(server.port, request("GET", "/metrics"))).body.decode()
+    names = ("headroom_queue_tokens ", "headroom_batch_tokens_sum ")
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(names))
 
 
 def tokens(processes: list[psutil.Process]) -> Iterator[str]:

@@ -27,7 +27,7 @@ def headroom(*arguments: str | Path, **environment: str) -> subprocess.Completed
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=280,
         env={**os.environ, **environment},
     )
 

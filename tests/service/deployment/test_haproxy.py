@@ -164,12 +164,16 @@ async def test_a_replica_that_drains_serves_until_another_is_listed(
 
     async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal checks
-        is_check = b"/-/healthz" in await reader.readuntil(b"\r\n\r\n")
-        head = b"HTTP/1.1 503 -\r\n" if is_check else b"HTTP/1.1 200 OK\r\n"
-        body = health if is_check else b"ok"
-        writer.write(head + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
-        await writer.drain()
-        writer.close()
+        try:
+            is_check = b"/-/healthz" in await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 503 -\r\n" if is_check else b"HTTP/1.1 200 OK\r\n"
+            body = health if is_check else b"ok"
+            writer.write(head + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):  # HAProxy was killed
+            return
+        finally:
+            writer.close()
         checks += is_check
         if checks == 4:  # of which two in a row decide
             checked.set()
@@ -193,6 +197,8 @@ async def test_a_replica_that_drains_serves_until_another_is_listed(
         haproxy.kill()
         await haproxy.wait()
         server.close()
+        while connections := asyncio.all_tasks() - {asyncio.current_task()}:  # it takes no new ones
+            await asyncio.wait(connections)
 
 
 def test_no_plain_text_answers_are_left(written_by_serve: str, amended: str) -> None:

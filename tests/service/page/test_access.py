@@ -297,7 +297,7 @@ def served(model: Path, live: LiveConfig | None = None, **options: Any) -> Itera
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
     try:
-        assert begun.wait(60)
+        assert begun.wait(PATIENCE_S)
         yield f"http://127.0.0.1:{port}"
     finally:
         finish.set()

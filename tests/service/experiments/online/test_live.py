@@ -79,13 +79,13 @@ async def test_an_edit_may_remove_an_experiment_while_its_start_is_recorded(path
     def pause(*call: Any) -> None:
         if "FROM actions" in call[2] and not reads.is_set():
             reads.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
 
     began = asyncio.create_task(
         asyncio.to_thread(live.apply, LiveConfig.model_validate(config()).assigner, "with")
     )
     try:
-        assert await asyncio.to_thread(reads.wait, 10)
+        assert await asyncio.to_thread(reads.wait, 60)
         removed = asyncio.create_task(asyncio.to_thread(live.apply, Assigner(), "without"))
         await eventually(lambda: not live.ledger.configs)
         go_on.set()

@@ -42,7 +42,7 @@ def wait_for_experiments(server: Server) -> None:
     """Until the replica has the config that Serve has accepted, and has begun its experiment."""
     url = f"http://127.0.0.1:{server.port}/v1/experiments"
     deadline = time.monotonic() + PATIENCE_S
-    while not any(found["started"] for found in httpx.get(url).json()["experiments"]):
+    while not any(found["started"] for found in httpx.get(url, timeout=PATIENCE_S).json()["experiments"]):
         assert time.monotonic() < deadline
 
 
