@@ -68,7 +68,7 @@ async def test_a_deadline_that_passed_is_504_and_counted(tiny_checkpoint: Path) 
         crowd = [
             asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 20)) for _ in range(3)
         ]
-        error = await service.refused("/v1/score", 504, query=QUERY, titles=TITLES * 200, deadline_ms=1)
+        error = await service.refused("/v1/score", 504, query=QUERY, titles=TITLES * 200, deadline_ms=0.001)
         await asyncio.gather(*crowd)
         assert error["type"] == "deadline_exceeded"
         assert service.metric('headroom_shed_total{reason="deadline"}') == 1

@@ -145,7 +145,7 @@ async def test_a_cascade_is_an_arm_and_is_shadowed(tiny_checkpoint: Path, tmp_pa
         scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
         await eventually(lambda: service.metric(scored) == 30)
         assert service.metric('headroom_shadow_requests_total{experiment="prune20",result="failed"}') == 0
-        await asyncio.to_thread(service.replica.live.writer.flush, 5)
+        await asyncio.to_thread(service.replica.live.writer.flush, 60)
         (arm,) = (await service.http.get("/v1/experiments/prune20")).json()["report"]["arms"]
         alone = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cascade")
         full = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="full")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -16,7 +17,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.referees import need
 
-PATIENCE_S = 30
+PATIENCE_S = 60
+"""How long a test waits for what must be seen sooner or later, however slow the machine."""
 _MODULES = ("lib/mask", "lib/mask_spec", "lib/texts", "attention/tokens", "live/prometheus")
 _ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
@@ -51,7 +53,15 @@ def start_browser(profile: Path) -> webdriver.Chrome:
     for argument in (*_ARGUMENTS, f"--user-data-dir={profile}"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=Service(need("chromedriver")))
+    browser = webdriver.Chrome(options=options, service=Service(need("chromedriver")))
+    browser.set_script_timeout(PATIENCE_S)
+    return browser
+
+
+def waiting(browser: webdriver.Chrome) -> WebDriverWait[webdriver.Chrome]:
+    """Return a wait for a condition. It goes on if the page draws an element anew meanwhile."""
+    ignored = (AssertionError, StaleElementReferenceException)
+    return WebDriverWait(browser, PATIENCE_S, ignored_exceptions=ignored)
 
 
 class Page:
@@ -115,7 +125,7 @@ class Page:
         def seen(_: object) -> WebElement | None:
             return next((element for element in self.all(selector) if element.is_displayed()), None)
 
-        return WebDriverWait(self.browser, PATIENCE_S).until(seen, f"nothing to see under {selector}")
+        return waiting(self.browser).until(seen, f"nothing to see under {selector}")
 
     def write(self, selector: str, text: str) -> None:
         """Type a text in place of what a field holds, as a person does; a line feed is the Enter key."""
@@ -128,14 +138,11 @@ class Page:
             buttons = [b for b in self.all(f"{within} button") if b.is_displayed()]
             return next((b for b in buttons if text in (b.text, b.get_attribute("aria-label"))), None)
 
-        return WebDriverWait(self.browser, PATIENCE_S).until(found, f"no button {text!r}")
+        return waiting(self.browser).until(found, f"no button {text!r}")
 
     def until(self, holds: Callable[[], Any], message: str = "") -> Any:
         """What `holds` returns as soon as it is true."""
-        ignored = (AssertionError,)
-        return WebDriverWait(self.browser, PATIENCE_S, ignored_exceptions=ignored).until(
-            lambda _: holds(), message or f"never true: {holds}"
-        )
+        return waiting(self.browser).until(lambda _: holds(), message or f"never true: {holds}")
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.browser.execute_script(script, *arguments)

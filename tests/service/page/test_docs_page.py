@@ -10,12 +10,10 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.referees import need
+from tests.service.page.browsing import waiting
 from tests.service.running import Server
-
-PATIENCE_S = 30
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def wait(browser: webdriver.Chrome, selector: str) -> Any:
         ]
         return found[0] if found else None
 
-    return WebDriverWait(browser, PATIENCE_S).until(seen, f"nothing to see under {selector}")
+    return waiting(browser).until(seen, f"nothing to see under {selector}")
 
 
 @pytest.mark.slow
@@ -56,7 +54,7 @@ def test_with_keys_the_page_asks_for_one_and_tries_requests_with_it(
     browser.get(f"{page_server.url}/docs")
     field = wait(browser, "#token")
     field.send_keys("wrong\n")
-    WebDriverWait(browser, PATIENCE_S).until(lambda _: "not one of" in wait(browser, "#problem").text)
+    waiting(browser).until(lambda _: "not one of" in wait(browser, "#problem").text)
     field.clear()
     field.send_keys("plain\n")
     wait(browser, "[id^=operations-what][id$=models] .opblock-summary-control").click()

@@ -232,7 +232,7 @@ async def test_what_was_scored_of_a_portion_counts_too(
             return results
 
         monkeypatch.setattr(service.replica.scheduler._runner, "_forward", held)
-        body = {"query": QUERY, "titles": TITLES} | ({} if hangs_up else {"deadline_ms": 1000})
+        body = {"query": QUERY, "titles": TITLES} | ({} if hangs_up else {"deadline_ms": 4000})
         headers = {"Authorization": "Bearer slow"}
         message = chunk(orjson.dumps(body), more=False)
         exchange = Exchange(service.app, "POST", "/v1/condense", list(headers.items()), [message])

@@ -183,7 +183,7 @@ async def test_a_shadow_comparison_takes_each_arms_best_chunk(tiny_checkpoint: P
         await service.post("/v1/score", query=QUERY, titles=titles, overflow="chunks")
         scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
         await eventually(lambda: service.metric(scored) == 1)
-        await asyncio.to_thread(service.replica.live.writer.flush, 5)
+        await asyncio.to_thread(service.replica.live.writer.flush, 60)
         report = (await service.http.get("/v1/experiments/prune20")).json()["report"]
         shadow = report["arms"][0]["shadow"]
         full, others = ([row["score"] for row in answer["results"]] for answer in by_arm)

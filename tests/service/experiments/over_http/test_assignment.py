@@ -94,7 +94,7 @@ async def test_a_refused_request_exposes_nobody(tiny_checkpoint: Path, url: str)
         answered = {
             body["unit"] for body, answer in zip(requests, answers, strict=True) if answer.status_code == 200
         }
-        await asyncio.to_thread(service.replica.live.writer.flush, 5)
+        await asyncio.to_thread(service.replica.live.writer.flush, 60)
         assert exposed(url).keys() == answered
 
 
@@ -121,7 +121,7 @@ async def test_a_unit_whose_arm_fails_is_exposed_whatever_its_request_got(
             assert seen == statuses
             late = {"query": QUERY, "titles": TITLES, "unit": "late", "deadline_ms": 0.001}
             assert (await service.http.post("/v1/score", json=late)).status_code == 504
-            await asyncio.to_thread(service.replica.live.writer.flush, 5)
+            await asyncio.to_thread(service.replica.live.writer.flush, 60)
             found = exposed(database)
             assert found.keys() == units | {"late"}
             assert set(found.values()) == {"control", "pruned"}
@@ -138,7 +138,7 @@ async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Pa
         assert answer["results"] == full["results"]
         scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
         await eventually(lambda: service.metric(scored) == 1)
-        await asyncio.to_thread(service.replica.live.writer.flush, 5)
+        await asyncio.to_thread(service.replica.live.writer.flush, 60)
         report = (await service.http.get("/v1/experiments/prune20")).json()["report"]
         (arm,) = report["arms"]
         shadow = arm["shadow"]
@@ -165,7 +165,7 @@ async def test_shadow_reads_texts_as_the_request_did(tmp_path: Path, url: str) -
         assert (await service.http.post("/predict", json=body)).status_code == 200
         scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
         await eventually(lambda: service.metric(scored) == 1)
-        await asyncio.to_thread(service.replica.live.writer.flush, 5)
+        await asyncio.to_thread(service.replica.live.writer.flush, 60)
         report = (await service.http.get("/v1/experiments/prune20")).json()["report"]
         (arm,) = report["arms"]
         mean_delta = arm["shadow"]["measures"]["mean_delta"]["mean"]

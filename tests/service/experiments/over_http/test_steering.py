@@ -98,7 +98,7 @@ async def test_without_keys_nobody_may_switch_anything(tiny_checkpoint: Path, ur
 
 async def test_outcomes_are_counted_once_and_by_what_became_of_them(service: Service) -> None:
     arms = [(await score(service, f"user-{number}"))["assignment"]["arm"] for number in range(4)]
-    await asyncio.to_thread(service.replica.live.writer.flush, 5)
+    await asyncio.to_thread(service.replica.live.writer.flush, 60)
 
     def outcome(number: int, **more: Any) -> dict[str, Any]:
         return {
@@ -137,7 +137,7 @@ async def test_an_outcome_of_an_unknown_metric_is_not_accepted(tiny_checkpoint: 
     ]
     async with serve(tiny_checkpoint, config(metrics=metrics), database_url=url) as service:
         await score(service, "user-1")
-        await asyncio.to_thread(service.replica.live.writer.flush, 5)
+        await asyncio.to_thread(service.replica.live.writer.flush, 60)
         names = ["revenue", "past_revenue", "clicks", "impressions", "click"]
         batch = [
             {"experiment": "prune20", "unit": "user-1", "metric": name, "value": 1, "time": 1.0, "id": name}
@@ -183,7 +183,7 @@ async def test_a_config_that_would_move_units_is_refused_while_the_experiment_ru
 
 async def test_what_the_routes_answer_is_what_the_document_says(service: Service) -> None:
     await score(service, "user-1")
-    await asyncio.to_thread(service.replica.live.writer.flush, 5)
+    await asyncio.to_thread(service.replica.live.writer.flush, 60)
     document = (await service.http.get("/openapi.json")).json()
     for path in ("/v1/outcomes", "/v1/experiments", "/v1/experiments/{name}", "/v1/experiments/{name}/ramp"):
         assert path in document["paths"]
