@@ -12,12 +12,20 @@ batch takes them in that order. Neighbours are then alike in length at no cost.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop
 from math import inf
 from operator import itemgetter
 from typing import Generic, TypeVar
 
-from service.batching.queued import Item, LanePart, QueuedRequest, TakenItem, positions_by_lane
+from service.batching.queued import (
+    HeapEntry,
+    Item,
+    Lane,
+    LanePart,
+    QueuedRequest,
+    TakenItem,
+    positions_by_lane,
+)
 from service.batching.sharing import ProcessorSharing
 
 P = TypeVar("P")
@@ -25,44 +33,6 @@ T = TypeVar("T")
 
 AGED_PART = 4
 """Once something is past its age, a quarter of each batch, and every fourth choice of a lane, go by age."""
-
-# (finish under sharing, or the time at which the request came; arrival; part)
-_HeapEntry = tuple[float, int, LanePart[P, T]]
-
-
-class _Lane(Generic[P, T]):
-    """What waits in one lane.
-
-    parts: by arrival. heap, by_age: heaps of the same parts, in the fair order and by age. A part that has
-        left stays in a heap until it comes first or most of the heap has left.
-    """
-
-    __slots__ = ("by_age", "heap", "parts")
-
-    def __init__(self) -> None:
-        self.parts: dict[int, LanePart[P, T]] = {}
-        self.heap: list[_HeapEntry[P, T]] = []
-        self.by_age: list[_HeapEntry[P, T]] = []
-
-    def add(self, part: LanePart[P, T]) -> None:
-        """Add a part."""
-        self.parts[part.arrival] = part
-        heappush(self.heap, (part.request.share.finish, part.arrival, part))
-        heappush(self.by_age, (*part.by_age, part))
-
-    def remove(self, part: LanePart[P, T]) -> None:
-        """Remove a part of which nothing waits."""
-        del self.parts[part.arrival]
-        for heap in (self.heap, self.by_age):
-            if len(heap) > 2 * len(self.parts) + 16:
-                heap[:] = [entry for entry in heap if entry[2].items]
-                heapify(heap)
-
-    def oldest(self) -> LanePart[P, T]:
-        """Return the part whose request came first."""
-        while not self.by_age[0][2].items:
-            heappop(self.by_age)
-        return self.by_age[0][2]
 
 
 class FairQueue(Generic[P, T]):
@@ -88,7 +58,7 @@ class FairQueue(Generic[P, T]):
         self._batches = 0
         # By how many tokens the oldest request is behind its quarter; negative if it is ahead.
         self._owed_by_age = 0.0
-        self._lanes: dict[Hashable, _Lane[P, T]] = {}
+        self._lanes: dict[Hashable, Lane[P, T]] = {}
 
     def push(
         self,
@@ -205,14 +175,14 @@ class FairQueue(Generic[P, T]):
             self._arrivals += 1
             part = LanePart(request, lane_name, self._arrivals, items, positions)
             request.parts.append(part)
-            self._lanes.setdefault(lane_name, _Lane()).add(part)
+            self._lanes.setdefault(lane_name, Lane()).add(part)
         request.items += len(items)
         request.tokens += tokens
         request.size += tokens
         self.items += len(items)
         self.tokens += tokens
 
-    def _choose_lane(self, now: float, is_aged: bool, late: list[T]) -> _Lane[P, T] | None:
+    def _choose_lane(self, now: float, is_aged: bool, late: list[T]) -> Lane[P, T] | None:
         """Return the lane of the first request in the fair order, or, every fourth time, of the oldest."""
         heads = [
             (head, lane)
@@ -231,7 +201,7 @@ class FairQueue(Generic[P, T]):
                 return oldest_lane
         return min(heads, key=itemgetter(0))[1]
 
-    def _head(self, lane: _Lane[P, T], now: float, late: list[T]) -> _HeapEntry[P, T] | None:
+    def _head(self, lane: Lane[P, T], now: float, late: list[T]) -> HeapEntry[P, T] | None:
         """Return the lane's first entry in the fair order, after removing what is gone or late before it."""
         while lane.heap:
             part = lane.heap[0][2]
@@ -254,7 +224,7 @@ class FairQueue(Generic[P, T]):
 
     def _take_aged(
         self,
-        lane: _Lane[P, T],
+        lane: Lane[P, T],
         room: int,
         now: float,
         batch: list[TakenItem[P, T]],

@@ -1,10 +1,11 @@
-"""A request in the queue, and its items by lane."""
+"""A request in the queue, its items by lane, and the lanes."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from functools import partial
+from heapq import heapify, heappop, heappush
 from itertools import accumulate, repeat
 from typing import Generic, NamedTuple, TypeVar
 
@@ -109,6 +110,45 @@ class LanePart(Generic[P, T]):
         taken: list[TakenItem[P, T]] = list(map(_new_taken_item, entries))
         self.next = stop
         return taken, ends[stop] - ends[first]
+
+
+# (finish under sharing, or the time at which the request came; arrival; part)
+HeapEntry = tuple[float, int, LanePart[P, T]]
+
+
+class Lane(Generic[P, T]):
+    """The parts that wait in one lane.
+
+    parts: by arrival. heap, by_age: heaps of the same parts, in the fair order and by age. A part that has
+        left stays in a heap until it comes first or most of the heap has left.
+    """
+
+    __slots__ = ("by_age", "heap", "parts")
+
+    def __init__(self) -> None:
+        self.parts: dict[int, LanePart[P, T]] = {}
+        self.heap: list[HeapEntry[P, T]] = []
+        self.by_age: list[HeapEntry[P, T]] = []
+
+    def add(self, part: LanePart[P, T]) -> None:
+        """Add a part."""
+        self.parts[part.arrival] = part
+        heappush(self.heap, (part.request.share.finish, part.arrival, part))
+        heappush(self.by_age, (*part.by_age, part))
+
+    def remove(self, part: LanePart[P, T]) -> None:
+        """Remove a part of which nothing waits."""
+        del self.parts[part.arrival]
+        for heap in (self.heap, self.by_age):
+            if len(heap) > 2 * len(self.parts) + 16:
+                heap[:] = [entry for entry in heap if entry[2].items]
+                heapify(heap)
+
+    def oldest(self) -> LanePart[P, T]:
+        """Return the part whose request came first."""
+        while not self.by_age[0][2].items:
+            heappop(self.by_age)
+        return self.by_age[0][2]
 
 
 def positions_by_lane(items: Sequence[Item[P]]) -> dict[Hashable, list[int]]:

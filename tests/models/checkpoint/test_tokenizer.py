@@ -309,7 +309,7 @@ def test_a_megabyte_of_text_takes_no_seconds(tokenizer: PairTokenizer, piece: st
     start = time.process_time()
     pair = tokenizer.encode([("lamp", text)])[0]
 
-    assert time.process_time() - start < 3  # on a slow processor
+    assert time.process_time() - start < 1.5
     assert len(pair) <= 64
 
 
