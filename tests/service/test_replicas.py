@@ -163,10 +163,7 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     before = await counted(two)
     victim.kill()
     killed = time.monotonic()
-    for _ in range(40):  # 2 s, without the time for which the machine may stand still
-        await asyncio.sleep(0.05)
-    noticed = time.monotonic()
-    await asyncio.sleep(1)
+    await asyncio.sleep(3)
     stop.set()
     await asyncio.gather(*clients)
 
@@ -178,7 +175,7 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     assert {answer.status for _, answer in after} <= {0, 200, 503}
     # A client loses what the dead one had in hand, and is refused until the front, which checks every second,
     # has noticed.
-    assert all(answer.status == 200 for at, answer in after if at > noticed)
+    assert all(answer.status == 200 for at, answer in after if at > killed + 2)
     assert len(after) - len(fine) <= len(clients) + 0.05 * len(after)
     assert max(answer.seconds for answer in fine) < 5
     deadline = time.monotonic() + PATIENCE_S

@@ -34,8 +34,9 @@ def test_the_ports_of_a_run_that_has_ended_are_free_again(monkeypatch: pytest.Mo
     monkeypatch.setattr(ports, "FIRST", 15_000)  # which no other run on this machine takes meanwhile
     monkeypatch.setattr(ports, "RUNS", 1)
     for _ in range(2):
-        with ports.reserve().mark:
-            pass
+        again = ports.reserve()
+        with again.mark:
+            assert again.first == 15_000
 
 
 def test_a_run_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
