@@ -9,6 +9,9 @@ import numpy as np
 
 from service.experiments.analysis.moments import COVARIATE, DENOMINATOR, VALUE, Floats, Moments
 
+ROUNDING = 1e-12
+"""Units whose values differ by less than this share of their mean are alike: the rest is rounding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -43,7 +46,8 @@ def estimate(arm: Moments, pooled: Moments, *, ratio: bool = False, adjusted: bo
         value = value - slope * (arm.mean[..., COVARIATE] - pooled.mean[..., COVARIATE])
     variance = np.einsum("...i,...ij,...j->...", weights, arm.covariance, weights)
     with np.errstate(invalid="ignore", divide="ignore"):
-        variance_of_value = np.asarray(np.maximum(variance, 0.0) / arm.units)
+        variance = np.where(variance <= (ROUNDING * value) ** 2, 0.0, variance)
+        variance_of_value = np.asarray(variance / arm.units)
     return Estimate(np.asarray(value), variance_of_value, arm.units, arm.skewness)
 
 

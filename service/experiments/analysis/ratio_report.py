@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from service.experiments.analysis.findings import EpochRatio, SampleRatio
 from service.experiments.analysis.sample_ratio import ALARM, comparisons
 from service.experiments.definition.buckets import BUCKETS, exposed_buckets
-from service.experiments.definition.epochs import Epoch
+from service.experiments.definition.epochs import Epoch, epoch_of
 
 
 def unchecked(reason: str) -> SampleRatio:
@@ -48,10 +47,14 @@ def check(
 
 
 def _epochs(labels: Collection[str]) -> list[str]:
-    """Return the labels of the epochs in order of time. One without new units has only counts beside arms."""
-    own = [label for label in labels if not Epoch.parse(label).beside]
-    counted = [replace(epoch, beside="").label for epoch in map(Epoch.parse, labels) if epoch.beside]
-    return sorted(dict.fromkeys(own + counted), key=lambda label: Epoch.parse(label).actions)
+    """Return the labels of the epochs in order of time. One without new units has only counts beside arms.
+
+    labels: of the counts, in order of time.
+    """
+    in_order = [
+        epoch_of(label) for label in labels if label == epoch_of(label) or epoch_of(label) not in labels
+    ]
+    return sorted(dict.fromkeys(in_order), key=lambda label: Epoch.parse(label).actions)
 
 
 def _ratios_of(

@@ -60,6 +60,12 @@ class Epoch:
         return [replace(self, beside=arm) for arm in sorted(away.difference(self.rolled_back))]
 
 
+def epoch_of(label: str) -> str:
+    """Return the label of the epoch in which a count's units came."""
+    count = Epoch.parse(label)
+    return replace(count, beside="").label if count.beside else label
+
+
 @lru_cache
 def counts_of(epochs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the labels of the counts to which a unit adds that came in these epochs, in order of time."""

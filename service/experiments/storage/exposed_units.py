@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, delete, select, update
 
-from service.experiments.definition.epochs import counts_of
+from service.experiments.definition.epochs import counts_of, epoch_of
 from service.experiments.storage import upserts
 from service.experiments.storage.schema import epoch_counts, exposure_counts, exposures, returns
 
@@ -52,7 +52,13 @@ def add(db: Connection, rows: Sequence[dict[str, Any]]) -> int:
         epoch_counts,
         "units",
         [
-            {"experiment": e, "epoch": label, "arm": a, "units": n, "since": since.get((e, label), 0.0)}
+            {
+                "experiment": e,
+                "epoch": label,
+                "arm": a,
+                "units": n,
+                "since": since.get((e, epoch_of(label)), 0.0),
+            }
             for (e, label, a), n in sorted(counted.items())
             if n
         ],

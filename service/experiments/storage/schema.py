@@ -74,7 +74,7 @@ epoch_counts = Table(
     Column("since", Double, nullable=False),
     PrimaryKeyConstraint("experiment", "epoch", "arm"),
     sqlite_with_rowid=False,
-    comment="New units, and returning ones beside an arm (epochs.py). since: the first new one's time, or 0.",
+    comment="New units, and returning ones beside an arm (epochs.py). since: the first one's time, or 0.",
 )
 
 outcomes = Table(

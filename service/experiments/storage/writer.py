@@ -77,6 +77,7 @@ class Writer:
         self._dropped = 0
         self._size = BATCH
         self._next_sweep = time.monotonic()
+        self._looked = False  # whether this round has deleted the old rows, and goes on with the search
         self._swept: Position | None = None  # where the search for outcomes without exposure has come to
         self._closing = threading.Event()
         self._given_up = threading.Event()
@@ -204,13 +205,16 @@ class Writer:
         cutoff = time.time() - self._retention_s
         try:
             # It looks through all old rows, so it comes before the search and not at each of its steps.
-            if self._swept is None and self._store.delete_older_than(cutoff, running=self._running()):
-                return
+            if not self._looked:
+                if self._store.delete_older_than(cutoff, running=self._running()):
+                    return
+                self._looked = True
             self._swept = self._store.delete_unexposed(cutoff, self._swept)
             if self._swept is not None:
                 return
         except Exception as error:
             logger.warning("old rows of the experiments' database cannot be deleted: %s", reason_of(error))
+        self._looked = False
         self._next_sweep = time.monotonic() + SWEEP_S
 
 

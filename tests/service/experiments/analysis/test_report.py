@@ -15,6 +15,7 @@ from service.experiments.analysis.report import ReportSpec, analyse
 from service.experiments.analysis.shadow_report import shadow_reports
 from service.experiments.analysis.verdicts import judge
 from service.experiments.definition.config import ExperimentConfig
+from service.experiments.definition.epochs import Epoch
 from service.experiments.definition.events import Action, Exposure, Outcome, ShadowResult
 from service.experiments.definition.metric import Metric
 from service.experiments.definition.state import identity
@@ -228,6 +229,63 @@ def test_a_cap_at_0_is_named_as_the_reason_why_nothing_is_decided(store: Store) 
     # A metric that nobody has any of is no mistake of the cap.
     empty = analyse(store, spec(Metric(name="returns", winsorize=0.95)), NOW)
     assert "too little data" in empty.text
+
+
+@pytest.mark.parametrize(
+    "kind", [{"covariate": "past"}, {"kind": "ratio", "denominator": "visits", "covariate": "past"}]
+)
+def test_sums_that_the_cap_makes_equal_have_no_interval_of_rounding_errors(
+    store: Store, kind: dict[str, str]
+) -> None:
+    """All large buyers are in control. A covariate left a variance of 1e-63, and the verdict was "ship"."""
+    n, rng = 1000, np.random.default_rng(3)
+    store.add_exposures(
+        [Exposure("prune20", f"u{i}", ("control", "pruned")[i % 2], 1, 100.0, "v") for i in range(n)]
+    )
+    sums = {
+        "revenue": [(199.8 if i % 40 == 0 else 9.99, 150.0) for i in range(n)],
+        "visits": [(3.0, 150.0)] * n,
+        "past": [(float(rng.normal(5, 1)), 50.0) for i in range(n)],
+    }
+    for name, rows in sums.items():
+        store.record_outcomes(
+            [Outcome("prune20", f"{name}{i}", f"u{i}", name, *row) for i, row in enumerate(rows)],
+            known=["prune20"],
+        )
+    report = analyse(store, spec(Metric(name="revenue", winsorize=0.97, margin=0.1, **kind)), NOW)
+    (found,) = report.arms[0].metrics
+    assert found.low is None
+    assert found.decision == "undecided"
+    assert report.recommendation == "wait"
+    assert "`winsorize: 0.97` makes the sum of every unit 9.99" in report.text
+
+
+def test_an_epoch_of_known_users_alone_has_its_place_in_time(store: Store) -> None:
+    """An arm comes back, three known users return, and then the schedule takes in a quarter of all."""
+
+    def came(epoch: Epoch, time: float, units: range, *arms: str) -> None:
+        store.add_exposures(
+            [Exposure("prune20", f"{arm}{i}", arm, 1, time, "v", epoch.label) for arm in arms for i in units]
+        )
+
+    came(Epoch(1, 0.05), 10, range(300), "control", "pruned")
+    came(Epoch(2, 0.05, ("pruned",)), 20, range(300, 400), "control")
+    came(Epoch(3, 0.05), 30, range(300, 303), "control")
+    came(Epoch(3, 0.25), 40, range(500, 1500), "control", "pruned")
+    ratio = analyse(store, spec(), NOW).sample_ratio
+    assert [(epoch.traffic, dict(epoch.units)) for epoch in ratio.epochs] == [
+        (0.05, {"control": 300, "pruned": 300}),
+        (0.05, {"control": 3, "pruned": 0}),
+        (0.25, {"control": 1000, "pruned": 1000}),
+    ]
+    assert "(now: control 1,000, pruned 1,000)" in ratio.text
+    came(Epoch(3, 0.5), 50, range(303, 306), "control")  # the next step, so far with known users alone
+    assert [epoch.traffic for epoch in analyse(store, spec(), NOW).sample_ratio.epochs] == [
+        0.05,
+        0.05,
+        0.25,
+        0.5,
+    ]
 
 
 def test_a_ratio_has_its_interval_although_the_cap_makes_its_numerators_the_same(store: Store) -> None:

@@ -228,6 +228,37 @@ def test_the_search_for_outcomes_without_exposure_looks_for_other_old_rows_once(
     assert looks == [0]
 
 
+def test_a_search_that_fails_again_and_again_does_not_keep_other_old_rows(
+    tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.experiments.storage.writer.SWEEP_S", 0.05)
+    failed, deleted = threading.Event(), threading.Event()
+
+    class Failing(Store):
+        def delete_older_than(self, *arguments: Any, **options: Any) -> int:
+            number = super().delete_older_than(*arguments, **options)
+            if number:
+                deleted.set()
+            return number
+
+        def delete_unexposed(self, cutoff: float, after: Position | None = None, limit: int = 10) -> Any:
+            if after is not None:
+                failed.set()
+                raise RuntimeError("canceling statement due to statement timeout")
+            return super().delete_unexposed(cutoff, after, limit)
+
+    with closing(Failing(f"sqlite:///{tmp_path / 'experiments.db'}")) as store:
+        store.add_exposures([exposure(number) for number in range(95)])
+        clicks = [Outcome("prune20", f"o{n}", f"u{n}", "clicks", 1.0, 1.0) for n in range(95)]
+        store.record_outcomes(clicks, known=["prune20"])
+        writer = counts.writer(store, retention_days=9, running=lambda: ["prune20"])
+        writer.start()
+        assert failed.wait(60)
+        store.add_exposures([Exposure("ended", "u", "control", 1, 2.0, "v")])
+        assert deleted.wait(60)
+        assert writer.close(10) == 0
+
+
 def test_old_rows_that_cannot_be_deleted_do_not_keep_new_ones_out(
     tmp_path: Path, counts: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:

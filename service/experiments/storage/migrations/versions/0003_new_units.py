@@ -15,5 +15,5 @@ def upgrade() -> None:
     if op.get_bind().dialect.supports_comments:
         op.create_table_comment(
             "epoch_counts",
-            "New units, and returning ones beside an arm (epochs.py). since: the first new one's time, or 0.",
+            "New units, and returning ones beside an arm (epochs.py). since: the first one's time, or 0.",
         )
