@@ -16,9 +16,27 @@ Serve's controller runs the policy, so this module imports nothing heavy.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ray.serve.config import AutoscalingConfig
 
 METRIC = "work_tokens"
+
+
+def bounds(deployment: Mapping[str, Any]) -> AutoscalingConfig | None:
+    """Return how many replicas Serve may run, without its policy; None if their number is fixed.
+
+    deployment: of a Serve config file. Raises pydantic.ValidationError.
+    """
+    from ray.serve.config import AutoscalingConfig
+
+    given = dict(deployment.get("autoscaling_config") or {})
+    given.pop("policy", None)  # AutoscalingConfig would import it
+    if deployment.get("num_replicas") == "auto":
+        given = AutoscalingConfig.default().model_dump(exclude_unset=True) | given
+    return AutoscalingConfig.model_validate(given) if given else None
 
 
 class ByTokens:

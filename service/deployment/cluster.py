@@ -22,7 +22,7 @@ from ray.serve._private.api import serve_start
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from models.cores import cores
-from service.deployment import environment, machine
+from service.deployment import autoscaling, environment, machine
 from service.deployment.config_file import ConfigFile
 from service.deployment.processes import ENDS_LAST, deaf_children, family, kill
 from service.metrics import refused_edits
@@ -275,10 +275,8 @@ class Cluster:
         for name, value in environment.replica_variables().items():
             variables.setdefault(name, value)
         gpus = 0 if config.settings.device == "cpu" else ray.cluster_resources().get("GPU", 0)
-        scaling = deployment.get("autoscaling_config") or {}
-        at_first = scaling.get("initial_replicas") or scaling.get("min_replicas") or 1
-        replicas = config.replicas or int(at_first)
-        most = int(scaling.get("max_replicas") or 0)
+        scaling = autoscaling.bounds(deployment)
+        replicas = config.replicas or (scaling and (scaling.initial_replicas or scaling.min_replicas)) or 1
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
             replicas = deployment["num_replicas"] = machine.replicas(cores(), gpus)
         # Without this, Ray would set a replica's threads to its num_cpus.
@@ -287,7 +285,9 @@ class Cluster:
             options.setdefault("num_gpus", machine.gpu_share(replicas, gpus))
         cpus = options.get("num_cpus")
         asked = 1 if cpus is None else float(cpus)
-        options["num_cpus"] = machine.cpu_share(asked, max(replicas, most), cores())
+        options["num_cpus"] = machine.cpu_share(
+            asked, max(replicas, scaling.max_replicas if scaling else 0), cores()
+        )
         # After this time Serve kills a replica that still answers requests. Serve's own default is too short.
         deployment["graceful_shutdown_timeout_s"] = max(
             float(deployment.get("graceful_shutdown_timeout_s", 0)),

@@ -17,6 +17,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from models.errors import ModelError
+from service.deployment import autoscaling
 from service.deployment.config_file import ConfigFile, ConfigFileError, first_problem
 from service.settings import ENVIRONMENT_PREFIX, Settings, variable_of
 
@@ -75,10 +76,13 @@ def check_schema(path: Path, config: ConfigFile) -> None:
     """
     from ray.serve.schema import ServeDeploySchema
 
+    place = ""
     try:
         ServeDeploySchema.model_validate(config.document)
+        place = "applications[0].deployments[0].autoscaling_config"
+        autoscaling.bounds(config.deployment)
     except ValidationError as error:
-        raise ConfigFileError(f"{path}: {first_problem(error)}") from None
+        raise ConfigFileError(f"{path}: {first_problem(error, place)}") from None
 
 
 def is_open_to_others(config: ConfigFile) -> bool:

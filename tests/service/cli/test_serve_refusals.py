@@ -140,14 +140,23 @@ def test_whatever_is_wrong_with_the_config_is_said_in_one_line(
     assert line.startswith(f"headroom: {path}{reason}")
 
 
-def test_what_serve_itself_would_refuse_is_named_before_ray_starts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("max_ongoing_requests", "max_ongoing_requests: many"),
+        ("autoscaling_config.max_replicas", "autoscaling_config: {max_replicas: many}"),
+    ],
+)
+def test_what_serve_itself_would_refuse_is_named_before_ray_starts(
+    field: str, text: str, tmp_path: Path
+) -> None:
     path = tmp_path / "serve.yaml"
-    path.write_text(DEPLOY.read_text().replace("max_ongoing_requests: 20000", "max_ongoing_requests: many"))
+    path.write_text(DEPLOY.read_text().replace("max_ongoing_requests: 20000", text))
     failed = headroom("serve", "--config", path, "--port", str(free_port()))
     assert failed.returncode == 1
     assert failed.stderr.splitlines() == [
         "headroom: starting Ray",
-        f"headroom: {path}: applications[0].deployments[0].max_ongoing_requests: Input should be a valid "
+        f"headroom: {path}: applications[0].deployments[0].{field}: Input should be a valid "
         "integer, unable to parse string as an integer",
     ]
 

@@ -265,6 +265,8 @@ def test_a_long_start_says_what_serve_waits_for(running: Any, monkeypatch: pytes
         ({"ray_actor_options": None, "num_replicas": 4}, 0.5),
         ({"num_replicas": 1, "ray_actor_options": {"num_cpus": 2}}, 2),
         ({"autoscaling_config": {"min_replicas": 1, "max_replicas": 4}}, 0.5),
+        ({"num_replicas": "auto"}, 0.02),  # Serve takes up to 100
+        ({"num_replicas": "auto", "autoscaling_config": {"max_replicas": 5}}, 0.4),
     ],
 )
 def test_all_replicas_find_a_place_on_two_cores(
