@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 
 from models.errors import InvalidMask
 from models.head_mask import HeadMask
+from models.mask_grammar import stored_name
 from service.settings import InvalidConfig, LiveConfig
 from service.variant_config import MaskForm, VariantConfig
 
@@ -33,13 +34,18 @@ def resolve_masks(
     """
     masks = dict(stored or {})
     of_checkpoint = [variant for variant in config.variants if variant.checkpoint == checkpoint]
-    needed = {str(variant.head_mask).removeprefix("@") for variant in of_checkpoint if not variant.optional}
+    needed = {_stored_name(variant.head_mask) for variant in of_checkpoint if not variant.optional}
+    left_out: dict[str | None, InvalidConfig] = {}
     for name, form in config.masks.items():
         try:
             masks[name] = _parse(form, f"masks.{name}", layers, heads, masks, units)
-        except InvalidConfig:
-            if checkpoint is None or name in needed:
+        except InvalidConfig as error:
+            if checkpoint is None:
                 raise
+            reason = left_out.get(_stored_name(form), error)
+            if name in needed:
+                raise InvalidConfig(f"{reason} (the checkpoint {checkpoint})") from None
+            left_out[name] = reason
             masks.pop(name, None)
     return masks
 
@@ -81,6 +87,10 @@ def left_out_because(variant: VariantConfig) -> str:
     if variant.cascade is not None:
         return "a stage of it is left out"
     return f"the model has no mask {variant.head_mask}"
+
+
+def _stored_name(form: MaskForm | None) -> str | None:
+    return stored_name(form) if isinstance(form, str) else None
 
 
 def _parse(

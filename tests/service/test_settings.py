@@ -203,3 +203,20 @@ def test_a_mask_that_does_not_fit_the_model_is_refused_with_its_place() -> None:
     bad = LiveConfig.model_validate({"variants": [{"name": "full"}, {"name": "x", "head_mask": "@nobody"}]})
     with pytest.raises(InvalidConfig, match=r"^variants\[1\]\.head_mask: .*nobody"):
         resolve_variant(bad, bad.variants[1], layers=12, heads=12, masks={})
+
+
+@pytest.mark.parametrize("spec", ["@upper", " @upper", "@alias"])
+def test_a_mask_that_a_variants_own_checkpoint_cannot_have_is_named_with_that_checkpoint(spec: str) -> None:
+    variants = [{"name": "full"}, {"name": "x", "checkpoint": "/m/small", "head_mask": spec}]
+    config = LiveConfig.model_validate({"masks": {"upper": "11.*", "alias": "@upper"}, "variants": variants})
+    assert list(resolve_masks(config, layers=12, heads=12)) == ["upper", "alias"]
+    with pytest.raises(InvalidConfig) as refused:
+        resolve_masks(config, layers=2, heads=12, checkpoint="/m/small")
+    reason = "masks.upper: layer 11 does not exist; this model has layers 0 to 1"
+    assert str(refused.value) == f"{reason} (the checkpoint /m/small)"
+
+
+def test_a_mask_called_none_is_not_what_the_spec_none_needs() -> None:
+    variants = [{"name": "full"}, {"name": "x", "checkpoint": "/m/small", "head_mask": "none"}]
+    config = LiveConfig.model_validate({"masks": {"none": "11.*"}, "variants": variants})
+    assert resolve_masks(config, layers=2, heads=12, checkpoint="/m/small") == {}
