@@ -73,7 +73,7 @@ class Client:
         self._idle: list[Connection] = []
         self._busy: dict[Request, Connection] = {}
         self._open: set[Connection] = set()
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting: dict[asyncio.Task[None], float] = {}  # and when each began
         self._connected_at = start  # when the last connection was made
         self._alarm = Alarm(self._send_due)
         self._over = asyncio.Event()
@@ -144,8 +144,8 @@ class Client:
         room = self._most - len(self._open) - len(self._connecting)
         for _ in range(min(room, len(waiting) - len(self._connecting))):
             task = self._loop.create_task(self._connect())
-            self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+            self._connecting[task] = clock()
+            task.add_done_callback(lambda done: self._connecting.pop(done, None))
 
     async def _connect(self) -> None:
         try:
@@ -153,10 +153,10 @@ class Client:
                 lambda: Connection(self), self._address, self._port, ssl=self._tls, server_hostname=self._name
             )
         except (OSError, ssl.SSLError) as error:
-            self._connecting.discard(_current_task())
+            self._connecting.pop(_current_task(), None)
             self._refuse(_connect_failure(error))
             return
-        self._connecting.discard(_current_task())
+        self._connecting.pop(_current_task(), None)
         if connection.usable:
             self._open.add(connection)
             self._connected_at = clock()
@@ -227,8 +227,10 @@ class Client:
     def _why_late(self, request: Request) -> str:
         if request.written:
             return "timeout"
-        is_server_there = self._open or self._connected_at > self._start + request.dispatched
-        in_use = len(self._open) + len(self._connecting)
+        since = self._start + request.dispatched
+        is_server_there = self._open or self._connected_at > since
+        # A connection that was begun before, and is still not made, is one that the server does not accept.
+        in_use = len(self._open) + sum(began > since for began in self._connecting.values())
         return "connection_wait_timeout" if is_server_there and in_use >= self._most else "connect_timeout"
 
     def _give_up(self, request: Request, kind: str, now: float) -> None:

@@ -18,7 +18,7 @@ _HINTS = {
     "http_403": "the server says 403 (--api-key of a key that may do this)",
     "http_404": "the server says 404 (is the URL right, and the --endpoint?)",
     "http_405": "the server says 405 (is the URL right, and the --endpoint?)",
-    "connect_tls": "no TLS connection could be made (does this machine trust the server's certificate?)",
+    "connect_tls": "no TLS connection could be made (does it speak https? is its certificate trusted here?)",
 }
 """Errors of requests that the server did not read, and what may be wrong on the client's side."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
+import time
 from collections import Counter
 
 from loadtest.alarm import clock
@@ -156,6 +158,38 @@ async def test_connections_that_are_slow_to_make_are_too_few_and_not_refused():
         client._connect = slowly
         await client.run()
     assert recorder.errors["connection_wait_timeout"] > 2 * recorder.errors["connect_timeout"]
+
+
+def test_connections_that_the_server_never_accepts_are_not_the_clients():
+    """It accepts two at a time, and those behind them wait in the kernel: more of them would not help."""
+    places = threading.Semaphore(2)
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while connection.recv(65536):
+                time.sleep(0.4)
+                connection.sendall(servers.WHOLE)
+        places.release()
+
+    def accept(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while places.acquire():
+                threading.Thread(target=answer, args=(listener.accept()[0],)).start()
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        accepting = threading.Thread(target=accept, args=(listener,))
+        accepting.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        outcome = measure(url, rate=100, duration=3, warmup=0, timeout=TIMEOUT_S, connections=8)
+        listener.shutdown(socket.SHUT_RDWR)
+    places.release()
+    accepting.join()
+    recorder = outcome.recorder
+    assert recorder.ok > 10
+    assert recorder.errors["connect_timeout"] > 100
+    assert invalid_because(outcome) == []
 
 
 def test_an_answer_without_a_length_ends_with_its_connection():

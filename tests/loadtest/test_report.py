@@ -118,7 +118,7 @@ def test_a_run_without_any_tls_connection_is_invalid():
     broken.recorder.errors["connect_tls"] = broken.recorder.scheduled
     broken.recorder.ok = 0
     (reason,) = invalid_because(broken)
-    assert "no TLS connection could be made (does this machine trust" in reason
+    assert "no TLS connection could be made (does it speak https?" in reason
 
 
 def test_send_lag_is_judged_where_the_objective_looks():
