@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from itertools import islice
@@ -73,7 +74,7 @@ class Client:
         self._idle: list[Connection] = []
         self._busy: dict[Request, Connection] = {}
         self._open: set[Connection] = set()
-        self._connecting: dict[asyncio.Task[None], float] = {}  # and when each began
+        self._connecting: dict[asyncio.Task[None], float] = {}  # when each began, the oldest first
         self._connected_at = start  # when the last connection was made
         self._alarm = Alarm(self._send_due)
         self._over = asyncio.Event()
@@ -228,10 +229,12 @@ class Client:
         if request.written:
             return "timeout"
         since = self._start + request.dispatched
-        is_server_there = self._open or self._connected_at > since
+        if not self._open and self._connected_at <= since:
+            return "connect_timeout"
         # A connection that was begun before, and is still not made, is one that the server does not accept.
-        in_use = len(self._open) + sum(began > since for began in self._connecting.values())
-        return "connection_wait_timeout" if is_server_there and in_use >= self._most else "connect_timeout"
+        being_made = len(self._connecting) - bisect_right([*self._connecting.values()], since)
+        is_full = len(self._open) + being_made >= self._most
+        return "connection_wait_timeout" if is_full else "connect_timeout"
 
     def _give_up(self, request: Request, kind: str, now: float) -> None:
         self._finish(request)

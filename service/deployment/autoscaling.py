@@ -26,9 +26,9 @@ METRIC = "work_tokens"
 
 
 def bounds(deployment: Mapping[str, Any]) -> AutoscalingConfig | None:
-    """Return how many replicas Serve may run, without its policy; None if their number is fixed.
+    """Return how many replicas Serve may run, as it reads the config; None if their number is fixed.
 
-    deployment: of a Serve config file. Raises pydantic.ValidationError.
+    deployment: of a Serve config file. The policy is left out. Raises pydantic.ValidationError.
     """
     from ray.serve.config import AutoscalingConfig
 
