@@ -38,10 +38,9 @@ def invalid_because(outcome: Outcome) -> list[str]:
     if not recorder.scheduled:
         return ["nothing was scheduled in the measured part"]
     reasons = []
-    turned_away = _HINTS.keys() & recorder.errors.keys()
-    if turned_away and not recorder.ok:
-        kind = max(turned_away, key=lambda each: recorder.errors[each])
-        reasons.append(f"no request was answered: {_HINTS[kind]}")
+    commonest = max(recorder.errors, key=recorder.errors.__getitem__, default="")
+    if commonest in _HINTS and not recorder.ok:
+        reasons.append(f"no request was answered: {_HINTS[commonest]}")
     percent = _lag_percent(plan)
     lag = recorder.send_lag.percentile_ms(percent)
     if lag is not None and lag > plan.max_lag * 1000:

@@ -121,6 +121,13 @@ def test_a_run_without_any_tls_connection_is_invalid():
     assert "no TLS connection could be made (does it speak https?" in reason
 
 
+def test_a_server_that_refused_nearly_all_is_not_blamed_on_the_certificate():
+    broken = outcome()
+    broken.recorder.errors.update(refused=broken.recorder.scheduled - 1, connect_tls=1)
+    broken.recorder.ok = 0
+    assert invalid_because(broken) == []
+
+
 def test_send_lag_is_judged_where_the_objective_looks():
     """0.5 % of the requests went out late: p99 does not show it, and p99.9 is nothing else."""
     late = outcome()
