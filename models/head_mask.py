@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from models.errors import InvalidMask
 from models.mask_forms import parts_of
-from models.mask_grammar import canonical, canonical_skip, shown, stored_name
+from models.mask_grammar import canonical, canonical_skip, check_length, shown, stored_name
 
 _NO_MASKS: Mapping[str, HeadMask] = MappingProxyType({})
 
@@ -71,7 +71,9 @@ class HeadMask:
         `@name`.
         Raises InvalidMask: one sentence that says what is wrong, where, and the valid range.
         """
-        if isinstance(value, str) and (name := stored_name(value)) is not None:
+        if isinstance(value, str):
+            check_length(value, "the spec", "characters")
+        if (name := stored_name(value)) is not None:
             if name not in stored:
                 names = ", ".join(sorted(stored)[:20]) or "none"
                 raise InvalidMask(f"no mask is stored as {shown(name)}; this model's stored masks: {names}")

@@ -51,10 +51,9 @@ def off_weights(heads: Heads) -> Weights:
     return np.where(heads, np.float32(0), np.float32(1))
 
 
-def stored_name(spec: str) -> str | None:
-    """Return NAME of the spec `@NAME`; None for any other spec."""
-    check_length(spec, "the spec", "characters")
-    spec = spec.strip(_SPACES)
+def stored_name(form: object) -> str | None:
+    """Return NAME of the spec `@NAME`; None for any other form of a mask."""
+    spec = form.strip(_SPACES) if isinstance(form, str) else ""
     return spec[1:] if spec.startswith("@") else None
 
 

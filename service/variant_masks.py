@@ -34,7 +34,7 @@ def resolve_masks(
     """
     masks = dict(stored or {})
     of_checkpoint = [variant for variant in config.variants if variant.checkpoint == checkpoint]
-    needed = {_stored_name(variant.head_mask) for variant in of_checkpoint if not variant.optional}
+    needed = {stored_name(variant.head_mask) for variant in of_checkpoint if not variant.optional}
     left_out: dict[str | None, InvalidConfig] = {}
     for name, form in config.masks.items():
         try:
@@ -42,7 +42,7 @@ def resolve_masks(
         except InvalidConfig as error:
             if checkpoint is None:
                 raise
-            reason = left_out.get(_stored_name(form), error)
+            reason = left_out.get(stored_name(form), error)
             if name in needed:
                 raise InvalidConfig(f"{reason} (the checkpoint {checkpoint})") from None
             left_out[name] = reason
@@ -61,7 +61,7 @@ def resolve_variant(
     Raises:
         InvalidConfig: the mask does not parse for this shape, or a needed variant's mask is missing.
     """
-    is_stored = str(variant.head_mask).removeprefix("@") in masks
+    is_stored = stored_name(variant.head_mask) in masks
     if variant.cascade is None and variant.optional and not is_stored:
         if (user := config.user_of(variant.name)) is not None:
             raise InvalidConfig(f"{user} is {variant.name}, but the model has no mask {variant.head_mask}")
@@ -87,10 +87,6 @@ def left_out_because(variant: VariantConfig) -> str:
     if variant.cascade is not None:
         return "a stage of it is left out"
     return f"the model has no mask {variant.head_mask}"
-
-
-def _stored_name(form: MaskForm | None) -> str | None:
-    return stored_name(form) if isinstance(form, str) else None
 
 
 def _parse(

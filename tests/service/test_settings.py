@@ -220,3 +220,13 @@ def test_a_mask_called_none_is_not_what_the_spec_none_needs() -> None:
     variants = [{"name": "full"}, {"name": "x", "checkpoint": "/m/small", "head_mask": "none"}]
     config = LiveConfig.model_validate({"masks": {"none": "11.*"}, "variants": variants})
     assert resolve_masks(config, layers=2, heads=12, checkpoint="/m/small") == {}
+
+
+@pytest.mark.parametrize("own", [{}, {"checkpoint": "/m/small"}])
+@pytest.mark.parametrize("spec", ["0.0," * 10_000, "@" + "a" * 40_000])
+def test_a_spec_that_is_too_long_is_refused_with_its_place(spec: str, own: dict[str, str]) -> None:
+    variants = [{"name": "full"}, {"name": "x", "head_mask": spec, **own}]
+    config = LiveConfig.model_validate({"variants": variants})
+    masks = resolve_masks(config, layers=2, heads=2, checkpoint=own.get("checkpoint"))
+    with pytest.raises(InvalidConfig, match=r"^variants\[1\]\.head_mask: the spec has 40,00. characters"):
+        resolve_variant(config, config.variants[1], layers=2, heads=2, masks=masks)
