@@ -17,18 +17,15 @@ Serve's controller runs the policy, so this module imports nothing heavy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ray.serve.config import AutoscalingConfig
+from typing import Any
 
 METRIC = "work_tokens"
 
 
-def bounds(deployment: Mapping[str, Any]) -> AutoscalingConfig | None:
-    """Return how many replicas Serve may run, as it reads the config; None if their number is fixed.
+def bounds(deployment: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many replicas Serve starts with, and how many at most, as it reads `autoscaling_config`.
 
-    deployment: of a Serve config file. The policy is left out. Raises pydantic.ValidationError.
+    (1, 1) without autoscaling. deployment: of a Serve config file. Raises pydantic.ValidationError.
     """
     from ray.serve.config import AutoscalingConfig
 
@@ -36,7 +33,8 @@ def bounds(deployment: Mapping[str, Any]) -> AutoscalingConfig | None:
     given.pop("policy", None)  # AutoscalingConfig would import it
     if deployment.get("num_replicas") == "auto":
         given = AutoscalingConfig.default().model_dump(exclude_unset=True) | given
-    return AutoscalingConfig.model_validate(given) if given else None
+    config = AutoscalingConfig.model_validate(given)
+    return config.initial_replicas or config.min_replicas or 1, config.max_replicas
 
 
 class ByTokens:

@@ -275,8 +275,8 @@ class Cluster:
         for name, value in environment.replica_variables().items():
             variables.setdefault(name, value)
         gpus = 0 if config.settings.device == "cpu" else ray.cluster_resources().get("GPU", 0)
-        scaling = autoscaling.bounds(deployment)
-        replicas = config.replicas or (scaling and (scaling.initial_replicas or scaling.min_replicas)) or 1
+        first, most = autoscaling.bounds(deployment)
+        replicas = config.replicas or first
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
             replicas = deployment["num_replicas"] = machine.replicas(cores(), gpus)
         # Without this, Ray would set a replica's threads to its num_cpus.
@@ -285,9 +285,7 @@ class Cluster:
             options.setdefault("num_gpus", machine.gpu_share(replicas, gpus))
         cpus = options.get("num_cpus")
         asked = 1 if cpus is None else float(cpus)
-        options["num_cpus"] = machine.cpu_share(
-            asked, max(replicas, scaling.max_replicas if scaling else 0), cores()
-        )
+        options["num_cpus"] = machine.cpu_share(asked, max(replicas, most), cores())
         # After this time Serve kills a replica that still answers requests. Serve's own default is too short.
         deployment["graceful_shutdown_timeout_s"] = max(
             float(deployment.get("graceful_shutdown_timeout_s", 0)),
