@@ -199,6 +199,16 @@ def test_rows_past_their_retention_go_while_new_ones_come(store: Store, counts: 
     assert stored(store) == 1
 
 
+def searching(store: Store, counts: Counts) -> Writer:
+    """Start a writer that searches through 95 old outcomes of a running experiment."""
+    store.add_exposures([exposure(number) for number in range(95)])
+    clicks = [Outcome("prune20", f"o{n}", f"u{n}", "clicks", 1.0, 1.0) for n in range(95)]
+    store.record_outcomes(clicks, known=["prune20"])
+    writer = counts.writer(store, retention_days=9, running=lambda: ["prune20"])
+    writer.start()
+    return writer
+
+
 def test_the_search_for_outcomes_without_exposure_looks_for_other_old_rows_once(
     tmp_path: Path, counts: Counts
 ) -> None:
@@ -217,11 +227,7 @@ def test_the_search_for_outcomes_without_exposure_looks_for_other_old_rows_once(
             return steps[-1]
 
     with closing(Watched(f"sqlite:///{tmp_path / 'experiments.db'}")) as store:
-        store.add_exposures([exposure(number) for number in range(95)])
-        clicks = [Outcome("prune20", f"o{n}", f"u{n}", "clicks", 1.0, 1.0) for n in range(95)]
-        store.record_outcomes(clicks, known=["prune20"])
-        writer = counts.writer(store, retention_days=9, running=lambda: ["prune20"])
-        writer.start()
+        writer = searching(store, counts)
         assert ended.wait(60)
         assert writer.close(10) == 0
     assert len(steps) == 10
@@ -248,11 +254,7 @@ def test_a_search_that_fails_again_and_again_does_not_keep_other_old_rows(
             return super().delete_unexposed(cutoff, after, limit)
 
     with closing(Failing(f"sqlite:///{tmp_path / 'experiments.db'}")) as store:
-        store.add_exposures([exposure(number) for number in range(95)])
-        clicks = [Outcome("prune20", f"o{n}", f"u{n}", "clicks", 1.0, 1.0) for n in range(95)]
-        store.record_outcomes(clicks, known=["prune20"])
-        writer = counts.writer(store, retention_days=9, running=lambda: ["prune20"])
-        writer.start()
+        writer = searching(store, counts)
         assert failed.wait(60)
         store.add_exposures([Exposure("ended", "u", "control", 1, 2.0, "v")])
         assert deleted.wait(60)
