@@ -66,3 +66,12 @@ def write_checkpoint(directory: Path, seed: int = 0, **overrides: Any) -> Path:
     random_model(seed, **overrides).save_pretrained(directory)
     write_vocabulary(directory)
     return directory
+
+
+def unusual_modes(directory: Path) -> dict[str, str]:
+    """Return the files that others may not use as they may any new file of this user, with their modes."""
+    (directory / "new").touch()
+    usual = (directory / "new").stat().st_mode
+    (directory / "new").unlink()
+    files = [file for file in directory.rglob("*") if file.is_file()]
+    return {file.name: oct(mode) for file in files if (mode := file.stat().st_mode) != usual}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -36,6 +37,14 @@ def put_in_place(draft: Path, target: Path) -> None:
         return
     for file in draft.iterdir():
         shutil.move(file, target / file.name)
+
+
+def readable_as_usual(path: Path) -> None:
+    """Give a file, or all in a directory, the mode that the umask asks for: safetensors writes 0600 always."""
+    umask = os.umask(0o077)  # it can only be read by setting it
+    os.umask(umask)
+    for each in (path, *path.rglob("*")):
+        each.chmod((0o777 if each.is_dir() else 0o666) & ~umask)
 
 
 def check_can_be_quantized(source: Path, config: ModelConfig) -> None:

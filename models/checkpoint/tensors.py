@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from models.checkpoint.checks import readable_as_usual
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.checkpoint.fields import read_json
@@ -66,6 +67,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], config: ModelConfig
     """Write the network's tensors to a safetensors file, as checkpoints of the family hold them."""
     theirs = FAMILIES[config.family].theirs(tensors, config)
     save_file({name: tensor.contiguous() for name, tensor in theirs.items()}, file, {"format": "pt"})
+    readable_as_usual(file)
 
 
 def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

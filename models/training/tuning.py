@@ -16,7 +16,7 @@ import orjson
 import torch
 from torch import Tensor, nn
 
-from models.checkpoint.checks import put_in_place
+from models.checkpoint.checks import put_in_place, readable_as_usual
 from models.checkpoint.hub_files import copy_tokenizer
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.checkpoint.tokenizer_options import read_window
@@ -170,6 +170,7 @@ def finish(
     }
     written = orjson.dumps(metrics, option=orjson.OPT_INDENT_2)  # an undefined figure becomes null
     (draft / "metrics.json").write_bytes(written + b"\n")
+    readable_as_usual(draft)
     put_in_place(draft, options.out)
     shutil.rmtree(options.work)
     plain: dict[str, Any] = orjson.loads(written)

@@ -17,6 +17,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import BertForSequenceClassification
 
+from models.checkpoint.checks import readable_as_usual
 from models.training.data import VALIDATION_FOLDS, read_judged
 from models.training.demo.figures import temperature_of
 from models.training.evaluate import by_family, logits_of, probabilities_of
@@ -52,8 +53,8 @@ def export(
     written.config.attention_probs_dropout_prob = 0.1
     written.save_pretrained(directory)
     save_tokenizer(tokenizer, directory, max_tokens=model.config.max_position_embeddings)
-    (directory / "model.safetensors").chmod(0o644)
     (directory / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", encoding="utf-8")
+    readable_as_usual(directory)
     read, loading = BertForSequenceClassification.from_pretrained(
         directory, dtype=torch.float32, output_loading_info=True
     )

@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_
 
 from models.errors import how_to_install
 from service.errors import DatabaseUnavailable
-from service.state_directory import state_directory
+from service.state_directory import make_private, state_directory
 
 CONNECT_S = 3
 LOCK_S = 3
@@ -112,8 +112,8 @@ def _sqlite(url: URL) -> Engine:
     )
 
     @event.listens_for(engine, "do_connect")
-    def make_directory(*_: Any) -> None:
-        Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    def make_file(*_: Any) -> None:
+        make_private(Path(str(url.database)))  # SQLite gives its other two files the same mode
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from models import Classifier, HeadMask
-from tests.checkpoints import random_model, write_checkpoint
+from tests.checkpoints import random_model, unusual_modes, write_checkpoint
 from tests.service.cli.prompt import Run
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "a lamp with a usb charger")]
@@ -31,6 +31,7 @@ def test_a_studys_mask_file_is_as_good_as_its_spec(run: Run, tiny_checkpoint: Pa
 
     assert output.status == 0
     assert json.loads(output.out)["head_mask"]["spec"] == "0.1,2.3"
+    assert not unusual_modes(tmp_path / "pruned"), "another user, such as the service's, cannot read it"
     mask = HeadMask.parse("0.1,2.3", layers=3, heads=4)
     whole, pruned = (Classifier.load(d, "cpu", "float32") for d in (tiny_checkpoint, tmp_path / "pruned"))
     np.testing.assert_allclose(pruned.score(PAIRS).logits, whole.score(PAIRS, mask).logits, atol=1e-5)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from models import Classifier
 from models.quality.evaluation import Evaluation
-from tests.checkpoints import WORDS, write_checkpoint
+from tests.checkpoints import WORDS, unusual_modes, write_checkpoint
 from tests.service.cli.prompt import Run
 
 
@@ -74,6 +74,7 @@ def test_the_loss_that_is_printed_is_the_loss(
     assert found["largest_probability_difference"] == pytest.approx(largest, abs=1e-6)
     assert found["pairs"] == 60
     assert report["bytes"]["after"] < report["bytes"]["before"]
+    assert not unusual_modes(out), "another user, such as the service's, cannot read it"
     assert 0 < report["speed"]["low"] <= report["speed"]["median"] <= report["speed"]["high"]
     kept = json.loads((out / "config.json").read_text())["headroom"]["quantization"]["speed"]
     assert kept == report["speed"]

@@ -14,6 +14,7 @@ import pytest
 
 from models import Classifier
 from service.cli.train import what_is_kept
+from tests.checkpoints import unusual_modes
 from tests.service.cli.prompt import Run
 
 
@@ -37,6 +38,7 @@ def test_train_then_score_with_what_came_out(
     assert trained.status == 0, trained.err
     assert json.loads(trained.out) == json.loads((out / "metrics.json").read_text())
     assert Classifier.load(out).grades == ("no", "yes")
+    assert not unusual_modes(out), "another user, such as the service's, cannot read it"
 
     scored = run("score", "lamp 3", "a lamp", "wood", "--model", str(out))
     assert [line.split("\t")[1] for line in scored.out.splitlines()] == ["yes", "no"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,12 +70,20 @@ def test_a_store_made_while_the_server_was_down_heals(postgres: Cluster) -> None
         store.close()
 
 
-def test_the_default_is_a_file_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_is_a_file_that_only_the_user_may_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_url() == f"sqlite:///{tmp_path}/headroom/experiments.db"
+    directory = tmp_path / "headroom"
+    directory.mkdir(mode=0o755)  # as earlier releases made it
+    before = os.umask(0o022)
     store = Store()
     try:
         assert store.add_exposures([exposure("a")]) == 1
+        modes = {file.name: oct(file.stat().st_mode & 0o777) for file in directory.iterdir()}
     finally:
+        os.umask(before)
         store.close()
-    assert (tmp_path / "headroom" / "experiments.db").exists()
+    assert modes == dict.fromkeys(["experiments.db", "experiments.db-wal", "experiments.db-shm"], "0o600")
+    assert directory.stat().st_mode & 0o777 == 0o700
