@@ -21,7 +21,7 @@ from service.bulk.formats import KNOWN, known_format
 from service.bulk.parts import INPUT, Part, Parts
 from service.bulk.reading import WINDOW_BYTES, WINDOW_ROWS, Window, windows
 from service.bulk.request import Column, Request
-from service.bulk.storage import place_of, storage_of
+from service.bulk.storage import Stat, place_of, storage_of
 from service.bulk.writing import Layout
 from service.variant_config import MaskForm
 
@@ -34,12 +34,11 @@ REJECTS = ".rejects.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One input file. number: in its job. size: in bytes. output: the name of its scores' file."""
+    """One input file. number: in its job. stat: when the job began. output: the name of its scores' file."""
 
     number: int
     name: str
-    size: int
-    modified: int
+    stat: Stat
     output: str
     format: Format
 
@@ -80,7 +79,7 @@ class Job:
             [request.model, *(variant.checkpoint or request.model for variant in request.live.variants)]
         )
         return {
-            INPUT: [[file.name, file.size, file.modified] for file in self.files],
+            INPUT: [[file.name, file.stat.size, file.stat.modified] for file in self.files],
             "output": [self.output, *sorted({str(file.format) for file in self.files})],
             "model": [digest_of(locate(path)) for path in paths],
             **_stored_masks(request, paths),
@@ -152,7 +151,7 @@ def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
         stat = storage.stat(name)
         if stat is None:
             raise ModelError(f"{name} does not exist")
-        files.append(File(number, name, stat.size, stat.modified, output_name, format_))
+        files.append(File(number, name, stat, output_name, format_))
     return Job(request, source, tuple(files), target, is_directory, layout)
 
 
@@ -206,7 +205,7 @@ class Progress:
     def __init__(self, job: Job, parts: Parts, report: Report) -> None:
         self.parts, self.ends = parts.done()
         self._report = report
-        self._sizes = [max(file.size, 1) for file in job.files]
+        self._sizes = [max(file.stat.size, 1) for file in job.files]
         self._shares = [1.0 if file.number in self.ends else 0.0 for file in job.files]
         self._rows = sum(part.rows + part.rejects for part in self.parts.values())
         self._before = self._rows
@@ -259,6 +258,7 @@ def run(
             progress = Progress(job, parts, report)
             try:
                 score(job, parts, progress)
+                _check_unchanged(job, parts)
                 summary = _checked(job, parts, progress)
             except ModelError:
                 if not any(part.rows for part in progress.parts.values()):
@@ -269,6 +269,18 @@ def run(
         with writing(parts.directory):
             parts.remove()
     return summary
+
+
+def _check_unchanged(job: Job, parts: Parts) -> None:
+    """Raise ModelError if an input file is not the one that the job began with; then no part can be trusted."""
+    storage = storage_of(job.source)
+    for file in job.files:
+        if storage.stat(file.name) != file.stat:
+            parts.clear()
+            raise ModelError(
+                f"{file.name} has changed while it was scored, so nothing is written; the same command begins "
+                "anew"
+            )
 
 
 def _checked(job: Job, parts: Parts, progress: Progress) -> Summary:

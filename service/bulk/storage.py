@@ -1,7 +1,7 @@
 """The places of files: this machine's disks, or an object store (s3://, gs://, …) that pyarrow reaches.
 
-A file is there whole or not at all: on a disk it is written under another name first, and in an object store
-an object appears when its upload is complete.
+A file is there whole or not at all: on a disk it is written under another name first. For an object store it
+is written to a temporary file, and uploaded when it is whole: pyarrow cannot abort an upload that has begun.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import io
 import os
 import shutil
 import stat
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,10 +31,14 @@ UNFINISHED = ".writing"
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """The size of a file in bytes, and when it was changed last, in nanoseconds since 1970."""
+    """The size of a file in bytes, and when it was changed last, in nanoseconds since 1970.
+
+    identity: differs if another file has taken the name; 0 in an object store.
+    """
 
     size: int
     modified: int
+    identity: int = 0
 
 
 def _nothing() -> None:
@@ -98,7 +103,9 @@ class Disk(Storage):
             status = Path(name).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return None if stat.S_ISDIR(status.st_mode) else Stat(status.st_size, status.st_mtime_ns)
+        if stat.S_ISDIR(status.st_mode):
+            return None
+        return Stat(status.st_size, status.st_mtime_ns, status.st_ino)
 
     def is_directory(self, name: str) -> bool:
         return Path(name).is_dir()
@@ -214,18 +221,22 @@ class ObjectStore(Storage):
         path = self._path(name)
         draft = path + UNFINISHED if self._renames else path
         self._check()
-        stream = self._fs.open_output_stream(draft, buffer_size=BUFFER_BYTES)
-        try:
-            yield cast(IO[bytes], stream)
+        with tempfile.TemporaryFile() as whole:
+            yield cast(IO[bytes], whole)
             self._check()
-        except BaseException:
-            if self._renames:
-                with contextlib.suppress(OSError):
-                    stream.close()
-                    self._fs.delete_file(draft)
-            else:  # pyarrow completes an upload when its stream is closed or freed, so it is never freed
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
-            raise
+            whole.seek(0)
+            stream = self._fs.open_output_stream(draft, buffer_size=BUFFER_BYTES)
+            try:
+                shutil.copyfileobj(whole, stream, BUFFER_BYTES)
+                self._check()
+            except BaseException:
+                if self._renames:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+                        self._fs.delete_file(draft)
+                else:  # pyarrow completes an upload when its stream is closed or freed, so it is never freed
+                    ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
+                raise
         stream.close()
         if self._renames:
             self._fs.move(draft, path)

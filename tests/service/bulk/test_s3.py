@@ -153,9 +153,10 @@ def test_nothing_is_copied_in_s3_where_a_copy_ends_at_5_gib(
 
 
 def test_an_upload_that_fails_leaves_the_object_that_was_there(
-    environment: dict[str, str], store: fs.S3FileSystem
+    environment: dict[str, str], store: fs.S3FileSystem, endpoint: str
 ) -> None:
-    """Also when the process ends, where pyarrow would complete the upload."""
+    """Also when the process ends, where pyarrow would complete the upload. Nor is there an unfinished upload,
+    whose pieces Amazon would store and bill until somebody aborts it."""
     with store.open_output_stream("logs/failed.csv") as stream:
         stream.write(b"before")
     for name, before in (("failed.csv", b"before"), ("new.csv", None)):
@@ -175,6 +176,8 @@ def test_an_upload_that_fails_leaves_the_object_that_was_there(
             else:
                 with store.open_input_stream(f"logs/{name}") as stream:
                     assert stream.read() == before
+    with urlopen(f"{endpoint}/logs?uploads") as answer:
+        assert "<Upload>" not in answer.read().decode()
 
 
 def test_a_bucket_that_is_missing_is_named(tiny_checkpoint: Path, environment: dict[str, str]) -> None:
