@@ -13,10 +13,14 @@ OPEN_QUOTE = "a quote that never closes"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The format of a file. kind: one of KINDS. compression: "gz", "zst" or "" for none."""
+    """The format of a file.
+
+    kind: one of KINDS. compression: "gz", "zst" or "" for none. delimiter: between the cells of csv and tsv.
+    """
 
     kind: str
     compression: str = ""
+    delimiter: str = ","
 
     @property
     def needs_pyarrow(self) -> bool:
@@ -24,14 +28,14 @@ class Format:
         return self.kind == "parquet" or self.compression == "zst"
 
 
-def format_of(name: str) -> Format | None:
-    """Return the format that a file's name ends in, or None if it is not known."""
+def format_of(name: str, delimiter: str = ",") -> Format | None:
+    """Return the format that a file's name ends in, or None if it is not known. delimiter: of csv."""
     parts = name.rsplit("/", 1)[-1].lower().split(".")[1:]
     compression = parts.pop() if parts and parts[-1] in COMPRESSIONS else ""
     kind = parts[-1] if parts else ""
     if kind not in KINDS or (kind == "parquet" and compression):
         return None
-    return Format(kind, compression)
+    return Format(kind, compression, "\t" if kind == "tsv" else delimiter)
 
 
 def csv_problem(error: csv.Error) -> str:

@@ -10,9 +10,12 @@ from models.quality.formats import Format, format_of
 KNOWN = "csv, tsv and jsonl (each also .gz or .zst) and parquet"
 
 
-def known_format(name: str) -> Format:
-    """Return the format that a file's name ends in. Raises ModelError if it is not known or not installed."""
-    file_format = format_of(name)
+def known_format(name: str, delimiter: str) -> Format:
+    """Return the format that a file's name ends in. delimiter: of csv.
+
+    Raises ModelError if the format is not known or not installed.
+    """
+    file_format = format_of(name, delimiter)
     if file_format is None:
         raise ModelError(f"{name}: the name ends in no known format; use {KNOWN}")
     if file_format.needs_pyarrow:

@@ -86,6 +86,7 @@ class Job:
             "mask or variant": _as_options(request.columns),
             "config file": request.live.model_dump(mode="json", include={"masks", "variants", "default"}),
             "choice of columns": [*request.fields.needed, self.layout.prefix],
+            "--delimiter": request.fields.delimiter,
             "--overflow": request.overflow,
             "device or number format": [request.device, request.dtype],
             "version of headroom": [version("headroom"), self.window_rows, WINDOW_BYTES],
@@ -122,14 +123,14 @@ def _stored_masks(request: Request, paths: Iterable[str | None]) -> dict[str, An
 def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
     """Look the input up. Raises ModelError if there is none, or a format is not known."""
     source, output = (name.rstrip("/") if "://" in name else str(Path(name)) for name in (source, output))
-    storage = storage_of(source)
+    storage, delimiter = storage_of(source), request.fields.delimiter
     is_directory = storage.is_directory(source)
     target = _target(output)
     _check_apart(source, target, is_directory)
     if not is_directory:
         names, outputs = [source], [target]
-        known_format(source)
-        formats = [known_format(output)]
+        known_format(source, delimiter)
+        formats = [known_format(output, delimiter)]
     else:
         if format_of(output) is not None:
             raise ModelError(
@@ -145,7 +146,7 @@ def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
         outputs = [f"{target}/{_below(source, name)}" for name in names]
         if len(set(outputs)) < len(outputs):
             raise ModelError(f"{source}: two files would be scored into one")
-        formats = [known_format(name) for name in names]
+        formats = [known_format(name, delimiter) for name in names]
     files = []
     for number, (name, output_name, format_) in enumerate(zip(names, outputs, formats, strict=True)):
         stat = storage.stat(name)
@@ -272,14 +273,14 @@ def run(
 
 
 def _check_unchanged(job: Job, parts: Parts) -> None:
-    """Raise ModelError if an input file is not the one that the job began with; then no part can be trusted."""
+    """Raise ModelError, and remove all parts, if an input file is not the one that the job began with."""
     storage = storage_of(job.source)
     for file in job.files:
         if storage.stat(file.name) != file.stat:
             parts.clear()
             raise ModelError(
-                f"{file.name} has changed while it was scored, so nothing is written; the same command begins "
-                "anew"
+                f"{file.name} has changed while it was scored, so nothing is written; "
+                "the same command begins anew"
             )
 
 

@@ -27,12 +27,16 @@ QUOTED_TEXT = 500
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The names of the input's columns. mask, variant: the columns that choose each row's; None for none."""
+    """The names of the input's columns. mask, variant: the columns that choose each row's; None for none.
+
+    delimiter: between the cells of csv.
+    """
 
     query: str = "query"
     title: str = "title"
     mask: str | None = None
     variant: str | None = None
+    delimiter: str = ","
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -107,7 +111,7 @@ def windows(
     number: the file's number in its job. target: the kind of file that will be written: all rows of csv, tsv
     and parquet have the same columns. Raises ModelError, which names the file, if it cannot be read.
     """
-    format_ = known_format(name)
+    format_ = known_format(name, fields.delimiter)
     stat = storage.stat(name)
     if stat is None:
         raise ModelError(f"{name} does not exist")
@@ -132,7 +136,7 @@ def _source(name: str, format_: Format, raw: IO[bytes], fields: Fields) -> Sourc
     stream = decompressed(raw, format_.compression)
     if format_.kind == "jsonl":
         return reading_text.jsonl_source(stream)
-    return reading_text.csv_source(name, stream, "," if format_.kind == "csv" else "\t", fields)
+    return reading_text.csv_source(name, stream, format_.delimiter, fields)
 
 
 def _share(total: int | None, raw: IO[bytes], size: int, rows: int) -> float:

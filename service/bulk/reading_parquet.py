@@ -34,9 +34,15 @@ def source(name: str, raw: IO[bytes], fields: Fields) -> Source:
             raise ModelError(f"{name}: there is no column {column}; found {', '.join(map(repr, names[:10]))}")
         kind = schema.field(column).type
         kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-        if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+        if not _is_text(kind):
             raise ModelError(f"{name}: the column {column} holds {kind}, not text")
     return Source(tuple(names), _rows(name, file), schema, file.metadata.num_rows)
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _rows(name: str, file: Any) -> Iterator[Row]:

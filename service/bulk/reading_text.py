@@ -12,6 +12,7 @@ import orjson
 from models.errors import ModelError
 from models.quality.formats import OPEN_QUOTE, csv_problem
 from service.bulk.reading import QUOTED_TEXT, Fields, Row, Source
+from service.http.strict_json import duplicate_key
 
 ROW_BYTES = 64 << 20
 """The largest row that is read."""
@@ -83,6 +84,8 @@ def _jsonl_rows(stream: IO[bytes]) -> Iterator[Row]:
             yield Row(number, None, "not a JSON object", _quoted(data), len(data))
         elif _is_too_deep(data, values):
             yield Row(number, None, "nested too deep to be written again", _quoted(data), len(data))
+        elif data.count(b":") > len(values) and (key := duplicate_key(data)) is not None:
+            yield Row(number, None, f'the key "{key}" appears twice in one object', _quoted(data), len(data))
         else:
             yield Row(number, values, "", "", len(data))
 

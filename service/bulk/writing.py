@@ -83,7 +83,7 @@ def encode(window: Window, results: Sequence[Result], layout: Layout, format_: F
     if format_.kind == "jsonl":
         text = _jsonl(window, results, layout)
     else:
-        text = _csv(window, results, layout, "," if format_.kind == "csv" else "\t")
+        text = _csv(window, results, layout, format_.delimiter)
     return compressed(text, format_.compression)
 
 

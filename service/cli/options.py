@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+
+def one_character(value: str) -> str:
+    """Return the value of --delimiter. Raises BadParameter if it cannot stand between the cells of csv."""
+    if len(value) != 1 or value in '"\r\n':
+        raise typer.BadParameter("give one character, such as --delimiter ';'; no quote and no line end")
+    return value
+
+
 Data = Annotated[Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet of query,title,grade.")]
 NewDirectory = Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")]
 Model = Annotated[str | None, typer.Option(help="Checkpoint directory or hub id (NAME@REVISION).")]

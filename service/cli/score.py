@@ -65,6 +65,7 @@ def command(
     title_column: score_files.TitleColumn = "title",
     mask_column: score_files.MaskColumn = None,
     variant_column: score_files.VariantColumn = None,
+    delimiter: score_files.Delimiter = ",",
     prefix: score_files.Prefix = "",
     overwrite: score_files.Overwrite = False,
     use_ray: score_files.Ray = False,
@@ -83,7 +84,7 @@ def command(
             raise typer.BadParameter(
                 "--input and --output go together, without a query", param_hint="--input"
             )
-        columns = (query_column, title_column, mask_column, variant_column)
+        columns = (query_column, title_column, mask_column, variant_column, delimiter)
         masks, variants = tuple(mask or ()), tuple(variant or ())
         others = (model, config, device, dtype, overflow, prefix, overwrite, use_ray, as_json)
         score_files.run(score_files.Arguments(source, output, columns, masks, variants, *others))

@@ -14,6 +14,7 @@ import typer
 from service.cli import choice
 from service.cli.interrupt import ends_at_once
 from service.cli.mask_option import read_form
+from service.cli.options import one_character
 from service.cli.terminal import Share
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ Output = Annotated[
 ]
 QueryColumn = Annotated[str, typer.Option(help="With --input: the column of the queries.")]
 TitleColumn = Annotated[str, typer.Option(help="With --input: the column of the titles.")]
+Delimiter = Annotated[
+    str,
+    typer.Option(callback=one_character, help="With --input: the character between the cells of csv files."),
+]
 MaskColumn = Annotated[
     str | None, typer.Option(help="With --input: the column of each row's head mask; empty for none.")
 ]
@@ -55,11 +60,11 @@ Ray = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The command line. columns: of query, title, mask and variant."""
+    """The command line. columns: of query, title, mask and variant; then the delimiter of csv."""
 
     source: str
     output: str
-    columns: tuple[str, str, str | None, str | None]
+    columns: tuple[str, str, str | None, str | None, str]
     masks: tuple[str, ...]
     variants: tuple[str, ...]
     model: str | None

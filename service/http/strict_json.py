@@ -53,8 +53,9 @@ def loads(body: bytes, *, max_depth: int, max_parts: int) -> Any:
     # neither of these checks.
     if arrays + objects > max_depth and _deeper_than(value, max_depth):
         raise InvalidJSON(_too_deep(max_depth))
-    if colons > (len(value) if isinstance(value, dict) else 0):
-        _refuse_duplicate_keys(body)
+    keys = len(value) if isinstance(value, dict) else 0
+    if colons > keys and (twice := duplicate_key(body)) is not None:
+        raise InvalidJSON(f'The key "{twice}" appears twice in the same object.')
     return value
 
 
@@ -109,13 +110,14 @@ def _deeper_than(value: Any, max_depth: int) -> bool:
     return bool(level)
 
 
-def _refuse_duplicate_keys(body: bytes) -> None:
+def duplicate_key(body: bytes) -> str | None:
+    """Return a key, perhaps cut short, that an object of a valid JSON document has twice; None if none is."""
     try:
         _KEYS.decode(body.decode())
     except _DuplicateKeyError as duplicate:
         key = str(duplicate)
-        shown = key if len(key) <= _KEY_SHOWN else f"{key[:_KEY_SHOWN]}…"
-        raise InvalidJSON(f'The key "{shown}" appears twice in the same object.') from None
+        return key if len(key) <= _KEY_SHOWN else f"{key[:_KEY_SHOWN]}…"
+    return None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> None:

@@ -21,7 +21,7 @@ START = -1
 
 def arguments(source: Path, output: Path, model: Path, **options: Any) -> score_files.Arguments:
     plain: dict[str, Any] = {
-        "columns": ("query", "title", None, None),
+        "columns": ("query", "title", None, None, ","),
         "masks": (),
         "variants": (),
         "model": str(model),

@@ -55,6 +55,19 @@ def test_what_is_wrong_with_a_row_is_said_in_words(line: str, reason: str) -> No
     assert [row.reason for row in rows(line)] == [reason]
 
 
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('{"query": "a: b", "query": "c", "title": "d"}', "query"),
+        ('{"query": "a", "title": "b", "more": [{"id": 1, "id": 2}]}', "id"),
+        ('{"query": "a: b", "title": "c"}', None),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused_as_in_a_request(line: str, key: str | None) -> None:
+    (row,) = jsonl_source(io.BytesIO(line.encode())).rows
+    assert row.reason == ("" if key is None else f'the key "{key}" appears twice in one object')
+
+
 def test_json_that_is_wrong_is_named_by_its_column() -> None:
     (row,) = jsonl_source(io.BytesIO(b'{"query": lamp}\n')).rows
     assert row.reason.startswith("not JSON (")

@@ -99,6 +99,31 @@ def test_every_format_keeps_its_columns_and_gets_the_scores(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source, target])
 
 
+def test_cells_between_other_characters(run: Run, options: list[str], tmp_path: Path) -> None:
+    """As spreadsheets write them where the comma is in numbers."""
+    file, output = tmp_path / "a.csv", tmp_path / "b.csv"
+    file.write_text("query;title;price\nred lamp;lamp, red;1,5\n")
+    given = ("score", "--input", str(file), "--output", str(output), *options)
+    assert "there is no column query and title" in run(*given).err
+    result = run(*given, "--delimiter", ";")
+    assert result.status == 0, result.err
+    (row,) = csv.DictReader(io.StringIO(output.read_text()), delimiter=";")
+    assert (row["title"], row["price"]) == ("lamp, red", "1,5")
+    assert 0 < float(row["score"]) < 1
+    assert run(*given, "--delimiter", ";;").status == 2
+
+
+def test_parquet_with_views_of_text(run: Run, options: list[str], tmp_path: Path) -> None:
+    """The type that Polars and DuckDB write."""
+    file, output = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    table = pyarrow.table({"query": ["lamp", "usb"], "title": ["red lamp", "cable"]})
+    views = pyarrow.schema([(name, pyarrow.string_view()) for name in table.column_names])
+    parquet.write_table(table.cast(views), file)
+    result = run("score", "--input", str(file), "--output", str(output), *options)
+    assert result.status == 0, result.err
+    assert parquet.read_table(output).column("title").to_pylist() == ["red lamp", "cable"]
+
+
 def test_masks_as_columns_and_a_mask_for_each_row_agree(run: Run, options: list[str], tmp_path: Path) -> None:
     specs = ["none", "0-1.*", "random:0.5@3"]
     file = tmp_path / "rows.jsonl"
