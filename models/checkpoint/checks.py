@@ -40,7 +40,7 @@ def put_in_place(draft: Path, target: Path) -> None:
 
 
 def readable_as_usual(path: Path) -> None:
-    """Give a file or a directory's content the mode that the umask asks for: safetensors always writes 0600."""
+    """Give a file, or all in a directory, the mode that the umask asks for; safetensors writes 0600."""
     umask = os.umask(0o077)  # it can only be read by setting it
     os.umask(umask)
     for each in (path, *path.rglob("*")):
