@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -47,6 +48,12 @@ class Judged:
 
     def __len__(self) -> int:
         return len(self.pairs)
+
+    @cached_property
+    def ranked_queries(self) -> int:
+        """Return how many queries have titles of different grades: those that NDCG@10 rests on."""
+        pairs = np.unique(np.stack([self.query_of, self.grade]), axis=1)
+        return int(np.count_nonzero(np.bincount(pairs[0]) > 1))
 
 
 class Progress(Protocol):

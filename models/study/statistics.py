@@ -13,6 +13,7 @@ from scipy.stats import false_discovery_control
 from models.quality import metrics
 from models.quality.bootstrap import (
     MIN_QUERIES,
+    MIN_TESTED,
     Draws,
     Estimate,
     Floats,
@@ -27,6 +28,9 @@ from models.study.base import Judged
 METRICS = metrics.NAMES
 """accuracy, macro_f1, qwk, ndcg10."""
 
+JUDGED = ("accuracy", "qwk", "ndcg10")
+"""A mask is harmless if none of these falls by the margin."""
+
 LEVEL = 0.05
 """The error rate of the tests."""
 
@@ -40,13 +44,15 @@ _CHUNK = 4096  # permutations at a time
 class Resamples:
     """The resamples of a study's queries. All masks share them, so differences are paired.
 
-    counts: (1 + resamples, clusters); row 0 is the data as they are.
+    counts: (1 + resamples, clusters); row 0 is the data as they are. testable: at least MIN_TESTED queries
+    have titles of different grades, so that one-sided tests may claim something.
     """
 
     def __init__(self, data: Judged, resamples: int, seed: int) -> None:
         self.clusters = min(len(data.queries), CLUSTERS)
         self.cluster_of_query = np.arange(len(data.queries)) % self.clusters
         self.counts = with_data(resample(self.clusters, resamples, seed))
+        self.testable = data.ranked_queries >= MIN_TESTED
 
     def sums(self, evaluation: Evaluation) -> Floats:
         """Return the evaluation's sums by cluster: (clusters, grades² + 2)."""
@@ -73,7 +79,7 @@ class Resamples:
 
     def estimate(self, draws: Draws) -> Estimate:
         """Return the estimate of a metric, a difference or a relative change."""
-        return estimate(draws.values, standard_errors(draws.influences, self.counts))
+        return estimate(draws.values, standard_errors(draws.influences, self.counts), testable=self.testable)
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,10 @@ class Effect:
     value: dict[str, float]
     delta: dict[str, Estimate]
     relative: dict[str, Estimate]
+
+    def is_harmless(self, margin: float) -> bool:
+        """Return whether each of JUDGED is shown to fall by less than the margin (one-sided, LEVEL)."""
+        return all(self.delta[metric].p_above(-margin) <= LEVEL for metric in JUDGED)
 
 
 def effect(resamples: Resamples, whole: dict[str, Draws], masked: Evaluation) -> Effect:
@@ -137,8 +147,18 @@ def holm(p: Floats) -> Floats:
 
 
 def benjamini_hochberg(p: Floats) -> Floats:
-    """Return Benjamini and Hochberg's adjusted p-values (1995) over all of `p`; same shape."""
-    return np.asarray(false_discovery_control(p, axis=None, method="bh")).reshape(np.shape(p))
+    """Return Benjamini and Hochberg's adjusted p-values (1995), (heads, k), over the heads of each column."""
+    return np.asarray(false_discovery_control(p, axis=0, method="bh"))
+
+
+def benjamini_hochberg_by_head(p: Floats) -> Floats:
+    """Return adjusted p-values of "the head changes no metric", (heads,), from p of (heads, metrics).
+
+    A head's metrics are combined first (Bonferroni), so that a discovery is a head. Over all heads and
+    metrics together, the share of false heads among the heads found could exceed that of false tests.
+    """
+    combined = np.minimum(np.min(p, axis=1) * np.shape(p)[1], 1)
+    return benjamini_hochberg(combined[:, None])[:, 0]
 
 
 def permutation_p(observed: float, null: NDArray[np.float64], *, two_sided: bool = False) -> float:

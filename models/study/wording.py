@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 
-from models.quality.bootstrap import Interval
+from models.quality.bootstrap import MIN_TESTED, Interval
 
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
 """The names of the metrics in texts."""
 
 MAX_DIGITS = 6
+
+TOO_FEW = (
+    f"too few queries: nothing is called harmless if fewer than {MIN_TESTED} have titles of different grades"
+)
+"""Why one-sided tests claim nothing."""
 
 
 def signed(value: float, digits: int = 3) -> str:

@@ -13,9 +13,9 @@ from models.study import claims, plots
 from models.study.layers.compute import Off, WholeLayers
 from models.study.layers.representations import Change
 from models.study.result import Figure, Finding, Result, Section, Table
-from models.study.statistics import LEVEL, METRICS
+from models.study.statistics import JUDGED, LEVEL, METRICS
 from models.study.study import Study
-from models.study.wording import NAMES, layer_range, p_value, percent, signed, with_interval
+from models.study.wording import NAMES, TOO_FEW, layer_range, p_value, percent, signed, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -24,20 +24,23 @@ PUBLISHED_LOSS = -0.86
 """Relative accuracy with all heads of layers 0–5 off, in the source study."""
 ALIKE = 0.9
 """A linear CKA of at least this counts as "hardly notice"."""
-JUDGED = ("accuracy", "qwk", "ndcg10")
-"""A layer is harmless if none of these falls by the margin."""
 
 
 def result(study: Study, layers: WholeLayers) -> Result:
     """Return the report of whole layers."""
     depth = study.shape[0]
     alone = layers.sets[:depth]
-    harmless = [off for off in alone if _is_harmless(off, study.margin)]
+    harmless = [off for off in alone if off.effect.is_harmless(study.margin)]
     worst = min(alone, key=lambda off: off.effect.delta["qwk"].value)
     last = [change for change in layers.changes if change.later == depth - 1 and change.off < depth - 1]
+    shown = (
+        f"of {depth} layers whose heads were switched off one at a time, {len(harmless)} are shown to "
+        f"cost less than {study.margin} in accuracy, QWK and NDCG@10 ({_numbers(harmless)})"
+        if _testable(alone)
+        else TOO_FEW
+    )
     text = (
-        f"Of {depth} layers whose heads were switched off one at a time, {len(harmless)} are shown to "
-        f"cost less than {study.margin} in accuracy, QWK and NDCG@10 ({_numbers(harmless)}). The costliest "
+        f"{shown[0].upper()}{shown[1:]}. The costliest "
         f"is layer {worst.layers.start}: ΔQWK {with_interval(worst.effect.delta['qwk'].interval())}."
     )
     findings = []
@@ -68,15 +71,16 @@ def _notice_sentence(last: list[Change]) -> str:
 
 def _notice_finding(alone: list[Off], last: list[Change], margin: float) -> Finding:
     """Return the finding on layers off alone. last: what the last layer notices of each earlier one."""
-    harmless = sum(_is_harmless(off, margin) for off in alone)
+    harmless = sum(off.effect.is_harmless(margin) for off in alone)
     harmful = sum(_is_harmful(off, margin) for off in alone)
     noticed = sum(change.cka.high < ALIKE for change in last)
+    shown = f"{harmless} of {len(alone)} layers non-inferior (margin {margin})"
     holds = harmless > len(alone) / 2 and _alike(last) > len(last) / 2
     fails = harmful > len(alone) / 2 or noticed > len(last) / 2
     return Finding(
         "A whole layer's heads can go, and later layers hardly notice",
         "any layer",
-        f"{harmless} of {len(alone)} layers non-inferior (margin {margin}); last layer's "
+        f"{shown if _testable(alone) else TOO_FEW}; last layer's "
         f"CKA ≥ {ALIKE} for {_alike(last)} of {len(last)}",
         True if holds else False if fails else None,
         "Counted as replicated if both hold for more than half of the layers"
@@ -132,7 +136,7 @@ def _section(study: Study, layers: WholeLayers) -> Section:
                     str(off.layers.start),
                     *cells,
                     p_value(p),
-                    "yes" if _is_harmless(off, study.margin) else "no",
+                    "yes" if off.effect.is_harmless(study.margin) else "no",
                 )
             )
     header = (
@@ -175,8 +179,8 @@ def _section(study: Study, layers: WholeLayers) -> Section:
     )
 
 
-def _is_harmless(off: Off, margin: float) -> bool:
-    return all(off.effect.delta[metric].p_above(-margin) <= LEVEL for metric in JUDGED)
+def _testable(alone: list[Off]) -> bool:
+    return all(off.effect.delta["qwk"].testable for off in alone)
 
 
 def _is_harmful(off: Off, margin: float) -> bool:

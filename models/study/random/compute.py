@@ -159,5 +159,5 @@ def _tests(curve: Curve, margin: float) -> list[EquivalenceTest]:
 
 def _halves(lower: Curve, upper: Curve) -> Halves:
     differences = {metric: lower.area[metric].minus(upper.area[metric]) for metric in METRICS}
-    p = holm(np.array([2 * min(d.p_below(0), d.p_above(0)) for d in differences.values()]))
-    return Halves(differences, dict(zip(METRICS, np.minimum(p, 1).tolist(), strict=True)))
+    p = holm(np.array([d.p_changed() for d in differences.values()]))
+    return Halves(differences, dict(zip(METRICS, p.tolist(), strict=True)))

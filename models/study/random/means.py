@@ -31,7 +31,7 @@ class MeanOfMasks:
     def estimate(self) -> Estimate:
         """Return the mean change over masks."""
         variance = standard_errors(self._influences, self._resamples.counts) ** 2 + self._between_masks()
-        return estimate(self._means(), np.sqrt(variance))
+        return estimate(self._means(), np.sqrt(variance), testable=self._resamples.testable)
 
     def minus(self, other: MeanOfMasks) -> Estimate:
         """Return the difference of two means over the same queries, with masks that were drawn apart."""

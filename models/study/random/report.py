@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,16 @@ from models.study.random.compute import AT, RESAMPLES, Curve, EquivalenceTest, H
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.statistics import LEVEL, METRICS
 from models.study.study import Study
-from models.study.wording import NAMES, layer_range, listed, p_value, percent, signed, with_interval
+from models.study.wording import (
+    NAMES,
+    TOO_FEW,
+    layer_range,
+    listed,
+    p_value,
+    percent,
+    signed,
+    with_interval,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -64,6 +74,8 @@ def _finding(study: Study, random: RandomHeads, verdict: str) -> Finding:
 
 
 def _verdict(tests: list[EquivalenceTest], margin: float) -> str:
+    if not any(test.delta.testable for test in tests):
+        return TOO_FEW
     passed = [NAMES[test.metric] for test in tests if test.p_equivalent <= LEVEL]
     others = [NAMES[test.metric] for test in tests if NAMES[test.metric] not in passed]  # also without a p
     if not others:
@@ -142,7 +154,7 @@ def _section(study: Study, random: RandomHeads) -> Section:
 
 def _test_row(test: EquivalenceTest, whole: float) -> tuple[str, ...]:
     """Return a row of the table. whole: the metric with all heads on."""
-    narrow = test.delta.interval(0.9)
+    ends = test.delta.bounds(LEVEL)
     return (
         layer_range(test.layers),
         NAMES[test.metric],
@@ -150,7 +162,7 @@ def _test_row(test: EquivalenceTest, whole: float) -> tuple[str, ...]:
         percent(test.relative.interval()) if whole > LEAST_DIVISOR else "–",
         p_value(test.p_equivalent),
         p_value(test.p_not_worse),
-        "–" if narrow.low != narrow.low else f"± {max(abs(narrow.low), abs(narrow.high)):.3f}",
+        f"± {max(abs(ends.low), abs(ends.high)):.3f}" if math.isfinite(ends.low) else "–",
     )
 
 

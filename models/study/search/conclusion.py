@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from models.quality.bootstrap import MIN_QUERIES
+from models.quality.bootstrap import MIN_TESTED
 from models.study.search import rivals_report
 from models.study.search.compute import Search
 from models.study.search.noninferiority import POWER, Loss
@@ -78,22 +78,28 @@ def nothing_passed(search: Search, study: Study) -> str:
     """Say that no mask passed, and how many queries it would take."""
     assert study.holdout is not None
     first, losses = search.plain[0], search.plain_verdicts[0].losses
-    name, weakest = min(losses.items(), key=lambda item: item[1].power)
+    weakest = min(losses.values(), key=lambda loss: loss.power)
     if weakest.queries_needed is None:
-        reason = (
-            f". {NAMES[name]} cannot be tested: it needs at least {MIN_QUERIES} held-out queries with titles "
-            "of different grades."
-        )
-    else:
-        reason = (
-            f". The test would have found a harmless mask with a power of {weakest.power:.0%}; "
-            f"{weakest.queries_needed:,} queries are needed for {POWER:.0%}."
-        )
+        return too_few(study)
+    reason = (
+        f". The test would have found a harmless mask with a power of {weakest.power:.0%}; "
+        f"{weakest.queries_needed:,} queries are needed for {POWER:.0%}."
+    )
     return (
         f"No mask could be shown to be non-inferior at a margin of {study.margin:g} on the "
         f"{len(study.holdout.queries)} held-out queries: already at {first.heads_on} heads "
         + " and ".join(loss_text(name, loss, study.margin) for name, loss in losses.items())
         + reason
+    )
+
+
+def too_few(study: Study) -> str:
+    """Say that the held-out queries are too few for any claim."""
+    assert study.holdout is not None
+    return (
+        f"Too few queries: {study.holdout.ranked_queries} of the {len(study.holdout.queries)} held-out "
+        f"queries have titles of different grades, and no mask is called non-inferior on fewer than "
+        f"{MIN_TESTED}."
     )
 
 

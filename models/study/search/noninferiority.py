@@ -27,8 +27,8 @@ class Loss:
 
     delta: masked minus intact; bound: its one-sided lower confidence bound; error: its bootstrap standard
     error. power: the chance that a mask that changes nothing on average passes, at the same standard error.
-    queries_needed: how many queries give a power of POWER. If the metric cannot be tested (too few queries
-    have titles of different grades), the bound is −inf, the power 0 and queries_needed None.
+    queries_needed: how many queries give a power of POWER. If fewer than MIN_TESTED queries have titles of
+    different grades, nothing can be tested: the bound is −inf, the power 0 and queries_needed None.
     """
 
     delta: float
@@ -46,6 +46,16 @@ class Verdict:
     passed: bool
     tested: bool
 
+    @property
+    def outcome(self) -> str:
+        """The verdict in words."""
+        if not self.tested:
+            return "not tested"
+        if self.passed:
+            return "passed"
+        too_few = any(loss.queries_needed is None for loss in self.losses.values())
+        return "too few queries" if too_few else "failed"
+
 
 def compare(
     resamples: Resamples,
@@ -58,8 +68,7 @@ def compare(
 ) -> dict[str, Loss]:
     """Return the loss in each of TESTED_METRICS, with bounds at the one-sided level alpha.
 
-    whole: the draws of the intact model. queries: how many there are. NDCG@10 rests only on the queries with
-    titles of different grades; if they are too few (`Resamples.draws`), its bound is −inf.
+    whole: the draws of the intact model. queries: how many there are.
     """
     after = resamples.draws(masked)
     changes = {metric: resamples.estimate(after[metric] - whole[metric]) for metric in TESTED_METRICS}
@@ -82,9 +91,9 @@ def fixed_sequence(losses: Sequence[dict[str, Loss]], margin: float) -> list[Ver
 
 
 def _loss(change: Estimate, margin: float, alpha: float, queries: int) -> Loss:
-    bound = change.interval(1 - 2 * alpha).low
+    bound = change.bounds(alpha).low
     if not math.isfinite(bound):
-        return Loss(change.value, -math.inf, math.inf, 0.0, None)  # it rests on too few queries
+        return Loss(change.value, -math.inf, math.inf, 0.0, None)  # too few queries
     z = float(norm.ppf(1 - alpha))
     power = float(norm.cdf(margin / change.error - z)) if change.error > 0 else 1.0
     needed = 0

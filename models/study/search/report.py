@@ -121,8 +121,7 @@ def _test_table(path: Sequence[Candidate], verdicts: Sequence[Verdict], margin: 
         cells = [str(candidate.heads_on)]
         for loss in verdict.losses.values():
             cells += [signed(loss.delta), bound(loss.bound, margin), f"{loss.power:.0%}"]
-        outcome = "passed" if verdict.passed else "failed" if verdict.tested else "not tested"
-        rows.append((*cells, outcome))
+        rows.append((*cells, verdict.outcome))
     header = ["heads on"]
     for name in TESTED_METRICS:
         header += [f"Δ {NAMES[name]}", "lower bound", "power"]

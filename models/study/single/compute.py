@@ -8,17 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.study.heads import Heads, held_heads, weights_without
-from models.study.statistics import Effect, Resamples, benjamini_hochberg, effect, swap_p
+from models.study.statistics import (
+    Effect,
+    Resamples,
+    benjamini_hochberg,
+    benjamini_hochberg_by_head,
+    effect,
+    swap_p,
+)
 from models.study.study import Study
 
 
 @dataclass(frozen=True)
 class SingleHeads:
-    """The effect of each head. adjusted: (heads, METRICS), the adjusted p-values."""
+    """The effect of each head.
+
+    adjusted: (heads,), p-values of any change, adjusted over heads. by_metric: (heads, METRICS), those of
+    one metric's change, adjusted over heads.
+    """
 
     heads: Heads
     effects: list[Effect]
     adjusted: NDArray[np.float64]
+    by_metric: NDArray[np.float64]
 
 
 def measure(study: Study) -> SingleHeads:
@@ -34,4 +46,4 @@ def measure(study: Study) -> SingleHeads:
         effects.append(effect(resamples, base, evaluation))
         study.progress.advance()
     p = swap_p(resamples, whole, masked, draws=study.effort.permutations, seed=study.seed)
-    return SingleHeads(heads, effects, benjamini_hochberg(p))
+    return SingleHeads(heads, effects, benjamini_hochberg_by_head(p), benjamini_hochberg(p))

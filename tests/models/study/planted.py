@@ -110,11 +110,17 @@ def planted_pairs(queries: int, titles: int, *, seed: int = 0) -> list[LabelledP
     return pairs
 
 
-def planted_study(directory: Path, *, queries: int = 8, titles: int = 6, holdout: bool = True) -> Study:
-    """A study of the planted model (written to `directory`) on planted pairs, float32 on the CPU."""
+def planted_study(
+    directory: Path, *, queries: int = 8, titles: int = 6, holdout: bool = True, testable: bool = False
+) -> Study:
+    """A study of the planted model (written to `directory`) on planted pairs, float32 on the CPU.
+
+    testable: hold out 140 queries of two titles, of which more than 100 differ in grade.
+    """
     classifier = Classifier.load(write_planted(directory / "model"), "cpu", "float32")
     data = Judged.of(planted_pairs(queries, titles), "planted")
-    held_out = Judged.of(planted_pairs(queries, titles, seed=1), "held out") if holdout else None
+    others = planted_pairs(140, 2, seed=1) if testable else planted_pairs(queries, titles, seed=1)
+    held_out = Judged.of(others, "held out") if holdout else None
     return Study(
         classifier,
         data,

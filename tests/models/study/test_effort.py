@@ -53,7 +53,7 @@ def test_a_plan_names_the_stages_that_run_in_their_order(tmp_path: Path) -> None
 
         def advance(self, steps: int = 1) -> None: ...
 
-    study = planted_study(tmp_path, queries=10)
+    study = planted_study(tmp_path, queries=10, testable=True)
     study.runner.progress = study.holdout_runner.progress = stages = Stages()  # type: ignore[union-attr]
     study = dataclasses.replace(study, progress=stages, effort=QUICK)
     for kind in ("single", "layers", "search"):

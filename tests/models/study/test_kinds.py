@@ -67,7 +67,8 @@ def test_idle_heads_change_nothing_and_others_what_an_evaluation_says(asked: Stu
             assert row["relative"][name] == pytest.approx(off[name] / whole[name] - 1, abs=1e-9)
             low, high = row["interval"][name]
             assert low <= row["delta"][name] <= high
-            assert row["p_adjusted"] <= row["p_adjusted_by_metric"][name] <= 1
+            assert 0 < row["p_adjusted_by_metric"][name] <= 1
+        assert min(row["p_adjusted_by_metric"].values()) <= row["p_adjusted"] <= 1
 
 
 def test_layers_that_do_nothing_are_found_to_do_nothing(asked: Study) -> None:
@@ -99,7 +100,8 @@ def test_random_curves_have_every_fraction_and_seed_of_every_range(asked: Study)
     assert len(tests) == 12
     curve = [row["qwk"] for row in rows if row["layers"] == "0-2" and row["fraction"] == 0.2]
     assert tests["0-2", "qwk"]["delta"] == pytest.approx(np.mean(curve) - base)
-    assert tests["0-2", "qwk"]["p_equivalent"] >= tests["0-2", "qwk"]["p_not_worse"]
+    assert np.isnan(tests["0-2", "qwk"]["p_equivalent"])
+    assert "too few queries" in result.conclusion
 
 
 def test_bands_count_the_choice_of_masks_as_well_as_that_of_queries() -> None:
@@ -129,7 +131,7 @@ def test_without_ranked_queries_no_head_is_called_significant_or_harmless(asked:
     for row in result.json["heads"]:
         assert row["interval"]["ndcg10"] == pytest.approx([np.nan, np.nan], nan_ok=True)
         assert ranked or row["p_adjusted_by_metric"]["ndcg10"] == 1
-    assert "for 0 it is shown that none falls" in result.conclusion
+    assert "too few queries: nothing is called harmless" in result.conclusion
     assert "For no head the change is more than chance" in result.conclusion
 
 
@@ -144,12 +146,13 @@ def test_a_report_says_where_there_is_no_interval(asked: Study, tmp_path: Path) 
         assert "no interval" in text
 
 
-def test_a_metric_that_is_undefined_is_not_among_those_that_stay(asked: Study) -> None:
+def test_with_too_few_queries_no_metric_is_said_to_stay(asked: Study) -> None:
     """With this margin every metric stays that has a value."""
     few = study(asked.classifier, asked.out, barely_ranked(0))
     result = random.run(replace(few, margin=3.0, effort=QUICK))
 
-    assert "accuracy, macro-F1 and QWK are shown to stay within ± 3.0, NDCG@10 not" in result.conclusion
+    assert "shown to stay" not in result.conclusion
+    assert "too few queries" in result.conclusion
     (claim,) = (finding for finding in result.findings if finding.claim.startswith("About 20 %"))
     assert claim.replicates is None
     assert "(about 20 % of the heads can go at no loss)" in claims.conclusion(claims.scored([claim], few))

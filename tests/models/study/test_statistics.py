@@ -26,7 +26,7 @@ def graded(data: Judged, seed: int, noise: float = 1.0) -> Evaluation:
 
 @pytest.mark.parametrize(("ours", "method"), [(holm, "holm"), (benjamini_hochberg, "fdr_bh")])
 def test_corrections_are_those_of_statsmodels(ours: object, method: str) -> None:
-    p = np.random.default_rng(0).random((6, 5)) ** 3
+    p = np.random.default_rng(0).random((30, 1)) ** 3
     assert callable(ours)
     assert ours(p).ravel() == pytest.approx(multipletests(p.ravel(), method=method)[1])
     assert ours(p).shape == p.shape
@@ -82,8 +82,8 @@ def test_a_permutation_p_is_never_zero() -> None:
     assert permutation_p(-9.0, np.zeros(99), two_sided=True) == 0.01
 
 
-@pytest.mark.parametrize("ranked", [1, 2, 9])
-def test_a_few_ranked_queries_show_nothing_of_ndcg(ranked: int) -> None:
+@pytest.mark.parametrize("ranked", [1, 2, 9, 99])
+def test_a_few_ranked_queries_show_no_mask_to_be_harmless(ranked: int) -> None:
     """A mask that changes none of them would be shown to be harmless."""
     names = [f"query {number}" for number in range(202)]
     pairs = [LabelledPair(name, "title", 2) for name in names]
@@ -92,11 +92,11 @@ def test_a_few_ranked_queries_show_nothing_of_ndcg(ranked: int) -> None:
     resamples = Resamples(data, 50, 0)
     same = graded(data, 0)
 
-    change = statistics.effect(resamples, resamples.draws(same), same).delta
+    effect = statistics.effect(resamples, resamples.draws(same), same)
 
-    assert change["qwk"].p_above(-0.02) < 0.05
-    assert not change["ndcg10"].p_above(-0.02) <= 0.05
-    assert not statistics.equivalence_p(change["ndcg10"], 0.02) <= 0.05
+    assert not effect.is_harmless(0.02)
+    assert not statistics.equivalence_p(effect.delta["qwk"], 0.02) <= 0.05
+    assert not statistics.equivalence_p(effect.delta["ndcg10"], 0.02) <= 0.05
 
 
 def test_an_undefined_metric_is_no_evidence_against_chance() -> None:
@@ -107,3 +107,16 @@ def test_an_undefined_metric_is_no_evidence_against_chance() -> None:
     p = swap_p(Resamples(data, 10, 0), graded(data, 0), [graded(data, 1, noise=5.0)], draws=99, seed=0)
 
     assert p[0, statistics.METRICS.index("ndcg10")] == 1
+
+
+def test_of_the_heads_that_are_found_5_percent_are_false() -> None:
+    """30 of 144 heads change all metrics. Adjusted over heads and metrics together, 14 % would be false."""
+    rng = np.random.default_rng(0)
+    false = []
+    for _ in range(200):
+        p = rng.random((144, 4))
+        p[:30] *= 1e-6
+        found = statistics.benjamini_hochberg_by_head(p) <= 0.05
+        assert found[:30].all()
+        false.append(found[30:].sum() / found.sum())
+    assert np.mean(false) < 0.06

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 
 from models.study.result import Figure, Result, Section, Table
-from models.study.search.conclusion import loss_text
+from models.study.search.conclusion import loss_text, too_few
 from models.study.search.noninferiority import TESTED_METRICS, Verdict
 from models.study.search.structured import json_values, plots
 from models.study.search.structured.compute import Found, Point
 from models.study.search.structured.recovery import Recovered
 from models.study.study import Study
-from models.study.wording import NAMES, bound, signed, value_or_dash
+from models.study.wording import NAMES, TOO_FEW, bound, signed, value_or_dash
 
 _FURTHER_TEST = (
     " The recovered network gets a further test on the same queries, also at 2.5 %; it comes on top of the "
@@ -40,6 +40,8 @@ def conclusion(found: Found, study: Study) -> str:
             "Without --holdout and --speedup nothing is chosen: the data that made the networks cannot also "
             "judge them."
             if study.holdout is None
+            else too_few(study)
+            if found.verdicts[0].outcome == "too few queries"
             else f"Not even the slowest network is shown to be non-inferior at a margin of {study.margin:g}: "
             f"{_losses(found.verdicts[0], study.margin)}."
         )
@@ -121,7 +123,7 @@ def _judged(verdicts: Sequence[Verdict], place: int, study: Study) -> str:
         f"non-inferior at a margin of {study.margin:g}"
         if verdict.passed
         else f"not shown to be non-inferior at a margin of {study.margin:g}"
-        + ("" if verdict.tested else ", because a slower one failed")
+        + {"not tested": ", because a slower one failed", "failed": ""}.get(verdict.outcome, f" ({TOO_FEW})")
     )
     return (
         f"On {len(study.holdout.queries)} held-out queries it is {outcome}: {_losses(verdict, study.margin)}."
@@ -239,7 +241,7 @@ def _test_table(path: Sequence[Point], verdicts: Sequence[Verdict], margin: floa
         cells = [f"{point.speedup:g}", speed]
         for loss in verdict.losses.values():
             cells += [signed(loss.delta), bound(loss.bound, margin)]
-        rows.append((*cells, "passed" if verdict.passed else "failed" if verdict.tested else "not tested"))
+        rows.append((*cells, verdict.outcome))
     header = ["planned for", "measured speed (95 %)"]
     for name in TESTED_METRICS:
         header += [f"Δ {NAMES[name]}", "lower bound"]

@@ -24,7 +24,7 @@ from tests.models.study.planted import HEADS, LAYERS, NEEDED, planted_pairs, pla
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return planted_study(tmp_path_factory.mktemp("search"), queries=10)
+    return planted_study(tmp_path_factory.mktemp("search"), queries=10, testable=True)
 
 
 @pytest.fixture(scope="module")
@@ -142,16 +142,23 @@ def test_a_stopped_search_keeps_its_gradients_and_scales(tmp_path: Path) -> None
     assert np.array_equal(compute.gate_gradients(other), first)
 
 
-def test_without_ranked_queries_the_search_says_that_ndcg_cannot_be_tested(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("queries", "titles"), [(12, 1), (34, 4)])
+def test_with_few_ranked_queries_a_search_chooses_nothing_and_says_why(
+    tmp_path: Path, queries: int, titles: int
+) -> None:
     study = planted_study(tmp_path, queries=3, titles=3, holdout=False)
-    held_out = Judged.of(planted_pairs(12, 1, seed=1), "one title per query")
+    held_out = Judged.of(planted_pairs(queries, titles, seed=1), "few")
     runner = Runner(study.classifier, held_out)
 
     result = search.run(dataclasses.replace(study, holdout=held_out, holdout_runner=runner, effort=QUICK))
 
     assert result.json["chosen"] is None
     assert result.json["path"][0]["holdout"]["loss"]["ndcg10"]["queries_needed"] is None
-    assert "NDCG@10 cannot be tested" in result.conclusion
+    assert result.files == {}
+    assert (
+        f"Too few queries: {held_out.ranked_queries} of the {queries} held-out queries" in result.conclusion
+    )
+    assert "too few queries" in str(result.sections[1].tables)
     assert "0 queries are needed" not in result.conclusion
     texts = [result.conclusion, *(str(section.tables) for section in result.sections[1:])]
     assert not any(word in text for text in texts for word in ("nan", "inf "))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from models.quality.bootstrap import estimate, resample, standard_errors, with_data
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair
 from models.study.base import Judged
 from models.study.search.noninferiority import Loss, compare, fixed_sequence
 from models.study.statistics import Resamples
 
-QUERIES, TITLES, GRADES = 40, 10, 5
+QUERIES, TITLES, GRADES = 120, 10, 5
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +83,8 @@ def test_every_metric_must_pass_and_the_margin_itself_does_not() -> None:
     assert not fixed_sequence([by_metric], 0.02)[0].passed
 
 
-@pytest.mark.parametrize("ranked", [0, 1, 9])
-def test_a_few_ranked_queries_do_not_show_that_ndcg_is_kept(data: Judged, ranked: int) -> None:
+@pytest.mark.parametrize("ranked", [0, 1, 9, 34, 99])
+def test_a_few_ranked_queries_show_nothing(data: Judged, ranked: int) -> None:
     grade = [int(g) if q < ranked else 2 for q, g in zip(data.query_of, data.grade, strict=True)]
     pairs = [LabelledPair(*pair, g) for pair, g in zip(data.pairs, grade, strict=True)]
     few = Judged.of(pairs, "few with titles of different grades")
@@ -92,7 +93,23 @@ def test_a_few_ranked_queries_do_not_show_that_ndcg_is_kept(data: Judged, ranked
 
     by_metric = compare(resamples, resamples.draws(same), same, margin=0.02, alpha=0.025, queries=QUERIES)
 
-    assert by_metric["qwk"].bound == 0
-    assert by_metric["ndcg10"].bound == -np.inf
-    assert by_metric["ndcg10"].queries_needed is None
-    assert not fixed_sequence([by_metric], 0.02)[0].passed
+    assert all(loss.bound == -np.inf and loss.queries_needed is None for loss in by_metric.values())
+    (verdict,) = fixed_sequence([by_metric], 0.02)
+    assert not verdict.passed
+    assert verdict.outcome == "too few queries"
+
+
+@pytest.mark.parametrize(("queries", "loss"), [(100, 0.1), (150, 0.2)])
+def test_rare_large_losses_at_the_margin_pass_in_2_5_percent(queries: int, loss: float) -> None:
+    """The truth is known from outside: a mask costs some queries `loss`, the margin on average. A test of |t|
+    passes 4.5 to 5.3 % of such masks."""
+    rng = np.random.default_rng(1)
+    counts = with_data(resample(queries, 499, 0))
+    passed = 0
+    for _ in range(1000):
+        change = -loss * (rng.random(queries) < 0.02 / loss) + rng.normal(0, 0.005, queries)
+        means = counts @ change / queries
+        errors = standard_errors((change - means[:, None]) / queries, counts)
+        found = estimate(means, errors)
+        passed += found.bounds(0.025).low > -0.02
+    assert passed <= 35  # 25 expected, standard deviation 5

@@ -29,7 +29,7 @@ STEPS = 16
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     directory = tmp_path_factory.mktemp("by time")
-    study = planted_study(directory / "model", queries=10, titles=4)
+    study = planted_study(directory / "model", queries=10, titles=4, testable=True)
     clf = study.classifier
     about = {"hidden_size": clf.config.hidden_size, "head_size": clf.config.head_size}
     table = replace(
