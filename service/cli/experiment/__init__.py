@@ -1,18 +1,17 @@
-"""`headroom experiment`: plan and simulate before an A/B test; report, ramp, stop and ship while it runs."""
+"""`headroom experiment`: plan an A/B test; report, ramp, stop and ship it while it runs."""
 
 from __future__ import annotations
 
 import typer
 
-from service.cli.experiment import plan, running, simulate
+from service.cli.experiment import plan, running
 
 app = typer.Typer(
-    help="A/B tests of variants: plan and simulate, then report, ramp, stop and ship a running one.",
+    help="A/B tests of variants: plan one, then report, ramp, stop and ship it while it runs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.command("plan")(plan.command)
-app.command("simulate")(simulate.command)
 app.command("report")(running.report)
 app.command("ramp")(running.ramp)
 app.command("stop")(running.stop)

@@ -130,7 +130,8 @@ def from_database(name: str, url: str, path: Path) -> dict[str, Any]:
     import time
 
     from service.deployment.config_file import Overrides, load
-    from service.experiments.analysis.report import ReportSpec, analyse
+    from service.experiments.analysis.report import analyse
+    from service.experiments.analysis.report_spec import ReportSpec
     from service.experiments.storage.store import Store
 
     check_there(url)

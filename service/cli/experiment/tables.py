@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from service.cli.terminal import table
+from service.experiments.analysis.numbers import number, percent
 
 LATEST = 10
 """How many entries of the log are shown, newest last."""
@@ -59,21 +61,19 @@ def _metrics(report: dict[str, Any]) -> str:
     rows = [["metric", "arm", "control", "value", "change", level, "verdict"]]
     for arm in report["arms"]:
         for metric in arm["metrics"]:
-            change, low, high = (metric[key] for key in ("relative", "relative_low", "relative_high"))
-            scale, unit = 100.0, " %"
-            if low is None or high is None:
-                change, low, high = (metric[key] for key in ("difference", "low", "high"))
-                scale, unit = 1.0, ""
+            has_percent = metric["relative_low"] is not None and metric["relative_high"] is not None
+            keys = (
+                ("relative", "relative_low", "relative_high")
+                if has_percent
+                else ("difference", "low", "high")
+            )
             rows.append(
                 [
                     metric["metric"],
                     arm["arm"],
                     _number(metric["control_value"]),
                     _number(metric["value"]),
-                    "–" if change is None else f"{scale * change:+.3g}{unit}",
-                    "–"
-                    if low is None or high is None
-                    else f"{scale * low:+.3g} to {scale * high:+.3g}{unit}",
+                    *_change(metric, keys, percent if has_percent else number),
                     metric["decision"].replace("_", " "),
                 ]
             )
@@ -84,16 +84,25 @@ def _metrics(report: dict[str, Any]) -> str:
 
 def _uncapped(arm: str, raw: dict[str, Any]) -> list[str]:
     """Return the row for a metric with `winsorize` as it would be without the cap."""
-    change, low, high = (raw[key] for key in ("relative", "relative_low", "relative_high"))
     return [
         "  without cap",
         arm,
         _number(raw["control_value"]),
         _number(raw["value"]),
-        "–" if change is None else f"{100 * change:+.3g} %",
-        "–" if low is None or high is None else f"{100 * low:+.3g} to {100 * high:+.3g} %",
+        *_change(raw, ("relative", "relative_low", "relative_high"), percent),
         f"cap {_number(raw['cap'])}",
     ]
+
+
+def _change(found: dict[str, Any], keys: Sequence[str], text: Callable[..., str]) -> tuple[str, str]:
+    """Return a change and its interval in the words of `text`. keys: the change, the interval's ends."""
+    change, low, high = (found[key] for key in keys)
+    if change is None:
+        return "–", "–"
+    if low is None or high is None:
+        return text(change, digits=3, sign=True), "–"
+    ends = (text(end, digits=3, sign=True) for end in (low, high))
+    return text(change, digits=3, sign=True), " to ".join(ends)
 
 
 def _entry(entry: dict[str, Any]) -> str:
@@ -106,4 +115,4 @@ def _entry(entry: dict[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None else number(value, digits=4)

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from service.experiments.analysis.findings import MetricReport
-from service.experiments.analysis.report import ReportSpec, compare_all
+from service.experiments.analysis.report import compare_all
+from service.experiments.analysis.report_spec import ReportSpec
 from service.experiments.analysis.views import Course, Look, LookMetric
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action

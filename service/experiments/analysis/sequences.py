@@ -80,12 +80,10 @@ def contrast(control: Estimate, arm: Estimate, pooled: Estimate, boundary: Bound
     variance is used: a small arm that has none of the rare events by chance would look too certain.
     """
     units = control.units + arm.units
-    variances = _variances(control, arm, pooled)
-    control, arm = replace(control, variance=variances[0]), replace(arm, variance=variances[1])
+    control, arm = _with_larger_variances(control, arm, pooled)
     variance = control.variance + arm.variance
-    enough = (np.minimum(control.units, arm.units) >= MIN_UNITS) & (variance > 0)
+    width = _width(control, arm, boundary)
     with np.errstate(invalid="ignore", divide="ignore"):
-        width = np.where(enough, boundary.multiplier(np.maximum(units, 1)), np.nan)
         difference = arm.value - control.value
         radius = width * np.sqrt(variance)
         relative_low, relative_high = _fieller(control, arm, width)
@@ -97,8 +95,26 @@ def contrast(control: Estimate, arm: Estimate, pooled: Estimate, boundary: Bound
             relative=np.where(control.value > 0, difference / control.value, np.nan),
             relative_low=relative_low,
             relative_high=relative_high,
-            p_value=np.where(enough, p_value, 1.0),
+            p_value=np.where(np.isfinite(width), p_value, 1.0),
         )
+
+
+def margin_gap(
+    control: Estimate, arm: Estimate, pooled: Estimate, boundary: Boundary, ratio: float
+) -> tuple[Floats, Floats]:
+    """Return the interval of arm − ratio · control, which decides on a margin relative to control's value.
+
+    The margin is in Fieller's interval exactly if 0 is in this one. But this one also exists if control's
+    value is near 0. It is NaN if control's value is clearly below 0, because a share of it means nothing.
+    ratio: 1 plus or minus the margin.
+    """
+    control, arm = _with_larger_variances(control, arm, pooled)
+    width = _width(control, arm, boundary)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gap = arm.value - ratio * control.value
+        radius = width * np.sqrt(arm.variance + ratio**2 * control.variance)
+        radius = np.where(control.value + width * np.sqrt(control.variance) < 0, np.nan, radius)
+    return gap - radius, gap + radius
 
 
 def one_sample(mean: Estimate, boundary: Boundary, largest: float = 0.0) -> tuple[Floats, Floats]:
@@ -118,13 +134,22 @@ def one_sample(mean: Estimate, boundary: Boundary, largest: float = 0.0) -> tupl
     return mean.value - radius, mean.value + radius
 
 
-def _variances(control: Estimate, arm: Estimate, pooled: Estimate) -> tuple[Floats, Floats]:
-    """Return both variances, from each arm's own units or, if these vary more, from all units."""
+def _width(control: Estimate, arm: Estimate, boundary: Boundary) -> Floats:
+    """Return the half width of an interval in standard errors; NaN if there are too few units for one."""
+    enough = (np.minimum(control.units, arm.units) >= MIN_UNITS) & (control.variance + arm.variance > 0)
+    return np.where(enough, boundary.multiplier(np.maximum(control.units + arm.units, 1)), np.nan)
+
+
+def _with_larger_variances(control: Estimate, arm: Estimate, pooled: Estimate) -> tuple[Estimate, Estimate]:
+    """Return both with the variances from their own units or, if these vary more, from all units."""
     spread = pooled.variance * pooled.units
     with np.errstate(invalid="ignore", divide="ignore"):
         from_all = (spread / control.units, spread / arm.units)
     larger = sum(from_all) > control.variance + arm.variance
-    return np.where(larger, from_all[0], control.variance), np.where(larger, from_all[1], arm.variance)
+    return (
+        replace(control, variance=np.where(larger, from_all[0], control.variance)),
+        replace(arm, variance=np.where(larger, from_all[1], arm.variance)),
+    )
 
 
 def _fieller(control: Estimate, arm: Estimate, width: Floats) -> tuple[Floats, Floats]:

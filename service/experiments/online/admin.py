@@ -197,7 +197,8 @@ class ExperimentAdmin:
         return await self.show(name, report=False)
 
     async def _report(self, config: ExperimentConfig) -> Report | None:
-        from service.experiments.analysis.report import ReportSpec, analyse
+        from service.experiments.analysis.report import analyse
+        from service.experiments.analysis.report_spec import ReportSpec
 
         async with self._analysing:
             now = self._ledger.clock()

@@ -10,10 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from service.experiments.analysis.report import ReportSpec, analyse
+from service.experiments.analysis.report import analyse
+from service.experiments.analysis.report_spec import ReportSpec
 from service.experiments.definition.events import Action, Exposure, Outcome
 from service.experiments.definition.metric import Metric
 from service.experiments.storage.store import Store
@@ -71,45 +71,6 @@ def test_a_plan_that_makes_no_sense_is_wrong_usage(run: Run, options: list[str],
     output = run("experiment", "plan", *options)
     assert output.status == 2
     assert reason in output.err
-
-
-@pytest.fixture
-def labelled(tmp_path: Path) -> Path:
-    rng = np.random.default_rng(0)
-    words = ["angle", "bracket", "wood", "screws", "lamp", "usb", "red", "towel"]
-    queries = [" ".join(rng.choice(words, 2)) for _ in range(12)]
-    rows = [
-        {"query": query, "title": " ".join(rng.choice(words, 5)), "grade": int(rng.integers(0, 5))}
-        for query in queries
-        for _ in range(12)
-    ]
-    file = tmp_path / "pairs.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
-
-
-@pytest.mark.parametrize("more", [[], ["--click-model", "position", "--measure", "clicks", "--past"]])
-def test_a_simulation_shows_truth_power_and_false_alarms(
-    run: Run, tiny_checkpoint: Path, labelled: Path, more: list[str]
-) -> None:
-    options = ["--data", str(labelled), "--model", str(tiny_checkpoint), "--mask", "0-1.*", "--margin", "0.2"]
-    options += ["--units", "2000", "--experiments", "100", "--device", "cpu", "--dtype", "float32", *more]
-    output = run("experiment", "simulate", *options, "--json")
-    assert output.status == 0, output.err
-    assert "200 of 200 experiments" in output.err
-    found = json.loads(output.out)
-    truth = found["truth"]
-    assert 0 < truth["control"] != truth["arm"] > 0
-    assert found["a_a"]["different"] <= 0.1  # of 100 only
-    assert found["experiments"]["missed"] <= 0.1
-    first = found["first_experiment"]
-    assert first["relative_low"] < first["relative"] < first["relative_high"]
-    assert found["shadow"]["rank_correlation"] < 1
-    assert (found["correlation_with_past"] > 0) == ("--past" in more)
-
-    shown = run("experiment", "simulate", *options)
-    assert "say good enough" in shown.out
-    assert "without any effect (A/A)" in shown.out
 
 
 class Service(BaseHTTPRequestHandler):

@@ -11,7 +11,8 @@ from sqlalchemy import text
 from service.experiments.analysis import aggregates
 from service.experiments.analysis.comparison import comparisons
 from service.experiments.analysis.moments import Moments
-from service.experiments.analysis.report import ReportSpec, analyse
+from service.experiments.analysis.report import analyse
+from service.experiments.analysis.report_spec import ReportSpec
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.epochs import Epoch
 from service.experiments.definition.events import Action, Exposure, Outcome

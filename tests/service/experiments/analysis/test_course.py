@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from service.experiments.analysis.course import MAX_LOOKS, course, look_times
-from service.experiments.analysis.report import ReportSpec, analyse
+from service.experiments.analysis.report import analyse
+from service.experiments.analysis.report_spec import ReportSpec
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action, Exposure, Outcome
 from service.experiments.definition.state import identity

@@ -10,8 +10,12 @@ import pytest
 from pydantic import ValidationError
 from sqlalchemy import text
 
+from service.experiments.analysis.aggregates import Measured
 from service.experiments.analysis.course import look_times
-from service.experiments.analysis.report import ReportSpec, analyse
+from service.experiments.analysis.metric_report import compare
+from service.experiments.analysis.moments import Moments
+from service.experiments.analysis.report import analyse
+from service.experiments.analysis.report_spec import ReportSpec
 from service.experiments.analysis.shadow_report import shadow_reports
 from service.experiments.analysis.verdicts import judge
 from service.experiments.definition.config import ExperimentConfig
@@ -372,11 +376,50 @@ def test_an_empty_experiment_has_a_report_without_numbers(store: Store) -> None:
     assert analyse(store, spec(), NOW).recommendation == "wait"
 
 
-def test_a_margin_relative_to_a_mean_near_zero_decides_nothing(store: Store) -> None:
+def test_a_margin_relative_to_a_mean_near_zero_decides_nothing_while_the_arms_are_alike(store: Store) -> None:
     fill(store, rates={"control": 0.003, "pruned": 0.003})
     metric = analyse(store, spec(CLICKS), NOW).arms[0].metrics[0]
     assert metric.decision == "undecided"
-    assert "not clearly above 0" in metric.text
+    assert "the margin is 30 % of control's value, which is not clearly above 0" in metric.text
+
+
+def test_harm_to_a_metric_that_control_has_next_to_nothing_of_is_said(tmp_path: Path) -> None:
+    """Errors rose from 0.1 % to 9.75 %, stayed "undecided", and the recommendation was to ship."""
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    fill(store, rates={"control": 0.001, "pruned": 0.0975})
+    errors = Metric(name="clicks", kind="proportion", better="lower", margin=0.1)
+    alone = analyse(store, spec(errors), NOW)
+    assert (alone.recommendation, alone.arms[0].metrics[0].decision) == ("stop", "too_bad")
+    guarded = analyse(store, spec(Metric(name="spent", margin=0.1), errors), NOW)
+    assert "But: pruned on clicks is too bad: worse by 0." in guarded.text
+
+
+def moments(rate: float, kind: str, rng: np.random.Generator) -> Moments:
+    events = (rng.random(4000) < rate).astype(np.float64)
+    if kind == "ratio":
+        return Moments.of(events, 1.0 + rng.poisson(2.0, 4000))
+    return Moments.of(events, covariate=rng.normal(0, 1, 4000) + events if kind == "covariate" else 0.0)
+
+
+@pytest.mark.parametrize("kind", ["proportion", "mean", "ratio", "covariate"])
+@pytest.mark.parametrize("control", [0.001, 0.0])
+def test_every_kind_of_metric_is_judged_near_zero(kind: str, control: float) -> None:
+    rng = np.random.default_rng(2)
+    found = dict(zip(SHARES, (moments(rate, kind, rng) for rate in (control, 0.03)), strict=True))
+    more = {"ratio": {"kind": "ratio", "denominator": "n"}, "covariate": {"covariate": "past"}}
+    metric = Metric.model_validate(
+        {"name": "errors", "better": "lower", "margin": 0.1} | more.get(kind, {"kind": kind})
+    )
+    assert compare(metric, Measured(found), "pruned", spec(metric)).decision == "too_bad"
+
+
+def test_a_margin_relative_to_a_loss_is_refused_with_the_way_out() -> None:
+    rng = np.random.default_rng(2)
+    found = {arm: Moments.of(rng.normal(-3, 1, 500)) for arm in SHARES}
+    metric = Metric(name="profit", margin=0.1)
+    report = compare(metric, Measured(found), "pruned", spec(metric))
+    assert report.decision == "undecided"
+    assert "give the metric 'profit' a margin in its own unit with `relative: false`" in report.text
 
 
 @pytest.mark.parametrize(

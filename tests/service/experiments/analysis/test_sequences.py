@@ -11,8 +11,8 @@ from scipy import integrate, stats
 from service.experiments.analysis.estimates import estimate
 from service.experiments.analysis.moments import Moments
 from service.experiments.analysis.sample_ratio import chi_square_p, sequential_p
-from service.experiments.analysis.sequences import MIN_UNITS, Boundary, contrast, one_sample
-from service.experiments.planning.simulation import Design, Draw, Units, simulate
+from service.experiments.analysis.sequences import MIN_UNITS, Boundary, contrast, margin_gap, one_sample
+from tests.service.experiments.simulation import Design, Draw, Units, simulate
 
 EXPERIMENTS = 2000
 
@@ -64,6 +64,23 @@ def test_the_interval_holds_the_truth_at_all_looks_of_19_in_20_experiments() -> 
     last = found.last
     relative_missed = (last.relative_low > 0.25) | (last.relative_high < 0.25)
     assert relative_missed.mean() <= 0.05
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.0015, 0.001])
+def test_a_margin_relative_to_nearly_nothing_is_judged(rate: float) -> None:
+    """Errors of 0.1 % in control and 2 % in the arm stayed undecided for ever."""
+
+    def errors(treated: np.ndarray, rng: np.random.Generator) -> Units:
+        return Units((rng.random(treated.shape) < np.where(treated, rate, 0.001)).astype(np.float64))
+
+    design = Design(10_000, every=500, margin=0.5, sign=-1)
+    found = simulate(design, errors, experiments=1000, truth=rate - 0.001, seed=3)
+    if rate == 0.02:
+        assert (found.bad > 0).all()
+        assert not (found.good > 0).any()
+    else:
+        assert (found.bad > 0).mean() <= 0.025
+        assert (found.missed > 0).mean() <= 0.05
 
 
 def looks_at_mean(values: np.ndarray, every: int, largest: float) -> tuple[np.ndarray, np.ndarray]:
@@ -164,6 +181,11 @@ def test_a_relative_margin_is_judged_by_the_interval_that_is_shown() -> None:
         gap = abs(treated.value - ratio * control.value) / boundary.multiplier(700)
         assert gap == pytest.approx(error, rel=1e-6) or gap == pytest.approx(own, rel=1e-6)
     assert found.relative_low < found.relative < found.relative_high
+    low, high = margin_gap(control, treated, overall, boundary, 1 + found.relative_low)
+    assert (low, high) == (pytest.approx(0, abs=1e-9), pytest.approx(high))
+    assert margin_gap(control, treated, overall, boundary, 1 + found.relative_high)[1] == pytest.approx(
+        0, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.experiments.analysis.report import ReportSpec, analyse
+from service.experiments.analysis.report import analyse
+from service.experiments.analysis.report_spec import ReportSpec
 from service.experiments.analysis.sample_ratio import ALARM, comparisons
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.config import ExperimentConfig

@@ -13,7 +13,7 @@ from service.experiments.planning.power import (
     sequential_power,
     sequential_units,
 )
-from service.experiments.planning.simulation import Design, Draw, Units, simulate
+from tests.service.experiments.simulation import Design, Draw, Units, simulate
 
 EXPERIMENTS = 4000
 

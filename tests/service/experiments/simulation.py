@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from service.experiments.analysis.estimates import estimate
 from service.experiments.analysis.moments import Floats, Moments, pool
 from service.experiments.analysis.sample_ratio import ALARM, CONCENTRATION
-from service.experiments.analysis.sequences import Boundary, Contrast, contrast
+from service.experiments.analysis.sequences import Boundary, Contrast, contrast, margin_gap
 
 CHUNK_UNITS = 500_000
 """Units held in memory at a time."""
@@ -77,18 +78,17 @@ def simulate(
     experiments: int,
     truth: float,
     seed: int = 0,
-    progress: Callable[[int], None] = lambda _: None,
 ) -> Conclusions:
     """Run `experiments` experiments to the end, with a look every `every` units.
 
-    truth: the true difference. progress: is told how many experiments are done.
+    truth: the true difference.
     """
     rng = np.random.default_rng(seed)
     at_once = max(1, CHUNK_UNITS // design.units)
-    parts = []
-    for start in range(0, experiments, at_once):
-        parts.append(_run(design, draw, min(at_once, experiments - start), truth, rng))
-        progress(min(start + at_once, experiments))
+    parts = [
+        _run(design, draw, min(at_once, experiments - start), truth, rng)
+        for start in range(0, experiments, at_once)
+    ]
 
     def joined(name: str) -> NDArray[np.int64]:
         return np.concatenate([getattr(part, name) for part in parts])
@@ -111,12 +111,13 @@ def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.ran
     control, arm, overall = (
         estimate(part, pooled, ratio=design.ratio, adjusted=design.adjusted) for part in (*arms, pooled)
     )
-    at_looks = contrast(control, arm, overall, Boundary(design.alpha, design.units))
-    low, high = (
-        (at_looks.relative_low, at_looks.relative_high) if design.relative else (at_looks.low, at_looks.high)
-    )
+    boundary = Boundary(design.alpha, design.units)
+    at_looks = contrast(control, arm, overall, boundary)
+    low, high, bar = at_looks.low, at_looks.high, 0.0 if design.margin is None else -design.margin
+    if design.relative and design.margin is not None:
+        low, high = margin_gap(control, arm, overall, boundary, 1 - design.sign * design.margin)
+        bar = 0.0
     worst, best = (low, high) if design.sign > 0 else (-high, -low)
-    bar = 0.0 if design.margin is None else -design.margin
     units = (np.arange(looks) + 1) * design.every
 
     def first(condition: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -144,7 +145,8 @@ def look_moments(units: Units, treated: NDArray[np.bool_], looks: int) -> tuple[
     shifted: dict[int, Floats] = {}
     for index, column in enumerate((units.value, units.denominator, units.covariate)):
         if column is not None:
-            centre[index] = column.mean()
+            if not np.isin(column, (0.0, 1.0)).all():  # sums of these are exact, so nobody converted is 0
+                centre[index] = column.mean()
             shifted[index] = (column - centre[index]).reshape(shape)
     sums = np.zeros((2, experiments, looks, 3))  # of all units, of the arm's
     products = np.zeros((2, experiments, looks, 3, 3))
@@ -170,8 +172,6 @@ def _contrast(of: Callable[[str], Floats]) -> Contrast:
 
 def _log_mismatch(arms: tuple[Moments, Moments], share: float) -> Floats:
     """Return minus the logarithm of `sample_ratio.sequential_p`, for arrays of counts."""
-    from scipy.special import gammaln
-
     total = arms[0].units + arms[1].units
     log = gammaln(CONCENTRATION) - gammaln(CONCENTRATION + total)
     for part, expected in zip(arms, (1 - share, share), strict=True):

@@ -1,0 +1,25 @@
+"""Prints numbers for people: no exponents, no "−0", as many digits as say something."""
+
+from __future__ import annotations
+
+import math
+
+SMALLEST = 1e-9
+"""What is nearer to 0 is printed as 0."""
+
+
+def number(value: float, *, digits: int = 3, sign: bool = False) -> str:
+    """Return a number with so many significant digits, all digits before the point, and no zeros at its end.
+
+    sign: a number above 0 gets a plus.
+    """
+    if abs(value) < SMALLEST:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:{'+' if sign else ''},.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def percent(share: float, *, digits: int = 2, sign: bool = False) -> str:
+    """Return a share in percent."""
+    return f"{number(100 * share, digits=digits, sign=sign)} %"
