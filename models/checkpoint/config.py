@@ -204,10 +204,11 @@ def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
 
 
 def _labels(raw: Mapping[str, Any], wanted: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    id2label = raw.get("id2label")
-    if id2label is None:
-        count = raw.get("num_labels", 2)  # as transformers assumes
-        id2label = {str(i): f"LABEL_{i}" for i in range(count)} if type(count) is int else None
+    id2label, count = raw.get("id2label"), raw.get("num_labels")
+    if count is not None and (type(count) is not int or count < 1):
+        raise UnsupportedCheckpoint(f"config.json: num_labels is {count!r}; it must be a whole number ≥ 1")
+    if id2label is None or (isinstance(id2label, Mapping) and count not in (None, len(id2label))):
+        id2label = {str(i): f"LABEL_{i}" for i in range(count or 2)}  # as transformers does
     if not isinstance(id2label, Mapping) or not id2label:
         raise UnsupportedCheckpoint("config.json: id2label must map label ids to names")
     try:

@@ -12,13 +12,18 @@ from models.errors import UnsupportedCheckpoint
 
 ACTIVATIONS = {
     "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
+    "gelu_python": "gelu",
+    **dict.fromkeys(
+        "gelu_new gelu_fast gelu_accurate gelu_pytorch_tanh gelu_python_tanh".split(), "gelu_tanh"
+    ),
     "swish": "silu",
+    "linear": "none",
+    **{
+        name: name
+        for name in "gelu_10 hardswish leaky_relu mish quick_gelu relu relu6 sigmoid silu tanh".split()
+    },
 }
-"""The activation in config.json → the name that `models.ops` uses."""
+"""The activation in config.json, as transformers names it → the name that `models.ops` uses."""
 
 
 def positive_int(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:

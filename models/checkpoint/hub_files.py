@@ -8,6 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from models.checkpoint.transformer_module import FILES as MODULE_FILES
+
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -27,7 +29,7 @@ DESCRIPTION = [
     "model.safetensors.index.json",
     "modules.json",
     "config_sentence_transformers.json",
-    "sentence_bert_config.json",
+    *MODULE_FILES,
     "[0-9]*_*/config.json",
     "metrics.json",
     "masks/*.json",
@@ -81,7 +83,7 @@ def _read(file: Path) -> Any:
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy the files of a checkpoint's tokenizer to another directory."""
-    for name in TOKENIZER_FILES:
+    """Copy the files of a checkpoint's tokenizer, and of its window, to another directory."""
+    for name in (*TOKENIZER_FILES, *MODULE_FILES):
         if (source / name).exists():
             shutil.copyfile(source / name, target / name)

@@ -118,9 +118,7 @@ class ModernBertFamily:
             type_vocab_size=0,
             layer_norm_eps=positive_float(raw.get("norm_eps", 1e-5), "norm_eps"),
             activation=activation(raw, "hidden_activation"),
-            head_activation="tanh"
-            if raw.get("classifier_activation") == "tanh"
-            else activation(raw, "classifier_activation"),
+            head_activation=activation(raw, "classifier_activation"),
             gated=True,
             windows=tuple(window if kind == LOCAL else None for kind in kinds),
             thetas=tuple(thetas[kind] for kind in kinds),

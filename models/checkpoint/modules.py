@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.checkpoint.fields import positive_int, read_json
+from models.checkpoint.transformer_module import module_window
 from models.errors import UnsupportedCheckpoint
 
 if TYPE_CHECKING:
@@ -74,14 +75,11 @@ def with_modules(directory: Path, raw: dict[str, Any]) -> dict[str, Any]:
             if not isinstance(known, Mapping):
                 raise UnsupportedCheckpoint(f"config.json: sentence_transformers is {known!r}, not an object")
             raw = raw | {"sentence_transformers": {**known, "activation_fn": model["activation_fn"]}}
-    reader = directory / "sentence_bert_config.json"
-    if reader.is_file() and read_json(reader).get("do_lower_case"):
-        raise UnsupportedCheckpoint(
-            f"{reader}: do_lower_case is set: texts would need to be lower-cased before they are tokenized"
-        )
+    module_window(directory)
     head = read_head(directory)
     if head is None:
         return raw
+    raw = {name: value for name, value in raw.items() if name != "num_labels"}  # the head has its own
     if len(raw.get("id2label") or ()) != head.labels:
         names = {str(number): f"LABEL_{number}" for number in range(head.labels)}
         raw = raw | {"id2label": names, "label2id": {name: int(number) for number, name in names.items()}}

@@ -91,9 +91,11 @@ class PairTokenizer:
     """Encodes pairs as transformers does (`longest_first` truncation), each distinct text once.
 
     A literal "[SEP]" or "</s>" in a title becomes ordinary pieces, so nobody can forge the structure of the
-    sequence. A text longer than 1,024 characters and than 8 characters per token of the window is read only
-    until it alone overflows the window. If the other text of the pair overflows it too, the odd token of an
-    odd window may go to another text than in transformers.
+    sequence; other added tokens become their own ids (`models.checkpoint.added_tokens`).
+
+    A text longer than 1,024 characters and than 8 characters per token of the window is read only until it
+    alone overflows the window. If the other text of the pair overflows it too, the odd token of an odd window
+    may go to another text than in transformers.
 
     Threads may share one.
     """
@@ -106,7 +108,7 @@ class PairTokenizer:
         Raises UnsupportedCheckpoint if the tokenizer makes no pairs of the known form or does not fit the
         model.
         """
-        tokenizer.encode_special_tokens = True  # special tokens inside a text are text
+        tokenizer.encode_special_tokens = True  # structural tokens inside a text are text
         self._tokenizer = tokenizer
         self.unknown = unknown_id(tokenizer)
         self.template = template = PairTemplate.of(tokenizer)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, Unigram, WordPiece
 
-from models.checkpoint.fields import read_json
+from models.checkpoint.added_tokens import add_declared_tokens, content_of, structural_tokens
 from models.checkpoint.token_types import gives_types, without_types
-from models.checkpoint.tokenizer_options import read_options, tokenizer_class
+from models.checkpoint.tokenizer_options import check_side, read_options, tokenizer_class
 from models.errors import UnsupportedCheckpoint
 
 SPECIAL = "\ufdd0"
-"""Precedes the special tokens in a Unigram vocabulary. Unigram would match a literal "</s>" in a text, and no
-text holds this code point, which is no character."""
+"""Precedes the structural tokens in a Unigram vocabulary. Unigram would match a literal "</s>" in a text, and
+no text holds this code point, which is no character."""
 
 _BERT_TOKENIZERS = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
 
@@ -40,15 +39,12 @@ def _read(directory: Path, config: dict[str, Any], class_name: str) -> Tokenizer
     """Return the tokenizer with the token types of its post-processor."""
     file, vocabulary = directory / "tokenizer.json", directory / "vocab.txt"
     if file.is_file():
-        tokenizer = _from_json(file, config, class_name)
-        known = {token.removeprefix(SPECIAL) for token in tokenizer.get_vocab(with_added_tokens=True)}
-        _check_added(file, config, known)
-        return tokenizer
+        return _from_json(file, config, class_name)
     if vocabulary.is_file() and class_name in _BERT_TOKENIZERS:
         return _from_vocabulary(vocabulary, config)
     slow = next((directory / name for name in _SLOW_FILES if (directory / name).is_file()), None)
     if slow is not None:
-        return _converted(slow)
+        return _converted(slow, config)
     if vocabulary.is_file():
         raise UnsupportedCheckpoint(
             f"{directory / 'tokenizer_config.json'} asks for {class_name}, which vocab.txt alone cannot give"
@@ -63,9 +59,12 @@ def _from_json(file: Path, config: dict[str, Any], class_name: str) -> Tokenizer
     holds. Here another normalizer than BERT's stays, because the checkpoint was trained with it.
     """
     try:
-        tokenizer = _with_marked_special_tokens(file.read_text(encoding="utf-8"))
+        tokenizer, structure = _parsed(file.read_text(encoding="utf-8"), config)
     except Exception as error:  # the library raises Exception itself
         raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
+    if tokenizer.truncation and "truncation_side" not in config:
+        check_side(tokenizer.truncation["direction"], f"{file}: truncation.direction")
+    add_declared_tokens(tokenizer, file.parent, config, structure)
     if class_name in _BERT_TOKENIZERS and isinstance(tokenizer.normalizer, normalizers.BertNormalizer):
         tokenizer.normalizer = _normalizer(config)
     splitter = tokenizer.pre_tokenizer
@@ -75,28 +74,38 @@ def _from_json(file: Path, config: dict[str, Any], class_name: str) -> Tokenizer
     return tokenizer
 
 
-def _with_marked_special_tokens(text: str) -> Tokenizer:
-    """Return the tokenizer of a tokenizer.json, with the special tokens of a Unigram vocabulary marked."""
+def _parsed(text: str, config: dict[str, Any]) -> tuple[Tokenizer, frozenset[str]]:
+    """Return the tokenizer of a tokenizer.json, and its structural tokens as they are spelled.
+
+    Those alone are special in it, and marked by SPECIAL in a Unigram vocabulary.
+    """
     raw = json.loads(text)
+    structure = structural_tokens(config, raw.get("post_processor"))
+    added = raw.get("added_tokens") or []
     vocabulary = raw["model"].get("vocab") if isinstance(raw.get("model"), dict) else None
-    if not isinstance(vocabulary, list) or "added_tokens" not in raw:
-        return Tokenizer.from_str(text)
-    special = {token["content"] for token in raw["added_tokens"] if token["special"]}
-    for token in raw["added_tokens"]:
-        if token["special"]:
+    is_unigram = isinstance(vocabulary, list) and "added_tokens" in raw
+    special = {token["content"] for token in added} & structure
+    if not is_unigram and all(token["special"] == (token["content"] in special) for token in added):
+        return Tokenizer.from_str(text), structure
+    for token in added:
+        token["special"] = token["content"] in special
+        if is_unigram and token["special"]:
             token["content"] = SPECIAL + token["content"]
-    raw["model"]["vocab"] = [[SPECIAL + piece if piece in special else piece, s] for piece, s in vocabulary]
-    return Tokenizer.from_str(json.dumps(raw))
+    if isinstance(vocabulary, list) and is_unigram:
+        raw["model"]["vocab"] = [
+            [SPECIAL + piece if piece in special else piece, score] for piece, score in vocabulary
+        ]
+    return Tokenizer.from_str(json.dumps(raw)), structure
 
 
-def _converted(file: Path) -> Tokenizer:
+def _converted(file: Path, config: dict[str, Any]) -> Tokenizer:
     """Return the tokenizer of files from before tokenizer.json, converted by transformers."""
     from transformers import AutoTokenizer  # slow to import, and few checkpoints need it
 
     directory = file.parent
     try:
         slow = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        return _with_marked_special_tokens(slow.backend_tokenizer.to_str())
+        return _parsed(slow.backend_tokenizer.to_str(), config)[0]
     except Exception as error:  # of many unrelated types
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UnsupportedCheckpoint(
@@ -114,38 +123,17 @@ def _from_vocabulary(file: Path, config: dict[str, Any]) -> Tokenizer:
     except Exception as error:  # the library raises Exception itself
         raise UnsupportedCheckpoint(f"{file} cannot be read: {error}") from None
     cls, sep, unknown = (
-        _token(config, f"{name}_token", f"[{name.upper()}]") for name in ("cls", "sep", "unk")
+        content_of(config.get(f"{name}_token") or f"[{name.upper()}]") for name in ("cls", "sep", "unk")
     )
     for token in (cls, sep, unknown):
         if token not in vocabulary:
             raise UnsupportedCheckpoint(f"{file} has no {token}")
-    _check_added(file, config, vocabulary)
     tokenizer = Tokenizer(WordPiece(vocabulary, unk_token=unknown))
     tokenizer.normalizer = _normalizer(config)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing((sep, vocabulary[sep]), (cls, vocabulary[cls]))
+    add_declared_tokens(tokenizer, file.parent, config, structural_tokens(config))
     return tokenizer
-
-
-def _check_added(file: Path, config: dict[str, Any], known: Container[str]) -> None:
-    """Refuse tokens that only tokenizer_config.json or added_tokens.json add. known: those of `file`."""
-    decoder = config.get("added_tokens_decoder", {})
-    if not isinstance(decoder, dict):
-        raise UnsupportedCheckpoint(
-            f"tokenizer_config.json: added_tokens_decoder is {decoder!r}; it must be an object"
-        )
-    others = file.parent / "added_tokens.json"
-    for added in [*(read_json(others) if others.is_file() else ()), *decoder.values()]:
-        token = _token({"added": added}, "added", "")
-        if token not in known:
-            raise UnsupportedCheckpoint(
-                f"{token!r} was added to {file}: such a tokenizer needs a tokenizer.json that holds it"
-            )
-
-
-def _token(config: dict[str, Any], name: str, default: str) -> str:
-    token = config.get(name) or default
-    return str(token.get("content")) if isinstance(token, dict) else str(token)
 
 
 def _normalizer(config: dict[str, Any]) -> normalizers.Normalizer:

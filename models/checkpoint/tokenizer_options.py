@@ -7,6 +7,7 @@ from typing import Any
 
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.fields import read_json
+from models.checkpoint.transformer_module import module_window
 from models.errors import UnsupportedCheckpoint
 
 FILE = "tokenizer_config.json"
@@ -21,17 +22,24 @@ _DEFAULT_CLASS = {
 def read_options(directory: Path) -> dict[str, Any]:
     """Return the content of tokenizer_config.json, empty if there is none.
 
-    Raises UnsupportedCheckpoint if the file is not a JSON object or asks for truncation on the left.
+    Without added_tokens_decoder in it, special_tokens_map.json counts too, as in transformers.
+    Raises UnsupportedCheckpoint if a file is not a JSON object or asks for truncation on the left.
     """
-    file = directory / FILE
+    file, older = directory / FILE, directory / "special_tokens_map.json"
     options = read_json(file) if file.is_file() else {}
-    side = options.get("truncation_side", "right")
+    if "added_tokens_decoder" not in options and older.is_file():
+        options |= read_json(older)
+    check_side(options.get("truncation_side", "right"), f"{file}: truncation_side")
+    return options
+
+
+def check_side(side: object, name: str) -> None:
+    """Refuse to truncate on the left. name: of the field that asks for it."""
     if side != "right":
         raise UnsupportedCheckpoint(
-            f"{file}: truncation_side is {side!r}: it would need a reader that keeps the ends of long "
-            "texts; only 'right' is supported"
+            f"{name} is {side!r}: it would need a reader that keeps the ends of long texts; only 'right' is "
+            "supported"
         )
-    return options
 
 
 def tokenizer_class(directory: Path, options: dict[str, Any]) -> str:
@@ -48,15 +56,19 @@ def tokenizer_class(directory: Path, options: dict[str, Any]) -> str:
 
 
 def read_window(directory: Path, config: ModelConfig) -> int:
-    """Return the longest sequence in tokens: model_max_length, or the network's positions if they are fewer.
+    """Return the tokens of the longest sequence: the files' limit, or the network's positions if fewer.
 
-    transformers truncates there. Raises UnsupportedCheckpoint if it is no number ≥ 1.
+    Sequences are truncated where sentence-transformers and transformers do it: at max_seq_length of
+    sentence_bert_config.json, else at model_max_length of tokenizer_config.json (max_len in old releases).
+    Raises UnsupportedCheckpoint if the limit is no number ≥ 1.
     """
-    length = read_options(directory).get("model_max_length")
+    options = read_options(directory)
+    name = "model_max_length" if "model_max_length" in options else "max_len"
+    field, length = f"{directory / FILE}: {name}", options.get(name)
+    if (setting := module_window(directory)) is not None:
+        field, length = setting
     if length is None:
         return config.max_positions
     if isinstance(length, bool) or not isinstance(length, int | float) or not length >= 1:
-        raise UnsupportedCheckpoint(
-            f"{directory / FILE}: model_max_length is {length!r}; it must be a number of tokens ≥ 1"
-        )
+        raise UnsupportedCheckpoint(f"{field} is {length!r}; it must be a number of tokens ≥ 1")
     return int(min(length, config.max_positions))  # transformers writes 1e30 for a tokenizer without a limit

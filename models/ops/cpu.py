@@ -36,7 +36,7 @@ FUSED = {
     "relu": ("relu", ""),
     "silu": ("swish", ""),
 }
-"""Our activations as oneDNN's fused operators name them: (name, algorithm)."""
+"""Our activations as oneDNN's fused operators name them: (name, algorithm). Others follow the product."""
 
 
 class CpuOps(TorchOps):
@@ -111,9 +111,9 @@ class PrepackedLinear(Linear):
         self._weight = torch.ops.mkldnn._reorder_linear_weight(self._weight, None)
 
     def _activated(self, x: Tensor) -> Tensor:
-        name, algorithm = FUSED[self.activation]
+        name, algorithm = FUSED.get(self.activation, FUSED["none"])
         y: Tensor = _operator()(x, self._weight, self.bias, name, [], algorithm)
-        return y
+        return y if self.activation in FUSED else activate(y, self.activation)
 
     def _added(self, x: Tensor, residual: Tensor, norm: Norm | None) -> Tensor:
         return normed(_operator().binary(x, residual, self._weight, self.bias, "add"), norm)

@@ -143,10 +143,15 @@ class Int8Linear(Linear):
                 *(1.0, 0, self.dtype, 1.0, 0, "sum", 1.0, "none", [], ""),
             )
             return y
-        return self._pointwise(quantized, self.activation, self.dtype)
+        if self.activation in FUSED:
+            return self._pointwise(quantized, self.activation, self.dtype)
+        return activate(self._pointwise(quantized, "none", torch.float32), self.activation).to(self.dtype)
 
     def _quantized_output(self, quantized: Tensor, target: TensorScale) -> Tensor:
         scale, zero_point = self._of_products(target)
+        if self.activation not in FUSED:
+            y = activate(self._pointwise(quantized, "none", torch.float32), self.activation)
+            return y.div_(scale).round_().add_(zero_point).clamp_(0, self._largest).to(torch.uint8)
         if self._merged == 1 or self._kernels is None or self.activation not in ("gelu", "gelu_tanh"):
             y = self._pointwise(quantized, self.activation, torch.uint8, scale, zero_point)
             return y if self._merged == 1 else y.clamp_(max=self._largest)

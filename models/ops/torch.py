@@ -6,7 +6,8 @@ what has a faster form on some hardware: affine maps, layer normalisation and at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +18,29 @@ from models.batch import PackedBatch
 Tensors = Mapping[str, Tensor]
 """A checkpoint's tensors by name."""
 
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "gelu": F.gelu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "gelu_10": lambda x: F.gelu(x).clip(-10, 10),
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "hardswish": F.hardswish,
+    "leaky_relu": F.leaky_relu,
+    "mish": F.mish,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+"""The activations by the names that `models.checkpoint.fields.ACTIVATIONS` gives them."""
+
 
 class Linear:
     """y = act(x·Wᵀ + b), or x·Wᵀ + b + residual.
 
     weight: (out, in); bias: (out,); both of the dtype and on the device of the inputs.
-    activation: none, gelu (erf), gelu_tanh, relu or silu.
+    activation: a name in FUNCTIONS.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, activation: str = "none") -> None:
@@ -267,16 +285,8 @@ def rotated(parts: Tensor, rotation: Tensor) -> Tensor:
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
-    """Apply an activation, by its name among the values of models.checkpoint.fields.ACTIVATIONS, or tanh."""
-    if activation == "gelu":
-        return F.gelu(x)
-    if activation == "gelu_tanh":
-        return F.gelu(x, approximate="tanh")
-    if activation == "tanh":
-        return torch.tanh(x)
-    if activation == "silu":
-        return F.silu(x)
-    return F.relu(x) if activation == "relu" else x
+    """Apply an activation, by its name in FUNCTIONS."""
+    return FUNCTIONS[activation](x)
 
 
 def nbytes(*tensors: Tensor | None) -> int:

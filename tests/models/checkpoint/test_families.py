@@ -21,6 +21,7 @@ from models import Classifier, HeadMask
 from models.batch import pack
 from models.checkpoint.config import parse_config
 from models.checkpoint.families import FAMILIES
+from models.checkpoint.fields import ACTIVATIONS
 from models.checkpoint.pair_template import PairTemplate
 from models.checkpoint.tensors import expected_shapes
 from models.checkpoint.tokenizer import EncodedPair
@@ -104,7 +105,7 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
         "num_labels": draw(st.integers(1, 6)),
         "vocab_size": draw(st.integers(9, 99)),
         "max_position_embeddings": draw(st.sampled_from([60, 64, 130])),
-        "hidden_act": draw(st.sampled_from(["gelu", "relu", "gelu_new", "silu"])),
+        "hidden_act": draw(st.sampled_from([*ACTIVATIONS])),
     }
 
 

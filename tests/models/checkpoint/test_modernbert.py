@@ -85,7 +85,7 @@ def test_null_for_the_local_theta_means_the_global_one() -> None:
         ({"layer_types": ["full_attention"]}, "for each of the 4 layers"),
         ({"layer_types": ["full_attention"] * 3 + ["chunked_attention"]}, "layer_types must name"),
         ({"classifier_pooling": "max"}, "classifier_pooling is 'max'; supported: 'cls', 'mean'"),
-        ({"hidden_activation": "mish"}, "hidden_activation is 'mish'; supported: "),
+        ({"hidden_activation": "laplace"}, "hidden_activation is 'laplace'; supported: "),
         ({"norm_bias": 1}, "norm_bias is 1; it must be true or false"),
         ({"hidden_size": 12 * 63}, "hidden_size 756 is not an even multiple"),
         ({"local_attention": 0}, "local_attention is 0"),

@@ -92,7 +92,7 @@ def test_a_pickle_that_would_run_code_is_refused(checkpoint: Path, tmp_path: Pat
         ({"model_type": "deberta-v2"}, "model_type is 'deberta-v2'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"is_decoder": True}, "is_decoder"),
-        ({"hidden_act": "mish"}, "hidden_act is 'mish'"),
+        ({"hidden_act": "laplace"}, "hidden_act is 'laplace'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"problem_type": "multi_label_classification"}, "multi_label"),
         ({"num_attention_heads": 5}, "not a multiple"),

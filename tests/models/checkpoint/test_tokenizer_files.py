@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, processors
+from transformers import AutoTokenizer
 
 from models.errors import UnsupportedCheckpoint
 from tests.checkpoints import VOCABULARY, write_checkpoint, write_vocabulary
@@ -117,31 +118,22 @@ def test_a_tokenizer_class_that_a_vocabulary_cannot_give_is_refused(tmp_path: Pa
     assert "BertJapaneseTokenizer" in refusal(tmp_path)
 
 
-def test_tokens_added_to_a_vocabulary_are_refused_not_ignored(tmp_path: Path) -> None:
-    write_vocabulary(tmp_path)
-    (tmp_path / "added_tokens.json").write_text(json.dumps({"simpson-tie": SIZE}), encoding="utf-8")
-
-    assert "'simpson-tie' was added" in refusal(tmp_path)
-
-
-def test_tokens_that_tokenizer_json_lacks_are_refused_not_ignored(tmp_path: Path) -> None:
-    added = {str(SIZE): {"content": "simpson-tie", "special": False}}
-    known = {"0": {"content": "[PAD]", "special": True}}
-    write(tmp_path, library_tokenizer(), {"added_tokens_decoder": known})
-    load(tmp_path)
-
-    (tmp_path / "added_tokens.json").write_text(json.dumps({"strong-tie": SIZE}), encoding="utf-8")
-    assert "'strong-tie' was added" in refusal(tmp_path)
-    (tmp_path / "added_tokens.json").unlink()
-    config = json.dumps({"added_tokens_decoder": known | added})
-    (tmp_path / "tokenizer_config.json").write_text(config, encoding="utf-8")
-    assert "'simpson-tie' was added" in refusal(tmp_path)
-
-
 def test_a_tokenizer_that_keeps_the_ends_of_texts_is_refused(tmp_path: Path) -> None:
     write(tmp_path, library_tokenizer(), {"truncation_side": "left"})
 
     assert "truncation_side is 'left'" in refusal(tmp_path)
+
+
+def test_the_side_of_tokenizer_json_counts_where_its_config_names_none(tmp_path: Path) -> None:
+    source = library_tokenizer()
+    source.enable_truncation(40, direction="left")
+    write(tmp_path, source, {})
+    assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "left"
+    assert "tokenizer.json: truncation.direction is 'left'" in refusal(tmp_path)
+
+    write(tmp_path, source, {"truncation_side": "right"})
+    assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "right"
+    load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "vocab.txt"])
