@@ -105,6 +105,7 @@ def _answer(
             len(row.pair),
             row.pair.unknown_tokens,
             row.pair.truncated,
+            score.raw_score,
         )
         for index, (row, score) in enumerate(zip(rows, scored, strict=True))
         if isinstance(score, RowScore)

@@ -36,9 +36,11 @@ class Scores:
 
     logits, probabilities: (n, grades) float32. expected_grade: (n,) float32, Σ grade·probability.
     grade: (n,) int64, the most probable one. score: (n,) float32 in [0, 1], expected_grade / (grades − 1).
+    raw_score: (n,) float64, the log-odds of score: log(score / (1 − score)). It ranks titles, because it
+        tells apart those whose score rounds to 1 or 0.
     A one-label cross-encoder has one column: probabilities, expected_grade and score are its sigmoid, and
     grade is that rounded. If the checkpoint asks for raw scores (`ModelConfig.score_activation` is identity),
-    its score is the logit instead, which may be any number.
+    its score is the logit instead, which may be any number. Its raw_score is the logit either way.
     chunks: with `overflow="chunks"`, the chunk that each pair's scores are of; None for a title that fits.
     """
 
@@ -47,6 +49,7 @@ class Scores:
     expected_grade: np.ndarray
     grade: np.ndarray
     score: np.ndarray
+    raw_score: np.ndarray
     chunks: tuple[Chunk | None, ...] | None = None
 
     @classmethod
@@ -59,7 +62,9 @@ class Scores:
         if logits.shape[1] == 1:
             relevance = sigmoid(scaled[:, 0]).astype(np.float32)
             score = scaled[:, 0].astype(np.float32) if activation == "identity" else relevance
-            return cls(logits, relevance[:, None], relevance, np.rint(relevance).astype(np.int64), score)
+            grade = np.rint(relevance).astype(np.int64)
+            return cls(logits, relevance[:, None], relevance, grade, score, scaled[:, 0])
+        raw_score = _log_odds(scaled)
         scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
         probabilities = scaled / scaled.sum(axis=1, keepdims=True)
         expected = probabilities @ np.arange(logits.shape[1])
@@ -69,6 +74,7 @@ class Scores:
             expected.astype(np.float32),
             probabilities.argmax(axis=1),
             (expected / (logits.shape[1] - 1)).astype(np.float32),
+            raw_score,
         )
 
 
@@ -197,7 +203,7 @@ class Classifier:
         if isinstance(masks, list):
             masks = [mask for mask, pair in zip(masks, chunked, strict=True) for _ in pair.rows]
         scores = self._score([row for pair in chunked for row in pair.rows], masks, batch_tokens)
-        best, chunks = best_chunks(scores.score.tolist(), chunked)
+        best, chunks = best_chunks(scores.raw_score.tolist(), chunked)
         return replace(self.scores(scores.logits[best]), chunks=tuple(chunks))
 
     def _score(
@@ -278,6 +284,16 @@ class Classifier:
                 f"the mask is for {mask.units_off.shape[1]} units per layer; this model has {units}"
             )
         return mask
+
+
+def _log_odds(logits: np.ndarray) -> np.ndarray:
+    """Return log(s / (1 − s)) of each row's score s, (n,), from its logits, (n, grades) float64.
+
+    Both shares are summed in logarithms, so that none rounds to 0 or 1.
+    """
+    above = np.log(np.arange(1, logits.shape[1]))
+    relevant, irrelevant = logits[:, 1:] + above, logits[:, :-1] + above[::-1]
+    return np.asarray(np.logaddexp.reduce(relevant, axis=1) - np.logaddexp.reduce(irrelevant, axis=1))
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -67,10 +67,11 @@ class AttentionRow(NamedTuple):
 class RowScore(NamedTuple):
     """The result of a Row. A one-label cross-encoder gives a score and no grades.
 
-    probabilities: (grades,) float32. logits: (labels,) float32.
+    raw_score: what ranks titles, see `Scores`. probabilities: (grades,) float32. logits: (labels,) float32.
     """
 
     score: np.float32
+    raw_score: float
     grade: int | None
     expected_grade: np.float32 | None
     probabilities: np.ndarray | None
@@ -280,10 +281,11 @@ def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore]:
     """Return the results of logits, (rows, labels) float32."""
     scores = classifier.scores(logits)
     if not classifier.config.is_graded:
-        pairs = zip(scores.score, scores.logits, strict=True)
-        return [RowScore(score, None, None, None, logits) for score, logits in pairs]
+        pairs = zip(scores.score, scores.raw_score.tolist(), scores.logits, strict=True)
+        return [RowScore(score, raw_score, None, None, None, logits) for score, raw_score, logits in pairs]
     columns = zip(
         scores.score,
+        scores.raw_score.tolist(),
         scores.grade.tolist(),
         scores.expected_grade,
         scores.probabilities,

@@ -78,6 +78,11 @@ class ChunkedPair:
         return self.rows[0].query_tokens
 
     @property
+    def title_tokens(self) -> int:
+        """Return the number of the title's tokens in the first row."""
+        return self.rows[0].title_tokens
+
+    @property
     def unknown_tokens(self) -> int:
         """Return how many [UNK] all rows hold."""
         return sum(row.unknown_tokens for row in self.rows)

@@ -50,6 +50,11 @@ class EncodedPair:
         return self.query_tokens + self.template.before_title
 
     @property
+    def title_tokens(self) -> int:
+        """Return the number of the title's tokens; below 0 if the query was read without a title."""
+        return len(self.ids) - self.title_start - len(self.template.after)
+
+    @property
     def first_segment(self) -> int:
         """Return the number of tokens of token type 0, which come first; the others have type 1."""
         template = self.template

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from models.classifier import Scores
+from models.classifier import Scores, sigmoid
 from models.errors import ModelError
 from models.quality.ndcg import ndcg10
 
@@ -85,12 +85,20 @@ def distributions(scores: Scores) -> Floats:
     values = scores.probabilities.astype(np.float64)
     if not np.isfinite(values).all():
         raise ModelError("the model gave no finite score")
-    return np.concatenate([1 - values, values], axis=1) if values.shape[1] == 1 else values
+    if values.shape[1] == 1:
+        return np.stack([sigmoid(-scores.raw_score), sigmoid(scores.raw_score)], axis=1)
+    return values
 
 
 def relevance(judged: Floats) -> Floats:
-    """Return the expected grade of each title, (titles,), which ranks them."""
-    ranked: Floats = judged @ np.arange(judged.shape[1], dtype=np.float64)
+    """Return the log-odds of each title's expected grade, (titles,), which rank them.
+
+    The mean itself would round off how sure a model is that a title is of the highest grade.
+    """
+    grades = np.arange(judged.shape[1], dtype=np.float64)
+    shares = (np.maximum(judged @ weights, np.finfo(np.float64).tiny) for weights in (grades, grades[::-1]))
+    relevant, irrelevant = (np.log(share) for share in shares)
+    ranked: Floats = relevant - irrelevant
     return ranked
 
 

@@ -39,7 +39,10 @@ def agreement(first: Scores, second: Scores, labelled: Sequence[LabelledPair] | 
     if labelled is not None:
         one, other = (
             Evaluation(
-                [pair.query for pair in labelled], [pair.grade for pair in labelled], scores.probabilities
+                [pair.query for pair in labelled],
+                [pair.grade for pair in labelled],
+                scores.probabilities,
+                ranking=scores.raw_score,
             )
             for scores in (first, second)
         )

@@ -36,7 +36,9 @@ class Evaluation:
     """Graded predictions beside the truth.
 
     queries: of each of n pairs; truth: (n,) grades from 0; probabilities: (n, grades), rows sum to 1.
-    expected: (n,) what ranks the pairs; default: the mean grade under the probabilities.
+    expected: (n,) default: the mean grade under the probabilities.
+    ranking: (n,) what ranks the pairs, such as `Scores.raw_score`; default: expected. (Float32 probabilities
+        round to 1 and 0.)
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Evaluation:
         truth: Sequence[int],
         probabilities: NDArray[np.floating],
         expected: NDArray[np.floating] | None = None,
+        ranking: NDArray[np.floating] | None = None,
     ) -> None:
         if not len(queries) == len(truth) == len(probabilities) > 0:
             raise ValueError("queries, truth and probabilities must be of one length, at least 1")
@@ -57,6 +60,7 @@ class Evaluation:
         self.expected: Floats = self.probabilities @ np.arange(self.grades)
         if expected is not None:
             self.expected = np.asarray(expected, np.float64)
+        self.ranking: Floats = self.expected if ranking is None else np.asarray(ranking, np.float64)
         self.predicted: Ints = self.probabilities.argmax(1)
 
     def metrics(self) -> dict[str, float]:
@@ -136,7 +140,7 @@ class Evaluation:
         values, present = np.zeros(self.queries), np.zeros(self.queries)
         for places in self.ranked_queries:
             query = self.query_of[places[0]]
-            values[query] = ndcg10(self.truth[places], self.expected[places])
+            values[query] = ndcg10(self.truth[places], self.ranking[places])
             present[query] = 1
         return values, present
 
@@ -150,8 +154,8 @@ class Evaluation:
         for places in self.ranked_queries:
             query = self.query_of[places[0]]
             present[query] = 1
-            if np.ptp(self.expected[places]) > 0:
-                ranks = (rankdata(self.truth[places]), rankdata(self.expected[places]))
+            if np.ptp(self.ranking[places]) > 0:
+                ranks = (rankdata(self.truth[places]), rankdata(self.ranking[places]))
                 values[query] = np.corrcoef(*ranks)[0, 1]
         return values, present
 
@@ -194,7 +198,7 @@ class Evaluation:
 
     def _spearman_of(self, counts: Floats, influences: bool) -> Draws:
         weights = counts[:, self.query_of]
-        left, right = (_weighted_ranks(v, weights) for v in (self.truth.astype(np.float64), self.expected))
+        left, right = (_weighted_ranks(v, weights) for v in (self.truth.astype(np.float64), self.ranking))
         total = weights.sum(1, keepdims=True)
         for ranks in (left, right):
             ranks -= (ranks * weights).sum(1, keepdims=True) / total

@@ -110,7 +110,9 @@ class Runner:
 
     def evaluation(self, logits: NDArray[np.float32]) -> Evaluation:
         """Return the evaluation of one mask's logits (n, grades)."""
-        return Evaluation(self._names, self.data.grade.tolist(), self.classifier.scores(logits).probabilities)
+        scores = self.classifier.scores(logits)
+        grades = self.data.grade.tolist()
+        return Evaluation(self._names, grades, scores.probabilities, ranking=scores.raw_score)
 
     def evaluate(self, masks: Sequence[Matrix], what: str = "masks") -> list[Evaluation]:
         """Return the evaluation under each mask. For thousands of masks, `logits` takes less memory."""

@@ -183,7 +183,7 @@ class Scorer:
         chunks: list[Chunk | None] | None = None
         truncated = [pair.truncated for pair in passes.encoded]
         if passes.chunks:
-            best, chunks = best_chunks(classifier.scores(logits).score.tolist(), passes.chunks)
+            best, chunks = best_chunks(classifier.scores(logits).raw_score.tolist(), passes.chunks)
             logits = logits[best]
             truncated = [pair.truncated for pair in passes.chunks]
         finite: np.ndarray = np.asarray(np.isfinite(logits).all(axis=1))

@@ -80,12 +80,11 @@ def evaluate(choice: Choice, pairs: list[LabelledPair]) -> tuple[Evaluation, dic
 
     with counted("{task.completed} of {task.total} pairs", len(pairs)) as advance:
         scored = score(choice, [(pair.query, pair.title) for pair in pairs], advance=advance)
-    highest = len(choice.variant.classifier.grades) - 1
     evaluation = Evaluation(
         [pair.query for pair in pairs],
         [pair.grade for pair in pairs],
         scored.scores.probabilities,
-        scored.scores.score.astype(float) * highest if scored.stages is not None else None,
+        ranking=scored.scores.raw_score,
     )
     ended = Counter(scored.stages or ())
     return evaluation, {stage.variant.name: ended[stage.variant.name] for stage in choice.stages}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 _ALL_UNITS = {"units_on": 36_864, "units": 36_864, "layers_on": 12, "layers": 12}
@@ -21,6 +22,8 @@ def _result(index: int, probabilities: list[float], expected_grade: float, token
         "tokens": tokens,
         "unknown_tokens": 0,
         "truncated": False,
+        "raw_score": round(math.log(expected_grade / (4 - expected_grade)), 4),
+        "empty": False,
         "chunk": None,
         "stage": None,
     }

@@ -111,6 +111,20 @@ class ScoreResult:
     tokens: Annotated[int, Field(description="Tokens scored, the special ones and all chunks included.")]
     unknown_tokens: Annotated[int, Field(description="Those of them that the vocabulary could not read.")]
     truncated: Annotated[bool, Field(description="Whether some of the text was cut off and not scored.")]
+    raw_score: Annotated[
+        Number,
+        Field(
+            description="What ranks the titles: log(score / (1 − score)), computed from the logits, so it "
+            "tells titles apart whose score rounds to 1 or 0. Of a model that gives one score, its logit."
+        ),
+    ] = 0.0
+    empty: Annotated[
+        bool,
+        Field(
+            description="Whether the title holds nothing that the model can read. It then has the lowest "
+            "grade and score, whatever the model would say, and ranks last."
+        ),
+    ] = False
     chunk: Annotated[
         Chunk | None,
         Field(description="With `overflow: chunks`, the best chunk of a title that did not fit; else null."),

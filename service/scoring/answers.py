@@ -9,6 +9,7 @@ import numpy as np
 
 from models.checkpoint.chunks import ChunkedPair, best_chunks
 from models.checkpoint.tokenizer import EncodedPair
+from models.classifier import Classifier
 from service.deadline import Deadline
 from service.engine import Outcome, RowScore
 from service.experiments.definition.assignment import Assigned
@@ -25,6 +26,7 @@ from service.schemas.responses import (
     Timing,
     Usage,
 )
+from service.scoring.cascade import LOWEST, floor_of
 from service.scoring.catalog import Choice
 from service.scoring.encoding import Encoded
 from service.scoring.listings import mask_info
@@ -117,7 +119,7 @@ def score_results(choice: Choice, encoded: Encoded, outcomes: Sequence[Outcome])
     if encoded.counts is None:
         return _results(choice, encoded.pairs, outcomes)
     chunked = [pair for pair in encoded.pairs if isinstance(pair, ChunkedPair)]
-    best, chunks = best_chunks([float(row.score) for row in outcomes if isinstance(row, RowScore)], chunked)
+    best, chunks = best_chunks([row.raw_score for row in outcomes if isinstance(row, RowScore)], chunked)
     results = _results(choice, encoded.pairs, [outcomes[row] for row in best])
     for result, chunk in zip(results, chunks, strict=True):
         if chunk is not None:
@@ -132,6 +134,7 @@ def _results(
     results = []
     for index, (pair, row) in enumerate(zip(pairs, outcomes, strict=True)):
         assert isinstance(row, RowScore)
+        row = judged(choice.variant.classifier, pair, row)
         results.append(
             ScoreResult(
                 index=index,
@@ -143,10 +146,23 @@ def _results(
                 tokens=len(pair),
                 unknown_tokens=pair.unknown_tokens,
                 truncated=pair.truncated,
+                raw_score=row.raw_score,
+                empty=pair.title_tokens == 0,
                 _logits=row.logits,
             )
         )
     return results
+
+
+def judged(classifier: Classifier, pair: EncodedPair | ChunkedPair, row: RowScore) -> RowScore:
+    """Return a pair's scores: the network's, or the lowest if the title is empty."""
+    if pair.title_tokens:
+        return row
+    row = row._replace(score=np.float32(floor_of(classifier.config.score_activation)), raw_score=LOWEST)
+    if row.probabilities is None:
+        return row
+    surely_lowest = np.eye(1, len(row.probabilities), dtype=np.float32)[0]
+    return row._replace(grade=0, expected_grade=np.float32(0), probabilities=surely_lowest)
 
 
 def _assignment(assigned: Assigned, choice: Choice) -> Assignment:

@@ -1,7 +1,8 @@
 """The rules of a cascade: who goes on to the next stage, and which scores come out.
 
 Each query's titles go their own way. A stage scores all titles that reach it and hands the best `keep` of
-them on; of equal scores, the first in the request. A stage that would keep all of its titles is not run.
+them on, by their raw scores (`models.classifier.Scores`), which do not saturate; of equal ones, the first in
+the request. A stage that would keep all of its titles is not run.
 
 A title is left with the score of the last stage that it reached. To make those scores comparable, each is
 lowered as far as needed, and no further, to stay below the scores of the titles before it: first those that
@@ -13,15 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Keep = int | float
-Scores = NDArray[np.float32]
+RawScores = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 
-_SIGN = 2**31
+LOWEST = float(np.finfo(np.float32).min)
+"""Lowest score that an answer holds."""
 
 
 class Due(NamedTuple):
@@ -42,7 +45,7 @@ class Later(NamedTuple):
 class Course:
     """The way of a request's pairs through a cascade.
 
-    While `due` holds something, score it and hand the scores to `advance`. A course that is left early is
+    While `due` holds something, score it and hand the raw scores to `advance`. A course that is left early is
     valid too: each pair then has the score of the last stage that it went through.
 
     queries: the query of each pair. keeps: what each stage but the last keeps.
@@ -54,25 +57,25 @@ class Course:
         self._groups: dict[str, list[int]] = {}
         for pair, query in enumerate(queries):
             self._groups.setdefault(query, []).append(pair)
-        self._scores: Scores = np.zeros(len(queries), np.float32)
+        self._raw_scores: RawScores = np.zeros(len(queries), np.float64)
         self.stages = np.full(len(queries), -1)
         # Of each query, the stage that is next, and the pairs that reached it.
         self._reached = [(next_stage(len(pairs), keeps, 0), pairs) for pairs in self._groups.values()]
         self.due = self._next_due()
 
-    def advance(self, scores: Sequence[Scores]) -> None:
-        """Take the scores of everything that was due, and choose what is due after it.
+    def advance(self, raw_scores: Sequence[Sequence[float] | RawScores]) -> None:
+        """Take the raw scores of everything that was due, and choose what is due after it.
 
-        scores: one array for each entry of `due`, with the scores of its pairs.
+        raw_scores: one array for each entry of `due`, with those of its pairs.
         """
-        for due, values in zip(self.due, scores, strict=True):
-            self._scores[due.pairs] = values
+        for due, values in zip(self.due, raw_scores, strict=True):
+            self._raw_scores[due.pairs] = values
             self.stages[due.pairs] = due.stage
         reached = []
         for stage, pairs in self._reached:
             if stage == len(self._keeps):
                 continue
-            best = np.argsort(-self._scores[pairs], kind="stable")[
+            best = np.argsort(-self._raw_scores[pairs], kind="stable")[
                 : count_kept(self._keeps[stage], len(pairs))
             ]
             kept = [pairs[place] for place in sorted(best)]
@@ -80,15 +83,21 @@ class Course:
         self._reached = reached
         self.due = self._next_due()
 
-    def scores(self, floor: float | None) -> Scores:
-        """Return comparable scores, (pairs,) float32; those of different queries are not compared.
+    def scores(self, scores: Floats, floor: float | None) -> Floats:
+        """Return comparable scores, (pairs,); those of different queries are not compared.
 
-        floor: the lowest score that the model can give; None: there is none.
+        scores: of each pair, from the last stage that scored it. floor: the lowest that the model can give.
         """
-        scores = self._scores.copy()
+        comparable = np.empty_like(scores)
         for pairs in self._groups.values():
-            scores[pairs] = comparable_scores(self._scores[pairs], self.stages[pairs], floor)
-        return scores
+            comparable[pairs] = comparable_scores(
+                scores[pairs], self.stages[pairs], floor, self._raw_scores[pairs]
+            )
+        return comparable
+
+    def raw_scores(self) -> RawScores:
+        """Return comparable raw scores, (pairs,)."""
+        return self.scores(self._raw_scores, None).astype(np.float64, copy=False)
 
     def _next_due(self) -> list[Due]:
         due: dict[int, list[int]] = {}
@@ -108,17 +117,9 @@ class Course:
         return coming
 
 
-def floor_of(score_activation: str) -> float | None:
-    """Return the lowest score of a model with this activation; None if there is none."""
-    return None if score_activation == "identity" else 0.0
-
-
-def logit_of(score: np.float32, score_activation: str) -> Scores:
-    """Return the logit, (1,) float32, that gives a one-label model's score with this activation."""
-    if score_activation == "identity":
-        return np.array([score], np.float32)
-    share = max(float(score), float(np.finfo(np.float32).tiny))
-    return np.array([math.log(share) - math.log1p(-share)], np.float32)
+def floor_of(score_activation: str) -> float:
+    """Return the lowest score of a model with this activation."""
+    return LOWEST if score_activation == "identity" else 0.0
 
 
 def count_kept(keep: Keep, titles: int) -> int:
@@ -136,35 +137,44 @@ def next_stage(titles: int, keeps: Sequence[Keep], stage: int) -> int:
 
 
 def comparable_scores(
-    scores: NDArray[np.float32], stages: NDArray[np.int64], floor: float | None
-) -> NDArray[np.float32]:
-    """Return scores whose order is that of the cascade: a later stage's titles first, then by score.
+    scores: Floats,
+    stages: NDArray[np.int64],
+    floor: float | None = None,
+    raw_scores: RawScores | None = None,
+) -> Floats:
+    """Return scores whose order is that of the cascade: a later stage's titles first, then by raw score.
 
-    Each score stays as it is if that gives the order, else it becomes the next lower float32 below the score
+    Each score stays as it is if that gives the order, else it becomes the next lower float below the score
     before it. So a score changes by no more than it must, equal scores of one stage stay equal, and the last
     stage's never change.
 
-    scores, stages: (titles,) of one query. floor: no score falls below it, where titles may become equal.
+    scores, stages, raw_scores: (titles,) of one query; the scores rise with the raw scores, which are the
+        scores themselves by default.
+    floor: no score falls below it, where titles may become equal; None: there is none.
     """
-    order = np.lexsort((-scores, -stages))
+    order = np.lexsort((-(scores if raw_scores is None else raw_scores), -stages))
     steps = _as_steps(scores[order])
     # How many different scores are before each title: with these added, "strictly below the one before" is
     # "not above the one before", which a running minimum makes true.
     new = (np.diff(steps) != 0) | (np.diff(stages[order]) != 0)
     before = np.concatenate(([0], np.cumsum(new)))
     lowered = np.minimum.accumulate(steps + before) - before
+    if floor is not None:
+        lowered = np.maximum(lowered, _as_steps(np.array([floor], scores.dtype)))
     result = np.empty_like(scores)
-    result[order] = _as_floats(lowered)
-    return result if floor is None else np.maximum(result, np.float32(floor))
+    result[order] = _as_floats(lowered, scores.dtype)
+    return result
 
 
-def _as_steps(values: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return each float32's number in the order of all of them; neighbours differ by 1, and 0.0 is 0."""
-    bits = np.ascontiguousarray(values).view(np.int32).astype(np.int64)
-    return np.where(bits < 0, -(bits + _SIGN), bits)
+def _as_steps(values: Floats) -> NDArray[np.int64]:
+    """Return each float's number in the order of all of its format; neighbours differ by 1, and 0.0 is 0."""
+    signed = np.dtype(f"i{values.itemsize}")
+    bits = np.ascontiguousarray(values).view(signed).astype(np.int64)
+    return np.where(bits < 0, -(bits & np.iinfo(signed).max), bits)
 
 
-def _as_floats(steps: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the float32 of each number; the inverse of `_as_steps`."""
-    bits = np.where(steps < 0, -steps - _SIGN, steps)
-    return bits.astype(np.int32).view(np.float32)
+def _as_floats(steps: NDArray[np.int64], dtype: np.dtype[Any]) -> Floats:
+    """Return the float of each number; the inverse of `_as_steps`."""
+    signed = np.dtype(f"i{dtype.itemsize}")
+    bits = np.where(steps < 0, np.iinfo(signed).min | -steps, steps)
+    return bits.astype(signed).view(dtype)

@@ -17,15 +17,15 @@ from service.settings import LiveConfig
 PORTION = 1024
 """Number of pairs scored between two calls of `advance`."""
 
-_FIELDS = ("logits", "probabilities", "expected_grade", "grade", "score")
+_FIELDS = ("logits", "probabilities", "expected_grade", "grade", "score", "raw_score")
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
     """The scores of pairs, in their order.
 
-    stages: of a cascade, the variant that scored each pair last: `scores.score` can be compared over all
-        stages, and the other fields are that variant's own. Else None.
+    stages: of a cascade, the variant that scored each pair last: `scores.score` and `raw_score` can be
+        compared over all stages, and the other fields are that variant's own. Else None.
     """
 
     scores: Scores
@@ -53,12 +53,12 @@ def score(
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     chunks: list[Chunk | None] = [None] * len(pairs)
     while course.due:
-        scores = [np.empty(len(due.pairs), np.float32) for due in course.due]
-        for due, of_due in zip(course.due, scores, strict=True):
+        raw_scores = [np.empty(len(due.pairs), np.float64) for due in course.due]
+        for due, of_due in zip(course.due, raw_scores, strict=True):
             for start in range(0, len(due.pairs), PORTION):
                 places = due.pairs[start : start + PORTION]
                 scores_of_portion = _score(stages[due.stage], [pairs[place] for place in places], overflow)
-                of_due[start : start + PORTION] = scores_of_portion.score
+                of_due[start : start + PORTION] = scores_of_portion.raw_score
                 for name in _FIELDS:
                     values = getattr(scores_of_portion, name)
                     shape = (len(pairs), *values.shape[1:])
@@ -67,8 +67,9 @@ def score(
                     chunks[place] = chunk
                 if advance is not None:
                     advance(len(places))
-        course.advance(scores)
-    arrays["score"] = course.scores(floor_of(choice.variant.classifier.config.score_activation))
+        course.advance(raw_scores)
+    floor = floor_of(choice.variant.classifier.config.score_activation)
+    arrays["score"], arrays["raw_score"] = course.scores(arrays["score"], floor), course.raw_scores()
     return Scored(
         Scores(**arrays, chunks=tuple(chunks) if overflow == "chunks" else None),
         [stages[stage].variant.name for stage in course.stages] if choice.stages else None,

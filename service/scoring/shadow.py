@@ -17,9 +17,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from service.batching.scheduler import Batch, Item
 from service.engine import Lane, Outcome, RowScore, Work
 from service.experiments.analysis.paired import paired
@@ -143,10 +140,9 @@ class Shadow:
             await self._score_round(job, arms, due)
             for name in due:
                 arms[name].end_round()
-        relevance = {name: arm.relevance() for name, arm in arms.items()}
         for name in arms:
             if name != job.experiment.control:
-                self._report(job, name, relevance, arms)
+                self._report(job, name, arms)
         return True
 
     async def _score_round(
@@ -176,12 +172,12 @@ class Shadow:
                     lanes.setdefault(item.lane, []).append((arm, step.pair, item))
         for lane, rows in lanes.items():
             scores, seconds = await self._pass(lane, [item for _, _, item in rows])
-            for (arm, pair, _), score in zip(rows, scores, strict=True):
-                arm.add(pair, score)
+            for (arm, pair, item), score in zip(rows, scores, strict=True):
+                arm.add(pair, item.payload.pair, score)
                 arm.seconds += seconds / len(rows)
 
-    async def _pass(self, lane: Lane, items: Sequence[Item[Work]]) -> tuple[list[np.float32], float]:
-        """Run one batch once nobody else wants the device; return its scores and the seconds it took."""
+    async def _pass(self, lane: Lane, items: Sequence[Item[Work]]) -> tuple[list[RowScore], float]:
+        """Run one batch once nobody else wants the device; return its rows' scores and its seconds."""
         await self._idle()
         tokens = sum(item.tokens for item in items)
         started = time.monotonic()
@@ -194,18 +190,18 @@ class Shadow:
             if isinstance(outcome, Exception):
                 raise outcome
             assert isinstance(outcome, RowScore)
-            scores.append(outcome.score)
+            scores.append(outcome)
         return scores, seconds
 
-    def _report(
-        self,
-        job: Job,
-        name: str,
-        relevance: Mapping[str, NDArray[np.float32]],
-        arms: Mapping[str, Arm],
-    ) -> None:
+    def _report(self, job: Job, name: str, arms: Mapping[str, Arm]) -> None:
         control = job.experiment.control
-        difference = paired(relevance[control], relevance[name], job.request.grades)
+        before, after = arms[control], arms[name]
+        difference = paired(
+            before.relevance(),
+            after.relevance(),
+            job.request.grades,
+            (before.raw_scores(), after.raw_scores()),
+        )
         self._experiments.router.shadow_result(
             ShadowResult(
                 experiment=job.experiment.name,

@@ -12,10 +12,11 @@ import numpy as np
 from models.checkpoint.chunks import encode_chunks
 from models.checkpoint.tokenizer import EncodedPair
 from service.batching.scheduler import Item
-from service.engine import Row, Work
+from service.engine import Row, RowScore, Work
 from service.experiments.definition.config import ExperimentConfig
 from service.schemas.requests import ScoreRequest
-from service.scoring.cascade import Course, Scores, floor_of
+from service.scoring.answers import judged
+from service.scoring.cascade import Course, Floats, RawScores, floor_of
 from service.scoring.catalog import Catalog, Stage, Variant
 from service.scoring.reading import tokenizer_for
 
@@ -49,29 +50,36 @@ class Arm:
         self._stages = [stage.variant for stage in stages]
         keeps = [stage.keep for stage in stages if stage.keep is not None]
         self._course = Course([query for query, _ in texts], keeps)
-        self._best: dict[int, np.float32] = {}
+        self._best: dict[int, RowScore] = {}
+        self._scores = np.zeros(len(texts), np.float32)
         self.seconds = 0.0
 
     def due(self) -> dict[int, Variant]:
         """Return the pairs of this round, and the variant that is to score each."""
         return {pair: self._stages[due.stage] for due in self._course.due for pair in due.pairs}
 
-    def add(self, pair: int, score: np.float32) -> None:
+    def add(self, pair: int, encoded: EncodedPair, row: RowScore) -> None:
         """Note the score of a row of a pair; of several rows, the best counts."""
-        self._best[pair] = max(self._best.get(pair, score), score)
+        row = judged(self._variant.classifier, encoded, row)
+        if pair not in self._best or row.raw_score > self._best[pair].raw_score:
+            self._best[pair] = row
 
     def end_round(self) -> None:
         """Choose the pairs of the next round, once all of this one are scored."""
-        best = [np.array([self._best[pair] for pair in due.pairs], np.float32) for due in self._course.due]
-        self._course.advance(best)
+        for pair, row in self._best.items():
+            self._scores[pair] = row.score
+        self._course.advance([[self._best[pair].raw_score for pair in due.pairs] for due in self._course.due])
         self._best = {}
 
-    def relevance(self) -> Scores:
-        """Return the pairs' scores on the scale from 0 to 1."""
+    def relevance(self) -> Floats:
+        """Return the pairs' scores on the scale from 0 to 1, (pairs,) float32."""
         classifier = self._variant.classifier
-        scores = self._course.scores(floor_of(classifier.config.score_activation))
-        relevance: Scores = classifier.relevance(scores)
-        return relevance
+        scores = self._course.scores(self._scores, floor_of(classifier.config.score_activation))
+        return classifier.relevance(scores)
+
+    def raw_scores(self) -> RawScores:
+        """Return what ranks the pairs."""
+        return self._course.raw_scores()
 
 
 class Step(NamedTuple):

@@ -10,8 +10,8 @@ import numpy as np
 from service.batching.scheduler import Item, Round
 from service.engine import Lane, Outcome, Row, RowScore, Work
 from service.schemas.responses import ScoreResult, StageInfo
-from service.scoring.answers import score_results
-from service.scoring.cascade import Course, floor_of, logit_of
+from service.scoring.answers import judged, score_results
+from service.scoring.cascade import Course, floor_of
 from service.scoring.catalog import Choice
 from service.scoring.encoding import Encoded
 from service.scoring.listings import mask_info
@@ -62,18 +62,20 @@ class Staged:
     def take(self, outcomes: Sequence[Outcome]) -> int:
         """Take the outcomes of what was due from the first of these on; return how many they were."""
         start = 0
-        scores = []
+        raw_scores = []
         for due, encoded in zip(self._course.due, self._due, strict=True):
+            classifier = self._choice.stages[due.stage].variant.classifier
             best = []
-            for pair, count in zip(due.pairs, encoded.counts or [1] * len(due.pairs), strict=True):
+            for number, count in enumerate(encoded.counts or [1] * len(due.pairs)):
                 rows = outcomes[start : start + count]
-                self._outcomes[pair] = rows
-                best.append(max(row.score for row in rows if isinstance(row, RowScore)))
+                self._outcomes[due.pairs[number]] = rows
+                scored = [row for row in rows if isinstance(row, RowScore)]
+                best.append(max(judged(classifier, encoded.pairs[number], row).raw_score for row in scored))
                 start += count
-            scores.append(np.array(best, np.float32))
+            raw_scores.append(best)
             self._pairs_scored[due.stage] += len(due.pairs)
             self.scored.append(encoded)
-        self._course.advance(scores)
+        self._course.advance(raw_scores)
         return start
 
     @property
@@ -88,20 +90,20 @@ class Staged:
 
     def results(self) -> list[ScoreResult]:
         """Return one result per pair, in their order: from the last stage that scored it."""
-        activation = self._choice.variant.classifier.config.score_activation
-        scores = self._course.scores(floor_of(activation))
         results = []
         for number, (stage, encoded) in enumerate(zip(self._choice.stages, self._encoded, strict=True)):
             pairs = np.flatnonzero(self._course.stages == number).tolist()
             rows = [row for pair in pairs for row in self._outcomes[pair]]
             for pair, result in zip(pairs, score_results(stage, encoded.of_pairs(pairs), rows), strict=True):
-                if result.grade is None and scores[pair] != result.score:
-                    result._logits = logit_of(scores[pair], activation)
                 result.index = pair
-                result.score = scores[pair]
                 result.stage = stage.variant.name
                 results.append(result)
-        return sorted(results, key=lambda result: result.index)
+        results.sort(key=lambda result: result.index)
+        floor = floor_of(self._choice.variant.classifier.config.score_activation)
+        scores = self._course.scores(np.array([result.score for result in results], np.float32), floor)
+        for result, score, raw_score in zip(results, scores, self._course.raw_scores().tolist(), strict=True):
+            result.score, result.raw_score = score, raw_score
+        return results
 
     def stages(self) -> list[StageInfo]:
         """Return how the answer names the stages, and how many pairs each has scored."""

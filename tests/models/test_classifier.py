@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +158,18 @@ def test_batches_hold_every_row_once_and_keep_to_the_budget() -> None:
     batches = list(batches_by_length(lengths, 40))
     assert sorted(i for batch in batches for i in batch) == list(range(7))
     assert all(sum(lengths[i] for i in batch) <= 40 or len(batch) == 1 for batch in batches)
+
+
+def test_raw_scores_tell_apart_what_rounds_to_1_and_0() -> None:
+    logits = np.array([[0, 0, 0, 0, top] for top in (17, 30, 60, 600, -600)], np.float32)
+    raw = Scores.from_logits(logits).raw_score
+    assert (np.diff(raw[:4]) > 0).all()
+    exact = [math.log(6 + 4 * math.exp(top)) - math.log(10) for top in (17.0, 30.0, 60.0, 600.0, -600.0)]
+    np.testing.assert_allclose(raw, exact, rtol=1e-12)  # Σ g·e^l over Σ (4 − g)·e^l
+    scores = Scores.from_logits(np.array([[16.9], [20.0]], np.float32))
+    assert scores.raw_score.tolist() == scores.logits[:, 0].tolist()
+
+
+def test_the_raw_score_is_the_log_odds_of_the_score(clf: Classifier) -> None:
+    scores = clf.score(PAIRS)
+    np.testing.assert_allclose(1 / (1 + np.exp(-scores.raw_score)), scores.score, rtol=1e-6)

@@ -240,7 +240,17 @@ def results(count: int) -> list[ScoreResult]:
     expected = np.float32(2.87)
     return [
         ScoreResult(
-            index, 3, "good", expected, np.float32(0.717), probabilities, 17, 0, False, _logits=probabilities
+            index,
+            3,
+            "good",
+            expected,
+            np.float32(0.717),
+            probabilities,
+            17,
+            0,
+            False,
+            0.93,
+            _logits=probabilities,
         )
         for index in range(count)
     ]

@@ -25,16 +25,22 @@ class PairedDifference:
 
 
 def paired(
-    control: NDArray[np.floating], arm: NDArray[np.floating], grades: Sequence[int] | None = None
+    control: NDArray[np.floating],
+    arm: NDArray[np.floating],
+    grades: Sequence[int] | None = None,
+    raw_scores: Sequence[NDArray[np.floating]] | None = None,
 ) -> PairedDifference:
     """Return the differences between an arm's scores and control's on the same titles.
 
     control, arm: (n,), n ≥ 1, in the request's order. grades: (n,) judgments from 0, if they are known.
+    raw_scores: (n,) of control and of the arm, which rank the titles; default: the scores.
     The rank correlation is Spearman's with mean ranks for ties. The overlap is that of the ten best titles,
     if there are more than ten. NDCG@10 has gain 2^grade − 1 and is None if all grades are equal.
     """
     before, after = np.asarray(control, np.float64), np.asarray(arm, np.float64)
     deltas = after - before
+    if raw_scores is not None:
+        before, after = (np.asarray(values, np.float64) for values in raw_scores)
     ndcg_control, ndcg_arm = (None, None) if grades is None else (_ndcg(before, grades), _ndcg(after, grades))
     return PairedDifference(
         mean_delta=float(deltas.mean()),

@@ -8,13 +8,11 @@ shapes of errors are in `service.error_shapes`.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Union, cast
 
-import numpy as np
 from fastapi import Body, FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -215,9 +213,9 @@ def renamed(error: InvalidRequest, their_name: Callable[[str], str]) -> InvalidR
     return InvalidRequest(sentence, param=their_name(error.param))
 
 
-def by_relevance(results: Sequence[ScoreResult], score: Callable[[ScoreResult], Any]) -> list[ScoreResult]:
-    """Return the results with the highest score first; equal ones in the request's order."""
-    return sorted(results, key=lambda result: -score(result))
+def by_relevance(results: Sequence[ScoreResult]) -> list[ScoreResult]:
+    """Return the results with the highest raw score first; equal ones in the request's order."""
+    return sorted(results, key=lambda result: -result.raw_score)
 
 
 def relevance(result: ScoreResult) -> Any:
@@ -225,27 +223,9 @@ def relevance(result: ScoreResult) -> Any:
     return result.score
 
 
-def raw_score(result: ScoreResult) -> float:
-    """Return a pair's relevance on the scale of logits: what servers call a raw score.
-
-    A one-label model's is its logit. A graded model has one logit for each grade; its raw score is the
-    log-odds of `score`, log(score / (1 − score)), so that the sigmoid of the raw score is the score again.
-    """
-    if result.probabilities is None:
-        return float(result.logits[0])
-    if (
-        result.stage is not None
-    ):  # a cascade's scores may be lower than the probabilities say, to keep its order
-        score = float(result.score)
-        return _log_odds(score, 1 - score)
-    probabilities = np.asarray(result.probabilities, dtype=np.float64)
-    grades = np.arange(len(probabilities))
-    return _log_odds(float(probabilities @ grades), float(probabilities @ grades[::-1]))
-
-
-def _log_odds(relevant: float, irrelevant: float) -> float:
-    tiny = float(np.finfo(np.float64).tiny)
-    return math.log(max(relevant, tiny)) - math.log(max(irrelevant, tiny))
+def raw_score(result: ScoreResult) -> Any:
+    """Return a pair's relevance on the scale of logits: `raw_score` of /v1/score."""
+    return result.raw_score
 
 
 class ScoredBy(TypedDict):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from service.http.compat.base import CompatRequest, ScoredBy, by_relevance, relevance, scored_by
+from service.http.compat.base import CompatRequest, ScoredBy, by_relevance, scored_by
 from service.http.compat.documents import (
     Count,
     Documents,
@@ -19,7 +19,7 @@ from service.http.compat.documents import (
     as_object,
     reading,
     texts,
-    truncation_warnings,
+    warnings_of,
 )
 from service.schemas.requests import Query, ScoreRequest
 from service.schemas.responses import Number, ScoreResponse
@@ -57,7 +57,7 @@ class Meta(TypedDict):
     api_version: ApiVersion
     billed_units: BilledUnits
     tokens: Tokens
-    warnings: Annotated[list[str], Field(description="Whether documents were truncated, and which.")]
+    warnings: Annotated[list[str], Field(description="Which documents were truncated, or are empty.")]
 
 
 class CohereResult(TypedDict):
@@ -104,7 +104,7 @@ class CohereV2Request(CompatRequest):
 
     def answer(self, response: ScoreResponse) -> CohereAnswer:
         """Return Cohere's answer."""
-        results = by_relevance(response.results, relevance)[: self.top_n]
+        results = by_relevance(response.results)[: self.top_n]
         advice = " max_tokens_per_doc reads more of them." if not self.max_tokens_per_doc else ""
         return {
             "id": str(uuid.uuid4()),
@@ -171,5 +171,5 @@ def meta(response: ScoreResponse, version: str, advice: str = "") -> Meta:
         "api_version": {"version": version},
         "billed_units": {"search_units": math.ceil(len(response.results) / UNIT_DOCUMENTS)},
         "tokens": {"input_tokens": response.usage.tokens},
-        "warnings": truncation_warnings(response, advice),
+        "warnings": warnings_of(response, advice),
     }

@@ -13,7 +13,7 @@ from service.schemas.responses import ScoreResponse, to_json
 
 DEFAULT_FIELDS = ("text",)
 WARNED_DOCUMENTS = 10
-"""Truncated documents that a warning lists."""
+"""Documents that a warning lists."""
 
 Count = Annotated[int, Field(ge=1, le=2**53 - 1)]
 """How many of something a caller wants; more than there are is fine."""
@@ -121,14 +121,27 @@ def as_object(document: DocumentForm) -> dict[str, Any]:
     return {"text": document} if isinstance(document, str) else document
 
 
-def truncation_warnings(response: ScoreResponse, advice: str = "") -> list[str]:
-    """Return a sentence about the documents of which the end was not scored; nothing if there are none.
+def warnings_of(response: ScoreResponse, advice: str = "") -> list[str]:
+    """Return a sentence about the documents whose end was not scored, and one about those that are empty.
 
-    advice: what a caller can do about it.
+    advice: what a caller can do about truncated documents.
     """
     cut = [result.index for result in response.results if result.truncated]
-    if not cut:
-        return []
-    listed = ", ".join(map(str, cut[:WARNED_DOCUMENTS])) + (", …" if len(cut) > WARNED_DOCUMENTS else "")
-    count = "1 document was" if len(cut) == 1 else f"{len(cut)} documents were"
-    return [f"{count} truncated, so that only the beginning was scored (index {listed}).{advice}"]
+    empty = [result.index for result in response.results if result.empty]
+    warnings = []
+    if cut:
+        warnings.append(
+            f"{_documents(cut)} truncated, so that only the beginning was scored {_listed(cut)}.{advice}"
+        )
+    if empty:
+        warnings.append(f"{_documents(empty)} empty and ranked last {_listed(empty)}.")
+    return warnings
+
+
+def _documents(indices: Sequence[int]) -> str:
+    return "1 document was" if len(indices) == 1 else f"{len(indices)} documents were"
+
+
+def _listed(indices: Sequence[int]) -> str:
+    listed = ", ".join(map(str, indices[:WARNED_DOCUMENTS]))
+    return f"(index {listed}{', …' if len(indices) > WARNED_DOCUMENTS else ''})"

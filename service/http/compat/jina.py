@@ -105,7 +105,7 @@ class RerankRequest(CohereV1Request):
     def answer(self, response: ScoreResponse) -> dict[str, Any]:
         """Return the answer that satisfies all these clients."""
         score = relevance if self.use_activation is not False and not self.raw_scores else raw_score
-        results = by_relevance(response.results, relevance)[: self.top_n]
+        results = by_relevance(response.results)[: self.top_n]
         tokens = response.usage.tokens
         return {
             "id": str(uuid.uuid4()),

@@ -166,7 +166,7 @@ class TeiRerankRequest(TeiRequest):
     def answer(self, response: ScoreResponse) -> list[TeiRank]:
         """Return the ranks, the most relevant first."""
         score = raw_score if self.raw_scores else relevance
-        ranked = by_relevance(response.results, score)[: self.top_n]
+        ranked = by_relevance(response.results)[: self.top_n]
         if self.return_text:
             return [TeiTextRank(result.index, score(result), self.texts[result.index]) for result in ranked]
         return [TeiRank(result.index, score(result)) for result in ranked]
@@ -227,6 +227,9 @@ class TeiPredictRequest(TeiRequest):
                 scores = list(result.logits)
             else:
                 scores = [result.score] if result.probabilities is None else list(result.probabilities)
-            labelled = sorted(zip(scores, response.labels, strict=True), key=lambda pair: -pair[0])
-            predictions.append([TeiPrediction(score, label) for score, label in labelled])
+            # Probabilities that are too small for a float32 are all 0; their logits still have an order.
+            labelled = sorted(
+                zip(scores, response.labels, result.logits, strict=True), key=lambda one: (-one[0], -one[2])
+            )
+            predictions.append([TeiPrediction(score, label) for score, label, _ in labelled])
         return predictions if self.is_batch else predictions[0]

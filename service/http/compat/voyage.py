@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from service.http.compat.base import CompatRequest, ScoredBy, by_relevance, relevance, scored_by
+from service.http.compat.base import CompatRequest, ScoredBy, by_relevance, scored_by
 from service.http.compat.cohere import CohereResult, TopN
-from service.http.compat.documents import Texts, truncation_warnings
+from service.http.compat.documents import Texts, warnings_of
 from service.schemas.requests import Query, ScoreRequest
 from service.schemas.responses import ScoreResponse
 from service.schemas.texts import TruncationRequest
@@ -33,7 +33,7 @@ class VoyageAnswer(ScoredBy):
     object: Annotated[Literal["list"], Field(description="What this is.")]
     data: Annotated[list[VoyageResult], Field(description="The most relevant first.")]
     usage: VoyageUsage
-    warnings: Annotated[list[str], Field(description="Whether documents were truncated, and which.")]
+    warnings: Annotated[list[str], Field(description="Which documents were truncated, or are empty.")]
 
 
 class VoyageRequest(CompatRequest):
@@ -73,7 +73,7 @@ class VoyageRequest(CompatRequest):
 
     def answer(self, response: ScoreResponse) -> VoyageAnswer:
         """Return Voyage's answer."""
-        results = by_relevance(response.results, relevance)[: self.top_k]
+        results = by_relevance(response.results)[: self.top_k]
         return {
             "object": "list",
             "data": [
@@ -81,7 +81,7 @@ class VoyageRequest(CompatRequest):
                 for r in results
             ],
             "usage": {"total_tokens": response.usage.tokens},
-            "warnings": truncation_warnings(response),
+            "warnings": warnings_of(response),
             **scored_by(response),
         }
 

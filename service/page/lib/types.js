@@ -58,6 +58,7 @@
  * @property {string | null} label
  * @property {number | null} expected_grade
  * @property {number} score
+ * @property {number} raw_score what ranks the titles
  * @property {number[] | null} probabilities
  * @property {number} tokens
  * @property {number} unknown_tokens

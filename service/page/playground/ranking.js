@@ -128,7 +128,7 @@ function isRaw({ facts }) {
 /** @param {Answer} answer @param {number} column @returns {number[]} the titles' indices, best first */
 function ranked(answer, column) {
   const { results } = answer.columns[column];
-  return results.map((_, i) => i).sort((a, b) => results[b].score - results[a].score || a - b);
+  return results.map((_, i) => i).sort((a, b) => results[b].raw_score - results[a].raw_score || a - b);
 }
 
 /** @param {number[]} order @returns {Map<number, number>} each title's place */

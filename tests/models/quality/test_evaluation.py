@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.classifier import Scores
 from models.quality.bootstrap import MIN_QUERIES
 from models.quality.evaluation import Evaluation, differences, intervals, resample
 
@@ -175,3 +176,10 @@ def test_the_interval_of_a_difference_is_paired() -> None:
     assert abs(change["spearman"].high - change["spearman"].low) < 0.01
     with pytest.raises(ValueError, match="same pairs"):
         differences(first, random_evaluation(4, queries=40))
+
+
+def test_titles_that_a_model_is_sure_of_are_ranked_by_how_sure_it_is() -> None:
+    scores = Scores.from_logits(np.array([[0, 0, top] for top in (20, 40, 22)], np.float32))
+    assert (scores.score == 1).all()
+    evaluation = Evaluation(["q"] * 3, [0, 2, 1], scores.probabilities, ranking=scores.raw_score)
+    assert evaluation.metrics()["ndcg10"] == 1

@@ -147,6 +147,15 @@ async def test_other_clients_shapes_get_the_cascades_order(service: Service) -> 
     np.testing.assert_allclose(scores, [row["score"] for row in alone["results"]], atol=1e-5)
 
 
+async def test_an_empty_title_is_never_among_those_kept(service: Service) -> None:
+    titles = ["", *TITLES[:9], ""]
+    rows = (await service.post("/v1/score", query=QUERY, titles=titles, variant="cascade"))["results"]
+    assert [row["stage"] for row in rows if row["empty"]] == ["cheap", "cheap"]
+    assert [row["score"] for row in rows if row["empty"]] == [0, 0]
+    ranks = await service.post("/v1/rerank", query=QUERY, documents=titles, model="x@cascade")
+    assert [row["index"] for row in ranks["results"][-2:]] == [0, 10]
+
+
 async def test_attention_is_the_last_stages(service: Service) -> None:
     body = {"query": QUERY, "title": TITLES[0], "heads": "2.3"}
     ours = await service.post("/v1/attention", **body, variant="cascade")

@@ -88,6 +88,8 @@ async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
         "tokens": 17,
         "unknown_tokens": 0,
         "truncated": False,
+        "raw_score": 0.93,
+        "empty": False,
         "chunk": None,
         "stage": None,
     }

@@ -10,11 +10,11 @@ import httpx
 import numpy as np
 import pytest
 
-from models import Classifier
+from models import Classifier, HeadMask
 from service.errors import DeadlineExceeded, DeviceFailed, QueueFull
 from service.schemas.documents import DocumentsRequest
 from service.schemas.requests import ScoreRequest
-from tests.checkpoints import random_model, write_vocabulary
+from tests.checkpoints import WORDS, random_model, write_vocabulary
 from tests.service.asgi import client
 from tests.service.fake_backend import FakeBackend
 from tests.service.http.test_api import app_with, get, metrics_of, post
@@ -244,6 +244,70 @@ async def test_raw_scores_of_a_model_with_one_label_are_its_logits_however_sure_
             assert result["relevance_score"] == pytest.approx(float(logits[result["index"], 0]), rel=1e-4)
         plain = await service.post("/v1/rerank", query=QUERY, documents=TITLES)
         assert all(0 <= result["relevance_score"] <= 1 for result in plain["results"])
+
+
+async def test_titles_whose_scores_round_to_1_are_ranked_by_their_logits(tmp_path: Path) -> None:
+    titles = [" ".join(WORDS[i : i + 4]) for i in range(20)]
+    model = random_model(num_labels=1)
+    model.classifier.weight.data *= 3
+    model.classifier.bias.data += 40  # no float32 between the sigmoids of these logits
+    model.save_pretrained(tmp_path)
+    write_vocabulary(tmp_path)
+    clf = Classifier.load(tmp_path, "cpu", "float32")
+    scores = clf.score([(QUERY, title) for title in titles])
+    assert set(scores.score.tolist()) == {1.0}
+    best = np.argsort(-scores.logits[:, 0], kind="stable").tolist()
+    assert best != sorted(best)
+    cheap = clf.score([(QUERY, title) for title in titles], HeadMask.parse("0.*", layers=3, heads=4))
+    kept = np.argsort(-cheap.logits[:, 0], kind="stable")[:3].tolist()
+    cascade = {"name": "cascade", "cascade": [{"variant": "cheap", "keep": 3}, {"variant": "full"}]}
+    variants = [{"name": "full"}, {"name": "cheap", "head_mask": "0.*"}, cascade]
+    async with serve(tmp_path, {"variants": variants}) as service:
+        for path, extra in (
+            ("/v1/rerank", {"raw_scores": True}),
+            ("/v1/rerank", {}),
+            ("/v2/rerank", {}),
+            ("/rerank", {"use_activation": False}),
+        ):
+            answer = await service.post(path, query=QUERY, documents=titles, top_n=2, **extra)
+            assert [result["index"] for result in answer["results"]] == best[:2], path
+        voyage = await service.post("/v1/rerank", query=QUERY, documents=titles, top_k=2)
+        assert [result["index"] for result in voyage["data"]] == best[:2]
+        ranks = await service.http.post("/rerank", json={"query": QUERY, "texts": titles})
+        assert [rank["index"] for rank in ranks.json()] == best
+        own = (await service.post("/v1/score", query=QUERY, titles=titles))["results"]
+        assert sorted(range(20), key=lambda i: -own[i]["raw_score"]) == best
+        staged = await service.post("/v1/score", query=QUERY, titles=titles, variant="cascade")
+        assert [row["index"] for row in staged["results"] if row["stage"] == "full"] == sorted(kept)
+        raw = await service.post(
+            "/v1/rerank", query=QUERY, documents=titles, model="x@cascade", raw_scores=True
+        )
+        assert [row["index"] for row in raw["results"][:3]] == [index for index in best if index in kept]
+
+
+async def test_an_empty_title_says_so_and_ranks_last(service: Service) -> None:
+    documents = ["", "angle", " \u200b", "steel bracket, black"]
+    own = (await service.post("/v1/score", query=QUERY, titles=documents))["results"]
+    assert [row["empty"] for row in own] == [True, False, True, False]
+    assert [row["score"] for row in own if row["empty"]] == [0, 0]
+    assert own[0]["grade"] == 0
+    assert own[0]["probabilities"] == [1, 0, 0, 0, 0]
+    order = [3, 1, 0, 2] if own[3]["score"] > own[1]["score"] else [1, 3, 0, 2]
+    for path in PATHS:
+        answer = await service.post(path, query=QUERY, documents=documents)
+        assert [row["index"] for row in answer["results"]] == order
+        assert answer["meta"]["warnings"] == ["2 documents were empty and ranked last (index 0, 2)."]
+    voyage = await service.post("/v1/rerank", query=QUERY, documents=documents, top_k=None)
+    assert [row["index"] for row in voyage["data"]] == order
+    assert voyage["warnings"] == ["2 documents were empty and ranked last (index 0, 2)."]
+    ranks = await service.http.post("/rerank", json={"query": QUERY, "texts": documents})
+    assert [rank["index"] for rank in ranks.json()] == order
+    columns = (await service.post("/v1/compare", query=QUERY, titles=documents, masks=["none", "0.*"]))[
+        "columns"
+    ]
+    assert all(column["results"][0]["score"] == 0 and column["results"][0]["empty"] for column in columns)
+    alone = await service.http.post("/predict", json={"inputs": "angle"})
+    assert max(prediction["score"] for prediction in alone.json()) < 1
 
 
 async def test_voyage_refuses_long_documents_only_without_truncation(service: Service) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -15,7 +14,6 @@ from service.scoring.cascade import (
     comparable_scores,
     count_kept,
     floor_of,
-    logit_of,
 )
 
 GRADED = floor_of("softmax")
@@ -131,8 +129,20 @@ def test_sorting_by_score_is_the_cascades_order(case: tuple[np.ndarray, np.ndarr
                 assert found[one] == found[other]
 
 
-@pytest.mark.parametrize("score", [1e-6, 0.25, 0.5, 0.999])
-def test_a_lowered_score_has_a_logit_that_gives_it(score: float) -> None:
-    (logit,) = logit_of(np.float32(score), "sigmoid")
-    assert 1 / (1 + np.exp(-float(logit))) == pytest.approx(score, rel=1e-5)
-    assert logit_of(np.float32(-3.5), "identity").tolist() == [-3.5]
+def test_titles_whose_scores_round_to_1_go_on_and_are_lowered_by_their_raw_scores() -> None:
+    logits = np.array([17.5, 20.0, 16.9, 19.0, 18.0])
+    course = Course(["q"] * 5, [2])
+    course.advance([logits])
+    assert course.due == [Due(1, [1, 3])]
+    course.advance([np.array([18.25, 18.75])])
+    found = course.scores(np.ones(5, np.float32), GRADED)
+    assert found[[1, 3]].tolist() == [1, 1]
+    assert (found[[0, 2, 4]] == np.nextafter(np.float32(1), np.float32(0))).all()
+    assert np.argsort(-course.raw_scores(), kind="stable").tolist() == [3, 1, 4, 0, 2]
+
+
+def test_no_lowered_score_leaves_the_range_of_float32() -> None:
+    lowest = np.finfo(np.float32).min
+    scores = np.array([lowest, lowest, 3.0], np.float32)
+    found = comparable_scores(scores, np.array([1, 0, 1]), floor_of("identity"))
+    assert found.tolist() == [lowest, lowest, 3]
