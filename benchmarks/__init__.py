@@ -1,1 +1,1 @@
-"""Measurements: every number in docs/PERFORMANCE.md comes out of `make bench`."""
+"""Measurements. `make bench` writes benchmarks/results; docs/PERFORMANCE.md sums them up."""

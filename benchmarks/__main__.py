@@ -1,9 +1,8 @@
-"""`python -m benchmarks` runs the benchmarks, prints their tables and writes them into docs/PERFORMANCE.md.
+"""`python -m benchmarks` runs the benchmarks, prints their tables and writes them into benchmarks/results.
 
 A section is a module with `measure(rounds) -> dict`, `as_markdown(dict) -> str` and
-`missed(dict) -> list[str]` (one line per missed target). Its table stands between `<!-- NAME: begin -->` and
-`<!-- NAME: end -->` in docs/PERFORMANCE.md, and its numbers under its name in docs/performance.json. On a
-processor with AMX, the name is "NAME amx" if the document has that section; with AVX2 alone, "NAME avx2".
+`missed(dict) -> list[str]` (one line per missed target). Its page is NAME.md, or NAME-amx.md or NAME-avx2.md
+on a processor of that kind, and its numbers are in results.json. docs/PERFORMANCE.md sums them up.
 
 Example: python -m benchmarks --only encoder,engines --rounds 20 --check
 """
@@ -50,7 +49,9 @@ def main() -> int:
         "--rounds", type=int, help="number of turns per engine or server; default: the section's"
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
-    parser.add_argument("--dry-run", action="store_true", help="print the tables, but do not write docs/")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the tables, but do not write benchmarks/results"
+    )
     parser.add_argument("--list", action="store_true", help="list the sections and exit")
     options = parser.parse_args()
     if options.list:
@@ -70,7 +71,7 @@ def main() -> int:
         table = section.as_markdown(result)
         print(table, flush=True)
         if not options.dry_run:
-            document.write(name, result, table, features=processor_features())
+            document.write(name, SECTIONS[name], result, table, features=processor_features())
         missed = section.missed(result)
         for line in missed:
             print(f"target missed: {line}", file=sys.stderr)
@@ -78,7 +79,7 @@ def main() -> int:
     if not options.dry_run:
         from benchmarks import plots
 
-        plots.draw(document.read(), document.DOCS / "performance")
+        plots.draw(document.read(), document.RESULTS)
     return 1 if broken or (failed and options.check) else 0
 
 

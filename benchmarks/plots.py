@@ -1,4 +1,4 @@
-"""Draws the plots of docs/PERFORMANCE.md from docs/performance.json."""
+"""Draws the plots of benchmarks/results from its numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw(results: dict[str, Any], directory: Path) -> list[Path]:
     """Draw a PNG file for each section that has results; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     drawn = []
-    for section, file in (("engines", "engines.png"), ("engines amx", "engines-amx.png")):
+    for section, file in (("engines", "engines.png"), ("engines-amx", "engines-amx.png")):
         if section in results:
             drawn += [engines(results[section]["rows"], directory / file)]
     if "servers" in results:
@@ -94,5 +94,5 @@ def _bars(axis: Axes, title: str, bars: Sequence[Bar], label: str) -> None:
 
 
 if __name__ == "__main__":
-    for path in draw(document.read(), document.DOCS / "performance"):
+    for path in draw(document.read(), document.RESULTS):
         print(path)

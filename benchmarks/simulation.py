@@ -1,9 +1,9 @@
 """The real scheduler under simulated traffic, on a simulated device, in virtual time.
 
 The event loop jumps from timer to timer, so a run is exact, repeatable and independent of the machine. The
-device has two cores and runs a batch on each, at the rates of the shipped model on the EPYC of
-docs/PERFORMANCE.md: 2,561 pairs/s side by side, and 2.8 ms for one pair that is alone. A batch that is alone
-uses both cores, at 1.3 times the rate of one.
+device has two cores and runs a batch on each, at rates measured with the shipped model on an EPYC: 2,561
+pairs/s side by side, and 2.8 ms for one pair that is alone. A batch that is alone uses both cores, at 1.3
+times the rate of one.
 """
 
 from __future__ import annotations

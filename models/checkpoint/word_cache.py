@@ -3,7 +3,7 @@
 For BERT's splitter a text's ids are those of its words, one after the other: ASCII whitespace and punctuation
 always separate, and neither case nor accents change across them. What stands between two spaces ("12-gauge,")
 is looked up first, and if it is not known, its words ("12", "-", "gauge", ","). That takes a seventh of the
-time that the tokenizers library takes for the text (docs/PERFORMANCE.md, "014 Feeding a GPU").
+time that the tokenizers library takes for the text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run of one section leaves the others' tables and results as they were."""
+"""A run of one section leaves the others' pages and numbers as they were."""
 
 from __future__ import annotations
 
@@ -8,50 +8,34 @@ from pathlib import Path
 import pytest
 
 from benchmarks import document
-from benchmarks.__main__ import SECTIONS, main
-
-TEXT = (
-    "# Title\n\n<!-- a: begin -->\nold a\n<!-- a: end -->\nprose\n<!-- b: begin -->\nold b\n<!-- b: end -->\n"
-)
+from benchmarks.__main__ import DEFAULT, main
 
 
-def test_a_section_replaces_its_own_part_only(tmp_path: Path) -> None:
-    (tmp_path / "PERFORMANCE.md").write_text(TEXT)
-    (tmp_path / "performance.json").write_text(json.dumps({"schema": 1, "b": {"kept": True}}))
+def test_a_section_replaces_its_own_page_only(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps({"schema": 1, "b": {"kept": True}}))
+    (tmp_path / "b.md").write_text("old b")
 
-    document.write("a", {"rows": [1]}, "| new |", tmp_path)
+    page = document.write("a", "what it measures", {"rows": [1]}, "| new |", tmp_path)
 
-    assert (tmp_path / "PERFORMANCE.md").read_text() == TEXT.replace("old a", "| new |")
+    assert page.read_text() == "# a: what it measures\n\nMade by `make bench ONLY=a`.\n\n| new |\n"
+    assert (tmp_path / "b.md").read_text() == "old b"
     assert document.read(tmp_path) == {"schema": 1, "a": {"rows": [1]}, "b": {"kept": True}}
 
 
 @pytest.mark.parametrize(
-    ("features", "replaced"), [(["avx2", "amx"], "tiles"), (["avx2"], "plain"), ([], "plain")]
+    ("features", "name"),
+    [(["avx2", "amx"], "a-amx"), (["avx2"], "a-avx2"), (["avx2", "avx512"], "a"), ([], "a")],
 )
-def test_results_with_amx_go_to_a_place_of_their_own_if_there_is_one(
-    features: list[str], replaced: str, tmp_path: Path
-) -> None:
-    text = "<!-- a: begin -->\nplain\n<!-- a: end -->\n"
-    text += "<!-- a amx: begin -->\ntiles\n<!-- a amx: end -->\n"
-    (tmp_path / "PERFORMANCE.md").write_text(text)
-
-    document.write("a", {"rows": [1]}, "| new |", tmp_path, features)
-
-    assert (tmp_path / "PERFORMANCE.md").read_text() == text.replace(replaced, "| new |")
-    assert document.read(tmp_path).keys() == {"schema", "a amx" if replaced == "tiles" else "a"}
+def test_each_kind_of_processor_has_pages_of_its_own(features: list[str], name: str, tmp_path: Path) -> None:
+    assert document.write("a", "", {"rows": [1]}, "| new |", tmp_path, features) == tmp_path / f"{name}.md"
+    assert document.read(tmp_path).keys() == {"schema", name}
 
 
-def test_a_section_without_a_place_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    (tmp_path / "PERFORMANCE.md").write_text(TEXT)
-    with pytest.raises(ValueError, match="<!-- c: begin -->"):
-        document.write("c", {}, "", tmp_path)
-    assert not (tmp_path / "performance.json").exists()
-
-
-def test_every_section_has_its_place_in_the_document() -> None:
-    text = (document.DOCS / "PERFORMANCE.md").read_text(encoding="utf-8")
-    for name in SECTIONS:
-        assert text.index(f"<!-- {name}: begin -->") < text.index(f"<!-- {name}: end -->")
+def test_every_section_that_runs_by_default_has_results() -> None:
+    results = document.read()
+    for name in DEFAULT:
+        assert results[name]
+        assert (document.RESULTS / f"{name}.md").is_file()
 
 
 def test_an_unknown_section_is_refused_by_name(
