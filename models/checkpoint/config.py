@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from models.checkpoint.fields import positive_float, read_json
+from models.checkpoint.digest import bytes_of_weights
+from models.checkpoint.fields import positive_float, positive_int, read_json
+from models.checkpoint.hub_files import check_files
 from models.checkpoint.modules import check_head, read_head, with_modules
 from models.errors import ModelError, UnsupportedCheckpoint
 from models.head_mask import HeadMask
@@ -96,15 +99,32 @@ def read_config(directory: Path, label_order: Sequence[str] | None = None) -> Mo
 
     label_order: the label names from least to most relevant; default: the order given under
         `headroom.label_order` in the file, else by label id.
-    Raises UnsupportedCheckpoint for anything that our networks do not compute exactly.
+    Raises UnsupportedCheckpoint for anything that our networks do not compute exactly, for files that are not
+    regular ones, and for sizes that the weights do not have.
     """
+    check_files(directory)
     config = parse_config(read_raw(directory), label_order)
+    _check_size(directory, config)
     if head := read_head(directory):
         from models.checkpoint.families import FAMILIES
 
         names = {name for name, _ in FAMILIES[config.family].expected(config)}
         check_head(head, config, has_norm="bert.pooler.LayerNorm.weight" in names)
     return config
+
+
+def _check_size(directory: Path, config: ModelConfig) -> None:
+    """Raise UnsupportedCheckpoint if the weights cannot hold the network that config.json describes."""
+    from models.checkpoint.families import FAMILIES
+
+    there = bytes_of_weights(directory)
+    shapes = (shape for name, shape in FAMILIES[config.family].expected(config) if config.is_stored(name))
+    wanted = sum(map(math.prod, shapes))
+    if there and wanted > there:  # a number takes a byte or more
+        raise UnsupportedCheckpoint(
+            f"{directory}: the weights cannot be read: they have {there:,} bytes, and config.json describes "
+            f"{wanted:,} parameters"
+        )
 
 
 def read_raw(directory: Path) -> dict[str, Any]:
@@ -123,6 +143,8 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
     ours = raw.get("headroom") or {}
     if not isinstance(ours, Mapping):
         raise UnsupportedCheckpoint("config.json: headroom is not an object")
+    if raw.get("num_labels") is not None:
+        positive_int(raw, "num_labels")
     labels, order = _labels(raw, label_order or ours.get("label_order"))
     if raw.get("problem_type") == "regression" and len(labels) > 1:
         raise UnsupportedCheckpoint(
@@ -150,7 +172,7 @@ def read_stored_masks(directory: Path, config: ModelConfig) -> dict[str, HeadMas
         try:
             form = json.loads(file.read_text(encoding="utf-8"))["mask"]
             masks[file.stem] = HeadMask.parse(form, layers=layers, heads=heads, units=units)
-        except (ValueError, KeyError, TypeError, ModelError) as error:
+        except (OSError, ValueError, KeyError, TypeError, ModelError) as error:
             raise UnsupportedCheckpoint(f"{file} does not hold a mask of this model: {error}") from None
     return masks
 

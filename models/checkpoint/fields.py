@@ -26,11 +26,26 @@ ACTIVATIONS = {
 """The activation in config.json, as transformers names it → the name that `models.ops` uses."""
 
 
+AT_MOST = {
+    "num_hidden_layers": 1_000,
+    "n_layers": 1_000,
+    "num_attention_heads": 1_000,
+    "n_heads": 1_000,
+    "max_position_embeddings": 131_072,
+    "num_labels": 10_000,
+    "out_features": 10_000,
+}
+"""Largest values of sizes that something is allocated for before the weights are read; of others, SIZE."""
+SIZE = 100_000_000
+
+
 def positive_int(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """Return a field that is a whole number ≥ 1. default: its value if it is missing."""
+    """Return a field that is a whole number ≥ 1 and at most AT_MOST. default: its value if it is missing."""
     value = raw.get(name, default)
     if type(value) is not int or value < 1:
         raise UnsupportedCheckpoint(f"config.json: {name} is {value!r}; it must be a whole number ≥ 1")
+    if value > AT_MOST.get(name, SIZE):
+        raise UnsupportedCheckpoint(f"config.json: {name} is {value}, more than {AT_MOST.get(name, SIZE):,}")
     return value
 
 

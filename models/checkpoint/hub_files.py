@@ -8,6 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from models import files
+from models.errors import UnsupportedCheckpoint, reading_problem
 from models.checkpoint.transformer_module import FILES as MODULE_FILES
 
 TOKENIZER_FILES = (
@@ -37,6 +39,26 @@ DESCRIPTION = [
 """Patterns of the small files: shape, tokenizer, sentence-transformers modules, what `headroom` writes."""
 
 _INDEX = "model.safetensors.index.json"
+
+
+_OTHERS = ("*.safetensors", "[0-9]*_*/*.safetensors", "pytorch_model.bin", "head_study.json")
+_MAX_BYTES = 128 << 20
+"""The largest description that is read; the tokenizers of 250,000 pieces have 35 MB."""
+
+
+def check_files(directory: Path) -> None:
+    """Raise UnsupportedCheckpoint if a file that a checkpoint is loaded from is a FIFO, a device or the like,
+    or if one that describes the weights is larger than any such file is."""
+    for pattern in (*DESCRIPTION, *_OTHERS):
+        for file in directory.glob(pattern):
+            try:
+                files.check_regular(file)
+            except FileNotFoundError:  # a link to nothing
+                continue
+            except OSError as error:
+                raise UnsupportedCheckpoint(reading_problem(file, error)) from None
+            if pattern in DESCRIPTION and file.stat().st_size > _MAX_BYTES:
+                raise UnsupportedCheckpoint(f"{file} is larger than {_MAX_BYTES >> 20} MiB")
 
 
 def weight_files(directory: Path, names: Collection[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,15 @@ def _shards(index: Path) -> list[str]:
     return sorted(set(weight_map.values()))
 
 
+def _refuse_compressed(file: Path) -> None:
+    """Raise ValueError if a pickled file unpacks to more bytes than it has; torch compresses none."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as parts:
+            unpacked = sum(part.file_size for part in parts.infolist())
+        if unpacked > file.stat().st_size:
+            raise ValueError(f"it unpacks to {unpacked:,} bytes; save its tensors uncompressed")
+
+
 def _read_files(directory: Path) -> Mapping[str, Tensor]:
     index = directory / "model.safetensors.index.json"
     single = directory / "model.safetensors"
@@ -142,6 +152,7 @@ def _read_files(directory: Path) -> Mapping[str, Tensor]:
                 for name, tensor in load_file(directory / Path(shard).name).items()
             }
         if pickled.exists():
+            _refuse_compressed(pickled)
             loaded: Any = torch.load(pickled, map_location="cpu", weights_only=True)
             if not isinstance(loaded, Mapping) or not all(isinstance(t, Tensor) for t in loaded.values()):
                 raise UnsupportedCheckpoint(f"{pickled} does not hold a plain dictionary of tensors")

@@ -22,6 +22,7 @@ from models.checkpoint.checks import check_empty
 from models.checkpoint.config import ModelConfig, parse_config, read_config, read_raw, read_stored_masks
 from models.compress.structure import Structure, check
 from models.errors import ModelError, reading_problem
+from models.files import read_text
 from models.head_mask import HeadMask
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
@@ -182,7 +183,7 @@ def read_scales(file: Path) -> npt.NDArray[np.float32] | Structure:
     Raises ModelError, which names the file and says what is wrong with it.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
         heads = _scales(np.array(content["scales"], np.float64))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from models.errors import ModelError, how_to_install, reading_problem
+from models.files import check_regular
 from models.quality.formats import csv_problem, format_of
 
 COLUMNS = ("query", "title", "grade")
@@ -108,8 +109,10 @@ def _grade(value: object) -> int | None:
 
 
 def _rows(path: Path) -> Iterator[_Row]:
-    if not path.is_file():
-        raise ModelError(f"{path} is a directory" if path.is_dir() else f"{path} does not exist")
+    try:
+        check_regular(path)
+    except OSError as error:
+        raise ModelError(reading_problem(path, error)) from None
     found = format_of(path.name)
     if found is None or found.compression == "zst":
         ending = path.suffix or "without an ending"

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from models.errors import ModelError
+from models.files import read_text
 
 REPORT = "report.json"
 PAGES = ("report.md", "report.html")
@@ -45,7 +46,7 @@ def remove_others(out: Path, names: Collection[str]) -> None:
 def _content(out: Path) -> dict[str, object]:
     """Return the content of report.json; nothing if it is not a report."""
     try:
-        content = json.loads((out / REPORT).read_text(encoding="utf-8"))
+        content = json.loads(read_text(out / REPORT))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

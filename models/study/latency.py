@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from models.classifier import Classifier
 from models.errors import ModelError, reading_problem
+from models.files import read_text
 
 Floats = NDArray[np.float64]
 
@@ -111,7 +112,7 @@ class LatencyTable:
 def read_table(file: Path, classifier: Classifier) -> LatencyTable:
     """Read the cost.json of `headroom study cost`. Raises ModelError if it is for layers of another shape."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
         table = LatencyTable.from_json(content["cost"])

@@ -14,7 +14,8 @@ from typing import Any
 from models.checkpoint.config import read_config, read_stored_masks
 from models.checkpoint.digest import digest_of
 from models.checkpoint.hub import locate
-from models.errors import ModelError
+from models.errors import ModelError, reading_problem
+from models.files import check_regular
 from models.quality.formats import Format, format_of
 from service.bulk.assembly import Assembly
 from service.bulk.formats import KNOWN, known_format
@@ -152,8 +153,17 @@ def make_job(source: str, output: str, request: Request, layout: Layout) -> Job:
         stat = storage.stat(name)
         if stat is None:
             raise ModelError(f"{name} does not exist")
+        _check_regular(name)
         files.append(File(number, name, stat, output_name, format_))
     return Job(request, source, tuple(files), target, is_directory, layout)
+
+
+def _check_regular(name: str) -> None:
+    if "://" not in name:
+        try:
+            check_regular(name)
+        except OSError as error:
+            raise ModelError(reading_problem(name, error)) from None
 
 
 def _target(output: str) -> str:

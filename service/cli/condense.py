@@ -126,9 +126,10 @@ def read_candidates(source: str, query: str, grades: bool) -> tuple[list[str], t
 
 def _lines(source: str) -> list[str]:
     from models.errors import ModelError, reading_problem
+    from models.files import read_bytes
 
     try:
-        data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        data = sys.stdin.buffer.read() if source == "-" else read_bytes(source)
         # not str.splitlines, which also cuts at characters that a title may hold, such as U+2028
         return re.split(r"\r\n|\n|\r", data.decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:

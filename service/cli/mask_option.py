@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ def read_form(value: str) -> MaskForm:
     import json
 
     from models.errors import ModelError, reading_problem
+    from models.files import read_text
     from models.mask_forms import KEYS
 
     text = value.strip()
@@ -35,7 +35,7 @@ def read_form(value: str) -> MaskForm:
     if not text.endswith(".json"):
         return value
     try:
-        content = json.loads(Path(text).read_text(encoding="utf-8"))
+        content = json.loads(read_text(text))
         if not isinstance(content, dict):
             raise ModelError(f"{text} does not hold a JSON object")
         form: MaskForm = content if content.keys() & set(KEYS) else content["mask"]

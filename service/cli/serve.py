@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 WATCH_S = 0.5
 CHECK_S = 0.1
+DOWNLOAD_S = 600.0
+"""How long an edit may take to download its checkpoints. What is there by then need not come again."""
 
 
 def _device(value: str | None) -> str | None:
@@ -165,7 +168,7 @@ def _serve(
                 _print(f"headroom is ready at {_url(config)}", sys.__stdout__)
                 if lines is not None:
                     lines.start()
-                apply = partial(_apply, cluster, directory, stop)
+                apply = partial(_apply, cluster, directory, stop, path)
                 edits = LiveEdits(
                     path, seen, overrides, running, apply=apply, say=_say, refused=cluster.show_refused
                 )
@@ -212,8 +215,13 @@ def _deploy(
             raise error from None
 
 
-def _apply(cluster: Cluster, directory: Path, stop: StopSignal, config: ConfigFile) -> str | None:
-    """Download what an edited config needs, and apply it. Return why it is refused, or None."""
+def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, config: ConfigFile) -> str | None:
+    """Download what an edited config needs, and apply it. Return why it is refused, or None.
+
+    A download that hangs holds up no later edit: it is given up as soon as the file at `path` changes again.
+    """
+    edited = glance(path)
+    latest = time.monotonic() + DOWNLOAD_S
     checked: Future[None] = Future()
 
     def check() -> None:
@@ -227,6 +235,12 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, config: ConfigFi
     while not wait([checked], CHECK_S).done:
         if stop.is_set():
             return "the service stops before its checkpoints are here"
+        if glance(path) != edited:
+            return "it was edited again before its checkpoints were here"
+        if time.monotonic() > latest:
+            return (
+                f"its checkpoints are not here in {DOWNLOAD_S / 60:g} minutes; save it again to wait longer"
+            )
     try:
         checked.result()
     except config_file.ConfigFileError as error:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from models.files import read_bytes
 from service.deployment import strict_yaml
 from service.experiments.definition.fields import NAME_PATTERN
 from service.settings import DEVICE_PATTERN, LiveConfig, Settings, variable_of
@@ -97,7 +98,7 @@ class ConfigFile:
 def load(path: Path, overrides: Overrides) -> ConfigFile:
     """Read the file and apply the command line's values. Raises ConfigFileError."""
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
         raise ConfigFileError(f"{path}: {error.strerror or error}") from None
     return read(content, path, overrides)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from models.files import read_bytes
 from service.deployment import config_file, last_good
 from service.deployment.config_file import ConfigFile, ConfigFileError, Overrides
 
@@ -95,6 +96,6 @@ class LiveEdits:
 def glance(path: Path) -> Glance:
     """Return the file's modification time and content, or None if it cannot be read."""
     try:
-        return path.stat().st_mtime_ns, path.read_bytes()
+        return path.stat().st_mtime_ns, read_bytes(path)
     except OSError:
         return None

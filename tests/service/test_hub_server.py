@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import requests
 
+from service.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.models.checkpoint.hub_server import running_hub
 from tests.service.running import Server
@@ -48,6 +49,14 @@ def test_models_are_downloaded_once_by_the_program_and_never_by_a_replica(
             assert "variants.none.checkpoint: there is no directory org/none, and " in refusal
             assert hub.downloads.count("model.safetensors") == 3
             assert sorted(hub.asked) == ["org/none"] + ["org/other"] * 4 + ["org/tiny"] * 2
+
+            hub.add("org/silent", tiny_checkpoint, fault="silent")
+            server.write_config({"variants": [*variants, {"name": "slow", "checkpoint": "org/silent"}]})
+            assert hub.is_silent.wait(20)
+            urgent = {"variants": variants, "masks": {"urgent": "0.0"}}
+            server.write_config(urgent)
+            server.wait_for_line("it was edited again before its checkpoints were here")
+            server.wait_for_line(f"config applied: version {LiveConfig.model_validate(urgent).version}")
             assert server.stop() == 0
         finally:
             server.kill()

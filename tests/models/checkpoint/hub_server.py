@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -24,8 +24,8 @@ class Repository:
     """A repository: files of each commit, and the commit of each branch and tag.
 
     reader: the only token that may read it. gated: everybody may see it, and only `reader` download it.
-    fault: a status or a page ("html") that answers everything, or what happens to large files ("truncated",
-        "altered").
+    fault: a status, a page ("html") or nothing ("silent") that answers everything, or what happens to large
+        files ("truncated", "altered").
     claimed_bytes: the size that is told of large files, if it is not theirs.
     """
 
@@ -43,6 +43,7 @@ class Hub:
 
     storage: the address of its large files, another origin, as on the real hub. asked: the models that its
         API was asked for. downloads: the files that were sent. leaks: tokens that the storage was shown.
+        is_silent: is set once somebody waits for a silent repository.
     """
 
     url: str = ""
@@ -52,6 +53,8 @@ class Hub:
     asked: list[str] = field(default_factory=list)
     downloads: list[str] = field(default_factory=list)
     leaks: list[str] = field(default_factory=list)
+    is_silent: Event = field(default_factory=Event)
+    closed: Event = field(default_factory=Event)
 
     def add(self, name: str, *directories: Path, **options: Any) -> Repository:
         """Add a repository whose commits hold the files of these directories; the last one is main's.
@@ -79,6 +82,7 @@ def running_hub() -> Iterator[Hub]:
     try:
         yield hub
     finally:
+        hub.closed.set()
         for server in servers:
             server.shutdown()
             server.server_close()
@@ -127,6 +131,9 @@ class _Handler(BaseHTTPRequestHandler):
         if match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
             self.hub.asked.append(match[1])
             repository = self._repository(match[1])
+            if repository.fault == "silent":
+                self.hub.is_silent.set()
+                self.hub.closed.wait()
             if repository.fault == "html":
                 return 200, {"Content-Type": "text/html"}, b"<h1>Sign in to the guest network</h1>"
             commit = self._commit(repository, match[2] or "main")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models import Classifier, UnsupportedCheckpoint
+from models.checkpoint.config import read_config
 from tests.checkpoints import write_checkpoint
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "wood deck screws")]
@@ -114,6 +118,69 @@ def test_what_the_encoder_would_not_compute_exactly_is_refused_by_name(
 ) -> None:
     edit_config(checkpoint, **changes)
     with pytest.raises(UnsupportedCheckpoint, match=message):
+        load(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 10**18}, "num_hidden_layers is 1000000000000000000, more than 1,000"),
+        ({"num_hidden_layers": 1000}, "the weights cannot be read: they have .* bytes, and .* parameters"),
+        ({"num_attention_heads": 10**7, "hidden_size": 10**7}, "num_attention_heads is 10000000, more"),
+        ({"hidden_size": 4 * 10**7}, "the weights cannot be read"),
+        ({"intermediate_size": 10**8}, "the weights cannot be read"),
+        ({"max_position_embeddings": 10**9}, "max_position_embeddings is 1000000000, more than 131,072"),
+        ({"id2label": None, "num_labels": 10**9}, "num_labels is 1000000000, more than 10,000"),
+    ],
+)
+def test_sizes_that_the_weights_do_not_have_cost_no_memory(
+    checkpoint: Path, changes: dict[str, Any], message: str
+) -> None:
+    edit_config(checkpoint, **changes)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnsupportedCheckpoint, match=message):
+            read_config(checkpoint)
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "masks/a.json"]
+)
+def test_a_file_that_is_no_file_is_refused_and_not_waited_for(checkpoint: Path, name: str) -> None:
+    (checkpoint / name).parent.mkdir(exist_ok=True)
+    (checkpoint / name).unlink(missing_ok=True)
+    os.mkfifo(checkpoint / name)
+    with pytest.raises(UnsupportedCheckpoint, match=f"{name} cannot be read: it is not a regular file"):
+        load(checkpoint)
+    (checkpoint / name).unlink()
+    (checkpoint / name).symlink_to("/dev/zero")
+    with pytest.raises(UnsupportedCheckpoint, match=f"{name} cannot be read: it is not a regular file"):
+        load(checkpoint)
+
+
+def test_a_tokenizer_larger_than_any_is_refused(checkpoint: Path) -> None:
+    with (checkpoint / "tokenizer.json").open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(UnsupportedCheckpoint, match="is larger than 128 MiB"):
+        load(checkpoint)
+
+
+def test_pickled_weights_that_would_unpack_to_more_are_refused(checkpoint: Path) -> None:
+    """A few kilobytes could become gigabytes of zeros."""
+    tensors = load_file(checkpoint / "model.safetensors")
+    (checkpoint / "model.safetensors").unlink()
+    torch.save({name: torch.zeros_like(tensor) for name, tensor in tensors.items()}, checkpoint / "plain")
+    with (
+        zipfile.ZipFile(checkpoint / "plain") as plain,
+        zipfile.ZipFile(checkpoint / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as small,
+    ):
+        for part in plain.infolist():
+            small.writestr(part.filename, plain.read(part))
+    edit_config(checkpoint, hidden_size=4, intermediate_size=4)  # fits into the few bytes
+    with pytest.raises(UnsupportedCheckpoint, match="it unpacks to"):
         load(checkpoint)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import orjson
@@ -132,3 +133,25 @@ def test_a_form_that_is_cut_short_is_refused_in_a_sentence(run: Run, options: li
 
 def test_a_spec_stays_as_it_is() -> None:
     assert read_form("@pruned60") == "@pruned60"
+
+
+def test_a_fifo_is_not_waited_for_whatever_it_is_given_as(
+    run: Run, options: list[str], tmp_path: Path
+) -> None:
+    def fifo(name: str) -> str:
+        os.mkfifo(tmp_path / name)
+        return str(tmp_path / name)
+
+    commands = [
+        ("score", QUERY, *TITLES, *options, "--mask", fifo("mask.json")),
+        ("score", QUERY, *TITLES, "--config", fifo("serve.yaml")),
+        ("score", "--input", fifo("in.csv"), "--output", str(tmp_path / "out.csv"), *options),
+        ("condense", QUERY, "--titles", fifo("titles"), "--words", "1", *options),
+        ("evaluate", "--data", fifo("pairs.csv"), *options),
+        ("prune", "--scales", fifo("scales.json"), "--out", str(tmp_path / "out"), *options[:2]),
+        ("serve", "--config", str(tmp_path / "serve.yaml")),
+    ]
+    for command in commands:
+        output = run(*command)
+        assert (output.status, output.err.count("\n")) == (1, 1)
+        assert "it is not a regular file" in output.err

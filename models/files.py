@@ -1,0 +1,49 @@
+"""Opens files that a config, a request or the command line names: regular ones of a bounded size.
+
+A FIFO would be waited for without end, and a device such as /dev/zero would fill the memory.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+MAX_BYTES = 64 << 20
+"""The largest file that is read whole, unless a caller allows more: configs and masks have kilobytes."""
+
+
+def check_regular(file: Path | str) -> None:
+    """Raise OSError if a file is missing, or is not a regular one, or no link to one."""
+    mode = Path(file).stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError("it is a directory")
+    if not stat.S_ISREG(mode):
+        raise OSError("it is not a regular file")
+
+
+def open_regular(file: Path | str) -> BinaryIO:
+    """Open a regular file for reading. Raises OSError as `check_regular` does."""
+    check_regular(file)  # before it is opened, because that alone may do something to a device
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    stream = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced meanwhile
+        stream.close()
+        raise OSError("it is not a regular file")
+    return stream
+
+
+def read_bytes(file: Path | str, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file. Raises OSError, also if it has more than `max_bytes`."""
+    with open_regular(file) as stream:
+        is_larger = os.fstat(stream.fileno()).st_size > max_bytes
+        content = b"" if is_larger else stream.read(max_bytes + 1)  # it may grow
+    if is_larger or len(content) > max_bytes:
+        raise OSError(f"it is larger than {max_bytes >> 20} MiB")
+    return content
+
+
+def read_text(file: Path | str, max_bytes: int = MAX_BYTES) -> str:
+    """Return the text of a regular UTF-8 file. Raises OSError as `read_bytes` does, or UnicodeDecodeError."""
+    return read_bytes(file, max_bytes).decode("utf-8")
