@@ -143,8 +143,6 @@ def parse_config(raw: Mapping[str, Any], label_order: Sequence[str] | None = Non
     ours = raw.get("headroom") or {}
     if not isinstance(ours, Mapping):
         raise UnsupportedCheckpoint("config.json: headroom is not an object")
-    if raw.get("num_labels") is not None:
-        positive_int(raw, "num_labels")
     labels, order = _labels(raw, label_order or ours.get("label_order"))
     if raw.get("problem_type") == "regression" and len(labels) > 1:
         raise UnsupportedCheckpoint(
@@ -227,8 +225,8 @@ def _is_int8(raw: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
 
 def _labels(raw: Mapping[str, Any], wanted: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[int, ...]]:
     id2label, count = raw.get("id2label"), raw.get("num_labels")
-    if count is not None and (type(count) is not int or count < 1):
-        raise UnsupportedCheckpoint(f"config.json: num_labels is {count!r}; it must be a whole number ≥ 1")
+    if count is not None:
+        count = positive_int(raw, "num_labels")
     if id2label is None or (isinstance(id2label, Mapping) and count not in (None, len(id2label))):
         id2label = {str(i): f"LABEL_{i}" for i in range(count or 2)}  # as transformers does
     if not isinstance(id2label, Mapping) or not id2label:

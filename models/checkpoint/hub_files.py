@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from models import files
-from models.errors import UnsupportedCheckpoint, reading_problem
 from models.checkpoint.transformer_module import FILES as MODULE_FILES
+from models.errors import UnsupportedCheckpoint, reading_problem
 
 TOKENIZER_FILES = (
     "tokenizer.json",
