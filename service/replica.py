@@ -98,9 +98,10 @@ class Replica:
             raise InvalidConfig(str(error)) from None
         self._build(config)
 
-    def apply(self, config: LiveConfig) -> None:
+    def apply(self, config: LiveConfig, *, begin: bool = True) -> None:
         """Put another live config in force; requests under way finish under the old one.
 
+        begin: whether its new experiments start at once (`Ledger.apply`).
         It may load checkpoints: call it off the event loop. If it raises InvalidConfig, or an error of the
         device, nothing has changed.
         """
@@ -114,7 +115,7 @@ class Replica:
             # The old config's checkpoints stay until the next change, so that it is quickly in force again.
             self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
             _warm_up(self.engine, self._settings, catalog, warm=self._catalog)
-            _apply_experiments(self.live, config)
+            _apply_experiments(self.live, config, begin=begin)
         except BaseException:
             self.engine.classifiers = before
             make_room(self.engine.classifiers, self._catalog)
@@ -258,9 +259,9 @@ def _load(
     return engine, catalog, live
 
 
-def _apply_experiments(live: LiveExperiments, config: LiveConfig) -> None:
+def _apply_experiments(live: LiveExperiments, config: LiveConfig, *, begin: bool = True) -> None:
     try:
-        live.apply(config.assigner, config.version)
+        live.apply(config.assigner, config.version, begin=begin)
     except Exception as error:
         raise InvalidConfig(
             f"experiments: the database cannot start or read them: {reason_of(error)}"

@@ -151,6 +151,9 @@ class Cluster:
             return reason
         self.deploy(config)
         reason = self._wait_until_applied(config, is_stopping)
+        if reason is None:
+            with contextlib.suppress(Exception):  # else the replicas start new experiments minutes later
+                self._ask_all("begin", config.live.version, is_stopping)
         if reason is None or is_stopping():
             return reason
         self.deploy(previous)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from service.experiments.analysis.findings import MetricReport
 from service.experiments.analysis.report import compare_all
@@ -59,7 +61,8 @@ def course(
 
 
 def _look(store: Store, config: ExperimentConfig, actions: Sequence[Action], moment: float) -> Look:
-    so_far = [action for action in actions if action.time <= moment]
+    logged_at = list(accumulate((action.time for action in actions), max))  # replicas' clocks differ
+    so_far = actions[: bisect_right(logged_at, moment)]
     spec = ReportSpec.of(config, so_far, moment)
     reports = compare_all(store, spec, moment, until=moment)
     return Look(moment, [_metric(arm, report) for arm in reports for report in reports[arm]])

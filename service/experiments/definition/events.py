@@ -90,6 +90,7 @@ class ShadowResult:
     top10_overlap: share of control's ten best titles among the arm's ten best; None for ten titles or fewer.
     ndcg_control, ndcg_arm: NDCG@10, if the request brought grades.
     control_seconds, arm_seconds: the time from admission to result, if measured.
+    unit: whose request it was, if it named one.
     """
 
     experiment: str
@@ -103,6 +104,7 @@ class ShadowResult:
     ndcg_arm: float | None = None
     control_seconds: float | None = None
     arm_seconds: float | None = None
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class Action:
 
     arm: the arm that was shipped, rolled back or reinstated. traffic: the traffic after a ramp. reason: the
     guardrail's name or a person's words. actor: a key's name, `guardrail` or `schedule`.
+    seen: the length of the experiment's log that the replica knew when a guardrail rolled back; else None.
     """
 
     experiment: str
@@ -121,6 +124,7 @@ class Action:
     traffic: float | None = None
     reason: str = ""
     detail: str = ""
+    seen: int | None = None
 
 
 def unstorable_value(value: float) -> str | None:

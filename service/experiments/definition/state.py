@@ -68,7 +68,7 @@ class _Logged:
     shipped: str | None = None
     is_stopped: bool = False
     rolled_back: set[str] = field(default_factory=set)
-    reinstated_at: dict[str, float] = field(default_factory=dict)
+    reinstated: dict[str, int] = field(default_factory=dict)  # by arm, the log's length before that
 
     def status(self, config: ExperimentConfig) -> Status:
         """Return the status of an experiment that has begun."""
@@ -163,7 +163,7 @@ def last_traffic(config: ExperimentConfig, actions: Sequence[Action], now: float
 def _read(config: ExperimentConfig, actions: Sequence[Action]) -> _Logged:
     arms = {arm.name for arm in config.arms}
     logged = _Logged(identity(config))
-    for action in actions:
+    for number, action in enumerate(actions):
         match action.kind:
             case "start" if logged.started is None:
                 logged.started, logged.began_as = action.time, action.detail
@@ -174,12 +174,13 @@ def _read(config: ExperimentConfig, actions: Sequence[Action]) -> _Logged:
             case "ship" if action.arm in arms:
                 logged.shipped = action.arm
             case "rollback" if action.arm in arms and action.arm != config.control:
-                # One from before the reinstatement comes late if its replica was cut off from the database.
-                if action.time >= logged.reinstated_at.get(action.arm, action.time):
+                # A replica that was cut off from the database may have seen what came before a reinstatement.
+                # The order of the log says so; the replicas' clocks differ.
+                if action.seen is None or action.seen > logged.reinstated.get(action.arm, -1):
                     logged.rolled_back.add(action.arm)
             case "reinstate" if action.arm in arms:
                 logged.rolled_back.discard(action.arm)
-                logged.reinstated_at[action.arm] = action.time
+                logged.reinstated[action.arm] = number
             case _:
                 pass  # the action is about an arm that the config no longer has
     return logged

@@ -6,9 +6,9 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from service.errors import Conflict, DatabaseUnavailable, InvalidRequest, NotFound
+from service.errors import DatabaseUnavailable, NotFound
 from service.experiments.analysis.findings import Report
 from service.experiments.analysis.views import (
     ActionView,
@@ -22,7 +22,7 @@ from service.experiments.analysis.views import (
 )
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action, Outcome, OutcomeReceipt
-from service.experiments.definition.state import Standing, last_traffic
+from service.experiments.online import steering
 from service.experiments.online.guardrails import population_stability
 from service.experiments.online.live import LiveExperiments
 
@@ -119,53 +119,25 @@ class ExperimentAdmin:
     async def ramp(
         self, name: str, *, traffic: float | None, reinstate: Sequence[str], reason: str, actor: str
     ) -> ExperimentDetail:
-        """Set the traffic and reinstate rolled back arms by name.
-
-        traffic: None takes the schedule's next step; if there is none, it is an error. If arms are
-        reinstated, None keeps the traffic, or that at which the experiment last ran. An experiment that runs
-        also keeps its schedule then.
-        """
-        config, standing = self._unfinished(name)
-        for number, arm in enumerate(reinstate):
-            if arm not in standing.rolled_back:
-                raise InvalidRequest(f"the arm {arm!r} is not rolled back", param=f"reinstate[{number}]")
-        still_back = standing.rolled_back - set(reinstate)
-        if still_back.issuperset(config.treatments):
-            raise Conflict(
-                f"Guardrails rolled back every treatment arm of {name!r}; name those to take in again in "
-                f"`reinstate`: {', '.join(sorted(still_back))}."
-            )
-        keeps_schedule = traffic is None and bool(reinstate) and standing.is_running
-        if traffic is None and reinstate:
-            traffic = last_traffic(config, self._ledger.history(name), self._ledger.clock())
-        elif traffic is None:
-            step = next_traffic(config, standing.traffic)
-            traffic = None if step == standing.traffic else step
-        if traffic is None:
-            raise InvalidRequest(f"{name!r} has no next step; give the traffic", param="traffic")
-        if (reason_refused := config.unexposed(traffic, still_back)) is not None:
-            raise InvalidRequest(reason_refused, param="traffic")
-        actions = [self._action(name, "reinstate", actor, reason, arm=arm) for arm in reinstate]
-        if not keeps_schedule:
-            actions.append(self._action(name, "ramp", actor, reason, traffic=traffic))
-        return await self._act(name, actions)
+        """Set the traffic and reinstate rolled back arms by name, as `steering.ramp` says."""
+        request = self._request(name, reason, actor)
+        return await self._act(
+            name, lambda log: steering.ramp(request, log, traffic=traffic, reinstate=reinstate)
+        )
 
     async def stop(self, name: str, *, reason: str, actor: str) -> ExperimentDetail:
         """End the experiment: everybody gets the default. This also undoes a `ship`."""
-        self._config(name)
-        if self._ledger.standing(name).status == "stopped":
-            await self._in_thread(self._ledger.refresh)  # another replica may have ramped it a moment ago
-            if self._ledger.standing(name).status == "stopped":
-                raise Conflict(f"The experiment {name!r} is stopped already.")
-        return await self._act(name, [self._action(name, "stop", actor, reason)])
+        request = self._request(name, reason, actor)
+        return await self._act(name, lambda log: steering.stop(request, log))
 
     async def ship(self, name: str, *, arm: str, reason: str, actor: str) -> ExperimentDetail:
         """End the experiment: everybody but the holdout gets this arm's variant."""
-        config, _ = self._unfinished(name)
-        names = [candidate.name for candidate in config.arms]
-        if arm not in names:
-            raise InvalidRequest(f"there is no arm {arm!r}; there are {', '.join(names)}", param="arm")
-        return await self._act(name, [self._action(name, "ship", actor, reason, arm=arm)])
+        request = self._request(name, reason, actor)
+        return await self._act(name, lambda log: steering.ship(request, log, arm=arm))
+
+    def _request(self, name: str, reason: str, actor: str) -> steering.Request:
+        ledger, config = self._ledger, self._config(name)
+        return steering.Request(config, len(ledger.history(name)), ledger.clock(), actor, reason)
 
     def _config(self, name: str) -> ExperimentConfig:
         config = self._ledger.config(name)
@@ -174,26 +146,8 @@ class ExperimentAdmin:
             raise NotFound(f"There is no experiment of this name in the live config; there are: {names}.")
         return config
 
-    def _unfinished(self, name: str) -> tuple[ExperimentConfig, Standing]:
-        config = self._config(name)
-        standing = self._ledger.standing(name)
-        if standing.status == "shipped":
-            raise Conflict(
-                f"The experiment {name!r} has shipped arm {standing.shipped!r}; stop it to take that back."
-            )
-        if standing.status == "changed":
-            raise Conflict(
-                f"The config's salt or arms of {name!r} are not those it started with; "
-                "give the changed experiment another name and salt."
-            )
-        return config, standing
-
-    def _action(self, name: str, kind: Any, actor: str, reason: str, **more: Any) -> Action:
-        now = self._ledger.clock()
-        return Action(experiment=name, kind=kind, time=now, actor=actor, reason=reason, **more)
-
-    async def _act(self, name: str, actions: Sequence[Action]) -> ExperimentDetail:
-        await self._in_thread(lambda: self._ledger.record(actions))
+    async def _act(self, name: str, decide: steering.Decide) -> ExperimentDetail:
+        await self._in_thread(lambda: self._ledger.act(name, decide))
         return await self.show(name, report=False)
 
     async def _report(self, config: ExperimentConfig) -> Report | None:
@@ -248,15 +202,6 @@ class ExperimentAdmin:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-def next_traffic(config: ExperimentConfig, traffic: float) -> float:
-    """Return the ramp's next step above this traffic, or this traffic if there is none.
-
-    The traffic at the ramp's end, `config.traffic`, is its last step.
-    """
-    steps = (*(step for step, _ in config.ramp), config.traffic)
-    return min((step for step in steps if step > traffic), default=traffic)
 
 
 def _action_view(action: Action) -> ActionView:

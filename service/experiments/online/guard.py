@@ -79,9 +79,7 @@ class Guard:
                 breach.detail,
             )
             self._observer.rolled_back(experiment, breach.guardrail)
-        # Clocks differ: it must not look older than a reinstatement that this replica knows.
-        known = [action.time for action in self._ledger.history(experiment)]
-        now = max([self._ledger.clock(), *known])
+        now, seen = self._ledger.clock(), len(self._ledger.history(experiment))
         self._ledger.add(
             [
                 Action(
@@ -92,6 +90,7 @@ class Guard:
                     arm=breach.arm,
                     reason=breach.guardrail,
                     detail=breach.detail,
+                    seen=seen,
                 )
                 for breach in breaches
             ]

@@ -20,6 +20,7 @@ from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.events import Action
 from service.experiments.definition.state import IDLE, Standing, fold, identity
 from service.experiments.online.observer import ExperimentObserver
+from service.experiments.online.steering import Decide
 from service.experiments.online.supervisor import Supervisor
 from service.experiments.storage.store import Store
 
@@ -28,6 +29,9 @@ logger = logging.getLogger("headroom.experiments")
 REFRESH_SECONDS = 1.0
 COUNTS_EVERY = 5
 """The number of refreshes per count of the exposed units."""
+
+UNDONE_WITHIN_SECONDS = 300.0
+"""A config that nobody has confirmed or undone by then stays: the process that does so has died."""
 
 SCHEDULE = "schedule"
 
@@ -58,6 +62,8 @@ class Ledger:
         self.exposures: Mapping[str, Mapping[str, int]] = {}
         self.state_version = 0
         self._observer = observer
+        self._monotonic = monotonic
+        self._has_begun, self._applied_at = True, 0.0
         self._supervisor = Supervisor(monotonic)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="experiments")
         self._lock = threading.Lock()  # guards what the thread shares with the event loop
@@ -68,13 +74,21 @@ class Ledger:
         self._refreshes = 0
         self._database_failed = False
 
-    def apply(self, configs: tuple[ExperimentConfig, ...], config_version: str) -> None:
+    def apply(
+        self, configs: tuple[ExperimentConfig, ...], config_version: str, *, begin: bool = True
+    ) -> None:
         """Put a config's experiments in force. Blocks until the database has said where they stand.
 
         If the database is down, the last known state is used. If it refuses one of the experiments, its
         error is raised and nothing changes.
+        begin: whether new experiments start now, or only with `begin` because another replica may refuse the
+            config, which is then undone.
         """
-        self._thread.submit(self._apply, configs, config_version).result()
+        self._thread.submit(self._apply, configs, config_version, begin).result()
+
+    def begin(self, config_version: str) -> None:
+        """Start the new experiments of the config in force: all replicas have it. Blocks."""
+        self._thread.submit(self._begin, config_version).result()
 
     def refresh(self) -> None:
         """Record the unrecorded actions, and read the log again. Blocks.
@@ -111,10 +125,13 @@ class Ledger:
         self._has_unrecorded.set()
         self._fold()
 
-    def record(self, actions: Sequence[Action]) -> None:
-        """Record all actions or none, then put them in force. Blocks. Raises DatabaseUnavailable."""
+    def act(self, name: str, decide: Decide) -> None:
+        """Record what `decide` makes of an experiment's log, and put it in force. Blocks.
+
+        Raises DatabaseUnavailable and what `decide` raises; then nothing is recorded.
+        """
         self.flush()  # a reinstatement must come after the roll-back that it takes back
-        self.store.record_actions(actions)
+        self.store.act(name, decide)
         self.refresh()
 
     def config(self, name: str) -> ExperimentConfig | None:
@@ -138,27 +155,38 @@ class Ledger:
         compared = comparisons(counts, standing.epoch, buckets, config.control)
         return min(compared, key=lambda units: units.sequential_p, default=None)
 
-    # Only the ledger's thread runs _apply, _refresh, _synchronise, _exchange and _read.
+    # Only the ledger's thread runs _apply, _begin, _refresh, _synchronise, _exchange and _read.
 
-    def _apply(self, configs: tuple[ExperimentConfig, ...], config_version: str) -> None:
+    def _apply(self, configs: tuple[ExperimentConfig, ...], config_version: str, begin: bool) -> None:
         # The experiments of the last config stay in force until all is known about the new ones.
-        self._synchronise({config.name: config for config in (*self.configs, *configs)})
+        self._synchronise((*self.configs, *configs), starting=configs if begin else ())
+        if not begin:
+            self._check_starts(configs)
         with self._lock:
             self.standings = self._folded(configs)
             self.configs, self.config_version = configs, config_version
+        self._has_begun, self._applied_at = begin, self._monotonic()
         self._observer.state(self.state_version)
 
+    def _begin(self, config_version: str) -> None:
+        if config_version == self.config_version and not self._has_begun:
+            self._has_begun = True
+            self._refresh()
+
     def _refresh(self) -> None:
+        is_undone_no_more = self._monotonic() - self._applied_at > UNDONE_WITHIN_SECONDS
         try:
-            self._synchronise({config.name: config for config in self.configs})
+            starting = self.configs if self._has_begun or is_undone_no_more else ()
+            self._synchronise(self.configs, starting)
         finally:
             self._fold()  # the schedule goes on even if the database is down
 
-    def _synchronise(self, configs: Mapping[str, ExperimentConfig]) -> None:
+    def _synchronise(self, configs: Sequence[ExperimentConfig], starting: Sequence[ExperimentConfig]) -> None:
+        """Exchange what is new with the database. starting: those of the configs that start now if new."""
         if not configs and not self._unrecorded:
             return
         try:
-            self._exchange(configs)
+            self._exchange(sorted({config.name for config in configs}), starting)
             if self._database_failed:
                 logger.warning("the experiments' database is back")
             self._database_failed = False
@@ -167,30 +195,46 @@ class Ledger:
                 logger.error("the experiments' database is down, the last state stays in force: %s", error)
             self._database_failed = True
 
-    def _exchange(self, configs: Mapping[str, ExperimentConfig]) -> None:
-        names = list(configs)
-        while self._unrecorded:
-            self.store.record_action(self._unrecorded[0])
-            self._read(names)  # before the deletion, so that the action is always in force
-            with self._lock:
-                del self._unrecorded[0]
+    def _exchange(self, names: Sequence[str], starting: Sequence[ExperimentConfig]) -> None:
         self._read(names)
+        while self._unrecorded:
+            action = self._unrecorded[0]
+            self.store.record_action(action)
+            self._read(names, recorded=action)
         if self._refreshes % COUNTS_EVERY == 0:
             self.exposures = self.store.exposure_counts(names)
             self._epoch_counts = self.store.epoch_counts(names)
         self._refreshes += 1
-        for name, config in configs.items():
-            if not any(action.kind == "start" for action in self._log[name]):
+        for config in starting:
+            if not any(action.kind == "start" for action in self._log[config.name]):
                 self.store.record_action(self._start(config))
                 self._read(names)
 
-    def _read(self, names: Sequence[str]) -> None:
-        numbered = self.store.actions(names)
-        log: dict[str, list[Action]] = {name: [] for name in names}
+    def _check_starts(self, configs: Sequence[ExperimentConfig]) -> None:
+        """Raise what the database will say to the starts that are still to be recorded."""
+        with suppress(DatabaseUnavailable):
+            for config in configs:
+                if not self._log.get(config.name):
+                    self.store.check_action(self._start(config))
+
+    def _read(self, names: Sequence[str], recorded: Action | None = None) -> None:
+        """Read the log. An action that is in it is unrecorded no more from the same moment on.
+
+        recorded: the one that was just recorded. If the answer to a recording was lost, the log still says
+        that it was recorded.
+        """
+        waiting = {action.experiment for action in self._unrecorded}
+        numbered = self.store.actions(sorted(waiting.union(names)))
+        log: dict[str, list[Action]] = {name: [] for name in waiting.union(names)}
         for _, action in numbered:
             log[action.experiment].append(action)
         with self._lock:
             self._log = log
+            self._unrecorded = [
+                action
+                for action in self._unrecorded
+                if action is not recorded and action not in log.get(action.experiment, ())
+            ]
             self.state_version = max((number for number, _ in numbered), default=0)
 
     def _start(self, config: ExperimentConfig) -> Action:

@@ -69,13 +69,9 @@ class LiveExperiments:
                     "they are; give the changed experiment another name and salt"
                 )
 
-    def apply(self, assigner: Assigner, config_version: str) -> None:
-        """Put a config in force. Blocks until the database has said where its experiments stand.
-
-        If the database is down, the last known state is used. If it refuses one of the experiments, its
-        error is raised and nothing changes.
-        """
-        self.ledger.apply(assigner.experiments, config_version)
+    def apply(self, assigner: Assigner, config_version: str, *, begin: bool = True) -> None:
+        """Put a config in force, as `Ledger.apply` says. Blocks."""
+        self.ledger.apply(assigner.experiments, config_version, begin=begin)
         if assigner.experiments and not self._writes:
             self.writer.start()
             self._writes = True

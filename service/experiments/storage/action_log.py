@@ -15,9 +15,14 @@ _LOCK = 0x6163746E
 
 def append(db: Connection, rows: Sequence[Action]) -> list[int]:
     """Append actions and return their numbers; for a second start, that of the first."""
-    if upserts.is_postgresql(db):  # so that actions become visible in the order of their numbers
-        db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+    lock(db)
     return [_append(db, action) for action in rows]
+
+
+def lock(db: Connection) -> None:
+    """Keep others from appending until the transaction ends; so actions are visible in order of number."""
+    if upserts.is_postgresql(db):  # SQLite: writing transactions exclude each other
+        db.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
 
 
 def read(db: Connection, experiments: Collection[str]) -> list[tuple[int, Action]]:

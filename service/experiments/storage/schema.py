@@ -116,6 +116,7 @@ shadow_results = Table(
     Column("top10_overlap", Double),
     Column("ndcg_delta", Double),
     Column("seconds_delta", Double),
+    Column("unit", Text),
     Index("shadow_results_experiment", "experiment", "arm"),
     Index("shadow_results_time", "time"),
 )
@@ -145,5 +146,6 @@ actions = Table(
     Column("traffic", Double),
     Column("reason", Text, nullable=False),
     Column("detail", Text, nullable=False),
+    Column("seen", Integer),
     Index("actions_experiment", "experiment", "number"),
 )

@@ -159,6 +159,21 @@ class Store:
         with self._write() as db:
             return action_log.append(db, rows)
 
+    def check_action(self, action: Action) -> None:
+        """Raise what `record_action` would raise; record nothing."""
+        with self._write() as db, db.begin_nested() as attempt:
+            action_log.append(db, [action])
+            attempt.rollback()
+
+    def act(self, experiment: str, decide: Callable[[Sequence[Action]], Sequence[Action]]) -> None:
+        """Append what `decide` makes of the experiment's log; nothing comes in between.
+
+        If `decide` raises, nothing is recorded.
+        """
+        with self._write() as db:
+            action_log.lock(db)
+            action_log.append(db, decide([action for _, action in action_log.read(db, [experiment])]))
+
     def actions(self, experiments: Collection[str]) -> list[tuple[int, Action]]:
         """Return all actions on these experiments with their numbers, in their order."""
         with self.read() as db:
@@ -301,6 +316,7 @@ def _shadow(row: ShadowResult) -> dict[str, Any]:
         "top10_overlap": row.top10_overlap,
         "ndcg_delta": _difference(row.ndcg_arm, row.ndcg_control),
         "seconds_delta": _difference(row.arm_seconds, row.control_seconds),
+        "unit": row.unit,
     }
 
 

@@ -22,13 +22,15 @@ class Replica:
     def __init__(self) -> None:
         self.config = LiveConfig()
         self.reason: str | None = None
+        self.begins: list[bool] = []
 
     def check(self, config: LiveConfig) -> None:
         if "wrong" in config.masks:
             raise InvalidConfig("masks.wrong: no")
 
-    def apply(self, config: LiveConfig) -> None:
+    def apply(self, config: LiveConfig, *, begin: bool = True) -> None:
         self.check(config)
+        self.begins.append(begin)
         self.config = config
 
     def ready(self) -> str | None:
@@ -90,6 +92,15 @@ def test_keys_given_to_build_reach_the_replicas(replica: Any) -> None:
 async def test_a_check_of_a_config_does_not_apply_it(replica: Any) -> None:
     assert await replica.refusal(GOOD) is None
     assert replica._replica.config == LiveConfig()
+
+
+async def test_an_edit_that_may_be_undone_starts_no_experiment(replica: Any) -> None:
+    """`headroom serve` asks first, and may take the config back. Others (KubeRay) do not ask."""
+    await replica.reconfigure(GOOD)
+    edited = {"variants": [{"name": "full"}]}
+    assert await replica.refusal(edited) is None
+    await replica.reconfigure(edited)
+    assert replica._replica.begins == [True, False]
 
 
 async def test_a_replica_whose_device_failed_asks_to_be_replaced(replica: Any) -> None:

@@ -64,13 +64,16 @@ def test_a_rollback_lasts_until_the_arm_is_reinstated_by_name() -> None:
     assert fold(CONFIG, log, START).rolled_back == {"a"}
 
 
-def test_a_rollback_from_before_the_reinstatement_does_not_count_though_it_is_recorded_later() -> None:
+def test_a_rollback_that_knew_no_reinstatement_does_not_count_after_it() -> None:
+    """The log's order decides: a clock that is behind by minutes must not undo a guardrail's work."""
     log = [STARTED, action("rollback", START + 20, arm="a"), action("reinstate", START + 60, arm="a")]
-    late = action("rollback", START + 30, arm="a")
-    assert fold(CONFIG, [*log, late], START + 90).rolled_back == frozenset()
-    assert len(runs(CONFIG, [*log, late], START + 90)) == 3
-    assert fold(CONFIG, [*log, action("rollback", START + 61, arm="a")], START + 90).rolled_back == {"a"}
-    assert fold(CONFIG, [*log, action("rollback", START + 30, arm="b")], START + 90).rolled_back == {"b"}
+    cut_off = action("rollback", START + 90, arm="a", seen=2)
+    assert fold(CONFIG, [*log, cut_off], START + 90).rolled_back == frozenset()
+    assert len(runs(CONFIG, [*log, cut_off], START + 90)) == 3
+    for seen in (3, None):  # None: of an older release
+        behind = action("rollback", START + 30, arm="a", seen=seen)
+        assert fold(CONFIG, [*log, behind], START + 90).rolled_back == {"a"}
+    assert fold(CONFIG, [*log, action("rollback", START + 30, arm="b", seen=1)], START).rolled_back == {"b"}
 
 
 def test_control_cannot_be_rolled_back() -> None:

@@ -144,7 +144,7 @@ async def test_a_replica_whose_clock_is_behind_takes_an_arm_back_after_a_reinsta
     """Its rollback would else look older than the reinstatement, and be taken for one that comes late."""
     live = LiveExperiments(Store(f"sqlite:///{path}"), ExperimentObserver(), clock=lambda: 1000.0)
     live.apply(LiveConfig.model_validate(config()).assigner, "v")
-    live.ledger.record([Action("prune20", "reinstate", 1005.0, "boss", arm="pruned")])
+    live.ledger.act("prune20", lambda _: [Action("prune20", "reinstate", 1005.0, "boss", arm="pruned")])
     live.guard.roll_back("prune20", [Breach("pruned", "p99", "slow")])
     assert live.ledger.standing("prune20").status == "rolled_back"
     await live.close(1)

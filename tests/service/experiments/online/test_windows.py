@@ -29,7 +29,9 @@ async def test_a_reinstated_arm_is_not_judged_by_what_it_did_before(tmp_path: Pa
     live.guard.watch()
     assert live.ledger.standing("prune20").rolled_back == {"pruned"}
     live.guard.watch()
-    live.ledger.record([Action("prune20", "reinstate", time.time(), "operator", arm="pruned")])
+    live.ledger.act(
+        "prune20", lambda _: [Action("prune20", "reinstate", time.time(), "operator", arm="pruned")]
+    )
     live.guard.watch()
     assert live.ledger.standing("prune20").rolled_back == set()
     await live.close(1)
