@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from service.experiments.online.guardrails import GUARDRAILS
@@ -46,6 +48,11 @@ class ExperimentMetrics(ExperimentObserver):
             "shadow_requests_total", "Requests drawn for shadow scoring.", "experiment", "result"
         )
         self._shadow_lost = counter("shadow_results_lost_total", "Shadow results not stored.")
+        self._database_errors = counter(
+            "experiment_database_errors_total", "Calls of the experiments' database that failed."
+        )
+        self.tell: Callable[[str], None] = lambda _: None
+        """Shows a line to the operator, once per line."""
         self._sample_ratio = Gauge(
             "headroom_sample_ratio_p",
             "Anytime-valid p-value of the sample-ratio check; NaN if there is none, as after a stop.",
@@ -78,6 +85,10 @@ class ExperimentMetrics(ExperimentObserver):
 
     def unwritten(self, count: int) -> None:
         self._unwritten.set(count)
+
+    def database_failed(self, reason: str) -> None:
+        self._database_errors.inc()
+        self.tell(f"the experiments' database fails, and outcomes are refused until it works: {reason}")
 
     def watched(self, experiment: str) -> None:
         # Exists from the start, at 0: Prometheus sees no increase in a series whose first value is already 1.

@@ -8,6 +8,7 @@ import ipaddress
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -158,6 +159,7 @@ class Relevance:
 
     async def _start(self, config: LiveConfig) -> None:
         start = await asyncio.to_thread(self._import)
+        self._metrics.experiments.tell = partial(tell, once=True)
         replica = await start(self._settings, config, self._metrics, threads=_threads())
         # What is loaded stays: a collection that walks all of torch's modules would hold up every request.
         gc.collect()

@@ -192,7 +192,7 @@ _METRICS = """\
 headroom_requests_total{route="/v1/score",status="200"} 1027.0
 """
 
-_OUTCOMES = {"accepted": 1, "duplicates": 0, "unknown": 0}
+_OUTCOMES = {"accepted": 1, "duplicates": 0, "unknown": 0, "pending": 0}
 
 _EXPERIMENT = {
     "name": "prune20",

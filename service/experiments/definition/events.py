@@ -47,18 +47,25 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingOutcome:
+    """An outcome that is stored, and counts once an exposure of its unit is stored too."""
+
+    index: Annotated[int, Field(description="Position in the request.")]
+    id: Annotated[str, Field(description="The outcome's id.")]
+    message: Annotated[str, Field(description="One sentence; for people.")]
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownOutcome:
-    """An outcome that no analysis counts, at least for now."""
+    """An outcome that is not stored."""
 
     index: Annotated[int, Field(description="Position in the request.")]
     id: Annotated[str, Field(description="The outcome's id.")]
     reason: Annotated[
-        Literal["experiment", "metric", "unit"],
+        Literal["experiment", "metric"],
         Field(
             description="`experiment`: there is none of this name. `metric`: the experiment declares others. "
-            "Neither is kept: send it again once the config is right. `unit`: no exposure of this unit to "
-            "the experiment is stored so far; the outcome is kept for a day (that of a covariate: as long "
-            "as retention allows) and counts if one comes."
+            "Send it again once the config is right."
         ),
     ]
     message: Annotated[str, Field(description="One sentence; for people.")]
@@ -66,17 +73,27 @@ class UnknownOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeReceipt:
-    """The result of a batch of outcomes. accepted, duplicates and unknown add up to the batch's length."""
+    """The result of a batch of outcomes. The four numbers add up to the batch's length."""
 
     accepted: Annotated[int, Field(description="Outcomes that were stored and count for their unit's arm.")]
     duplicates: Annotated[
         int, Field(description="Outcomes that were ignored, because their id is stored already.")
     ]
     unknown: Annotated[
-        int, Field(description="Outcomes that are not counted; `unknown_outcomes` says which and why.")
+        int, Field(description="Outcomes that are not stored; `unknown_outcomes` says which and why.")
     ]
+    pending: Annotated[
+        int,
+        Field(
+            description="Outcomes that were stored before an exposure of their unit was. They count once it "
+            "is; they are kept for a day (those of a covariate: as long as retention allows)."
+        ),
+    ] = 0
     unknown_outcomes: Annotated[
         Sequence[UnknownOutcome], Field(description="One entry per unknown outcome, in the request's order.")
+    ] = ()
+    pending_outcomes: Annotated[
+        Sequence[PendingOutcome], Field(description="One entry per pending outcome, in the request's order.")
     ] = ()
 
 

@@ -42,6 +42,7 @@ class LiveExperiments:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.observer = observer
+        store.on_failure = observer.database_failed
         self.ledger = Ledger(store, observer, clock=clock, monotonic=monotonic)
         self.writer = Writer(
             store,

@@ -27,6 +27,9 @@ class ExperimentObserver:
     def unwritten(self, count: int) -> None:
         """So many records wait for the database. A kill would lose them."""
 
+    def database_failed(self, reason: str) -> None:
+        """A call of the database failed."""
+
     def watched(self, experiment: str) -> None:
         """The guardrails of an experiment are watched from now on."""
 

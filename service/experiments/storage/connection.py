@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from service.state_directory import make_private, state_directory
 
 CONNECT_S = 3
 LOCK_S = 3
+SQLITE_MAGIC = b"SQLite format 3\0"
 STATEMENT_S = 5
 """A write or a look-up takes milliseconds; a statement that takes this long hangs."""
 
@@ -93,6 +95,16 @@ def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> I
         raise DatabaseUnavailable from error
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return the device and number of a database's file; None if there is none or it holds no database."""
+    try:
+        with path.open("rb") as file:
+            status, start = os.fstat(file.fileno()), file.read(len(SQLITE_MAGIC))
+    except FileNotFoundError:
+        return None
+    return (status.st_dev, status.st_ino) if start == SQLITE_MAGIC else None
+
+
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
     """Switch to WAL mode. The statement does not wait for its lock, so retry: replicas may start together."""
     latest = time.monotonic() + LOCK_S
@@ -110,16 +122,27 @@ def _sqlite(url: URL) -> Engine:
     engine = create_engine(
         url, pool_size=2, max_overflow=6, pool_timeout=LOCK_S, connect_args={"timeout": LOCK_S}
     )
+    path = Path(str(url.database))
 
     @event.listens_for(engine, "do_connect")
     def make_file(*_: Any) -> None:
-        make_private(Path(str(url.database)))  # SQLite gives its other two files the same mode
+        make_private(path)  # SQLite gives its other two files the same mode
 
     @event.listens_for(engine, "connect")
-    def configure(connection: sqlite3.Connection, _: Any) -> None:
+    def configure(connection: sqlite3.Connection, record: Any) -> None:
         connection.isolation_level = None  # begin() below starts the transactions
         _switch_to_wal(connection)
         connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode, only a power cut loses data
+        record.info["file"] = _identity(path)
+
+    @event.listens_for(engine, "checkout")
+    def check(_: Any, record: Any, __: Any) -> None:
+        # An open connection would go on writing, to a log that nobody can read after a restart.
+        if record.info["file"] != _identity(path):
+            raise sqlite3.DatabaseError(
+                f"{path} was damaged, deleted or replaced while in use; stop the service, restore the file "
+                f"from a copy, delete {path.name}-wal and {path.name}-shm, and start again"
+            )
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

@@ -17,13 +17,13 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
+from service.errors import DatabaseUnavailable
 from service.experiments.definition.events import (
     Action,
     Exposure,
     Outcome,
     OutcomeReceipt,
     ShadowResult,
-    UnknownOutcome,
 )
 from service.experiments.storage import (
     absolute_differences,
@@ -34,17 +34,13 @@ from service.experiments.storage import (
     upserts,
 )
 from service.experiments.storage.migrate import migrate
+from service.experiments.storage.outcomes import record, sorted_out
 from service.experiments.storage.schema import (
     epoch_counts,
     exposure_counts,
-    exposures,
-    outcomes,
     shadow_histograms,
     shadow_results,
 )
-
-MAX_LISTED = 10
-"""Names of metrics in a message, at most."""
 
 LOOKED_AT = 5_000
 """Old outcomes that one call of `delete_unexposed` looks at: some milliseconds."""
@@ -66,6 +62,8 @@ class Store:
         self._clock = clock
         self._migrated = False
         self._migrating = threading.Lock()
+        self.on_failure: Callable[[str], None] = lambda _: None
+        """Is told why the database failed, each time."""
 
     def __repr__(self) -> str:
         return f"Store({self.url})"  # a URL hides its password
@@ -124,30 +122,21 @@ class Store:
         covariates: the metrics of each experiment that say what units did before their exposure. Their
         outcomes wait for it as long as retention allows, the others for a day.
         """
-        experiments = self._experiments(rows, known)
-        unknown: list[UnknownOutcome] = []
-        kept: list[tuple[int, Outcome]] = []
-        for index, row in enumerate(rows):
-            declared = metrics.get(row.experiment)
-            if row.experiment not in experiments:
-                message = f"there is no experiment {row.experiment!r}"
-                unknown.append(UnknownOutcome(index, row.id, "experiment", message))
-            elif declared is not None and row.metric not in declared:
-                message = f"{row.experiment!r} has no metric {row.metric!r}; it has {_listed(declared)}"
-                unknown.append(UnknownOutcome(index, row.id, "metric", message))
-            else:
-                kept.append((index, row))
+        kept, unknown = sorted_out(rows, self._experiments(rows, known), metrics)
         history = {(experiment, name) for experiment, names in covariates.items() for name in names}
-        stored = 0
+        stored, pending = 0, []
         for chunk in upserts.chunks(kept):
-            new, unmatched = self._record(chunk, history)
+            with self._write() as db:
+                new, unmatched = record(db, chunk, history, received=self._clock())
             stored += new
-            unknown += unmatched
+            pending += unmatched
         return OutcomeReceipt(
-            accepted=stored - sum(outcome.reason == "unit" for outcome in unknown),
+            accepted=stored - len(pending),
             duplicates=len(kept) - stored,
+            pending=len(pending),
             unknown=len(unknown),
-            unknown_outcomes=sorted(unknown, key=lambda outcome: outcome.index),
+            pending_outcomes=pending,
+            unknown_outcomes=unknown,
         )
 
     def record_action(self, action: Action) -> int:
@@ -235,10 +224,14 @@ class Store:
 
     @contextmanager
     def _transaction(self, *, write: bool, seconds: int) -> Iterator[Connection]:
-        if not self._migrated:
-            self.migrate()
-        with connection.transaction(self._engine, write=write, seconds=seconds) as db:
-            yield db
+        try:
+            if not self._migrated:
+                self.migrate()
+            with connection.transaction(self._engine, write=write, seconds=seconds) as db:
+                yield db
+        except DatabaseUnavailable as error:
+            self.on_failure(connection.reason_of(error))
+            raise
 
     def _experiments(self, rows: Sequence[Outcome], known: Collection[str]) -> set[str]:
         """Return the known experiments, and those of the rows that had an exposure."""
@@ -248,55 +241,6 @@ class Store:
         query = select(exposure_counts.c.experiment).where(exposure_counts.c.experiment.in_(sorted(others)))
         with self.read() as db:
             return set(known).union(db.scalars(query))
-
-    def _record(
-        self, rows: Sequence[tuple[int, Outcome]], history: Collection[tuple[str, str]]
-    ) -> tuple[int, list[UnknownOutcome]]:
-        """Store numbered outcomes. Return how many are new, and which of these have no exposure.
-
-        history: the experiments and metrics whose outcomes wait for an exposure as long as retention allows.
-        """
-        units: dict[str, set[str]] = {}
-        for _, row in rows:
-            units.setdefault(row.experiment, set()).add(row.unit)
-        exposed: set[tuple[str, str]] = set()
-        with self._write() as db:
-            for experiment, of_experiment in units.items():
-                # One query each, because SQLite answers (a, b) IN (...) by reading the whole table.
-                query = select(exposures.c.unit).where(
-                    exposures.c.experiment == experiment, exposures.c.unit.in_(sorted(of_experiment))
-                )
-                exposed.update((experiment, unit) for unit in db.scalars(query))
-            received = self._clock()
-            values = sorted(
-                (
-                    {name: getattr(row, name) for name in Outcome.__slots__}
-                    | {
-                        "received": received,
-                        "unmatched": (row.experiment, row.unit) not in exposed
-                        and (row.experiment, row.metric) not in history,
-                    }
-                    for _, row in rows
-                ),
-                key=lambda v: (v["experiment"], v["id"]),
-            )
-            statement = upserts.insert_new(db, outcomes).returning(outcomes.c.experiment, outcomes.c.id)
-            new = {(row.experiment, row.id) for row in db.execute(statement, values)}
-        stored, unmatched = len(new), []
-        for index, row in rows:
-            key = (row.experiment, row.id)
-            if key in new and (row.experiment, row.unit) not in exposed:
-                is_history = (row.experiment, row.metric) in history
-                kept = "as what it did before one" if is_history else "for a day"
-                message = f"no exposure of this unit to {row.experiment!r} is stored; kept {kept}"
-                unmatched.append(UnknownOutcome(index, row.id, "unit", message))
-            new.discard(key)  # the same id again in this batch is a duplicate
-        return stored, unmatched
-
-
-def _listed(names: Collection[str]) -> str:
-    """Return the first names in order, as many as a message has room for."""
-    return ", ".join(sorted(names)[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
 
 
 def _exposure(row: Exposure) -> dict[str, Any]:

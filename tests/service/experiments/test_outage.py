@@ -31,6 +31,8 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
     async with serve(tiny_checkpoint, config(), database_url=database, api_keys=KEYS) as service:
         service.http.headers.update(USER)
         live = service.replica.live
+        told: list[str] = []
+        service.metrics.experiments.tell = told.append
 
         async def ask(*numbers: int) -> None:
             for number in numbers:
@@ -49,6 +51,7 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
             assert refused.status_code == 503
             assert refused.json()["error"]["type"] == "database_unavailable"
             assert int(refused.headers["retry-after"]) >= 1
+            assert service.metric("headroom_experiment_database_errors_total") >= 1
             stop = await service.http.post("/v1/experiments/prune20/stop", json={}, headers=BOSS)
             assert stop.status_code == 503
             shown = await service.http.get("/v1/experiments/prune20")
@@ -62,6 +65,8 @@ async def test_serving_goes_on_without_the_database_and_what_was_buffered_arrive
             assert live.ledger.standings["prune20"].status == "rolled_back"
         finally:
             await asyncio.to_thread(postgres.start)
+        assert all(line.startswith("the experiments' database fails, and outcomes are") for line in told)
+        assert told
         await eventually(lambda: len(exposed(database)) == 30)
         # They are counted after they are stored, so a reader of the database may be ahead of the counter.
         await eventually(lambda: service.metric("headroom_exposures_written_total") == 30)

@@ -116,15 +116,17 @@ async def test_outcomes_are_counted_once_and_by_what_became_of_them(service: Ser
         "accepted": 4,
         "duplicates": 0,
         "unknown": 0,
+        "pending": 0,
         "unknown_outcomes": [],
+        "pending_outcomes": [],
     }
     late = outcome(9, unit="user-1", time="2026-11-20T14:00:00+01:00")
     again = [*batch[:2], late, outcome(5, unit="never"), outcome(6, experiment="other")]
     receipt = await service.post("/v1/outcomes", outcomes=again)
-    assert (receipt["accepted"], receipt["duplicates"], receipt["unknown"]) == (1, 2, 2)
+    assert [receipt[key] for key in ("accepted", "duplicates", "pending", "unknown")] == [1, 2, 1, 1]
+    assert [(found["index"], found["id"]) for found in receipt["pending_outcomes"]] == [(3, "o5")]
     assert [(found["index"], found["id"], found["reason"]) for found in receipt["unknown_outcomes"]] == [
-        (3, "o5", "unit"),
-        (4, "o6", "experiment"),
+        (4, "o6", "experiment")
     ]
     shown = (await service.http.get("/v1/experiments/prune20")).json()
     assert shown["report"]["exposures"] == {arm: arms.count(arm) for arm in ("control", "pruned")}
@@ -149,11 +151,12 @@ async def test_an_outcome_of_an_unknown_metric_is_not_accepted(tiny_checkpoint: 
         assert (unknown["index"], unknown["id"], unknown["reason"]) == (4, "click", "metric")
         assert "no metric 'click'; it has clicks, impressions, past_revenue, revenue" in unknown["message"]
         early = {**batch[1], "unit": "comes later", "id": "early"}
-        (unexposed,) = (await service.post("/v1/outcomes", outcomes=[early]))["unknown_outcomes"]
-        assert unexposed["message"].endswith("is stored; kept as what it did before one")
+        (unexposed,) = (await service.post("/v1/outcomes", outcomes=[early]))["pending_outcomes"]
+        assert unexposed["message"].endswith("is stored so far; kept as what it did before one")
         document = (await service.http.get("/openapi.json")).json()["components"]["schemas"]
         assert receipt.keys() == document["OutcomeReceipt"]["properties"].keys()
         assert unknown.keys() == document["UnknownOutcome"]["properties"].keys()
+        assert unexposed.keys() == document["PendingOutcome"]["properties"].keys()
 
 
 async def test_a_nul_is_refused_before_the_database_sees_it(service: Service) -> None:

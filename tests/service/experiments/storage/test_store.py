@@ -42,8 +42,8 @@ def outcome(
     return Outcome(experiment=experiment, id=f"o{number}", unit=unit, metric=metric, value=1.0, time=time)
 
 
-def counts(receipt: OutcomeReceipt) -> tuple[int, int, int]:
-    return receipt.accepted, receipt.duplicates, receipt.unknown
+def counts(receipt: OutcomeReceipt) -> tuple[int, int, int, int]:
+    return receipt.accepted, receipt.duplicates, receipt.unknown, receipt.pending
 
 
 def at_once(*work: Callable[[], object]) -> None:
@@ -267,8 +267,8 @@ def test_outcomes_are_counted_once_and_told_apart(store: Store) -> None:
     store.add_exposures([exposure("a"), exposure("b", experiment="gone")])
     batch = [outcome(1, "a"), outcome(1, "a"), outcome(2, "stranger"), outcome(3, "b", experiment="gone")]
     batch.append(outcome(4, "a", experiment="never heard of"))
-    assert counts(store.record_outcomes(batch, known=["prune20"])) == (2, 1, 2)
-    assert counts(store.record_outcomes(batch, known=["prune20"])) == (0, 4, 1)
+    assert counts(store.record_outcomes(batch, known=["prune20"])) == (2, 1, 1, 1)
+    assert counts(store.record_outcomes(batch, known=["prune20"])) == (0, 4, 1, 0)
     with store.read() as db:
         assert db.scalar(select(func.count()).select_from(outcomes)) == 3
 
@@ -277,8 +277,8 @@ def test_thousands_of_outcomes_in_one_batch(store: Store) -> None:
     store.add_exposures([exposure(f"u{i}") for i in range(700)])
     batch = [outcome(i, f"u{i % 1400}") for i in range(2800)]
     receipt = store.record_outcomes(batch, known=["prune20"])
-    assert counts(receipt) == (1400, 0, 1400)
-    assert [unknown.index for unknown in receipt.unknown_outcomes] == [
+    assert counts(receipt) == (1400, 0, 0, 1400)
+    assert [pending.index for pending in receipt.pending_outcomes] == [
         i for i in range(2800) if i % 1400 >= 700
     ]
 
@@ -296,17 +296,17 @@ def test_unknown_outcomes_are_named_with_their_reason(store: Store) -> None:
     receipt = store.record_outcomes(
         batch, known=["prune20", "open"], metrics={"prune20": {"clicks", "views"}}
     )
-    assert counts(receipt) == (1, 1, 4)
+    assert counts(receipt) == (1, 1, 2, 2)
     assert [(found.index, found.id, found.reason) for found in receipt.unknown_outcomes] == [
         (1, "o2", "metric"),
         (2, "o3", "experiment"),
-        (3, "o4", "unit"),
-        (5, "o5", "unit"),  # an experiment without metrics takes any
     ]
+    # An experiment without metrics takes any.
+    assert [(found.index, found.id) for found in receipt.pending_outcomes] == [(3, "o4"), (5, "o5")]
     assert receipt.unknown_outcomes[0].message == "'prune20' has no metric 'clik'; it has clicks, views"
     # What was not kept is no duplicate: it can be sent again once the config has the metric.
     again = store.record_outcomes(batch[1:2], known=["prune20"], metrics={"prune20": {"clik"}})
-    assert counts(again) == (1, 0, 0)
+    assert counts(again) == (1, 0, 0, 0)
 
 
 def test_an_outcome_waits_a_day_for_its_exposure_and_no_longer(url: str) -> None:
@@ -314,7 +314,7 @@ def test_an_outcome_waits_a_day_for_its_exposure_and_no_longer(url: str) -> None
     store = Store(url, clock=lambda: now[0])
     try:
         early = [outcome(1, "late exposure"), outcome(2, "never exposed")]
-        assert store.record_outcomes(early, known=["prune20"]).unknown == 2
+        assert store.record_outcomes(early, known=["prune20"]).pending == 2
         store.add_exposures([exposure("late exposure")])
         assert store.delete_older_than(0.0) == 0
         now[0] += 86_401
@@ -333,7 +333,7 @@ def test_what_a_unit_did_before_its_exposure_waits_for_it(url: str) -> None:
     try:
         history = [outcome(1, "comes late", metric="spent", time=900.0), outcome(2, "comes late", time=900.0)]
         receipt = store.record_outcomes(history, known=["prune20"], covariates={"prune20": {"spent"}})
-        assert [found.message.rpartition("; ")[2] for found in receipt.unknown_outcomes] == [
+        assert [found.message.rpartition("; ")[2] for found in receipt.pending_outcomes] == [
             "kept as what it did before one",
             "kept for a day",
         ]
