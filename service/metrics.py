@@ -116,6 +116,7 @@ class Metrics:
         self._queue_tokens = gauge("queue_tokens", "Tokens waiting.", "livesum")
         self._queue_oldest = gauge("queue_oldest_seconds", "Age of the oldest waiting pair.", "livemax")
         self._in_flight = gauge("in_flight_pairs", "Pairs on the device.", "livesum")
+        self._unread = gauge("unread_characters", "Characters of texts waiting to be tokenized.", "livesum")
         self._ready = gauge("ready", "Replicas that take requests, of those on this node.", "livesum")
         # Each replica shows its own version, so that different values reveal an unfinished roll-out.
         self._config_version = gauge(
@@ -202,11 +203,14 @@ class Metrics:
         _observe(self._batch_tokens, tokens)
         _observe(self._batch_fill, tokens / budget)
 
-    def queue(self, *, tokens: int, oldest_seconds: float, in_flight_pairs: int) -> None:
-        """Record the scheduler's current state."""
+    def queue(
+        self, *, tokens: int, oldest_seconds: float, in_flight_pairs: int, unread_characters: int
+    ) -> None:
+        """Record the current state of the scheduler, and of the tokenizer's thread before it."""
         self._queue_tokens.set(tokens)
         self._queue_oldest.set(oldest_seconds)
         self._in_flight.set(in_flight_pairs)
+        self._unread.set(unread_characters)
 
     def device_failure(self, kind: str) -> None:
         """Count a failure of the device; `kind` is `cuda`."""

@@ -38,6 +38,7 @@ from service.schemas.responses import AttentionResponse, CompareResponse, ScoreR
 from service.scoring import listings
 from service.scoring.catalog import BASE, Catalog, build_catalog, make_room
 from service.scoring.condense import Condenser
+from service.scoring.encoding import Encoder
 from service.scoring.scorer import Scorer
 from service.scoring.shadow import Shadow
 from service.scoring.treatment import Treatment
@@ -67,8 +68,9 @@ class Replica:
         self.experiments = ExperimentAdmin(live)
         self.scheduler: Scheduler[Work, Outcome] = _scheduler(settings, metrics, engine)
         shadow = Shadow(live, self.scheduler, engine.run, settings.batch_tokens(engine.device_type))
-        self._scorer = Scorer(self.scheduler, settings, metrics)
-        self._condenser = Condenser(self.scheduler, settings, metrics)
+        self._encoder = Encoder(settings.max_queue_s)
+        self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder)
+        self._condenser = Condenser(self.scheduler, settings, metrics, self._encoder)
         self._treatment = Treatment(self._scorer, live.router, shadow, lambda: self.scheduler.queued_tokens)
         live.start()
         self._tasks = [
@@ -138,7 +140,7 @@ class Replica:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.experiments.close()
         await self.live.close(EXPOSURES_SECONDS)
-        self._scorer.close()
+        self._encoder.close()
         self._condenser.close()
         await asyncio.to_thread(self.engine.close)
 
@@ -212,6 +214,7 @@ class Replica:
                 tokens=self.scheduler.queued_tokens,
                 oldest_seconds=self.scheduler.oldest_age_s,
                 in_flight_pairs=self.scheduler.in_flight_items,
+                unread_characters=self._encoder.waiting_chars,
             )
             self._metrics.ready(self.ready() is None)
             await asyncio.sleep(GAUGE_SECONDS)

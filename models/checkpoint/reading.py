@@ -18,18 +18,23 @@ class OtherReading(PairTokenizer):
     alone: the pairs, by their place in `join`, whose title is empty and whose query is encoded by itself: as
     [CLS] query [SEP], or whatever tokens begin and end the model's pairs.
 
-    It reads each text to its end and caches none.
+    It caches no text. To keep the ends, it reads each text to its end.
     """
 
     def __init__(self, tokenizer: PairTokenizer, *, keep_end: bool, alone: Collection[int] = ()) -> None:
         vars(self).update(vars(tokenizer))
         self._window = self._budget
-        self._budget = sys.maxsize
         self._cache = type(self._cache)(0)
         nothing = EncodedText(b"", 0, 0)
         self._special_tokens = len(super().join([("", "")], {"": nothing})[0])
+        self._budget = sys.maxsize if keep_end else self._window + self._special_tokens
         self._keep_end = keep_end
         self._alone = alone
+
+    @property
+    def characters(self) -> int:
+        """Return about how many characters are read of a text that overflows the window."""
+        return sys.maxsize if self._keep_end else super().characters
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from models.checkpoint.long_text import LONG_WORD, Portion, read_long
 from models.checkpoint.pair_template import BERT, PairTemplate
 from models.checkpoint.pieces import Piece, piece_reader
-from models.checkpoint.segments import BERT_CUT, cut_pattern, word_segments
+from models.checkpoint.segments import BERT_CHINESE_CUT, BERT_CUT, cut_pattern
 from models.checkpoint.text_cache import TextCache
 from models.checkpoint.tokenizer_files import SPECIAL, check_vocabulary, read_tokenizer, unknown_id
 from models.checkpoint.word_cache import WordCache
@@ -24,9 +25,8 @@ from models.errors import ModelError, UnsupportedCheckpoint
 Ids = npt.NDArray[np.int32]
 
 _ID_BYTES = 4  # of an int32
-_SEGMENT_CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
-_SEGMENT_CHARACTERS = 1024  # at least, for any window
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_CHARACTERS_PER_TOKEN = 8  # plenty: English text has four to five
+_LONG = 1024  # characters: a text of fewer is read at once, for any window
 
 
 @dataclass(slots=True, eq=False)  # not frozen: a frozen one costs three times as much to make
@@ -83,24 +83,15 @@ class EncodedText(NamedTuple):
     unknown: int  # the number of unknown tokens in `ids`
 
 
-class Portion(NamedTuple):
-    """A part of an encoded text, of any length; per token: its id, its first character, whether it begins a
-    word."""
-
-    ids: list[int]
-    starts: list[int]
-    word_starts: list[bool]
-
-
 class PairTokenizer:
     """Encodes pairs as transformers does (`longest_first` truncation), each distinct text once.
 
     A literal "[SEP]" or "</s>" in a title becomes ordinary pieces, so nobody can forge the structure of the
     sequence; other added tokens become their own ids (`models.checkpoint.added_tokens`).
 
-    A text longer than 1,024 characters and than 8 characters per token of the window is read only until it
-    alone overflows the window. If the other text of the pair overflows it too, the odd token of an odd window
-    may go to another text than in transformers.
+    A text longer than 1,024 characters and than 8 characters per token of the window (2 if it is not ASCII)
+    is read only until it alone overflows the window. If the other text of the pair overflows it too, the odd
+    token of an odd window may go to another text than in transformers.
 
     Threads may share one.
     """
@@ -129,10 +120,14 @@ class PairTokenizer:
         special = {id_ for id_, token in added.items() if token.special}
         self._forbidden = special.union(*parts) - {self.unknown}
         self._cut = cut_pattern(tokenizer) if special == added.keys() else None
-        self._segment_characters = max(_SEGMENT_CHARACTERS, max_tokens * _SEGMENT_CHARACTERS_PER_TOKEN)
+        self._is_bert = self._cut in (BERT_CUT, BERT_CHINESE_CUT)
+        self._segment_characters = max(_LONG, 2 * max_tokens)
+        self._whole_characters = max(_LONG, _CHARACTERS_PER_TOKEN * max_tokens)
         self._unknown_bytes = _as_bytes([self.unknown])
-        self._words = WordCache(self._word) if self._cut is BERT_CUT else None
+        self._words = WordCache(self._word) if self._is_bert else None
         self._model = tokenizer.model
+        longest_word = getattr(self._model, "max_input_chars_per_word", LONG_WORD)
+        self._word_piece = self._is_bert and longest_word < LONG_WORD
         self._lowers = getattr(tokenizer.normalizer, "lowercase", False)
         self._piece_of = piece_reader(tokenizer)
         self._cache: TextCache[EncodedText] = TextCache(cache_size)
@@ -191,6 +186,11 @@ class PairTokenizer:
         """Return the window, special tokens included."""
         return self._budget + self.template.tokens
 
+    @property
+    def characters(self) -> int:
+        """Return about how many characters are read of a text that overflows the window."""
+        return self._whole_characters
+
     def may_occur(self, id_: int) -> bool:
         """Return whether a token is part of the template or may come from a text."""
         template = self.template
@@ -199,24 +199,24 @@ class PairTokenizer:
         token = self._tokenizer.id_to_token(id_)
         if token is None or id_ in self._forbidden:
             return False
-        splits = self._cut is BERT_CUT and len(token) > 1  # such a splitter never leaves "[PAD]" whole
+        splits = self._is_bert and len(token) > 1  # such a splitter never leaves "[PAD]" whole
         return not (splits and BERT_CUT.search(token))
 
     def portions(self, text: str) -> Iterator[Portion]:
-        """Encode a text that `encode_texts` accepts to its end, however long it is."""
-        start = 0
-        cut = self._cut
-        for segment in [text] if cut is None else word_segments(text, self._segment_characters, cut):
-            encoding = self._tokenizer.encode_batch([segment], add_special_tokens=False)[0]
+        """Encode a text that `reading` accepts to its end, however long it is; some portions are empty."""
+
+        def encode(start: int, end: int) -> Portion:
+            encoding = self._tokenizer.encode_batch([text[start:end]], add_special_tokens=False)[0]
             ids = [self.unknown if id_ in self._forbidden else id_ for id_ in encoding.ids]
             kept = [place for place, id_ in enumerate(ids) if id_ >= 0]
             offsets, words = encoding.offsets, encoding.word_ids
-            yield Portion(
+            return Portion(
                 [ids[place] for place in kept],
                 [start + offsets[place][0] for place in kept],
                 [place == 0 or words[place] != words[place - 1] for place in kept],
             )
-            start += len(segment)
+
+        return read_long(text, encode, self._cut, self._segment_characters, word_piece=self._word_piece)
 
     def part(self, text: EncodedText, start: int, end: int) -> EncodedText:
         """Return the tokens [start, end) of an encoded text."""
@@ -231,21 +231,42 @@ class PairTokenizer:
 
     def encode_texts(self, texts: Iterable[str]) -> dict[str, EncodedText]:
         """Encode each text by itself, for `join`. Raises ModelError for a lone surrogate."""
+        encoded: dict[str, EncodedText] = {}
+        for part in self.reading(texts, sys.maxsize):
+            encoded |= part
+        return encoded
+
+    def reading(self, texts: Iterable[str], portion: int) -> Iterator[dict[str, EncodedText]]:
+        """Encode each text by itself, step by step: about `portion` characters, or a part of a long text.
+
+        Each step yields the texts that are done. Raises ModelError for a lone surrogate.
+        """
         encoded, missing = self._cache.get(texts)
-        if not missing:
-            return encoded
+        yield encoded
         for text in missing:
-            if not text.isascii() and (lone := _SURROGATE.search(text)):
-                raise ModelError(
-                    f"character {lone.start()} of a text is the lone surrogate U+{ord(lone[0]):04X}; "
-                    "text must be valid Unicode"
-                )
-        short = [text for text in missing if len(text) <= self._segment_characters or self._cut is None]
+            if not text.isascii():
+                _check_surrogates(text)
+        short = [text for text in missing if len(text) <= self._most_at_once(text)]
         encode = self._encode_batch if self._words is None else self._words.ids
-        new = {text: self._text(ids) for text, ids in zip(short, encode(short), strict=True)}
-        new |= {text: self._text(_as_bytes(self._long_ids(text))) for text in missing if text not in new}
-        self._cache.put(new)
-        return encoded | new
+        for batch in _batches(short, portion):
+            new = {text: self._text(ids) for text, ids in zip(batch, encode(batch), strict=True)}
+            self._cache.put(new)
+            yield new
+        if len(short) == len(missing):
+            return
+        for text in missing:
+            if len(text) > self._most_at_once(text):
+                ids: list[int] = []
+                for part in self.portions(text):
+                    ids += part.ids
+                    if len(ids) > self._budget:
+                        break
+                    yield {}
+                yield {text: self._text(_as_bytes(ids))}
+
+    def _most_at_once(self, text: str) -> int:
+        """Return the length up to which such a text is encoded whole."""
+        return self._whole_characters if text.isascii() else self._segment_characters
 
     def _encode_batch(self, texts: list[str]) -> list[bytes]:
         """Return the ids of each text, int32 values without special tokens."""
@@ -259,19 +280,6 @@ class PairTokenizer:
         # BERT's normalizer and splitter change only its capitals; the model takes a seventh of their time.
         tokens = self._model.tokenize(word.lower() if self._lowers else word)
         return _as_bytes(self._allowed([token.id for token in tokens]))
-
-    def _long_ids(self, text: str) -> list[int]:
-        """Return the ids of a long text, as far as the window may need them.
-
-        The text is encoded in segments; a cut between words changes no id.
-        """
-        assert self._cut is not None
-        ids: list[int] = []
-        for segment in word_segments(text, self._segment_characters, self._cut):
-            ids += self._tokenizer.encode_batch_fast([segment], add_special_tokens=False)[0].ids
-            if len(ids) > self._budget:
-                break
-        return self._allowed(ids)
 
     def _allowed(self, ids: list[int]) -> list[int]:
         """Return the ids with special tokens replaced by the unknown one, or left out if there is none."""
@@ -298,6 +306,30 @@ def kept_tokens(query: int, title: int, budget: int) -> tuple[int, int]:
         return query, title
     shorter = min(query, title, budget // 2)
     return (budget - shorter, shorter) if query > title else (shorter, budget - shorter)
+
+
+def _check_surrogates(text: str) -> None:
+    try:
+        text.encode()  # takes a tenth of the time of a search
+    except UnicodeEncodeError as error:
+        raise ModelError(
+            f"character {error.start} of a text is the lone surrogate U+{ord(text[error.start]):04X}; "
+            "text must be valid Unicode"
+        ) from None
+
+
+def _batches(texts: list[str], portion: int) -> Iterator[list[str]]:
+    """Yield the texts in lists of about `portion` characters."""
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if characters >= portion:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 def _as_bytes(ids: Sequence[int]) -> bytes:

@@ -15,25 +15,25 @@ from models.head_mask import HeadMask
 
 
 class Titles:
-    """The titles of one request, at least one."""
+    """The titles of one request, at least one. encoded: the distinct ones, once they are read."""
 
     def __init__(self, tokenizer: PairTokenizer, titles: Sequence[str]) -> None:
-        self._tokenizer = tokenizer
-        self._distinct = list(dict.fromkeys(titles))
-        numbers = {title: number for number, title in enumerate(self._distinct)}
+        self.tokenizer = tokenizer
+        self.distinct = list(dict.fromkeys(titles))
+        numbers = {title: number for number, title in enumerate(self.distinct)}
         self._number_of = np.array([numbers[title] for title in titles])
-        self._encoded: dict[str, EncodedText] = {}
+        self.encoded: dict[str, EncodedText] = {}
 
     def encode(self, queries: Sequence[str]) -> list[EncodedPair]:
         """Return each query with each distinct title, query by query."""
-        if not self._encoded:
-            self._encoded = self._tokenizer.encode_texts(self._distinct)
-        pairs = [(query, title) for query in queries for title in self._distinct]
-        return self._tokenizer.join(pairs, self._encoded | self._tokenizer.encode_texts(queries))
+        if not self.encoded:
+            self.encoded = self.tokenizer.encode_texts(self.distinct)
+        pairs = [(query, title) for query in queries for title in self.distinct]
+        return self.tokenizer.join(pairs, self.encoded | self.tokenizer.encode_texts(queries))
 
     def spread(self, judged: Floats, queries: int) -> Floats:
         """Return the judgments of `encode`'s pairs as (queries, titles, grades), repeated titles included."""
-        return judged.reshape(queries, len(self._distinct), -1)[:, self._number_of]
+        return judged.reshape(queries, len(self.distinct), -1)[:, self._number_of]
 
 
 def with_unknown(tokenizer: PairTokenizer, query: str, condensed: Condensed) -> Condensed:

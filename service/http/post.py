@@ -36,11 +36,15 @@ from service.telemetry.followed import current
 
 Model = TypeVar("Model", bound=BaseModel)
 
+BYTES_PER_PAIR = 4_096
+"""A request counts at least one pair for so many bytes of its body, as long texts cost more to read."""
+
 
 class Post(Request):
-    """A POST whose body was read and checked, as its endpoint sees it."""
+    """A POST whose body was read and checked, as its endpoint sees it. body_bytes: the body's size."""
 
     deadline: Deadline
+    body_bytes = 0
 
     @property
     def settings(self) -> Settings:
@@ -70,10 +74,12 @@ class Post(Request):
     def charged(self, pairs: int) -> Iterator[Callable[[int], None]]:
         """Count pairs against the rate of the request's key while they are scored. Raises RateLimited.
 
+        A large body counts more pairs: one for every `BYTES_PER_PAIR`.
         They are given back if the replica refuses the request, as wrong or for want of room. An endpoint that
         may score more pairs than announced reports all that it scores to the function that this yields:
         those count however the request ends, and the key may owe them.
         """
+        pairs = max(pairs, -(-self.body_bytes // BYTES_PER_PAIR))
         pairs_scored = 0
 
         def count_pairs(more: int) -> None:
@@ -138,6 +144,7 @@ class PostRoute(APIRoute):
             max_bytes=settings.max_body_bytes,
             timeout_s=settings.body_timeout_s,
         )
+        request.body_bytes = len(content)
         body = self._checked(self._parsed(content, request), request)
         request.deadline = _deadline(request.state.arrived, body, settings)
         parameters = self._parameters(request)

@@ -28,6 +28,7 @@ from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfL
 from service.schemas.responses import Timing, Usage
 from service.scoring import following
 from service.scoring.catalog import Catalog, Choice
+from service.scoring.encoding import Encoder
 from service.scoring.heads import heads_of
 from service.scoring.listings import mask_info
 from service.settings import Settings
@@ -42,7 +43,10 @@ are all in memory at once, in 4 bytes each. The 144 heads of BERT-base need so m
 class Condenser:
     """Answers POST /v1/condense. It raises what `Scorer` does, and is cancelled in the same way."""
 
-    def __init__(self, scheduler: Scheduler[Work, Outcome], settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, scheduler: Scheduler[Work, Outcome], settings: Settings, metrics: Metrics, encoder: Encoder
+    ) -> None:
+        self.encoder = encoder
         self._scheduler = scheduler
         self._settings = settings
         self._metrics = metrics
@@ -153,6 +157,7 @@ class _Run:
 
     async def search(self, task: Task, heads: tuple[tuple[int, int], ...] | None) -> Condensed:
         """Drive the search to its end."""
+        await self._read_titles()
         importance = await self._importance(task, heads)
         steps = search(task, importance)
         queries = await self._condenser.off_loop(_begin, steps)
@@ -230,6 +235,12 @@ class _Run:
         self._pairs += len(items)
         self._tokens += sum(item.tokens for item in items)
         return outcomes
+
+    async def _read_titles(self) -> None:
+        started = time.monotonic()
+        titles = self._titles
+        titles.encoded = await self._condenser.encoder.encode_texts(titles.tokenizer, titles.distinct)
+        self._seconds["tokenize"] += time.monotonic() - started
 
     async def _rows(self, queries: Sequence[str]) -> list[EncodedPair]:
         """Return each query with each distinct title. Raises InvalidRequest if the query has no token."""

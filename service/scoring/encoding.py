@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from collections.abc import Generator, Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
-from models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs, encode_chunks
+from models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
+from service.scoring.turns import Turns
 
 INLINE_CHARS = 4_000
-"""Texts of up to this many characters together are tokenised at once; more would hold up the event loop."""
+"""Texts of up to this many characters together are tokenised at once; more would hold up the event loop. One
+that is not ASCII counts twice, because it may take several times as long."""
 
-PORTION_CHARS = 65_536
+PORTION_CHARS = 4_096
 """Longer texts are tokenised in portions of this size on a thread, where requests take turns."""
-
-STEPS = 32
-"""How many titles, or portions of a title that is cut into chunks, are read before others take their turn."""
 
 
 class Encoded(NamedTuple):
@@ -50,10 +47,18 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    """Tokenises the texts of requests; long ones on a thread of its own."""
+    """Tokenises the texts of requests; long ones on a thread of its own.
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+    max_wait_s: as `Turns` takes it.
+    """
+
+    def __init__(self, max_wait_s: float = inf) -> None:
+        self._turns = Turns(max_wait_s)
+
+    @property
+    def waiting_chars(self) -> int:
+        """Return how many characters wait to be read."""
+        return self._turns.chars
 
     async def encode(
         self,
@@ -61,59 +66,59 @@ class Encoder:
         texts: Sequence[tuple[str, str]],
         long_titles: LongTitles | None = None,
     ) -> Encoded:
-        """Return the tokens of (query, title) pairs, long titles truncated or as `long_titles` says."""
-        if long_titles is not None:
-            return Encoded.of_chunks(await self._encode_chunks(tokenizer, texts, long_titles))
-        pairs = await self._encode(tokenizer, texts)
-        return Encoded(pairs, pairs)
+        """Return the tokens of (query, title) pairs, long titles truncated or as `long_titles` says.
+
+        Raises QueueFull if too much text waits.
+        """
+        reading = _read_pairs(tokenizer, texts, long_titles)
+        distinct = {text for pair in texts for text in pair}
+        if sum(len(text) * (1 if text.isascii() else 2) for text in distinct) <= INLINE_CHARS:
+            return _result(reading)
+        is_whole = long_titles is not None and long_titles.overflow == "chunks"
+        most = max(map(len, distinct)) if is_whole else tokenizer.characters
+        return await self._turns.run(reading, sum(min(len(text), most) for text in distinct))
+
+    async def encode_texts(self, tokenizer: PairTokenizer, texts: Iterable[str]) -> dict[str, EncodedText]:
+        """Return the tokens of texts, for `PairTokenizer.join`. Raises QueueFull if too much text waits."""
+        texts = list(texts)
+        chars = sum(min(len(text), tokenizer.characters) for text in texts)
+        return await self._turns.run(_read_texts(tokenizer, texts), chars)
 
     def close(self) -> None:
-        """End the thread after the portion in hand."""
-        self._thread.shutdown(wait=False)
-
-    async def _encode(self, tokenizer: PairTokenizer, texts: Sequence[tuple[str, str]]) -> list[EncodedPair]:
-        if _are_short(texts):
-            return tokenizer.encode(texts)
-        encoded = await self._encode_texts(tokenizer, texts)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, tokenizer.join, texts, encoded)
-
-    async def _encode_chunks(
-        self, tokenizer: PairTokenizer, texts: Sequence[tuple[str, str]], long_titles: LongTitles
-    ) -> list[ChunkedPair]:
-        if _are_short(texts):
-            return encode_chunks(tokenizer, texts, long_titles)
-        encoded = await self._encode_texts(tokenizer, texts)
-        reading = chunk_pairs(tokenizer, texts, encoded, long_titles)
-        chunked: list[ChunkedPair] = []
-        while steps := await asyncio.get_running_loop().run_in_executor(
-            self._thread, list, islice(reading, STEPS)
-        ):
-            chunked += [pair for pair in steps if pair is not None]
-        return chunked
-
-    async def _encode_texts(
-        self, tokenizer: PairTokenizer, texts: Sequence[tuple[str, str]]
-    ) -> dict[str, EncodedText]:
-        loop = asyncio.get_running_loop()
-        encoded: dict[str, EncodedText] = {}
-        for portion in _portions(text for pair in texts for text in pair):
-            encoded |= await loop.run_in_executor(self._thread, tokenizer.encode_texts, portion)
-        return encoded
+        """End the thread after the turn in hand."""
+        self._turns.close()
 
 
-def _are_short(texts: Sequence[tuple[str, str]]) -> bool:
-    return sum(len(query) + len(title) for query, title in texts) <= INLINE_CHARS
+def _read_texts(
+    tokenizer: PairTokenizer, texts: Iterable[str]
+) -> Generator[None, None, dict[str, EncodedText]]:
+    encoded: dict[str, EncodedText] = {}
+    for part in tokenizer.reading(texts, PORTION_CHARS):
+        encoded |= part
+        yield
+    return encoded
 
 
-def _portions(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the distinct texts in lists of about PORTION_CHARS characters."""
-    portion: list[str] = []
-    chars = 0
-    for text in dict.fromkeys(texts):
-        portion.append(text)
-        chars += len(text)
-        if chars >= PORTION_CHARS:
-            yield portion
-            portion, chars = [], 0
-    if portion:
-        yield portion
+def _read_pairs(
+    tokenizer: PairTokenizer, pairs: Sequence[tuple[str, str]], long_titles: LongTitles | None
+) -> Generator[None, None, Encoded]:
+    encoded = yield from _read_texts(tokenizer, {text for pair in pairs for text in pair})
+    if long_titles is None:
+        joined = tokenizer.join(pairs, encoded)
+        return Encoded(joined, joined)
+    chunked: list[ChunkedPair] = []
+    for pair in chunk_pairs(tokenizer, pairs, encoded, long_titles):
+        if pair is not None:
+            chunked.append(pair)
+        yield
+    return Encoded.of_chunks(chunked)
+
+
+def _result(reading: Generator[None, None, Encoded]) -> Encoded:
+    """Run the steps of a reading at once."""
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            encoded: Encoded = end.value
+            return encoded

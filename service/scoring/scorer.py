@@ -47,10 +47,12 @@ class Scorer:
     work that has not begun leaves the queue.
     """
 
-    def __init__(self, scheduler: Scheduler[Work, Outcome], settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, scheduler: Scheduler[Work, Outcome], settings: Settings, metrics: Metrics, encoder: Encoder
+    ) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._encoder = Encoder()
+        self._encoder = encoder
         self._computing = Computing(scheduler, settings, metrics)
 
     async def score(
@@ -172,10 +174,6 @@ class Scorer:
         items: list[Item[Work]] = [Item(len(pair), lane, AttentionRow(pair, choice.mask, heads))]
         computed = await self._computing.compute(items, request, deadline, tokenize_s)
         return attention_response(choice, pair, heads, computed, deadline)
-
-    def close(self) -> None:
-        """End the tokenizer's thread."""
-        self._encoder.close()
 
     async def _encode(
         self,

@@ -29,7 +29,7 @@ def feed(metrics: Metrics) -> None:
     metrics.scored("custom", pairs=1, seconds=0.01, arm="pruned", grades=[0, 1])
     metrics.scored("full", pairs=0, seconds=0.1)
     metrics.batch(pairs=40, tokens=800, budget=1024)
-    metrics.queue(tokens=512, oldest_seconds=0.125, in_flight_pairs=40)
+    metrics.queue(tokens=512, oldest_seconds=0.125, in_flight_pairs=40, unread_characters=9000)
     metrics.device_failure("cuda")
     metrics.out_of_memory()
     metrics.ready(True)
@@ -66,6 +66,7 @@ def check(found: dict[str, float], processes: int = 1) -> None:
         "headroom_out_of_memory_total": 1,
         "headroom_queue_tokens": 512,
         "headroom_in_flight_pairs": 40,
+        "headroom_unread_characters": 9000,
         "headroom_ready": 1,
     }
     for name, value in expected.items():

@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from models import UnsupportedCheckpoint
-from models.checkpoint.segments import word_segments
 from models.checkpoint.tokenizer import PairTokenizer
 from models.study.pair_words import Words
 from tests import families
@@ -22,6 +21,7 @@ from tests.families import (
     word_piece_tokenizer,
     write_tokenizer,
 )
+from tests.models.checkpoint.library import word_segments
 
 STRINGS = 10_000
 VOCABULARY = 400

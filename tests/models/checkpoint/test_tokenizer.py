@@ -16,12 +16,11 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from models import Classifier
-from models.checkpoint.segments import word_segments
 from models.checkpoint.tokenizer import PairTokenizer, kept_tokens
 from models.errors import ModelError, UnsupportedCheckpoint
 from tests.checkpoints import VOCABULARY, write_checkpoint
 from tests.families import edit_config
-from tests.models.checkpoint.library import SIZE, library_tokenizer, load, write
+from tests.models.checkpoint.library import SIZE, library_tokenizer, load, word_segments, write
 
 TEXTS = [
     "",

@@ -10,6 +10,7 @@ import pytest
 from models.errors import InvalidMask
 from service.errors import QueueFull
 from service.http import body, create_app
+from service.http.post import BYTES_PER_PAIR
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.service.asgi import DISCONNECT, Exchange, chunk, client
@@ -205,6 +206,17 @@ async def test_the_pairs_of_a_key_are_counted_and_given_back_if_there_was_no_roo
             assert (await session.post("/v1/score", content=BODY, headers=fast)).status_code == 200
     assert metrics_of(app)['headroom_shed_total{reason="rate"}'] == 2
     assert metrics_of(app)['headroom_shed_total{reason="queue_full"}'] == 10
+
+
+async def test_a_long_text_counts_as_many_pairs() -> None:
+    """One pair of four million characters would otherwise cost a key as much as one of forty."""
+    app = app_with(api_keys="slow;pairs=0.001;burst=10")
+    async with client(app) as session:
+        session.headers["authorization"] = "Bearer slow"
+        long = {"query": "a", "titles": ["b" * (8 * BYTES_PER_PAIR)]}
+        assert (await session.post("/v1/score", json=long)).status_code == 200
+        assert (await session.post("/v1/score", json={"query": "a", "titles": ["b"]})).status_code == 200
+        assert (await session.post("/v1/score", json={"query": "a", "titles": ["b"]})).status_code == 429
 
 
 async def test_the_pairs_of_a_request_that_only_the_replica_can_refuse_are_given_back() -> None:
