@@ -215,5 +215,6 @@ class Shadow:
                 ndcg_arm=difference.ndcg_arm,
                 control_seconds=arms[control].seconds,
                 arm_seconds=arms[name].seconds,
+                unit=job.request.unit,
             )
         )

@@ -148,6 +148,15 @@ def ask(
     if not absolute and baseline <= 0:
         raise typer.BadParameter("needs a --baseline above 0, or --absolute", param_hint="--margin")
     unit = 1.0 if absolute else baseline
+    arm_sd = None
+    if sd is None:
+        changed = baseline + effect * unit
+        if not 0 < changed < 1:
+            raise typer.BadParameter(
+                f"makes a share of {changed:g} of {baseline:g}; it must stay between 0 and 1",
+                param_hint="--effect",
+            )
+        arm_sd = math.sqrt(changed * (1 - changed))
     try:
         question = Question(
             baseline=baseline,
@@ -158,6 +167,7 @@ def ask(
             share=arms.share,
             correlation=correlation,
             sign=1 if better == "higher" else -1,
+            arm_sd=arm_sd,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--effect") from None

@@ -77,18 +77,24 @@ def measure(
 
 
 def shadow_moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
-    """Return the moments of the requests' measures (as VALUE), by measure and arm."""
-    zero = literal(0.0)
+    """Return the moments of the units' means of the requests' measures, by measure and arm.
+
+    VALUE is a unit's mean and DENOMINATOR the number of its requests. The requests of one unit are alike, so
+    they are one observation. A request without a unit stands for a unit of its own.
+    """
+    table = shadow_results
+    alone = case((table.c.unit.is_(None), table.c.number), else_=0)
     moments = {}
     with store.read(seconds=SECONDS) as db:
         for name in SHADOW_MEASURES:
-            column = shadow_results.c[name]
-            rows = (
-                select(shadow_results.c.arm, column.label("value"))
-                .where(shadow_results.c.experiment == experiment, column.is_not(None))
+            column = table.c[name]
+            units = (
+                select(table.c.arm, func.avg(column).label("value"), func.count().label("requests"))
+                .where(table.c.experiment == experiment, column.is_not(None))
+                .group_by(table.c.arm, table.c.unit, alone)
                 .subquery()
             )
-            moments[name] = _moments_by_arm(db, rows, [rows.c.value, zero, zero])
+            moments[name] = _moments_by_arm(db, units, [units.c.value, units.c.requests, literal(0.0)])
     return moments
 
 

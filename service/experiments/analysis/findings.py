@@ -122,10 +122,14 @@ class MetricReport:
 
 @dataclass(frozen=True, slots=True)
 class ShadowMeasure:
-    """The mean over requests of a paired measure, with the interval of its confidence sequence."""
+    """The mean over units of a paired measure, with the interval of its confidence sequence.
+
+    A unit's value is the mean over its requests; a request without a unit stands for a unit of its own.
+    """
 
     requests: Annotated[int, Field(description="Requests that were scored under both arms.")]
-    mean: Annotated[float, Field(description="Mean over those requests.")]
+    units: Annotated[int, Field(description="Units that sent them.")]
+    mean: Annotated[float, Field(description="Mean over those units.")]
     low: Annotated[float | None, Field(description="Lower end of the mean's interval.")]
     high: Annotated[float | None, Field(description="Upper end of the mean's interval.")]
 

@@ -35,11 +35,11 @@ function One({ arm, shadow }) {
       <table class="plain">
         <caption>${arm}, ${count(shadow.pairs)} pairs; |difference| of a pair: median ${short(shadow.abs_delta_p50, 2)},
           99 % below ${short(shadow.abs_delta_p99, 2)}</caption>
-        <thead><tr><th scope="col">measure</th><th scope="col">mean</th><th scope="col">interval</th><th scope="col">requests</th></tr></thead>
+        <thead><tr><th scope="col">measure</th><th scope="col">mean</th><th scope="col">interval</th><th scope="col">units</th><th scope="col">requests</th></tr></thead>
         <tbody>${Object.entries(shadow.measures).map(([name, one]) => html`
           <tr><th scope="row">${MEASURES[name] ?? name}</th><td>${short(one.mean)}</td>
             <td>${one.low === null || one.high === null ? "too few yet" : `${short(one.low)} to ${short(one.high)}`}</td>
-            <td>${count(one.requests)}</td></tr>`)}</tbody>
+            <td>${count(one.units)}</td><td>${count(one.requests)}</td></tr>`)}</tbody>
       </table>
     </div>`;
 }

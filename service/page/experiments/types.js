@@ -28,7 +28,7 @@
  * @property {string} text
  */
 
-/** @typedef {{requests: number, mean: number, low: number | null, high: number | null}} Measure */
+/** @typedef {{requests: number, units: number, mean: number, low: number | null, high: number | null}} Measure */
 /** @typedef {{pairs: number, abs_delta_p50: number | null, abs_delta_p99: number | null, measures: Record<string, Measure>, text: string}} Shadow */
 
 /**

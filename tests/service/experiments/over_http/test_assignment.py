@@ -134,17 +134,20 @@ async def test_shadow_scores_every_arm_and_changes_no_answer(tiny_checkpoint: Pa
         full = await service.post("/v1/score", query=QUERY, titles=titles, variant="full")
         cut = await service.post("/v1/score", query=QUERY, titles=titles, variant="cut")
         grades = [number % 5 for number in range(len(titles))]
-        answer = await service.post("/v1/score", query=QUERY, titles=titles, grades=grades)
+        for _ in range(2):
+            answer = await service.post("/v1/score", query=QUERY, titles=titles, grades=grades, unit="user")
         assert answer["results"] == full["results"]
         scored = 'headroom_shadow_requests_total{experiment="prune20",result="scored"}'
-        await eventually(lambda: service.metric(scored) == 1)
+        await eventually(lambda: service.metric(scored) == 2)
         await asyncio.to_thread(service.replica.live.writer.flush, 60)
         report = (await service.http.get("/v1/experiments/prune20")).json()["report"]
         (arm,) = report["arms"]
         shadow = arm["shadow"]
         deltas = [c["score"] - f["score"] for c, f in zip(cut["results"], full["results"], strict=True)]
-        assert shadow["pairs"] == len(titles)
-        assert shadow["measures"]["mean_delta"]["mean"] == pytest.approx(np.mean(deltas), abs=1e-4)
+        assert shadow["pairs"] == 2 * len(titles)
+        found = shadow["measures"]["mean_delta"]
+        assert (found["requests"], found["units"]) == (2, 1)
+        assert found["mean"] == pytest.approx(np.mean(deltas), abs=1e-4)
         assert {"rank_correlation", "top10_overlap", "ndcg_loss", "seconds_delta"} <= shadow[
             "measures"
         ].keys()

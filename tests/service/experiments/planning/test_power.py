@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from statsmodels.stats.power import NormalIndPower
+from statsmodels.stats.proportion import power_proportions_2indep
 
 from service.experiments.planning.power import (
     Question,
@@ -27,12 +28,25 @@ def test_a_fixed_horizon_is_that_of_statsmodels() -> None:
         assert fixed_units(question, alpha=0.05, power=0.8) == pytest.approx(solved / (1 - share), rel=1e-3)
 
 
+@pytest.mark.parametrize("effect", [0.03, -0.02])
+def test_a_plan_for_shares_is_that_of_statsmodels(effect: float) -> None:
+    """It took control's variance for both arms: 0.76 instead of 0.80 where the arm's is larger."""
+    arm = 0.05 + effect
+    question = Question(0.05, (0.05 * 0.95) ** 0.5, effect=effect, arm_sd=(arm * (1 - arm)) ** 0.5)
+    units = fixed_units(question, alpha=0.05, power=0.8)
+    assert power_proportions_2indep(effect, 0.05, units / 2).power == pytest.approx(0.8, abs=0.001)
+
+
 def clicks(treated: np.ndarray, rng: np.random.Generator) -> Units:
     return Units((rng.random(treated.shape) < 0.3).astype(np.float64))
 
 
 def worse_clicks(treated: np.ndarray, rng: np.random.Generator) -> Units:
     return Units((rng.random(treated.shape) < 0.3 - 0.016 * treated).astype(np.float64))
+
+
+def many_more_clicks(treated: np.ndarray, rng: np.random.Generator) -> Units:
+    return Units((rng.random(treated.shape) < 0.05 + 0.03 * treated).astype(np.float64))
 
 
 def spending(treated: np.ndarray, rng: np.random.Generator) -> Units:
@@ -50,6 +64,10 @@ CASES: dict[str, tuple[Question, Draw]] = {
     "non-inferior, a little worse": (
         Question(0.3, SD, margin=0.09, effect=-0.016, relative=False),
         worse_clicks,
+    ),
+    "difference of rare clicks": (
+        Question(0.05, (0.05 * 0.95) ** 0.5, effect=0.03, share=0.3, arm_sd=(0.08 * 0.92) ** 0.5),
+        many_more_clicks,
     ),
     "difference, unequal arms": (Question(10, 5, effect=0.9, share=0.3), spending),
     "difference with CUPED": (Question(10, 5, effect=0.9, correlation=0.8), spending_with_past),
