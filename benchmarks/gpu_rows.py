@@ -298,23 +298,26 @@ def memory(bench: Bench) -> list[Row]:
 
 
 def graph(bench: Bench) -> list[Row]:
-    """Measure one pair's pass as a CUDA graph, beside the same pass without one."""
-    name = "one pair's pass as a CUDA graph"
+    """Measure passes of one pair and of a full batch as CUDA graphs, beside the same passes without one."""
     if bench.device.type != "cuda":
-        return [Row(name, "left out: no GPU")]
-    network, batch = bench.network(), pack(bench.one_pair(), device=bench.device)
+        return [Row("passes as CUDA graphs", "left out: no GPU")]
+    network, rows = bench.network(), []
     live = network.live_heads.of(None)
     own_stream = torch.cuda.stream(torch.cuda.current_stream(bench.device))
     with torch.inference_mode(), own_stream:  # a capture that fails leaves the thread on another one
-        eager = bench.median(lambda: network.logits(batch, live))
-        captured = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(captured):
-                network.logits(batch, live)
-        except RuntimeError as error:
-            return [Row(name, "failed: " + str(error).partition("\n")[0])]
-        seconds = bench.median(captured.replay)
-    return [Row(name, f"{seconds * 1e3:.2f} ms, without {eager * 1e3:.2f} ms")]
+        for name, pairs in (("one pair's", bench.one_pair()), ("a full batch's", bench.pairs())):
+            run = partial(network.logits, pack(pairs, device=bench.device), live)
+            eager, captured = bench.median(run), torch.cuda.CUDAGraph()
+            try:
+                with torch.cuda.graph(captured):
+                    run()
+            except RuntimeError as error:
+                rows.append(Row(f"{name} pass as a CUDA graph", "failed: " + str(error).partition("\n")[0]))
+                break
+            milliseconds = bench.median(captured.replay) * 1e3
+            text = f"{milliseconds:.2f} ms, without {eager * 1e3:.2f} ms"
+            rows.append(Row(f"{name} pass as a CUDA graph", text))
+    return rows
 
 
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {

@@ -48,23 +48,37 @@ class SlicedCache:
         self._seen: OrderedDict[Key, int] = OrderedDict()
         """The sets that came and were not cut, and the bytes that they would take."""
         self._seen_bytes = 0
+        self._in_work: set[Key] = set()
+        """The sets that a thread is cutting now."""
         self._lock = threading.Lock()
 
     def get(self, layer: int, whole: S, live: tuple[int, ...], *, at_once: bool = False) -> S | None:
-        """Return the heads (or units) `live` of `layer` alone, or None if it does not pay to cut them yet.
+        """Return the heads (or units) `live` of `layer` alone, or None.
 
-        at_once: it is known that the set will come again.
+        None means that it does not pay to cut them yet, or that another thread is cutting them: nobody waits
+        for its copies and its device. at_once: it is known that the set will come again.
         """
+        key = (layer, type(whole), live)
         with self._lock:
-            key = (layer, type(whole), live)
-            cut = self._cut.get(key)
-            if cut is not None:
+            cached = self._cut.get(key)
+            if cached is not None:
                 self._cut.move_to_end(key)
-                return cast(S, cut)
+                return cast(S, cached)
             size = whole.nbytes * len(live) // whole.count
-            if size > self.max_bytes or not (at_once or self._came_lately(key, size)):
+            if key in self._in_work or size > self.max_bytes:
                 return None
-            return self._add(key, whole)
+            if not (at_once or self._came_lately(key, size)):
+                return None
+            self._in_work.add(key)
+        try:
+            cut = whole.cut(live)
+            self._finish()
+            with self._lock:
+                self._add(key, cut)
+        finally:
+            with self._lock:
+                self._in_work.discard(key)
+        return cut
 
     def _came_lately(self, key: Key, size: int) -> bool:
         if key in self._seen:
@@ -76,11 +90,8 @@ class SlicedCache:
             self._seen_bytes -= self._seen.popitem(last=False)[1]
         return False
 
-    def _add(self, key: Key, whole: S) -> S:
-        cut = whole.cut(key[2])
-        self._finish()
+    def _add(self, key: Key, cut: Sliceable) -> None:
         self._cut[key] = cut
         self.nbytes += cut.nbytes
         while self.nbytes > self.max_bytes:
             self.nbytes -= self._cut.popitem(last=False)[1].nbytes
-        return cut

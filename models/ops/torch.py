@@ -149,6 +149,10 @@ class TorchOps:
     max_pack_bytes: int | None = None
     """Bytes of the largest activation that this device computes well in one pass; None: any size."""
 
+    first_queries_alone = False
+    """Whether `_attend` gets only the queries of first tokens if no others are read. Their results may then
+    have other last bits than among all queries."""
+
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         self.dtype = dtype
@@ -210,21 +214,26 @@ class TorchOps:
         if rotation is not None:
             parts = rotated(parts, rotation[batch.positions])
         contexts = []
+        alone = first_only and self.first_queries_alone
         for group in batch.groups:
             query, key, value = parts[group.tokens].permute(2, 0, 3, 1, 4)  # (count, h, longest, d) each
             if batch.exact:  # products of one sequence and of several round alike only in one layout
                 query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
             bias = visibility_bias(query, window, group.exists)
+            if alone:
+                query, bias = query[:, :, :1], None if bias is None else bias[..., :1, :]
             context = self._attend(query, key, value, bias).transpose(1, 2).flatten(0, 1)
-            contexts.append(context if group.places is None else context[group.places])  # (tokens, h, d)
-        context = torch.cat(contexts)
+            contexts.append(context if alone or group.places is None else context[group.places])
+        context = torch.cat(contexts)  # (tokens, h, d) or (sequences, h, d)
         if head_weights is not None:
             weights = head_weights
             if len(weights) > 1:
-                weights = weights[batch.row_of_token[: context.shape[0]]]
+                rows = slice(None) if alone else batch.row_of_token[: context.shape[0]]
+                weights = weights[rows]
             context = (context * weights[..., None]).to(context.dtype)
-        context = F.pad(context.flatten(1), (0, 0, 0, projected.shape[0] - context.shape[0]))
-        return context[batch.first_token] if first_only else context
+        rows_out = len(batch.first_token) if alone else projected.shape[0]
+        context = F.pad(context.flatten(1), (0, 0, 0, rows_out - context.shape[0]))
+        return context[batch.first_token] if first_only and not alone else context
 
     def synchronize(self) -> None:
         """Wait for the device, so that another thread's stream may use (or free) what was computed."""

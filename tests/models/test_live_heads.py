@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -123,6 +125,41 @@ def test_a_set_larger_than_the_cache_is_not_cut() -> None:
     cache = SlicedCache(whole.nbytes // 4)
     assert cache.get(0, whole, (0, 1), at_once=True) is None
     assert cache.nbytes == 0
+
+
+def test_nobody_waits_for_what_another_thread_cuts() -> None:
+    """While one thread cuts and waits for its device, others get cached sets, and compute the rest whole."""
+    whole, found = module(), []
+
+    def wait_for_the_device() -> None:
+        with ThreadPoolExecutor(1) as other:
+            sets = [(0, 1), (2, 3), (0, 2)]
+            found.extend(other.submit(cache.get, 0, whole, live).result(timeout=10) for live in sets)
+
+    cache = SlicedCache(10**9)
+    cached = cache.get(0, whole, (0, 1), at_once=True)
+    cache._finish = wait_for_the_device
+
+    cut = cache.get(0, whole, (2, 3), at_once=True)
+
+    assert cut is not None
+    assert [None if one is None else one is cached for one in found] == [True, None, None]
+    assert cache.get(0, whole, (2, 3)) is cut
+
+
+def test_a_cut_that_fails_is_tried_again() -> None:
+    whole, problems = module(), [MemoryError()]
+
+    def wait_for_the_device() -> None:
+        if problems:
+            raise problems.pop()
+
+    cache = SlicedCache(10**9, finish=wait_for_the_device)
+    with pytest.raises(MemoryError):
+        cache.get(0, whole, (0, 1), at_once=True)
+
+    assert cache.nbytes == 0
+    assert cache.get(0, whole, (0, 1), at_once=True) is not None
 
 
 def test_a_sliced_module_computes_what_its_heads_computed() -> None:

@@ -20,7 +20,7 @@ from models.head_mask import HeadMask
 from models.network import Network
 from models.ops import choose, cuda
 from models.ops.cuda import CudaOps, VarlenOps, fits_varlen
-from models.ops.torch import TorchOps, attention_probabilities, visibility_bias
+from models.ops.torch import TorchOps, attention_probabilities
 from models.row_masks import RowMasks
 from tests.checkpoints import random_model
 from tests.models.ops.fake_gpu import FakeGpu
@@ -54,18 +54,29 @@ def varlen(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    starts: Tensor,
-    _: Tensor,
-    longest: int,
-    __: int,
+    queries: Tensor,
+    keys: Tensor,
+    longest_query: int,
+    longest_key: int,
+    *,
     window_size: tuple[int, int] = (-1, -1),
+    num_splits: int | None = None,
 ) -> Tensor:
+    """Attend as torch's `varlen_attn` does: the last query of a sequence is at its last key."""
+    assert num_splits in (1, None)
     out = torch.full_like(query, torch.nan)  # as on a GPU, nothing is written for tokens of no sequence
-    for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        assert stop - start <= longest
-        q, k, v = (part[start:stop].transpose(0, 1) for part in (query, key, value))
-        bias = visibility_bias(q, window_size[0] if window_size[0] >= 0 else None)
-        out[start:stop] = (attention_probabilities(q, k, bias) @ v).transpose(0, 1)
+    ends = zip(*(bounds.tolist() for at in (queries, keys) for bounds in (at[:-1], at[1:])), strict=True)
+    for start, stop, first, last in ends:
+        assert stop - start <= longest_query
+        assert last - first <= longest_key
+        q = query[start:stop].transpose(0, 1)
+        k, v = (part[first:last].transpose(0, 1) for part in (key, value))
+        position = torch.arange(stop - start) + (last - first) - (stop - start)
+        distance = (position[:, None] - torch.arange(last - first)).abs()
+        beyond = distance > (window_size[0] if window_size[0] >= 0 else longest_key)
+        bias = torch.zeros(distance.shape).masked_fill(beyond, -torch.inf)
+        if last > first:
+            out[start:stop] = (attention_probabilities(q, k, bias.to(q.dtype)) @ v).transpose(0, 1)
     return out
 
 
@@ -309,13 +320,136 @@ def test_the_variable_length_kernel_is_used_only_where_it_works(
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     assert fits_varlen(size, dtype, capability) is fits
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert type(cuda.choose(size, torch.device("cuda", 1), dtype)) is (VarlenOps if fits else CudaOps)
+    monkeypatch.setattr(cuda, "varlen_attn", varlen)
+    assert type(cuda.choose(size, CPU, dtype)) is (VarlenOps if fits else CudaOps)
+
+
+def refuses(message: str) -> Callable[..., Tensor]:
+    def kernel(*_: object, **__: object) -> Tensor:
+        raise RuntimeError(f"{message}\nCompile with TORCH_USE_CUDA_DSA to enable device-side assertions.")
+
+    return kernel
+
+
+def takes_no_splits(*arguments: Any, num_splits: int | None = None, **options: Any) -> Tensor:
+    if num_splits is not None:
+        raise RuntimeError("num_splits is not supported by Flash Attention 2")
+    return varlen(*arguments, **options)
+
+
+def before_splits(*arguments: Any, window_size: tuple[int, int] = (-1, -1)) -> Tensor:
+    """The signature of torch 2.11."""
+    return varlen(*arguments, window_size=window_size)
+
+
+def ignores_windows(*arguments: Any, **_: object) -> Tensor:
+    return varlen(*arguments)
+
+
+@pytest.fixture
+def half_heads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Tensor]], CudaOps]:
+    """Choose the operators of a GPU that has this variable-length kernel, for heads of 16."""
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+
+    def choose(kernel: Callable[..., Tensor]) -> CudaOps:
+        monkeypatch.setattr(cuda, "varlen_attn", kernel)
+        return cuda.choose(16, CPU, torch.bfloat16)
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (
+            refuses("CUDA error: no kernel image is available for execution on the device"),
+            "does not work: CUDA error: no kernel image is available for execution on the device",
+        ),
+        (ignores_windows, "computes something else than torch's plain operators"),
+    ],
+)
+def test_a_gpu_whose_kernel_does_not_work_computes_in_padded_groups(
+    kernel: Callable[..., Tensor],
+    reason: str,
+    half_heads: Callable[[Callable[..., Tensor]], CudaOps],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert type(half_heads(kernel)) is CudaOps
+    assert [record.getMessage() for record in caplog.records] == [
+        f"attention is computed over padded groups, because Flash Attention {reason}"
+    ]
+
+
+@pytest.mark.parametrize(("kernel", "splits"), [(varlen, 1), (takes_no_splits, None), (before_splits, None)])
+def test_neighbours_do_not_split_a_sequences_keys(
+    kernel: Callable[..., Tensor],
+    splits: int | None,
+    half_heads: Callable[[Callable[..., Tensor]], CudaOps],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ops, given = half_heads(kernel), []
+
+    def watched(*arguments: Any, num_splits: int | None = None, **options: Any) -> Tensor:
+        given.append(num_splits)
+        return varlen(*arguments, **options)
+
+    monkeypatch.setattr(cuda, "varlen_attn", watched)
+    assert type(ops) is VarlenOps
+    batch = pack(pairs_of(), device=CPU)
+    ops.attention(torch.zeros(len(batch.ids), 3 * 2 * 16, dtype=torch.bfloat16), batch, 2)
+    assert given == [splits]
+
+
+def test_the_last_layer_attends_from_first_tokens_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    queries: list[int] = []
+
+    def watched(query: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        queries.append(len(query))
+        return varlen(query, *arguments, **options)
+
+    monkeypatch.setattr(cuda, "varlen_attn", watched)
+    batch = pack(pairs_of(), device=CPU)
+    network_with(VarlenOps(CPU, torch.float32)).forward(batch)
+    assert queries == [len(batch.ids), len(batch.ids), len(batch.first_token)]
+
+    class Watched(CudaOps):
+        def _attend(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
+            queries.append(query.shape[2])
+            return super()._attend(query, key, value, bias)
+
+    queries.clear()
+    network_with(Watched(CPU, torch.float32)).forward(batch)
+    groups = len(batch.groups)
+    assert queries[-groups:] == [1] * groups
+    assert min(queries[:-groups]) > 1
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("ops", [CudaOps, VarlenOps])
+def test_what_fills_a_pack_up_reaches_no_score(
+    ops: type[CudaOps], family: str, pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in leaves NaN there, as a GPU leaves what was in its memory."""
+    monkeypatch.setattr(cuda, "varlen_attn", varlen)
+    if family == "bert" and pooling == "mean":
+        pytest.skip("BERT has no pooling by mean")
+    model = random_model(11) if family == "bert" else random_modernbert(11, classifier_pooling=pooling)
+    exact, ours = network_of(model), network_of(model, ops=ops(CPU, torch.float32))
+    pairs = pairs_of()
+    batch = pack(pairs, device=CPU)
+    assert len(batch.ids) > batch.lengths.sum()
+    assert len(batch.first_token) > batch.rows
+    for name, masked in MASKED.items():
+        masks = masked(exact)
+        expected, found = (one.forward(batch, masks).numpy() for one in (exact, ours))
+        np.testing.assert_allclose(found, expected, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize(
     ("dtype", "is_built", "ops"),
     [
-        (torch.bfloat16, True, VarlenOps),
         (torch.bfloat16, False, CudaOps),
         (torch.float32, True, CudaOps),
     ],

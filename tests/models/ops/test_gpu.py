@@ -91,6 +91,20 @@ def test_threads_with_streams_of_their_own_may_evict_each_others_weights() -> No
         list(threads.map(work, (0, 1)))
 
 
+def test_attention_has_the_same_bits_in_any_pack() -> None:
+    _, network = networks(torch.float16)
+    pairs = pairs_of()
+    whole = pack(pairs, device=network.device)
+    projected = torch.randn(len(whole.ids), 3 * 64, device=network.device, dtype=torch.float16)
+    for first_only in (False, True):
+        found = network.ops.attention(projected, whole, 4, first_only=first_only)
+        for row, start in enumerate(whole.first_token[: whole.rows].tolist()):
+            alone = pack([pairs[whole.order[row]]], device=network.device, fill=False)
+            end = start + int(whole.lengths[row])
+            ours = network.ops.attention(projected[start:end], alone, 4, first_only=first_only)
+            assert torch.equal(ours, found[row : row + 1] if first_only else found[start:end])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_a_pass_waits_for_nothing(dtype: torch.dtype) -> None:
     _, network = networks(dtype)
