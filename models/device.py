@@ -125,13 +125,22 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in FULL_MEMORY)
 
 
-def is_device_failure(error: BaseException) -> bool:
-    """Return whether an error says that the device computes nothing any more in this process."""
+def is_device_failure(error: BaseException, device: torch.device) -> bool:
+    """Return whether an error of CUDA sticks: the device computes nothing any more in this process.
+
+    Some errors, such as an illegal memory access, are returned by every later call until the process ends;
+    others, such as a launch with wrong arguments, by one call only. So the device is asked for a sum.
+    """
     import torch
 
     if is_out_of_memory(error) or not isinstance(error, RuntimeError):
         return False
-    return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
+    if not (isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)):
+        return False
+    try:
+        return torch.ones(2, device=device).sum().item() != 2
+    except RuntimeError as again:
+        return not is_out_of_memory(again)
 
 
 def limit_memory(device: torch.device, share: float) -> None:

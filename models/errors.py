@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -20,6 +22,21 @@ class InvalidMask(ModelError, ValueError):
 
 class UnsupportedCheckpoint(ModelError):
     """A checkpoint or tokenizer that cannot be loaded as it was trained."""
+
+
+class TokenizerFailed(ModelError):
+    """The tokenizers library failed on a text."""
+
+
+@contextmanager
+def without_panics(kind: type[ModelError], what: str) -> Iterator[None]:
+    """Raise `kind` where a library in Rust panics: a panic is no Exception, and handlers would miss it."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as panic:
+        raise kind(f"{what}: {panic}") from panic
 
 
 def how_to_install(extra: str) -> str:

@@ -9,10 +9,11 @@ one waits for its batch's scores, the other packs the next batch and sends it ov
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -88,10 +89,14 @@ GPU_SLOTS = 2
 
 HANGS_AFTER_S = 60.0
 """Least time after which a forward pass counts as hung: nobody waits longer for an answer by default."""
+WARM_UP_HANGS_AFTER_S = 300.0
+"""Time after which a pass of the first warm-up counts as hung: the device's rate is not known yet."""
 HANGS_AFTER_TIMES = 50.0
 """It counts as hung only after that many times the duration that the warm-up lets expect. Attention over a
 text of 8,192 tokens takes several times as long for each token as the warm-up's short texts, and more beside
 other work."""
+
+logger = logging.getLogger("headroom.engine")
 
 Work = Row | AttentionRow
 Outcome = RowScore | np.ndarray
@@ -105,6 +110,7 @@ class Engine:
     threads: torch threads of the forward pass on a CPU.
     on_failure: told the kind when the device fails; from then on nothing runs any more.
     tokens_per_second: the rate of the live config's default variant, from its warm-up; None before it.
+    batch_tokens: the largest batch for which the device had memory in the first warm-up; None before it.
     device_type: cpu or cuda. slots: how many batches may be under way at once; split_tokens: as the scheduler
         takes it.
     """
@@ -119,6 +125,7 @@ class Engine:
         self._hangs_at: dict[Future[Sequence[Outcome | Exception]], float] = {}  # of each pass under way
         self.failure: DeviceFailed | None = None
         self.tokens_per_second: float | None = None
+        self.batch_tokens: int | None = None
         device = next((c.network.device for c in classifiers.values()), torch.device("cpu"))
         self.device_type = device.type
         self.split_tokens: int | None = None
@@ -150,24 +157,31 @@ class Engine:
         classifier = self._held[batch.lane.checkpoint]
         exact = classifier.network.deterministic
         pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
-        ended = pool.submit(self._forward, classifier, batch.lane, rows)
+        limit_s = self._longest_pass_s(batch.tokens) or HANGS_AFTER_S
+        ended = self._submit(pool, classifier, batch.lane, rows, limit_s)
         result = asyncio.wrap_future(ended)
         ended.add_done_callback(lambda _: self._pass_ended.set())  # after the loop was told
-        self._hangs_at[ended] = time.monotonic() + self._longest_pass_s(batch.tokens)
-        try:
-            return await result
-        finally:
-            del self._hangs_at[ended]
+        return await result
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, classifier: Classifier, lane: Lane, rows: list[Work], limit_s: float
+    ) -> Future[Sequence[Outcome | Exception]]:
+        """Begin a pass, which counts as hung if it has not ended after `limit_s`."""
+        ended = pool.submit(self._forward, classifier, lane, rows)
+        self._hangs_at[ended] = time.monotonic() + limit_s
+        ended.add_done_callback(lambda ended: self._hangs_at.pop(ended, None))
+        return ended
 
     @property
     def hangs(self) -> bool:
         """Whether a forward pass takes so much longer than it should that it will never end."""
         now = time.monotonic()
-        return any(now > hangs_at for hangs_at in self._hangs_at.values())
+        return any(now > hangs_at for hangs_at in list(self._hangs_at.values()))
 
-    def _longest_pass_s(self, tokens: int) -> float:
+    def _longest_pass_s(self, tokens: int) -> float | None:
+        """Return after which time a pass counts as hung; None if the rate is not known yet."""
         if self.tokens_per_second is None:
-            return HANGS_AFTER_S
+            return None
         return max(HANGS_AFTER_S, HANGS_AFTER_TIMES * self.slots * tokens / self.tokens_per_second)
 
     def wait_for_pass(self, seconds: float) -> None:
@@ -178,25 +192,42 @@ class Engine:
         self._pass_ended.wait(seconds)
         self._pass_ended.clear()
 
-    def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> float:
+    def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> tuple[float, int]:
         """Run a lane's smallest and largest batch under a mask, so that no request pays for first use.
 
-        Each runs twice: the weights of a set of live heads are sliced when the set comes a second time.
-        Returns the rate of the last one, in tokens per second.
+        Return the rate of the last one, in tokens per second, and the tokens of the largest batch: half of
+        `batch_tokens`, a quarter and so on if the device has no memory for more.
+        Raises OutOfMemory if one pair does not fit, DeviceFailed, and TimeoutError if a pass hangs.
         """
-        rate = 0.0
         classifier = self.classifiers[lane.checkpoint]
         pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
+        while True:
+            try:
+                return self._warm_up(classifier, lane, Row(pair, mask), batch_tokens), batch_tokens
+            except OutOfMemory:
+                if batch_tokens <= len(pair):
+                    raise
+            batch_tokens //= 2
+            logger.warning("the device's memory is full; batches of %d tokens are tried", batch_tokens)
+
+    def _warm_up(self, classifier: Classifier, lane: Lane, row: Row, batch_tokens: int) -> float:
+        """Run both batches on every thread, and return the rate of the last.
+
+        Each runs twice: the weights of a set of live heads are sliced when the set comes a second time.
+        """
+        rate = 0.0
+        tokens = len(row.pair)
         for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
-            for count in (1, max(1, batch_tokens // len(pair))) * 2:
+            for count in (1, max(1, batch_tokens // tokens)) * 2:
                 began = time.monotonic()
-                passes = [
-                    pool.submit(classifier.forward, [pair] * count, RowMasks.of(mask), sliced=lane.sliced)
-                    for _ in range(slots)
-                ]
-                for forward in passes:
-                    forward.result()
-                rate = slots * count * len(pair) / (time.monotonic() - began)
+                limit_s = self._longest_pass_s(count * tokens) or WARM_UP_HANGS_AFTER_S
+                passes = [self._submit(pool, classifier, lane, [row] * count, limit_s) for _ in range(slots)]
+                for ended in wait(passes, limit_s).not_done:
+                    ended.cancel()
+                    raise TimeoutError(f"a warm-up pass of {count} pairs did not end within {limit_s:.0f} s")
+                for ended in passes:
+                    ended.result()
+                rate = slots * count * tokens / (time.monotonic() - began)
         return rate
 
     def close(self) -> None:
@@ -222,7 +253,7 @@ class Engine:
                 ]
             return score_rows(classifier, rows, sliced=lane.sliced)
         except (RuntimeError, MemoryError) as error:
-            if is_device_failure(error):
+            if is_device_failure(error, classifier.network.device):
                 self.failure = DeviceFailed("cuda")
                 self._on_failure("cuda")
                 raise self.failure from error

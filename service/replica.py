@@ -276,18 +276,21 @@ def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog
     goes on at the same time."""
     make_room(engine.classifiers, catalog)
     seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
+    batch_tokens = settings.batch_tokens(engine.device_type)
     for variant in catalog.variants.values():
         if (variant.lane, variant.mask) not in seen:
             seen.add((variant.lane, variant.mask))
-            rate = engine.warm_up(variant.lane, settings.batch_tokens(engine.device_type), variant.mask)
+            rate, batch_tokens = engine.warm_up(variant.lane, batch_tokens, variant.mask)
             if (variant.lane, variant.mask) == (catalog.default.lane, catalog.default.mask):
                 engine.tokens_per_second = rate
+    engine.batch_tokens = engine.batch_tokens or batch_tokens
 
 
 def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Scheduler[Work, Outcome]:
     return Scheduler(
         engine.run,
         max_batch_tokens=settings.batch_tokens(engine.device_type),
+        first_batch_tokens=engine.batch_tokens,
         max_queue_tokens=settings.queue_tokens(engine.device_type),
         max_request_tokens=settings.request_tokens(engine.classifiers[BASE].max_tokens),
         max_age_s=settings.max_age_s,

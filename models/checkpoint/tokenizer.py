@@ -20,7 +20,9 @@ from models.checkpoint.segments import BERT_CHINESE_CUT, BERT_CUT, cut_pattern
 from models.checkpoint.text_cache import TextCache
 from models.checkpoint.tokenizer_files import SPECIAL, check_vocabulary, read_tokenizer, unknown_id
 from models.checkpoint.word_cache import WordCache
-from models.errors import ModelError, UnsupportedCheckpoint
+from models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint, without_panics
+
+FAILED = "the tokenizer failed on a text"
 
 Ids = npt.NDArray[np.int32]
 
@@ -140,8 +142,9 @@ class PairTokenizer:
 
         Raises UnsupportedCheckpoint, which names the file and says what is wrong with it.
         """
-        tokenizer = read_tokenizer(directory)
-        return cls(tokenizer, max_tokens=max_tokens, vocab_size=vocab_size, cache_size=cache_size)
+        with without_panics(UnsupportedCheckpoint, f"{directory}: the tokenizer cannot be used"):
+            tokenizer = read_tokenizer(directory)
+            return cls(tokenizer, max_tokens=max_tokens, vocab_size=vocab_size, cache_size=cache_size)
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. Raises ModelError for a lone surrogate."""
@@ -206,7 +209,8 @@ class PairTokenizer:
         """Encode a text that `reading` accepts to its end, however long it is; some portions are empty."""
 
         def encode(start: int, end: int) -> Portion:
-            encoding = self._tokenizer.encode_batch([text[start:end]], add_special_tokens=False)[0]
+            with without_panics(TokenizerFailed, FAILED):
+                encoding = self._tokenizer.encode_batch([text[start:end]], add_special_tokens=False)[0]
             ids = [self.unknown if id_ in self._forbidden else id_ for id_ in encoding.ids]
             kept = [place for place, id_ in enumerate(ids) if id_ >= 0]
             offsets, words = encoding.offsets, encoding.word_ids
@@ -239,7 +243,7 @@ class PairTokenizer:
     def reading(self, texts: Iterable[str], portion: int) -> Iterator[dict[str, EncodedText]]:
         """Encode each text by itself, step by step: about `portion` characters, or a part of a long text.
 
-        Each step yields the texts that are done. Raises ModelError for a lone surrogate.
+        Each step yields the texts that are done. Raises ModelError for a lone surrogate, and TokenizerFailed.
         """
         encoded, missing = self._cache.get(texts)
         yield encoded
@@ -249,7 +253,8 @@ class PairTokenizer:
         short = [text for text in missing if len(text) <= self._most_at_once(text)]
         encode = self._encode_batch if self._words is None else self._words.ids
         for batch in _batches(short, portion):
-            new = {text: self._text(ids) for text, ids in zip(batch, encode(batch), strict=True)}
+            with without_panics(TokenizerFailed, FAILED):
+                new = {text: self._text(ids) for text, ids in zip(batch, encode(batch), strict=True)}
             self._cache.put(new)
             yield new
         if len(short) == len(missing):

@@ -17,7 +17,8 @@ class Admission:
     """Refuses a request if too much work is ahead of it, or if the queue would hold too much.
 
     max_queue_tokens: limit on the queued tokens that would be served before a request.
-    max_request_tokens: tokens of the largest request; it adds to the limit on all that waits.
+    max_request_tokens: tokens of the largest request; it adds to the limit on all that waits. A larger
+        request raises it, such as one to a variant with a longer window.
     max_wait_s: limit on the time that the work ahead of a request takes, at the measured rate.
     """
 
@@ -33,7 +34,7 @@ class Admission:
         self._queue = queue
         self._rate = rate
         self._max_queue_tokens = max_queue_tokens
-        self._max_waiting_tokens = 2 * max_queue_tokens + max_request_tokens
+        self._max_request_tokens = max_request_tokens
         self._max_wait_s = max_wait_s
 
     def check(
@@ -54,13 +55,14 @@ class Admission:
             queue. They cannot make the request late, because it can be answered without them (`can_meet`).
         """
         waiting = self._queue.tokens
+        self._max_request_tokens = max(self._max_request_tokens, tokens)
         if not waiting:
             return
         queued_ahead = self._queue.ahead_of(tokens + later_tokens)
         ahead = in_flight_tokens + queued_ahead
         excesses: list[tuple[float, str | None]] = [  # tokens over each limit, and the message
             (queued_ahead - self._max_queue_tokens, None),
-            (waiting + tokens - self._max_waiting_tokens, None),
+            (waiting + tokens - 2 * self._max_queue_tokens - self._max_request_tokens, None),
         ]
         if (rate := self._rate.per_second) is not None:
             excesses.append((ahead - self._max_wait_s * rate, None))

@@ -52,9 +52,11 @@ class Scheduler(Generic[P, R]):
             OutOfMemory the budget is halved and the batch tried again in halves; DeviceFailed goes to every
             item; after any other error, the batch is halved until the items that cause it are alone.
         max_batch_tokens: the token budget of a batch. A single longer item goes alone.
+        first_batch_tokens: the budget to begin with, if the device has no memory for more; it grows as after
+            a batch that ran out of memory.
         max_queue_tokens: admission limit on what would be served before a request; an empty queue takes any
             one request.
-        max_request_tokens: tokens of the largest request; submit none that is larger. At most
+        max_request_tokens: tokens of the largest request; a larger one that comes raises it. At most
             `2 * max_queue_tokens + max_request_tokens` tokens wait, which bounds the memory; long requests
             alone fill at most `max_queue_tokens + max_request_tokens` of it.
         max_wait_s: admission limit on the time that a request would wait, at the measured token rate. A
@@ -81,6 +83,7 @@ class Scheduler(Generic[P, R]):
         max_request_tokens: int,
         max_age_s: float,
         max_wait_s: float = inf,
+        first_batch_tokens: int | None = None,
         tokens_per_second: float | None = None,
         slots: int = 1,
         split_tokens: int | None = None,
@@ -94,7 +97,7 @@ class Scheduler(Generic[P, R]):
         self._call_later = call_later
         self._observer = observer or Observer()
         self._queue: FairQueue[P, Ticket[R]] = FairQueue(max_age_s=max_age_s)
-        self._budget = TokenBudget(max_batch_tokens)
+        self._budget = TokenBudget(max_batch_tokens, first_batch_tokens)
         self._rate = TokenRate(tokens_per_second)
         self._sizing = Sizing(self._budget, self._rate, slots=slots, split_tokens=split_tokens)
         self._admission = Admission(

@@ -38,10 +38,10 @@ class BatchSize(NamedTuple):
 
 
 class TokenBudget:
-    """The largest number of tokens in a batch."""
+    """The largest number of tokens in a batch. first: the number to begin with, if it is below the limit."""
 
-    def __init__(self, limit: int) -> None:
-        self.tokens = limit
+    def __init__(self, limit: int, first: int | None = None) -> None:
+        self.tokens = limit if first is None else min(first, limit)
         self._limit = limit
         self._clean_batches = 0
 

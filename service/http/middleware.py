@@ -58,7 +58,9 @@ class RequestMiddleware:
         try:
             try:
                 await self.app(exchange.scope, receive, exchange.send)
-            except Exception as error:
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException as error:  # a panic of a library in Rust is no Exception
                 if exchange.status:
                     raise  # half an answer is out; the server has to cut the connection
                 self._count(error, exchange)
@@ -79,7 +81,7 @@ class RequestMiddleware:
             if self.telemetry is not None and exchange.followed is not None:
                 self.telemetry.end(exchange.followed, route=route, status=status, seconds=seconds)
 
-    def _count(self, error: Exception, exchange: _Exchange) -> None:
+    def _count(self, error: BaseException, exchange: _Exchange) -> None:
         known = as_service_error(error)
         if known.shed is not None:
             self._shed(known.shed, exchange)

@@ -26,10 +26,12 @@ async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: f
     """
     waiting = asyncio.current_task()
     assert waiting is not None
-    hung_up = False
+    hung_up = is_over = False
 
     def hang_up(_: asyncio.Task[None]) -> None:
         nonlocal hung_up
+        if is_over:  # the loop had this call on its list already when the wait ended
+            return
         hung_up = True
         waiting.cancel()
 
@@ -48,6 +50,7 @@ async def answer(work: Coroutine[Any, Any, T], receive: Receive, *, timeout_s: f
             raise ClientDisconnected from None
         raise
     finally:
+        is_over = True
         if hung_up:
             waiting.uncancel()
         watch.remove_done_callback(hang_up)

@@ -95,8 +95,12 @@ def test_deterministic_scores_on_a_gpu_are_refused(name: str) -> None:
         (ValueError("out of memory"), False, False),
     ],
 )
-def test_a_full_memory_is_no_dead_device(error: Exception, is_full: bool, is_dead: bool) -> None:
-    assert (is_out_of_memory(error), is_device_failure(error)) == (is_full, is_dead)
+def test_a_full_memory_is_no_dead_device_nor_is_one_that_computes_on(
+    error: Exception, is_full: bool, is_dead: bool
+) -> None:
+    dead = torch.device("meta")  # as a GPU after an error that sticks, it gives no values
+    assert (is_out_of_memory(error), is_device_failure(error, dead)) == (is_full, is_dead)
+    assert not is_device_failure(error, CPU)
 
 
 def test_a_replica_that_shares_a_gpu_keeps_to_its_part_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

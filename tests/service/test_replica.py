@@ -184,13 +184,78 @@ async def test_a_failed_device_is_503_counted_and_no_longer_ready(
     def broken(*_: Any, **__: Any) -> np.ndarray:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(service.replica.engine.classifiers[""], "forward", broken)
+    classifier = service.replica.engine.classifiers[""]
+    monkeypatch.setattr(classifier, "forward", broken)
+    monkeypatch.setattr(classifier.network, "device", torch.device("meta"))  # it gives no values any more
     error = await service.refused("/v1/score", 503, query=QUERY, titles=TITLES)
     assert error["type"] == DeviceFailed.type
     assert (await service.http.get("/health/ready")).status_code == 503
     assert (await service.http.get("/health/live")).status_code == 200
     await service.refused("/v1/score", 503, query=QUERY, titles=TITLES)
     assert service.metric('headroom_device_failures_total{kind="cuda"}') == 1
+
+
+async def test_an_error_of_cuda_that_does_not_stick_fails_its_own_request_only(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> np.ndarray:
+        raise torch.AcceleratorError("CUDA error: invalid configuration argument")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.replica.engine.classifiers[""], "forward", refused)
+        await service.refused("/v1/score", 500, query=QUERY, titles=TITLES)
+    assert (await service.http.get("/health/ready")).status_code == 200
+    assert len((await service.post("/v1/score", query=QUERY, titles=TITLES))["results"]) == len(TITLES)
+    assert service.metric('headroom_device_failures_total{kind="cuda"}') == 0
+
+
+async def test_a_warm_up_that_does_not_fit_the_memory_is_halved_and_so_is_the_first_batch(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a small or shared GPU the replica would otherwise fail at every start."""
+    forward, sizes = Classifier.forward, []
+
+    def small(self: Classifier, encoded: Any, weights: Any, **how: Any) -> np.ndarray:
+        sizes.append(sum(map(len, encoded)))
+        if sizes[-1] > 300:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, encoded, weights, **how)
+
+    monkeypatch.setattr(Classifier, "forward", small)
+    async with serve(tiny_checkpoint, max_batch_tokens=1024) as service:
+        assert service.replica.engine.batch_tokens == 256
+        fell_back = len(sizes)
+        await service.post("/v1/score", query=QUERY, titles=TITLES * 20)
+        assert max(sizes[fell_back:]) <= 256
+
+    monkeypatch.setattr(Classifier, "forward", lambda *_, **__: (_ for _ in ()).throw(MemoryError()))
+    with pytest.raises(OutOfMemory):
+        async with serve(tiny_checkpoint):
+            pass
+
+
+async def test_a_warm_up_that_hangs_ends_and_takes_the_replica_out_of_service(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It held the lock that every later edit of the config needs, and nothing noticed."""
+    end = threading.Event()
+
+    def hung(pairs: Sequence[object], *_: Any, **__: Any) -> np.ndarray:
+        end.wait()
+        return np.zeros((len(pairs), 5), np.float32)
+
+    version = service.replica.config_version
+    monkeypatch.setattr(engine, "HANGS_AFTER_S", 0.2)
+    monkeypatch.setattr(engine, "HANGS_AFTER_TIMES", 0)
+    monkeypatch.setattr(service.replica.engine.classifiers[""], "forward", hung)
+    edit = LiveConfig.model_validate({"variants": [{"name": "full"}, {"name": "new", "head_mask": "0.1"}]})
+    try:
+        with pytest.raises(TimeoutError, match="did not end within 0 s"):
+            await asyncio.wait_for(asyncio.to_thread(service.replica.apply, edit), 60)
+        assert service.replica.ready() == "a forward pass hangs"
+        assert service.replica.config_version == version
+    finally:
+        end.set()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from models import Classifier
 from models.checkpoint.tokenizer import PairTokenizer, kept_tokens
-from models.errors import ModelError, UnsupportedCheckpoint
+from models.errors import ModelError, TokenizerFailed, UnsupportedCheckpoint
 from tests.checkpoints import VOCABULARY, write_checkpoint
 from tests.families import edit_config
 from tests.models.checkpoint.library import SIZE, library_tokenizer, load, word_segments, write
@@ -370,3 +370,18 @@ def test_threads_share_the_cache_without_mixing_texts(checkpoint: Path) -> None:
 def test_a_lone_surrogate_is_named_not_a_crash(tokenizer: PairTokenizer, text: str) -> None:
     with pytest.raises(ModelError, match=r"lone surrogate U\+D[8-F]"):
         tokenizer.encode([("lamp", text)])
+
+
+def test_a_panic_of_the_tokenizers_library_is_an_error_like_others(tmp_path: Path) -> None:
+    """A panic is no Exception: it would end threads, and leave the service as plain text."""
+    tokenizer = load(write(tmp_path, library_tokenizer(), {}))
+    tokenizer._tokenizer.pre_tokenizer = pre_tokenizers.FixedLength(0)
+    for text in ("é", "é lamp " * 1000):
+        with pytest.raises(TokenizerFailed, match="chunk size must be non-zero"):
+            tokenizer.encode([("é", text)])
+
+    broken = library_tokenizer()
+    broken.pre_tokenizer = pre_tokenizers.FixedLength(0)
+    write(tmp_path, broken, {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False})
+    with pytest.raises(UnsupportedCheckpoint, match="chunk size must be non-zero"):
+        load(tmp_path)

@@ -193,3 +193,14 @@ async def test_after_a_stall_of_a_minute_single_titles_are_let_in_again() -> Non
             await rush(s)
         assert await rush(s) == 10
         assert s.measured_rate == pytest.approx(1000, rel=0.1)
+
+
+async def test_a_request_larger_than_was_expected_is_let_in_while_others_wait() -> None:
+    """Requests to a variant with a longer window than the base's got 429 as long as anything waited."""
+    async with stage(max_queue_tokens=1000, max_request_tokens=500) as s:
+        s.scheduler.submit(items("busy"))
+        await settle()
+        s.scheduler.submit(items("one that waits"))
+        ticket = s.scheduler.submit(items(*range(400)))
+        await s.finish_all()
+        assert len(await ticket.result()) == 400

@@ -52,8 +52,15 @@ async def test_a_mask_the_model_refuses_is_the_callers_error() -> None:
     assert_error(await post(app, "/v1/score", SCORE), 422, "invalid_request", "head_mask")
 
 
-async def test_a_defect_is_a_500_that_tells_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    app = app_with(FakeBackend(fails=ZeroDivisionError("secret detail")))
+class Panic(BaseException):
+    """As of a library in Rust, such as tokenizers."""
+
+
+@pytest.mark.parametrize("defect", [ZeroDivisionError, Panic])
+async def test_a_defect_is_a_500_that_tells_nothing_and_is_logged(
+    defect: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_with(FakeBackend(fails=defect("secret detail")))
     with caplog.at_level(logging.ERROR, "headroom.api"):
         response = await post(app, "/v1/score", SCORE, **{"x-request-id": "abc-1"})
     message = assert_error(response, 500, "internal_error")

@@ -101,3 +101,23 @@ async def test_the_works_own_timeout_is_not_the_deadline() -> None:
 
     with pytest.raises(TimeoutError, match="of its own"):
         await answer(impatient(), Client().receive, timeout_s=60)
+
+
+async def test_a_client_that_hangs_up_as_its_answer_comes_does_not_cancel_what_follows() -> None:
+    client, finished = Client(), asyncio.Event()
+
+    async def work() -> str:
+        await finished.wait()
+        return "done"
+
+    async def request() -> str:
+        result = await answer(work(), client.receive, timeout_s=60)
+        await asyncio.sleep(0.01)  # it sends the answer
+        return result
+
+    waiting = asyncio.create_task(request())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    client.gone.set()  # the watch ends in the same turn of the loop as the work
+    finished.set()
+    assert await waiting == "done"
