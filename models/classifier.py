@@ -19,7 +19,7 @@ from models.checkpoint.hub import Origin, locate, name_of, origin_of
 from models.checkpoint.network_tokenizer import load_tokenizer
 from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from models.device import resolve_device, resolve_dtype
+from models.device import in_halves, resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError
 from models.head_mask import HeadMask
 from models.network import Network, build
@@ -211,10 +211,14 @@ class Classifier:
     ) -> Scores:
         """Return the scores of encoded pairs, in their order. masks: one for all, or one per pair."""
         logits = np.empty((len(encoded), len(self.config.labels)), np.float32)
-        for rows in batches_by_length([len(pair) for pair in encoded], batch_tokens):
+
+        def run(rows: Sequence[int]) -> np.ndarray:
             chosen = [masks[i] for i in rows] if isinstance(masks, list) else masks
             of_rows = None if chosen is None else RowMasks.of(chosen)
-            logits[rows] = self.forward([encoded[i] for i in rows], of_rows)
+            return self.forward([encoded[i] for i in rows], of_rows)
+
+        for rows in batches_by_length([len(pair) for pair in encoded], batch_tokens):
+            logits[rows] = in_halves(run, rows, self.network.device)
         return self.scores(logits)
 
     def forward(
@@ -293,7 +297,8 @@ def _log_odds(logits: np.ndarray) -> np.ndarray:
     """
     above = np.log(np.arange(1, logits.shape[1]))
     relevant, irrelevant = logits[:, 1:] + above, logits[:, :-1] + above[::-1]
-    return np.asarray(np.logaddexp.reduce(relevant, axis=1) - np.logaddexp.reduce(irrelevant, axis=1))
+    with np.errstate(invalid="ignore"):  # logits may be NaN
+        return np.asarray(np.logaddexp.reduce(relevant, axis=1) - np.logaddexp.reduce(irrelevant, axis=1))
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

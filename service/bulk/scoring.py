@@ -1,7 +1,7 @@
 """Scores windows: tokenization beside the forward pass, batches of similar length, one thread per core.
 
 A window's batches depend on the window alone, and each pass on its batch alone, so the scores of a window
-are the same bits whenever it is scored.
+are the same bits whenever it is scored, unless the device's memory is full: then its batches are halved.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from models.checkpoint.chunks import Chunk, ChunkedPair, LongTitles, best_chunks
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.cores import cores
+from models.device import in_halves, is_out_of_memory
 from models.errors import ModelError
 from models.row_masks import RowMasks
 from service.bulk.reading import Window
@@ -172,8 +173,24 @@ class Scorer:
         for rows in batches_by_length([len(pair) for pair in encoded], self.batch_tokens):
             batch = [encoded[row] for row in rows]
             masks = None if group.masks is None else [group.masks[owner[row]] for row in rows]
-            passes.batches.append((rows, self.pool.submit(forward, group.choice, batch, masks)))
+            passes.batches.append((rows, self.pool.submit(self._forward, group.choice, batch, masks)))
         return passes
+
+    def _forward(
+        self, choice: Choice, batch: Sequence[EncodedPair], masks: Sequence[Any] | None
+    ) -> np.ndarray:
+        """Return the logits of a batch, (n, labels). After a full memory, later ones are smaller."""
+
+        def run(rows: Sequence[int]) -> np.ndarray:
+            part = [batch[row] for row in rows]
+            try:
+                return forward(choice, part, None if masks is None else [masks[row] for row in rows])
+            except (RuntimeError, MemoryError) as error:
+                if is_out_of_memory(error):
+                    self.batch_tokens = min(self.batch_tokens, sum(map(len, part)) // 2)
+                raise
+
+        return in_halves(run, range(len(batch)), self.device)
 
     def _collect(self, passes: _Passes) -> tuple[Result, list[bool]]:
         classifier = passes.group.choice.variant.classifier

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import torch
 
-from models import Classifier, HeadMask
+from models import Classifier, HeadMask, ModelError
 from service.bulk.job import Summary
 from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
 from tests.service.bulk.killed import arguments, score_all
@@ -48,6 +48,37 @@ def check(output: Path, rows: list[dict[str, str]], model: Path, masks: dict[str
         assert float(found["score"]) == pytest.approx(expected.score[0], abs=1e-5)
         assert orjson.loads(found["probabilities"]) == pytest.approx(expected.probabilities[0], abs=1e-5)
         assert found["label"] == clf.grades[expected.grade[0]]
+
+
+def test_batches_that_do_not_fit_the_memory_are_halved(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that a GPU scores beside something else ended in a traceback, hours in."""
+    rows = write(tmp_path / "in.csv", ["none"] * 100)
+    forward, sizes = Classifier.forward, []
+
+    def small(self: Classifier, pairs: Any, *how: Any, **options: Any) -> Any:
+        sizes.append(sum(map(len, pairs)))
+        if sizes[-1] > 250:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, pairs, *how, **options)
+
+    monkeypatch.setattr(Classifier, "forward", small)
+    score(tmp_path / "in.csv", tmp_path / "out.csv", tiny_checkpoint, window_rows=50)
+    first_fit = next(index for index, size in enumerate(sizes) if size <= 250)
+    assert max(sizes[first_fit + 3 :]) <= 250, "later batches are as large as the one that did not fit"
+    pairs = [(row["query"], row["title"]) for row in rows]
+    whole = Classifier.load(tiny_checkpoint, "cpu", "float32").score(pairs)
+    assert whole.score.shape == (100,)
+    monkeypatch.undo()
+    check(tmp_path / "out.csv", rows, tiny_checkpoint, {"none": "none"})
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(Classifier, "forward", full)
+    with pytest.raises(ModelError, match="too small for one pair"):
+        score(tmp_path / "in.csv", tmp_path / "none.csv", tiny_checkpoint)
 
 
 @pytest.mark.parametrize(
