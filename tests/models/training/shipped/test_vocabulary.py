@@ -1,0 +1,55 @@
+"""A cut vocabulary must not change how a text is read whose pieces it keeps."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.training.shipped.vocabulary import SPECIAL, counted_words, kept_pieces, tokenizer_of
+
+LETTERS = "abc"
+PIECES = [
+    *((piece, 0.0) for piece in SPECIAL),
+    ("\u2581", -3.0),
+    *((letter, -6.0 - index) for index, letter in enumerate(LETTERS)),
+    ("\u2581ab", -4.0),
+    ("bc", -5.0),
+    ("cab", -5.5),
+    ("한국", -7.0),
+    ("\u2581漢字", -8.0),
+]
+WHOLE = tokenizer_of(PIECES)
+
+
+@given(
+    st.lists(st.text(LETTERS, min_size=1, max_size=6), min_size=1, max_size=4), st.sets(st.integers(8, 10))
+)
+def test_a_text_whose_pieces_are_kept_is_split_as_before(words: list[str], cut: set[int]) -> None:
+    text = " ".join(words)
+    whole = WHOLE.encode(text, add_special_tokens=False)
+    kept = [index for index in range(len(PIECES)) if index not in cut]
+    pieces = tokenizer_of([PIECES[index] for index in kept]).encode(text, add_special_tokens=False).tokens
+    if set(whole.ids) <= set(kept):
+        assert pieces == whole.tokens
+    assert "".join(pieces).replace("\u2581", " ").split() == words
+
+
+def test_single_letters_and_hangul_stay_and_the_most_used_pieces_fill_the_rest() -> None:
+    counts = {8: 0.2, 9: 0.5, 10: 0.1, 12: 0.4}
+    kept = kept_pieces(PIECES, counts, limit=11)
+    assert kept == [0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 12]
+
+
+def test_words_are_counted_as_they_stand_in_text() -> None:
+    counts = counted_words(WHOLE, {"en": {"ab": 0.5}, "zh": {"漢字": 0.5}})
+    assert counts[8] == pytest.approx(0.5 * 0.6)  # "ab" in small letters; "Ab" and "AB" have no pieces
+    assert counts[12] == pytest.approx(3.0 * 0.5 * 0.3)  # at the start of a text
+
+
+@pytest.mark.parametrize(
+    ("text", "like"),
+    [("ａｂ", "ab"), ("a\u200bb", "a b"), ("a \t b", "a b"), ("a\x01b", "ab"), ("a\ufeffb", "a b")],
+)
+def test_texts_are_normalised_as_the_base_was_trained(text: str, like: str) -> None:
+    assert WHOLE.encode(text).tokens == WHOLE.encode(like).tokens
