@@ -9,6 +9,7 @@ import typer
 
 from service.cli.options import AsJson
 from service.cli.terminal import table
+from service.experiments.analysis.numbers import number, percent
 
 if TYPE_CHECKING:
     from service.experiments.planning.plan import ArmWeights, Need, Plan
@@ -184,8 +185,9 @@ def text(plan: Plan, question: Question, arms: ArmWeights, *, alpha: float, powe
 
     def size(value: float) -> str:
         if question.relative:
-            return f"{100 * value / question.baseline:.3g} % of control's {question.baseline:g} ({value:.3g})"
-        return f"{value:.3g}"
+            share = percent(value / question.baseline, digits=3)
+            return f"{share} of control's {question.baseline:g} ({number(value)})"
+        return number(value)
 
     def row(name: str, need: Need) -> list[str]:
         return [f"  {name}", f"{need.units:,}", "" if need.days is None else f"{need.days:,}"]
@@ -198,7 +200,7 @@ def text(plan: Plan, question: Question, arms: ArmWeights, *, alpha: float, powe
     ratio = " : ".join(f"{weight:g}" for weight in arms.weights)
     lines = [
         asked,
-        f"power {power:.0%}, α {alpha:g}, arms {ratio}, standard deviation {question.sd:.3g}",
+        f"power {power:.0%}, α {alpha:g}, arms {ratio}, standard deviation {number(question.sd)}",
         "",
         table(
             [

@@ -79,7 +79,16 @@ def _metrics(report: dict[str, Any]) -> str:
             )
             if (raw := metric.get("uncapped")) is not None:
                 rows.append(_uncapped(arm["arm"], raw))
-    return table(rows) if len(rows) > 1 else ""
+    early = [
+        f"  {arm['arm']} on {found['metric']}: {found['early']:,} of the arm, "
+        f"{found['control_early']:,} of control"
+        for arm in report["arms"]
+        for found in arm["metrics"]
+        if found.get("early") or found.get("control_early")
+    ]
+    if early:
+        early = ["", "Outcomes from before their unit's exposure, which do not count:", *early]
+    return "\n".join([table(rows), *early]) if len(rows) > 1 else ""
 
 
 def _uncapped(arm: str, raw: dict[str, Any]) -> list[str]:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, FromClause, Subquery, and_, case, func, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    Subquery,
+    and_,
+    case,
+    func,
+    literal,
+    not_,
+    select,
+)
 
 from service.experiments.analysis.comparison import Comparison
 from service.experiments.analysis.moments import VALUE, Moments
@@ -20,6 +31,9 @@ SECONDS = 60
 
 WHOLE_SECOND = 1.0
 """Many callers send times in whole seconds, so an outcome may seem to be so much older than it is."""
+
+SKEW_SECONDS = 60.0
+"""An outcome that is at most so much older than its unit's exposure is rather of a clock that is behind."""
 
 SHADOW_MEASURES = (
     "mean_delta",
@@ -38,12 +52,14 @@ class Measured:
     cap, uncapped: the cap of a metric with `winsorize`, and the moments without the cap; else None.
     share_at_cap: the share of units that do not exceed the cap, if it makes the sums of all units the same
         although they differ; else None.
+    early: outcomes by arm that do not count because they came before their unit's exposure.
     """
 
     moments: Mapping[str, Moments]
     cap: float | None = None
     uncapped: Mapping[str, Moments] | None = None
     share_at_cap: float | None = None
+    early: Mapping[str, int] = field(default_factory=dict)
 
 
 def measure(
@@ -60,20 +76,22 @@ def measure(
     second before it counts as after. A unit without outcomes counts as 0.
     now: seconds since the epoch; units whose window is not over by then are left out.
     during: the compared arms and when they ran (comparison.py); None takes all units and all outcomes.
-    until: leaves out exposures and outcomes of later times; None leaves out none.
+    until: leaves out exposures and outcomes of later times, and does not count early ones; None leaves out
+        none.
     """
     with store.read(seconds=SECONDS) as db:
         units = _units(experiment, metric, now, during, until)
         plain = _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
+        early = {} if until is not None else _early(db, experiment, metric, during)
         if metric.winsorize is None:
-            return Measured(plain)
+            return Measured(plain, early=early)
         cap, lowest = _quantile(db, units, metric.winsorize)
         if cap is None:
-            return Measured(plain, None, plain)
+            return Measured(plain, None, plain, early=early)
         share = _share_at(db, units, cap) if cap == lowest else None
         units = _capped(units, cap)
         capped = _moments_by_arm(db, units, [units.c.value, units.c.denominator, units.c.covariate])
-        return Measured(capped, cap, plain, share)
+        return Measured(capped, cap, plain, share, early)
 
 
 def shadow_moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
@@ -166,6 +184,31 @@ def _units(
         if during is not None:
             query = query.where(during.lasts_through(exposed, window_s))
     return query.subquery()
+
+
+def _early(db: Connection, experiment: str, metric: Metric, during: Comparison | None) -> dict[str, int]:
+    """Return by arm how many outcomes of the metric came before their unit's exposure, and so do not count.
+
+    If the metric is its own covariate, such outcomes are its past. Then those of the last minute count here.
+    """
+    exposed = exposures if during is None else during.units(experiment)
+    since = exposed.c.time - WHOLE_SECOND
+    is_early = and_(
+        outcomes.c.metric.in_([metric.name, metric.denominator or metric.name]), outcomes.c.time <= since
+    )
+    if metric.covariate is not None:
+        is_past = and_(outcomes.c.metric == metric.covariate, outcomes.c.time <= since - SKEW_SECONDS)
+        is_early = and_(is_early, not_(is_past))
+    if during is not None:
+        is_early = and_(is_early, during.outside_pauses(outcomes.c.time))
+    same = and_(outcomes.c.experiment == exposed.c.experiment, outcomes.c.unit == exposed.c.unit)
+    query = (
+        select(exposed.c.arm, func.count())
+        .select_from(exposed.join(outcomes, same))
+        .where(exposed.c.experiment == experiment, is_early)
+        .group_by(exposed.c.arm)
+    )
+    return {arm: int(number) for arm, number in db.execute(query)}
 
 
 def _quantile(db: Connection, units: Subquery, fraction: float) -> tuple[float | None, float | None]:

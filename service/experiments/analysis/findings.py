@@ -115,6 +115,11 @@ class MetricReport:
         Decision, Field(description="The verdict that follows from the interval and the margin.")
     ]
     text: Annotated[str, Field(description="The result as a sentence.")]
+    early: Annotated[
+        int,
+        Field(description="Outcomes of the arm that came before their unit's exposure; they do not count."),
+    ] = 0
+    control_early: Annotated[int, Field(description="The same of control.")] = 0
     uncapped: Annotated[
         Uncapped | None, Field(description="The result without the cap, for a metric with `winsorize`.")
     ] = None

@@ -32,6 +32,7 @@ def compare(metric: Metric, measured: Measured, arm: str, spec: ReportSpec) -> M
     difference = contrast(control, treated, overall, boundary_for(spec, arm))
     verdict = _verdict(metric, measured, arm, spec)
     uncapped = _uncapped(metric, measured, arm, spec)
+    early, control_early = measured.early.get(arm, 0), measured.early.get(spec.control, 0)
     return MetricReport(
         metric=metric.name,
         kind=metric.kind,
@@ -51,7 +52,15 @@ def compare(metric: Metric, measured: Measured, arm: str, spec: ReportSpec) -> M
         better=metric.better,
         variance_explained=_explained(metric, measured.moments, control, spec),
         decision=verdict.decision,
-        text=verdict.text if uncapped is None else f"{verdict.text} {_beside(uncapped)}",
+        text=" ".join(
+            [
+                verdict.text,
+                *([] if uncapped is None else [_beside(uncapped)]),
+                *([early_text(arm, early, control_early)] if early + control_early else []),
+            ]
+        ),
+        early=early,
+        control_early=control_early,
         uncapped=uncapped,
     )
 
@@ -143,6 +152,14 @@ def _beside(raw: Uncapped) -> str:
     cap, value, control = (number(each, digits=4) for each in (raw.cap, raw.value, raw.control_value))
     return (
         f"Sums above {cap} count as {cap}; without this cap the mean is {value} against {control} ({change})."
+    )
+
+
+def early_text(arm: str, early: int, control_early: int) -> str:
+    """Return a sentence about outcomes that do not count, because they are of times before the exposure."""
+    return (
+        f"Outcomes from before their unit's exposure do not count: {early:,} of {arm}, {control_early:,} of "
+        "control. If they came after it, the sender's clock is behind the service's."
     )
 
 

@@ -254,7 +254,9 @@ def check_together(
             if experiment.slots[0] < end and start < experiment.slots[1]:
                 raise ValueError(
                     f"{place}.slots: [{experiment.slots[0]}, {experiment.slots[1]}) overlaps "
-                    f"[{start}, {end}) of {other!r}; experiments that run at once need slots of their own"
+                    f"[{start}, {end}) of {other!r}, which keeps its slots as long as it is in the config, "
+                    "also after a ship or a stop; give this one slots of its own or, if "
+                    f"{other!r} is over, make the variant that it shipped the `default` and take it out"
                 )
         taken.append((experiment.slots, experiment.name))
 

@@ -73,7 +73,7 @@ def connect(url: URL) -> Engine:
 def reason_of(error: Exception) -> str:
     """Return one line about an error, in the database's own words if there are any."""
     cause = getattr(error.__cause__, "orig", None) or error.__cause__ or error
-    return " ".join(str(cause).split())[:200]
+    return " ".join(str(cause).split())[:400]
 
 
 @contextmanager

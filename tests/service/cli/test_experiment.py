@@ -115,6 +115,8 @@ def fill(store: Store, began: str = "") -> None:
         [Outcome("prune20", f"s{i}", f"u{i}", "clicks", 1.0 + 9 * (i == 4), 120.0) for i in range(80)],
         ["prune20"],
     )
+    early = [Outcome("prune20", f"e{i}", f"u{i}", "clicked", 1.0, 95.0) for i in range(3)]
+    store.record_outcomes(early, ["prune20"])
     store.record_action(Action("prune20", "start", 90.0, "replica", traffic=0.2, detail=began))
     store.record_action(Action("prune20", "rollback", 95.0, "guardrail", arm="pruned", reason="p99"))
 
@@ -161,6 +163,7 @@ def test_a_report_for_people_and_for_programs(run: Run, service: tuple[str, type
         "p99",
         "without cap",
         "cap 1",
+        "pruned on clicked: 1 of the arm, 2 of control",
     ):
         assert part in shown.out
     assert handler.asked[0][:2] == ("GET", "/v1/experiments/prune20")

@@ -15,6 +15,7 @@ from service.experiments.analysis.aggregates import Measured
 from service.experiments.analysis.course import look_times
 from service.experiments.analysis.metric_report import compare
 from service.experiments.analysis.moments import Moments
+from service.experiments.analysis.numbers import percent
 from service.experiments.analysis.report import analyse
 from service.experiments.analysis.report_spec import ReportSpec
 from service.experiments.analysis.sequences import Boundary
@@ -195,6 +196,27 @@ def test_a_correlation_is_never_above_1(tmp_path: Path) -> None:
     )
     found = shadow_reports(store, "e", ["pruned"], 0.05)["pruned"].measures["rank_correlation"]
     assert (found.units, found.requests, found.high) == (60, 60, 1.0)
+
+
+@pytest.mark.parametrize("past", [None, "clicks"])
+def test_outcomes_that_a_slow_clock_puts_before_the_exposure_are_counted_and_said(
+    store: Store, past: str | None
+) -> None:
+    """5 s of skew in one arm's sender took half of its clicks away, without a word."""
+    arms = [("control", "pruned")[i % 2] for i in range(200)]
+    store.add_exposures([Exposure("prune20", f"u{i}", arm, 1, 100.0, "v") for i, arm in enumerate(arms)])
+    times = [110.0 - 5 * (arm == "pruned") - 10 * (i % 4 > 1) for i, arm in enumerate(arms)]
+    store.record_outcomes(
+        [Outcome("prune20", f"c{i}", f"u{i}", "clicks", 1.0, time) for i, time in enumerate(times)]
+        + [Outcome("prune20", f"p{i}", f"u{i}", "clicks" if past else "past", 1.0, 5.0) for i in range(200)],
+        known=["prune20"],
+    )
+    metric = Metric(name="clicks", kind="proportion", margin=0.3, covariate=past)
+    report = analyse(store, spec(metric, Metric(name="views", kind="ratio", denominator="clicks")), NOW)
+    (found, ratio) = report.arms[0].metrics
+    assert (found.early, found.control_early) == (50, 0)
+    assert "do not count: 50 of pruned, 0 of control. If they came after it" in report.text
+    assert ratio.early == 50 + 100 * bool(past)
 
 
 def test_a_harmed_secondary_metric_is_said_beside_the_recommendation(store: Store) -> None:
@@ -503,3 +525,19 @@ def test_verdicts(low: float, high: float, margin: float | None, sign: int, deci
 def test_a_wrong_metric_is_refused(values: dict[str, object], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         Metric.model_validate(values)
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        (3.24, "+324 %"),
+        (-0.0, "0 %"),
+        (1e-12, "0 %"),
+        (0.0123, "+1.2 %"),
+        (-0.5, "-50 %"),
+        (12.3, "+1,230 %"),
+    ],
+)
+def test_changes_are_printed_without_exponents_and_minus_0(value: float, printed: str) -> None:
+    """It said "3e+02 % better" and "−0"."""
+    assert percent(value, sign=True) == printed

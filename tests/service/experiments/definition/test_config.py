@@ -129,7 +129,10 @@ def test_every_traffic_that_is_not_refused_keeps_the_arms_shares(weights: tuple[
 
 def test_experiments_that_would_meet_are_refused() -> None:
     other = EXPERIMENT | {"name": "other", "salt": "2026-12"}
-    assert "experiments[1].slots: [0, 10000) overlaps [0, 10000) of 'prune20'" in refusal(EXPERIMENT, other)
+    overlap = refusal(EXPERIMENT, other)
+    assert "experiments[1].slots: [0, 10000) overlaps [0, 10000) of 'prune20', which keeps" in overlap
+    assert "also after a ship or a stop" in overlap
+    assert "if 'prune20' is over, make the variant that it shipped the `default` and take it out" in overlap
     halves = (EXPERIMENT | {"slots": [0, 5000]}, other | {"slots": [5000, 10_000]})
     assert len(live(*halves).experiments) == 2
     assert "overlaps" in refusal(halves[0], other | {"slots": [4999, 10_000]})
