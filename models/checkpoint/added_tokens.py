@@ -96,7 +96,7 @@ def _declared(
             f"added_tokens.json tokens to ids; added_tokens_decoder is {decoder!r}"
         ) from None
     extra = [token for name in _LISTS for token in _several(options.get(name))]
-    extra += [token for name, token in options.items() if name.endswith("_token") and not _is_flag(token)]
+    extra += [token for name, token in options.items() if name.endswith("_token") and _is_token(token)]
     special = {content_of(token) for token in extra}
     by_id |= {id_: {"content": content, "special": content in special} for content, id_ in ids.items()}
     for id_, token in sorted(by_id.items()):
@@ -107,8 +107,9 @@ def _declared(
 
 def _several(tokens: Any) -> list[Any]:
     """Return the tokens of a list, or of an object that names them."""
-    return list(tokens.values()) if isinstance(tokens, dict) else list(tokens or ())
+    tokens = tokens.values() if isinstance(tokens, dict) else tokens if isinstance(tokens, list) else ()
+    return [token for token in tokens if _is_token(token)]
 
 
-def _is_flag(token: Any) -> bool:
-    return token is None or isinstance(token, bool)
+def _is_token(token: Any) -> bool:
+    return isinstance(token, str) or (isinstance(token, dict) and "content" in token)

@@ -142,5 +142,5 @@ def _problem(ops: VarlenOps, head_size: int) -> str | None:
         raise
     except (RuntimeError, TypeError, ValueError) as error:
         reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
-        return f"does not work: {reason}"
+        return f"does not work: {reason[:200]}"
     return None
