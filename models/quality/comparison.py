@@ -22,10 +22,14 @@ WORST = 20
 
 @dataclass(frozen=True)
 class Side:
-    """A model under a mask, as reports name it, and its predictions."""
+    """A model under a mask, as reports name it, and its predictions.
+
+    variant: what the mask is laid on, `full` for the intact model. head_mask: the spec of all that is off.
+    """
 
     name: str
     model: str
+    variant: str
     head_mask: str
     evaluation: Evaluation
 

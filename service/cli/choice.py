@@ -99,6 +99,12 @@ def resolve(
     return build_catalog(live, {BASE: load(setup.model)}, load).choose(None, form, with_units=True)
 
 
+def of_default(variant: str, mask: str | None) -> str:
+    """Say that the config's default variant, which has a mask of its own, scores."""
+    laid = "" if mask is None else f" with the mask {mask} laid on it"
+    return f"the config's default, {variant}, scores{laid} (--variant names another)"
+
+
 def check_masks(live: LiveConfig, checkpoint: str | None, mask: MaskForm | None) -> None:
     """Raise the errors of a wrong checkpoint or mask before torch is imported, which takes seconds.
 

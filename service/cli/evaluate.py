@@ -122,7 +122,7 @@ def refuse_idle(
 def check(
     data: Path, models: Sequence[str | None], values: list[str], device: str, dtype: str
 ) -> tuple[list[LabelledPair], list[dict[str, HeadMask]]]:
-    """Return the pairs, and each model's masks as they were written, all heads on first.
+    """Return the pairs, and each model's masks as they were written, `none` first.
 
     Refuse wrong arguments before torch is imported, which takes seconds.
     """
@@ -158,27 +158,31 @@ def check(
 def score(
     path: str | None, pairs: list[LabelledPair], masks: dict[str, HeadMask], device: str, dtype: str
 ) -> list[Side]:
-    """Load a model and grade the pairs under each mask."""
+    """Load a model and grade the pairs under each mask, laid on the variant `full`: the intact model."""
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.quality.comparison import Side
     from service.scoring.offline import whole
 
     clf = Classifier.load(path, device, dtype)
     choice = whole(clf)
+    variant = choice.variant.name
     return [
-        Side(name, clf.name, mask.spec, evaluate_variant.evaluate(replace(choice, mask=mask), pairs)[0])
+        Side(
+            variant if name == "none" else f"{variant} {name}",
+            clf.name,
+            variant,
+            mask.spec,
+            evaluate_variant.evaluate(replace(choice, mask=mask), pairs)[0],
+        )
         for name, mask in masks.items()
     ]
 
 
 def named(sides: list[Side]) -> list[Side]:
-    """Return the sides, with the model in their names if there are several models."""
+    """Return the sides; if there are several models, each is named in place of its variant."""
     if len({side.model for side in sides}) == 1:
         return sides
-    return [
-        replace(side, name=side.model if side.name == "none" else f"{side.model} {side.name}")
-        for side in sides
-    ]
+    return [replace(side, name=side.model + side.name.removeprefix(side.variant)) for side in sides]
 
 
 def labels_of(model: str | None) -> tuple[str, ...]:
@@ -192,7 +196,8 @@ def labels_of(model: str | None) -> tuple[str, ...]:
 def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
     """Return all results as plain values.
 
-    `head_masks` holds the first model's metrics by mask and, if there is one mask, its `change`.
+    `head_masks` holds the first model's metrics by all that is off of its intact network, and, if there is
+    one mask, the `change`. A side's `variant` is what its mask was laid on.
     """
     from models.quality.calibration import curve
     from models.quality.evaluation import as_json
@@ -214,6 +219,7 @@ def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
             {
                 "name": side.name,
                 "model": side.model,
+                "variant": side.variant,
                 "head_mask": side.head_mask,
                 "metrics": as_json(comparison.metrics[side.name]),
                 "confusion": side.evaluation.confusion.tolist(),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Variant = Annotated[
     str | None,
     typer.Option(
-        help="Variant of the config file to measure, beside its model without a mask; a cascade beside its "
+        help="Variant of the config file to measure, beside its intact model (`full`); a cascade beside its "
         "last stage alone, its titles ranked by the cascade's scores."
     ),
 ]
@@ -55,19 +55,25 @@ def sides(
     before, _ = evaluate(base, pairs)
     after, stages = evaluate(choice, pairs)
     sides_of_model = [
-        Side(name, classifier.name, base.mask.spec, before),
-        Side(variant, classifier.name, variant if stages else choice.mask.spec, after),
+        Side(name, classifier.name, name, base.mask.spec, before),
+        Side(variant, classifier.name, variant, variant if stages else choice.mask.spec, after),
     ]
     return sides_of_model, pairs, classifier.grades, stages
 
 
 def baseline(choice: Choice) -> tuple[str, Choice]:
-    """Return what a variant is measured beside, and its name: a cascade's last stage, else all heads on."""
+    """Return what a variant is measured beside, and its name: a cascade's last stage, else the intact model.
+
+    That is `full`, or `intact` if the variant has a checkpoint of its own or is `full` itself.
+    """
     from dataclasses import replace
+
+    from service.scoring.catalog import BASE
 
     if choice.stages:
         return choice.stages[-1].variant.name, choice.stages[-1]
-    return "none", replace(choice, mask=choice.variant.classifier.all_heads)
+    is_base = choice.variant.checkpoint == BASE and choice.variant.name != "full"
+    return "full" if is_base else "intact", replace(choice, mask=choice.variant.classifier.all_heads)
 
 
 def evaluate(choice: Choice, pairs: list[LabelledPair]) -> tuple[Evaluation, dict[str, int]]:

@@ -14,7 +14,7 @@ from service.cli.mask_option import FORMS
 from service.cli.options import Config, Device, Dtype, Model
 
 if TYPE_CHECKING:
-    from models import Classifier
+    from service.scoring.catalog import Choice
     from service.scoring.offline import Scored
 
 EXPECTED = "a query, a tab and a title"
@@ -77,7 +77,7 @@ def command(
 
     Example: headroom score "angle bracket" "Simpson 12-Gauge Angle" "Wood deck screws" --mask @pruned60
 
-    Example: headroom score --input pairs.csv.gz --output scored.parquet --mask none --mask @pruned60
+    Example: headroom score --input pairs.csv --output scored.csv --variant full --mask none --mask @pruned60
     """
     if source is not None or output is not None:
         if query is not None or source is None or output is None:
@@ -94,13 +94,14 @@ def command(
     one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
     pairs = pairs_of(query, titles)
     chosen = choice.resolve(model, config, one_variant, one_mask, device, dtype)
+    if one_variant is None and not chosen.variant.mask.is_none:
+        on = f"{chosen.mask.heads_on} of {chosen.mask.matrix.size} heads are on"
+        print(f"headroom: {choice.of_default(chosen.variant.name, one_mask)}; {on}", file=sys.stderr)
     from service.scoring.offline import score
 
     for portion in portions(pairs, whole_queries=bool(chosen.stages)):
         scored = score(chosen, portion, overflow=overflow)
-        for line in lines(
-            chosen.variant.classifier, portion, scored, as_json=as_json, with_query=query == "-"
-        ):
+        for line in lines(chosen, portion, scored, as_json=as_json, with_query=query == "-"):
             print(line)
 
 
@@ -170,16 +171,17 @@ def read_pairs(stream: Iterable[bytes]) -> Iterator[tuple[str, str]]:
 
 
 def lines(
-    clf: Classifier, pairs: Iterable[tuple[str, str]], scored: Scored, *, as_json: bool, with_query: bool
+    chosen: Choice, pairs: Iterable[tuple[str, str]], scored: Scored, *, as_json: bool, with_query: bool
 ) -> Iterator[str]:
     """Yield one line per pair: score, label and title separated by tabs, or one JSON object."""
     import orjson
 
-    scores = scored.scores
+    clf, scores = chosen.variant.classifier, scored.scores
+    by = {"variant": chosen.variant.name, "head_mask": chosen.mask.spec}
     for i, (query, title) in enumerate(pairs):
         label = clf.grades[scores.grade[i]] if clf.grades else None
         if as_json:
-            row: dict[str, Any] = {"query": query, "title": title, "score": scores.score[i]}
+            row: dict[str, Any] = {"query": query, "title": title, **by, "score": scores.score[i]}
             if clf.grades:
                 row |= {
                     "grade": int(scores.grade[i]),

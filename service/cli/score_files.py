@@ -159,9 +159,13 @@ def _request(arguments: Arguments) -> Request:
     ):
         if given and column is not None:
             raise typer.BadParameter(f"{option}-column says it for each row", param_hint=option)
-    columns = _columns(arguments)
     setup = choice.read_setup(arguments.model, arguments.config, arguments.device, arguments.dtype)
     live = _live(setup, arguments.variants, fields.variant is not None)
+    columns = _columns(arguments, None if fields.variant is not None else live.default_variant)
+    default = next(variant for variant in live.variants if variant.name == live.default_variant)
+    if not (arguments.variants or fields.variant or default.head_mask in (None, "none")):
+        mask = arguments.masks[0] if len(arguments.masks) == 1 else None
+        print(f"headroom: {choice.of_default(default.name, mask)}", file=sys.stderr)
     for variant in live.variants:
         only = live.model_copy(update={"variants": (variant,), "default": None})
         for each in columns[: max(1, len(arguments.masks))]:  # those of one variant: each mask once
@@ -169,8 +173,12 @@ def _request(arguments: Arguments) -> Request:
     return Request(setup.model, live, columns, fields, arguments.overflow, setup.device, setup.dtype)
 
 
-def _columns(arguments: Arguments) -> tuple[Column, ...]:
-    """Return one column for each variant and mask; a name tells what there are several of."""
+def _columns(arguments: Arguments, default: str | None) -> tuple[Column, ...]:
+    """Return one column for each variant and mask.
+
+    If there are several, each is named by its variant, and by its mask if there are several masks. default:
+    the variant that scores if none is named; None: each row names its own.
+    """
     from service.bulk.request import Column
 
     columns = []
@@ -178,7 +186,7 @@ def _columns(arguments: Arguments) -> tuple[Column, ...]:
     for variant in arguments.variants or (None,):
         for mask in arguments.masks or (None,):
             words = (
-                variant if len(arguments.variants) > 1 else None,
+                (variant or default) if len(arguments.variants) > 1 or len(arguments.masks) > 1 else None,
                 mask if len(arguments.masks) > 1 else None,
             )
             form = None if mask is None else forms[mask]

@@ -158,7 +158,7 @@ def ranking_probes(
         evaluation = Evaluation(
             [row.query for row in rows], [row.grade for row in rows], probabilities[places]
         )
-        side = Side("model", "model", "none", evaluation)
+        side = Side("model", "model", "full", "none", evaluation)
         pairs = [LabelledPair(row.query, row.title, row.grade) for row in rows]
         found[name] = compare([side], pairs, resamples=resamples, seed=0)
     return found

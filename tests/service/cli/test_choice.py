@@ -52,12 +52,32 @@ def test_score_takes_the_model_and_the_default_variant_of_the_config(
     small = run("score", QUERY, *TITLES, *options(plain), "--mask", "0-1.*")
     assert small.status == 0
     assert run("score", QUERY, *TITLES, *file, "--variant", "small") == small
-    assert run("score", QUERY, *TITLES, *file) == small
+    assert run("score", QUERY, *TITLES, *file).out == small.out
     full = run("score", QUERY, *TITLES, *options(plain))
     assert run("score", QUERY, *TITLES, *file, "--variant", "full") == full
     assert full != small
     both = run("score", QUERY, *TITLES, *options(plain), "--mask", "0-1.*,2.0")
-    assert run("score", QUERY, *TITLES, *file, "--mask", "2.0") == both
+    assert run("score", QUERY, *TITLES, *file, "--mask", "2.0").out == both.out
+
+
+def test_a_mask_is_said_together_with_the_variant_that_it_is_laid_on(
+    run: Run, config: Config, plain: dict[str, str]
+) -> None:
+    """`none` on a default variant that has heads off is not the intact model, and nobody is told so."""
+    file = config(**plain)
+    none = run("score", QUERY, *TITLES, *file, "--mask", "none", "--json")
+    small, full = (
+        run("score", QUERY, *TITLES, *file, "--variant", name, "--mask", "none", "--json")
+        for name in ("small", "full")
+    )
+    assert none.err == (
+        "headroom: the config's default, small, scores with the mask none laid on it (--variant names "
+        "another); 4 of 12 heads are on\n"
+    )
+    assert small == (0, none.out, "")
+    for output, variant, spec in ((none, "small", "0-1.*"), (full, "full", "none")):
+        for row in map(orjson.loads, output.out.splitlines()):
+            assert (row["variant"], row["head_mask"]) == (variant, spec)
 
 
 def test_files_are_scored_with_the_model_and_the_default_variant_of_the_config(
@@ -73,6 +93,15 @@ def test_files_are_scored_with_the_model_and_the_default_variant_of_the_config(
         result = run(*command, *file, *chosen)
         assert result.status == 0, result.err
         assert output.read_bytes() == small
+        assert ("the config's default, small, scores" in result.err) == (not chosen)
+    masks = ["--mask", "none", "--mask", "2.0"]
+    for chosen, variant in (([], "small"), (["--variant", "full"], "full")):
+        assert run(*command, *file, *chosen, *masks).status == 0
+        names = output.read_text().splitlines()[0].split(",")
+        assert [name for name in names if name.startswith("score")] == [
+            f"score[{variant} none]",
+            f"score[{variant} 2.0]",
+        ]
     cascade = run(*command, *config(LIVE.replace("default: small", "default: both"), **plain))
     assert cascade.status == 1
     assert "both, the config's default, is a cascade" in cascade.err
@@ -100,6 +129,14 @@ def test_evaluate_measures_a_variant_of_the_config_on_its_model(
     named = orjson.loads(run(*command, *config(**plain), "--variant", "small").out)
     assert named["model"] == masked["model"]
     assert [side["metrics"] for side in named["sides"]] == [side["metrics"] for side in masked["sides"]]
+    sides = [
+        [(side["name"], side["variant"], side["head_mask"]) for side in one["sides"]]
+        for one in (named, masked)
+    ]
+    assert sides[0] == [("full", "full", "none"), ("small", "small", "0-1.*")]
+    assert sides[1] == [("full", "full", "none"), ("full 0-1.*", "full", "0-1.*")]
+    itself = orjson.loads(run(*command, *config(**plain), "--variant", "full").out)
+    assert [side["name"] for side in itself["sides"]] == ["intact", "full"]
     idle = run(*command, *config(**plain))
     assert (idle.status, "it needs --variant" in idle.err) == (2, True)
 

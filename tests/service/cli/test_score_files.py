@@ -145,7 +145,7 @@ def test_masks_as_columns_and_a_mask_for_each_row_agree(run: Run, options: list[
     wide, narrow = read(by_option)[:-1], read(by_column)
     assert len(narrow) == len(rows)
     for all_masks, one in zip(wide, narrow, strict=True):
-        assert one["score"] == pytest.approx(all_masks[f"score[{one['mask']}]"], abs=1e-5)
+        assert one["score"] == pytest.approx(all_masks[f"score[full {one['mask']}]"], abs=1e-5)
     twice = run("score", "--input", str(file), "--output", "x.csv", *options, *masks, "--mask-column", "mask")
     assert twice.status == 2
 
