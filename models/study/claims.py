@@ -28,7 +28,6 @@ DEPTH = "the lower layers do the work"
 MATCHING = "heads match terms"
 MATCHING_LOST = "the model needs its term-match heads"
 SHARED = "heads share patterns"
-SEEDS = "heads differ by their initialisation"
 
 _GROWN = (
     "the model was trained with four layers and grown to twelve by copying them, the added layers' outputs "
@@ -44,7 +43,6 @@ SHIPPED = {
         f"heads.",
     ),
     SHARED: (BUILT_IN, f"Built in: {_GROWN}."),
-    SEEDS: (NOT_TESTABLE, f"Not testable here: {_MATCHES}, the same in every seed."),
 }
 """By fact, the verdict that follows from how the shipped model was made, and why. For other models only the
 numbers decide."""

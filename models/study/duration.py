@@ -156,10 +156,10 @@ def _roles(study: Study) -> list[Stage]:
 
 def _similarity(study: Study) -> list[Stage]:
     pairs = min(study.effort.compared_pairs, len(study.data)) * DISTANCES
-    stages = [("attention of every two heads", Work(plain=pairs))]
-    if study.peer is not None:
-        stages.append(("attention of the other model's heads", Work(plain=2 * pairs)))
-    return [*stages, ("probes", Work(masked=3 * (study.shape[0] + 1) * 100))]
+    return [
+        ("attention of every two heads", Work(plain=pairs)),
+        ("probes", Work(masked=3 * (study.shape[0] + 1) * 100)),
+    ]
 
 
 def _words(study: Study) -> list[Stage]:

@@ -18,8 +18,7 @@ class Study:
     runner, holdout_runner: evaluate masks on `data` and on `holdout`. out: the directory that the report,
     masks and plots are written to. seed: seeds every random draw. resamples: the number of resamples of each
     bootstrap. margin: the largest fall of accuracy, QWK or NDCG@10 (absolute) that counts as "no loss".
-    model: the checkpoint as the user named it, None for the shipped one. peer: a second classifier, trained
-    from another seed, for `similarity`. effort: says how much is computed.
+    model: the checkpoint as the user named it, None for the shipped one. effort: says how much is computed.
     what, speedup, recover_minutes, cost: for `search`, which parts may go (heads, units, layers), how many
     times as fast the network is to be, how long it is trained afterwards, and a latency table made before.
     """
@@ -34,7 +33,6 @@ class Study:
     resamples: int = 2000
     margin: float = 0.02
     model: str | None = None
-    peer: Classifier | None = None
     what: tuple[str, ...] = ("heads",)
     speedup: float | None = None
     recover_minutes: float = 0

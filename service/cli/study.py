@@ -58,9 +58,6 @@ Out = Annotated[
 Holdout = Annotated[
     Path | None, typer.Option(help="Pairs of other queries, on which `search` tests its masks.")
 ]
-Peer = Annotated[
-    str | None, typer.Option(help="The same model from another training seed, for `similarity`.")
-]
 Margin = Annotated[
     float,
     typer.Option(min=0.001, max=0.5, help="Largest fall of accuracy, QWK or NDCG@10 that counts as no loss."),
@@ -110,7 +107,6 @@ def command(
     out: Out,
     model: Model = None,
     holdout: Holdout = None,
-    peer: Peer = None,
     margin: Margin = 0.02,
     max_pairs: MaxPairs = 20_000,
     resamples: Resamples = 2000,
@@ -140,7 +136,6 @@ def command(
     if kind in (Kind.search, Kind.all) and holdout is None and speedup is None:
         print(f"headroom: {CHOOSES_NOTHING}", file=sys.stderr, flush=True)
 
-    from models import Classifier
     from models.checkpoint.hub import locate
     from models.study.runner import Runner, identity_of
     from models.study.study import Study
@@ -159,7 +154,6 @@ def command(
             holdout=held_out,
             holdout_runner=None if held_out is None else runner(held_out),
             resamples=min(resamples, effort.resamples),
-            peer=None if peer is None else Classifier.load(peer, device, dtype),
             progress=stages,
             effort=effort,
             **asked,

@@ -1,5 +1,4 @@
-"""How alike are the heads, what can each layer's output tell, and do two training seeds end with the same
-heads?"""
+"""How alike are the heads, and what can each layer's output tell?"""
 
 from models.study.result import Result
 from models.study.similarity import compute, report
@@ -7,5 +6,5 @@ from models.study.study import Study
 
 
 def run(study: Study) -> Result:
-    """Return distances and clusters, probes, and, with a peer, the comparison of training seeds."""
+    """Return distances, clusters and probes."""
     return report.result(study, compute.measure(study))

@@ -1,4 +1,4 @@
-"""The distances of the heads, the probes of each layer's output, and the comparison of two seeds."""
+"""The distances of the heads, and the probes of each layer's output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from models.study.heads import Heads, held_heads
 from models.study.inputs import spread_over_queries
 from models.study.similarity.distances import Distances, between_heads
 from models.study.similarity.probes import ProbeCurve, curves
-from models.study.similarity.seeds import Seeds, compare
 from models.study.statistics import mean_intervals, permutation_p
 from models.study.study import Study
 
@@ -54,33 +53,21 @@ class Alike:
 
 @dataclass(frozen=True)
 class Similarity:
-    """The likeness of the heads, the probes and the comparison of seeds.
-
-    probes: by task. seeds: None without a peer, or if too few queries can be compared. pairs: how many pairs
-    the attention was compared on.
-    """
+    """The likeness of the heads, and the probes by task. pairs: how many the attention was compared on."""
 
     alike: Alike
     probes: Mapping[str, ProbeCurve]
-    seeds: Seeds | None
     pairs: int
 
 
 def measure(study: Study) -> Similarity:
-    """Compare the heads, probe the layers and, with a peer, compare the training seeds."""
+    """Compare the heads, and probe the layers."""
     rows = spread_over_queries(study.data.query_of, study.effort.compared_pairs, study.seed)
     heads = held_heads(study.classifier)
     study.progress.start("attention of every two heads", len(rows))
-    own = between_heads(study.classifier, None, study.data, rows, study.progress)
+    own = between_heads(study.classifier, study.data, rows, study.progress)
     likeness = alike(own, heads, study)
-    seeds = None
-    if study.peer is not None:
-        study.progress.start("attention of the other model's heads", len(rows))
-        between = between_heads(study.classifier, study.peer, study.data, rows, study.progress)
-        seeds = compare(
-            own, between, heads, held_heads(study.peer), seed=study.seed, resamples=study.resamples
-        )
-    return Similarity(likeness, curves(study), seeds, len(rows))
+    return Similarity(likeness, curves(study), len(rows))
 
 
 def alike(distances: Distances, heads: Heads, study: Study) -> Alike:

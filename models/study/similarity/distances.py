@@ -18,15 +18,14 @@ Floats32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Distances:
-    """Distances between the heads of a model and of another (or the same one), pair by pair.
+    """Distances between the heads of a model, pair by pair.
 
-    values: (pairs, heads, other heads) float32, 0 (same attention) to 1 (none in common).
-    query_of: (pairs,) the query of each. left_out: how many pairs the two models cut into different words.
+    values: (pairs, heads, heads) float32, 0 (same attention) to 1 (none in common).
+    query_of: (pairs,) the query of each.
     """
 
     values: Floats32
     query_of: NDArray[np.int64]
-    left_out: int = 0
 
 
 def jensen_shannon(first: Floats32, second: Floats32) -> Floats32:
@@ -46,22 +45,13 @@ def jensen_shannon(first: Floats32, second: Floats32) -> Floats32:
     return total / np.float32(first.shape[1])
 
 
-def between_heads(
-    classifier: Classifier, other: Classifier | None, data: Judged, rows: Sequence[int], progress: Progress
-) -> Distances:
-    """Return the distances between the heads of `classifier` and those of `other` (None: its own) on the rows
-    of the data."""
-    distances, queries = [], []
-    mine = _patterns(classifier, data, rows)
-    theirs = None if other is None else _patterns(other, data, rows)
-    for row, pattern in zip(rows, mine, strict=True):
-        against = pattern if theirs is None else next(theirs)
-        if pattern.shape[1] == against.shape[1]:
-            distances.append(jensen_shannon(pattern, against))
-            queries.append(data.query_of[row])
+def between_heads(classifier: Classifier, data: Judged, rows: Sequence[int], progress: Progress) -> Distances:
+    """Return the distances between the heads of a model on the rows of the data."""
+    distances = []
+    for pattern in _patterns(classifier, data, rows):
+        distances.append(jensen_shannon(pattern, pattern))
         progress.advance()
-    values = np.stack(distances) if distances else np.empty((0, 0, 0), np.float32)
-    return Distances(values, np.array(queries, np.int64), len(rows) - len(distances))
+    return Distances(np.stack(distances), np.array([data.query_of[row] for row in rows], np.int64))
 
 
 def _patterns(classifier: Classifier, data: Judged, rows: Sequence[int]) -> Iterator[Floats32]:

@@ -37,14 +37,15 @@ class ProbeCurve:
 
     value: the score; low, high: its 95 % interval over queries. control: the score of the same probe on
     labels that tell nothing about the task (for tokens: drawn once for each word piece, Hewitt and Liang
-    2019; for grades: shuffled). peaks: (resamples,), the layer with the highest score in each resample.
+    2019; for grades: shuffled). rise: the mean score of the layers of the upper half less that of the lower
+    half, with its interval: the halves are fixed before, where the best layer would be chosen by chance.
     """
 
     value: Floats
     low: Floats
     high: Floats
     control: Floats
-    peaks: NDArray[np.int64]
+    rise: tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,13 @@ def curves(study: Study) -> dict[str, ProbeCurve]:
 def _curve(layers: list[tuple[Floats, float]]) -> ProbeCurve:
     drawn = np.stack([values for values, _ in layers], 1)  # (1 + resamples, layers + 1)
     low, high = np.nanquantile(drawn[1:], (0.025, 0.975), axis=0)
-    peaks = np.nan_to_num(drawn[1:], nan=-np.inf).argmax(1)
-    return ProbeCurve(drawn[0], low, high, np.array([control for _, control in layers]), peaks)
+    half = (drawn.shape[1] - 1) // 2
+    rises = (
+        drawn[:, 1 + half :].mean(1) - drawn[:, 1 : 1 + half].mean(1) if half else np.full(len(drawn), np.nan)
+    )
+    ends = np.nanquantile(rises[1:], (0.025, 0.975)) if half else (np.nan, np.nan)
+    rise = (float(rises[0]), float(ends[0]), float(ends[1]))
+    return ProbeCurve(drawn[0], low, high, np.array([control for _, control in layers]), rise)
 
 
 def _collect(

@@ -7,32 +7,28 @@ from typing import Any
 
 import numpy as np
 
+from models.quality.bootstrap import Interval
 from models.study import claims
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.similarity.compute import Similarity
 from models.study.similarity.plots import SCORES, TITLES, matrices, probe_curves
 from models.study.similarity.probes import ProbeCurve
-from models.study.similarity.seeds import Seeds
-from models.study.statistics import LEVEL
-from models.study.study import Study
-from models.study.wording import p_value, signed
+from models.study.wording import p_value, signed, with_interval
 
 Curves = Mapping[str, ProbeCurve]
 _SHARED = "most heads share their pattern"
-_INITIAL = "differences between heads come from initialisation"
 _SYNTAX = "syntax low, meaning high"
 
 
-def result(study: Study, similarity: Similarity) -> Result:
+def result(similarity: Similarity) -> Result:
     """Return the report of similarity."""
     return Result(
         "similarity",
         _json(similarity),
-        _conclusion(study, similarity),
+        _conclusion(similarity),
         (
             _distance_section(similarity),
             _probe_section(similarity.probes),
-            *_seed_sections(similarity.seeds, study),
         ),
         tuple(_findings(similarity)),
     )
@@ -40,7 +36,7 @@ def result(study: Study, similarity: Similarity) -> Result:
 
 def _json(similarity: Similarity) -> dict[str, Any]:
     """Return the keys of report.json that belong to this study."""
-    alike, seeds = similarity.alike, similarity.seeds
+    alike = similarity.alike
     return {
         "similarity": {
             "pairs": similarity.pairs,
@@ -63,27 +59,14 @@ def _json(similarity: Similarity) -> dict[str, Any]:
                 "low": _plain(curve.low),
                 "high": _plain(curve.high),
                 "control": _plain(curve.control),
+                "upper_minus_lower": _triple(curve.rise),
             }
             for name, curve in similarity.probes.items()
-        },
-        "seeds": None
-        if seeds is None
-        else {
-            "matched": _triple(seeds.matched),
-            "random_matching": seeds.chance,
-            "p": seeds.p,
-            "same_place": seeds.same_place,
-            "same_place_p": seeds.same_place_p,
-            "nearest_within": seeds.nearest_within,
-            "matched_minus_nearest_within": _triple(seeds.extra),
-            "matched_in_same_layer": seeds.same_layer,
-            "pairs": seeds.pairs,
-            "left_out": seeds.left_out,
         },
     }
 
 
-def _conclusion(study: Study, similarity: Similarity) -> str:
+def _conclusion(similarity: Similarity) -> str:
     """Return one paragraph that follows from the numbers."""
     alike = similarity.alike
     text = [
@@ -96,18 +79,10 @@ def _conclusion(study: Study, similarity: Similarity) -> str:
     for name, curve in similarity.probes.items():
         peak = int(np.nanargmax(curve.value))
         text.append(
-            f"A linear probe tells {TITLES[name]} best from {_place(peak)} ({SCORES[name]} "
-            f"{curve.value[peak]:.3f}, {curve.low[peak]:.3f} to {curve.high[peak]:.3f}; control "
-            f"{curve.control[peak]:.3f})."
+            f"A linear probe's highest {SCORES[name]} for {TITLES[name]} is {curve.value[peak]:.3f}, from "
+            f"{_place(peak)} (control {curve.control[peak]:.3f}); upper minus lower half of the layers: "
+            f"{_signed(curve.rise)}."
         )
-    if similarity.seeds is None:
-        text.append(
-            "There was no second model to compare with (--peer), so nothing is said about training seeds."
-            if study.peer is None
-            else "Too few queries are cut into the same words by both models to compare their heads."
-        )
-    else:
-        text.append(_seeds_sentence(similarity.seeds))
     return " ".join(text)
 
 
@@ -154,43 +129,24 @@ def _findings(similarity: Similarity) -> list[Finding]:
             "to have none. Replicated if it lies above one half, not replicated if below.",
             claims.SHARED,
         ),
-        _seeds_finding(similarity.seeds),
     ]
     if "word_end" in similarity.probes and "grade" in similarity.probes:
         findings.append(_syntax_finding(similarity.probes["word_end"], similarity.probes["grade"]))
     return findings
 
 
-def _seeds_finding(seeds: Seeds | None) -> Finding:
-    if seeds is None:
-        reason = "Needs a second model from another seed (--peer)."
-        return Finding(_INITIAL, "yes", "–", None, reason, claims.SEEDS)
-    again = seeds.matched[0] < seeds.chance and seeds.p < LEVEL
-    moved = seeds.same_place_p is None or seeds.same_place_p >= LEVEL
-    return Finding(
-        _INITIAL,
-        "yes",
-        f"matched {_with(seeds.matched)}, at random {seeds.chance:.3f}",
-        moved if again else None,
-        "The other seed has the same patterns, at other places."
-        if again and moved
-        else "Heads at the same place in both models are alike beyond chance."
-        if again
-        else "It is not shown that the other seed's heads repeat this model's patterns.",
-        claims.SEEDS,
-    )
-
-
 def _syntax_finding(word_end: ProbeCurve, grade: ProbeCurve) -> Finding:
-    low, high = np.quantile(grade.peaks - word_end.peaks, (0.025, 0.975))
-    value = int(np.nanargmax(grade.value)) - int(np.nanargmax(word_end.value))
+    """Return the finding on two differences between layers that were fixed before: the halves."""
+    falls, rises = word_end.rise[2] < 0, grade.rise[1] > 0
+    opposite = word_end.rise[1] > 0 or grade.rise[2] < 0
     return Finding(
         _SYNTAX,
         "yes",
-        f"the grade peaks {value:+d} layers after word ends ({low:+.0f} to {high:+.0f})",
-        True if low > 0 else False if high <= 0 else None,
-        "Judged by the layers where linear probes do best; the interval is that of the difference between "
-        "the two peaks.",
+        f"upper minus lower half: word ends {_signed(word_end.rise)}, the grade {_signed(grade.rise)}",
+        True if falls and rises else False if opposite else None,
+        "Judged by what linear probes tell from the layers of the upper half less what they tell from those "
+        "of the lower half, paired over queries. Replicated if word ends are told better from the lower half "
+        "and the grade from the upper one, not replicated if the opposite of either is shown.",
     )
 
 
@@ -226,53 +182,6 @@ def _probe_section(probes: Curves) -> Section:
     )
 
 
-def _seed_sections(seeds: Seeds | None, study: Study) -> tuple[Section, ...]:
-    if seeds is None or study.peer is None:
-        return ()
-    rows = [
-        ("each head and its match in the other model", _with(seeds.matched)),
-        ("random matchings", f"{seeds.chance:.3f}, p = {p_value(seeds.p)}"),
-        ("each head and the nearest other head of its own model", f"{seeds.nearest_within:.3f}"),
-        ("match minus nearest", _with(seeds.extra)),
-        ("matches in the layer of the same number", f"{seeds.same_layer:.0%}"),
-    ]
-    if seeds.same_place is not None and seeds.same_place_p is not None:
-        rows.append(
-            (
-                "heads of the same layer and number",
-                f"{seeds.same_place:.3f}, p = {p_value(seeds.same_place_p)}",
-            )
-        )
-    return (
-        Section(
-            "Similarity: training seeds",
-            (
-                f"Heads of {study.classifier.name} and {study.peer.name} are matched one to one (Hungarian "
-                f"matching) on half of the queries and compared on the other half: {seeds.pairs} pairs, "
-                f"{seeds.left_out} left out because the two tokenizers cut them into different words.",
-                _seeds_sentence(seeds),
-            ),
-            (Table(("distance between", "value (95 % interval)"), tuple(rows)),),
-        ),
-    )
-
-
-def _seeds_sentence(seeds: Seeds) -> str:
-    text = (
-        f"On queries that took no part in matching, a head is {_with(seeds.matched)} from its match in the "
-        f"other model, {seeds.chance:.3f} under random matchings (p = {p_value(seeds.p)}), and "
-        f"{seeds.nearest_within:.3f} from the nearest other head of its own model (difference "
-        f"{_with(seeds.extra)}); {seeds.same_layer:.0%} of the matches are in the layer of the same number."
-    )
-    if seeds.same_place is not None and seeds.same_place_p is not None:
-        closeness = "closer than" if seeds.same_place_p < LEVEL else "no closer than"
-        text += (
-            f" Heads of the same layer and number are {seeds.same_place:.3f} apart, {closeness} other heads "
-            f"of that layer (p = {p_value(seeds.same_place_p)})."
-        )
-    return text
-
-
 def _place(place: int) -> str:
     return "the embeddings" if place == 0 else f"layer {place - 1}"
 
@@ -281,6 +190,10 @@ def _with(values: tuple[float, float, float]) -> str:
     value, low, high = values
     write = signed if value < 0 else lambda v: f"{v:.3f}"
     return f"{write(value)} ({write(low)} to {write(high)})"
+
+
+def _signed(values: tuple[float, float, float]) -> str:
+    return with_interval(Interval(*values))
 
 
 def _share(values: tuple[float, float, float]) -> str:

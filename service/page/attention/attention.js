@@ -28,7 +28,7 @@ export function Attention({ state }) {
   return html`
     <div class="attention">
       <${Pair} state=${state} />
-      <${UnreadableMasks} columns=${state.columns} />
+      <${UnreadableMasks} state=${state} />
       ${problem && problem.status !== 401 ? html`<${Trouble} problem=${problem} again=${again} alone=${false} />` : null}
       <section class="all-heads" aria-label="All heads">
         <${SmallHeads} state=${state} loaded=${loaded} />

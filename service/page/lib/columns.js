@@ -1,6 +1,7 @@
 /** What can be done to the compared masks. Each function returns the change of the state. */
 
-import { canonical, requestForm, sameMask } from "./mask.js";
+import { defaultVariant, drawnOf, isBare } from "./facts.js";
+import { allOn, canonical, requestForm, sameMask } from "./mask.js";
 
 /** @typedef {import("./types.js").State} State */
 /** @typedef {import("./types.js").Column} Column */
@@ -84,12 +85,40 @@ export function refusedColumn(state) {
   return list ? (listed[Number(place)] ?? -1) : -1;
 }
 
-/** @param {State} state @param {Column} one @returns {string} what a column is called on the page */
-export function labelOf(state, one) {
+/**
+ * @param {State} state @param {Column} one
+ * @returns {string} what a column is called on the page: its mask, with the variant that it is laid on, if that has a mask
+ */
+export function labelOf({ facts }, one) {
   if (one.variant && !one.mask) return one.variant;
-  if (one.name) return one.name;
-  const shape = state.facts?.model;
-  if (!shape || !one.mask) return "";
-  const spec = canonical(one.mask, shape);
-  return spec === "none" ? "all heads" : spec.startsWith("weights:") ? "weighted" : spec;
+  if (!facts || !one.mask) return one.name ?? "";
+  const spec = canonical(one.mask, facts.model);
+  const mask = spec.startsWith("weights:") ? "weighted" : spec;
+  if (isBare(facts)) return one.name ?? (mask === "none" ? "all heads" : mask);
+  return `${defaultVariant(facts)?.name} ${one.name ? `@${one.name}` : mask}`;
+}
+
+/**
+ * @param {State} state @param {Column} one
+ * @returns {Mask} what the grid draws: off is what the variant has off, too; NaN is the weight of a head of which the page
+ *   does not know whether it is on
+ */
+export function drawn({ facts }, one) {
+  const all = /** @type {import("./types.js").Facts} */ (facts);
+  const { model, variants } = all;
+  const unknown = { weights: new Float32Array(model.layers * model.heads).fill(NaN), skipped: [] };
+  const found = one.mask ? defaultVariant(all) : variants.find(({ name }) => name === one.variant);
+  const under = (one.mask && isBare(all) ? allOn(model) : drawnOf(all, found)) ?? unknown;
+  const own = one.mask ?? allOn(model);
+  const weights = own.weights.map((weight, i) => (weight === 0 ? 0 : weight * under.weights[i]));
+  return { weights, skipped: [...new Set([...own.skipped, ...under.skipped])].sort((a, b) => a - b) };
+}
+
+/**
+ * @param {State} state @param {number} index
+ * @returns {string | null} the name of the variant that has a head off, whatever the active mask says
+ */
+export function offBy({ facts, columns, active }, index) {
+  const variant = columns[active].mask && facts ? defaultVariant(facts) : undefined;
+  return variant && facts && drawnOf(facts, variant)?.weights[index] === 0 ? variant.name : null;
 }

@@ -56,13 +56,34 @@ export function isOwn(facts, variant) {
   return variant.model === facts.model.name && !variant.cascade;
 }
 
+/** @param {Facts} facts @returns {import("./types.js").Variant | undefined} the variant that a request's mask is laid on */
+export function defaultVariant(facts) {
+  return facts.variants.find((one) => one.default);
+}
+
+/** @param {Facts} facts @returns {boolean} whether masks are laid on the intact model */
+export function isBare(facts) {
+  const variant = defaultVariant(facts);
+  return !variant || (isOwn(facts, variant) && variant.head_mask.spec === "none");
+}
+
+/**
+ * @param {Facts} facts @param {import("./types.js").Variant | undefined} variant
+ * @returns {Mask | null} the heads and layers that a variant has off, to be drawn; its units are not. null: not known
+ */
+export function drawnOf(facts, variant) {
+  if (!variant || !isOwn(facts, variant)) return null;
+  const items = variant.head_mask.spec.split(",").filter((item) => !item.startsWith("units:"));
+  return maskOf(items.join() || "none", facts.model);
+}
+
 /**
  * @param {Facts} facts
  * @returns {Mask | null} the default variant's mask, which the service multiplies onto a request's; null if it is not
  *   known, or if the default is not the service's own model alone
  */
 export function defaultMask(facts) {
-  const variant = facts.variants.find((one) => one.default);
+  const variant = defaultVariant(facts);
   return variant && isOwn(facts, variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
 }
 

@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "../vendor/hooks.js";
 import { activeColumn, edited, refusedColumn } from "../lib/columns.js";
-import { defaultMask, isOwn, maskOf, storedMasks } from "../lib/facts.js";
+import { isBare, isOwn, maskOf, storedMasks } from "../lib/facts.js";
 import { html } from "../lib/html.js";
 import { allOn, canonical, isBinary, range, tidy, withWeight } from "../lib/mask.js";
 import { MaskError, parseSpec } from "../lib/mask_spec.js";
@@ -88,8 +88,7 @@ function Named({ state }) {
  */
 function pickVariant(facts, name) {
   const variant = facts.variants.find((one) => one.name === name);
-  const isBare = defaultMask(facts)?.weights.every((weight) => weight === 1);
-  const mask = variant && isBare && isOwn(facts, variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
+  const mask = variant && isBare(facts) && isOwn(facts, variant) ? maskOf(variant.head_mask.spec, facts.model) : null;
   update({ ...edited(current(), mask, { name, variant: mask ? null : name }), selection: [] });
 }
 

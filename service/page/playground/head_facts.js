@@ -1,11 +1,11 @@
 /** What the study found out about a head, and what the grid's shades and letters mean. */
 
-import { activeColumn } from "../lib/columns.js";
+import { activeColumn, drawn, offBy } from "../lib/columns.js";
 import { count, isKnown, percent, roleLetter, roleName, signed } from "../lib/format.js";
 import { html } from "../lib/html.js";
-import { range, tidy } from "../lib/mask.js";
+import { range } from "../lib/mask.js";
 import { update } from "../lib/store.js";
-import { scaleOf } from "./grid_cell.js";
+import { scaleOf, stateOf } from "./grid_cell.js";
 
 /** @typedef {import("../lib/types.js").State} State */
 /** @typedef {import("../lib/types.js").HeadFinding} HeadFinding */
@@ -21,14 +21,14 @@ export function HeadFacts({ state, index }) {
   const heads = state.facts?.model.heads ?? 1;
   if (index === null) return html`<div class="facts"></div>`;
   const [layer, head] = [Math.floor(index / heads), index % heads];
-  const weight = activeColumn(state).mask?.weights[index] ?? 1;
+  const weight = drawn(state, activeColumn(state)).weights[index];
   const finding = state.facts?.study?.heads[index] ?? null;
   const look = () => update({ view: "attention", attention: { ...state.attention, layer, head } });
   return html`
     <div class="facts">
       <p>
         <b>Layer ${layer} · head ${head}</b>
-        <span class="soft"> ${weight === 0 ? "off" : weight < 1 ? `weight ${tidy(weight)}` : "on"}</span>
+        <span class="soft"> ${stateOf(weight, offBy(state, index))}</span>
         <button class="quiet" onClick=${look}>See its attention</button>
       </p>
       ${finding ? html`<${Finding} finding=${finding} />` : null}

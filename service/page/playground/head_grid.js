@@ -1,9 +1,9 @@
 /** The grid of switches, layers × heads: click, drag, a row's or a column's name, or the keyboard. */
 
 import { useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
-import { activeColumn, edited } from "../lib/columns.js";
+import { activeColumn, drawn, edited, offBy } from "../lib/columns.js";
 import { html } from "../lib/html.js";
-import { allOn, range, withWeight } from "../lib/mask.js";
+import { range, withWeight } from "../lib/mask.js";
 import { current, update } from "../lib/store.js";
 import { HeadFacts, Legend } from "./head_facts.js";
 import { Cell, scaleOf } from "./grid_cell.js";
@@ -15,7 +15,8 @@ import { cellAt, onKey, rectangle } from "./grid_keys.js";
 /** @param {{state: State}} props */
 export function HeadGrid({ state }) {
   const shape = /** @type {import("../lib/mask.js").Shape} */ (state.facts?.model);
-  const { mask } = activeColumn(state);
+  const { mask, variant } = activeColumn(state);
+  const { weights, skipped } = drawn(state, activeColumn(state));
   const [focus, setFocus] = useState(/** @type {Place} */ ({ layer: 0, head: 0 }));
   const [hovered, setHovered] = useState(/** @type {number | null} */ (null));
   const grid = useRef(/** @type {HTMLElement | null} */ (null));
@@ -46,10 +47,14 @@ export function HeadGrid({ state }) {
         onPointerOver=${(/** @type {PointerEvent} */ event) => setHovered(indexOf(event.target))}>
         <${ColumnNames} shape=${shape} at=${at} />
         ${range(shape.layers).map(
-          (layer) => html`<${Row} key=${layer} layer=${layer} state=${state} shape=${shape} at=${at} />`,
+          (layer) => html`<${Row} key=${layer} layer=${layer} state=${state} shape=${shape} at=${at} weights=${weights}
+            isSkipped=${skipped.includes(layer)} />`,
         )}
       </div>
       ${mask ? null : html`<p class="soft">The grid cannot edit this variant.</p>`}
+      ${weights.some(Number.isNaN)
+        ? html`<p class="soft">Which heads ${mask ? "the default variant" : variant} has off is not known here: dotted.</p>`
+        : null}
     </div>
     <p class="hint soft">Click or drag over heads to switch them; a number switches its whole layer or column.</p>
     <${HeadFacts} state=${state} index=${shown} />
@@ -70,10 +75,11 @@ function ColumnNames({ shape, at }) {
     </div>`;
 }
 
-/** @param {{layer: number, state: State, shape: import("../lib/mask.js").Shape, at: Place}} props */
-function Row({ layer, state, shape, at }) {
-  const { weights, skipped } = activeColumn(state).mask ?? allOn(shape);
-  const isSkipped = skipped.includes(layer);
+/**
+ * @param {{layer: number, state: State, shape: import("../lib/mask.js").Shape, at: Place,
+ *   weights: import("../lib/mask.js").Weights, isSkipped: boolean}} props
+ */
+function Row({ layer, state, shape, at, weights, isSkipped }) {
   return html`
     <div role="row" class=${`row${isSkipped ? " skipped" : ""}`}>
       <div role="rowheader" data-at=${`${layer}.-1`} tabindex=${at.layer === layer && at.head === -1 ? 0 : -1}
@@ -82,7 +88,7 @@ function Row({ layer, state, shape, at }) {
         onClick=${() => toggled({ layer, head: -1 })}>${layer}</div>
       ${range(shape.heads).map((head) => {
         const index = layer * shape.heads + head;
-        return html`<${Cell} key=${head} index=${index} layer=${layer} head=${head} weight=${weights[index]}
+        return html`<${Cell} key=${head} index=${index} layer=${layer} head=${head} weight=${weights[index]} by=${offBy(state, index)}
           finding=${state.facts?.study?.heads[index] ?? null} scale=${scaleOf(state.facts?.study)}
           selected=${state.selection.includes(index)} focused=${at.layer === layer && at.head === head} />`;
       })}
@@ -98,7 +104,9 @@ function toggled({ layer, head }) {
   const at = { layer: layer < 0 ? shape.layers - 1 : layer, head: head < 0 ? shape.heads - 1 : head };
   const heads = rectangle({ layer: Math.max(layer, 0), head: Math.max(head, 0) }, at, shape);
   const single = layer >= 0 && head >= 0;
-  const wanted = single && state.selection.length > 1 && state.selection.includes(heads[0]) ? state.selection : heads;
+  const chosen = single && state.selection.length > 1 && state.selection.includes(heads[0]) ? state.selection : heads;
+  const wanted = chosen.filter((index) => !offBy(state, index));
+  if (!wanted.length) return;
   const on = wanted.some((index) => mask.weights[index] > 0);
   update({ ...edited(state, withWeight(mask, wanted, on ? 0 : 1, shape)), selection: wanted });
 }
@@ -126,7 +134,7 @@ function usePainting(shape, anchor, setFocus) {
     const index = indexOf(event.target);
     const { columns, selection } = current();
     const before = activeColumn(current()).mask;
-    if (index === null || event.button !== 0 || !before) return;
+    if (index === null || event.button !== 0 || !before || offBy(current(), index)) return;
     const place = { layer: Math.floor(index / shape.heads), head: index % shape.heads };
     setFocus(place);
     if (event.shiftKey) {
@@ -139,7 +147,7 @@ function usePainting(shape, anchor, setFocus) {
     /** @type {Set<number>} */
     const crossed = new Set();
     const cross = (/** @type {number | null} */ at) => {
-      if (at === null || crossed.has(at)) return;
+      if (at === null || crossed.has(at) || offBy(current(), at)) return;
       crossed.add(at);
       const state = current();
       const now = activeColumn(state).mask;

@@ -1,7 +1,7 @@
 /** The masks side by side: which one the grid edits, and which one the others are measured against. */
 
 import { added, labelOf, LETTERS, MAX_COLUMNS, pinned, removed } from "../lib/columns.js";
-import { maskOf } from "../lib/facts.js";
+import { defaultVariant, drawnOf, isBare } from "../lib/facts.js";
 import { html } from "../lib/html.js";
 import { combined, headsOn } from "../lib/mask.js";
 import { update } from "../lib/store.js";
@@ -51,12 +51,12 @@ function Chip({ state, index }) {
  * @returns {string} how many heads are on; a mask of the default variant is under every column
  */
 function headsText({ facts }, own) {
-  const variant = facts?.variants.find((one) => one.default);
+  const variant = facts ? defaultVariant(facts) : undefined;
   const on = headsOn(own);
   const all = `${own.weights.length} heads`;
-  if (!facts || !variant || variant.head_mask.spec === "none") return `${on} of ${all}`;
+  if (!facts || !variant || isBare(facts)) return `${on} of ${all}`;
   const mask = `with the mask of ${variant.name}`;
-  const under = maskOf(variant.head_mask.spec, facts.model);
+  const under = drawnOf(facts, variant);
   if (under) return `${headsOn(combined(own, under))} of ${all}, ${mask}`;
   const kept = Math.min(on, variant.head_mask.heads_on); // which heads the default keeps is not known here
   return `${on < own.weights.length ? "at most " : ""}${kept} of ${all}, ${mask}`;

@@ -21,7 +21,7 @@ export function Playground({ state }) {
       </section>
       <${Condense} state=${state} />
       <section class="heads" aria-label="Attention heads">
-        <${UnreadableMasks} columns=${state.columns} />
+        <${UnreadableMasks} state=${state} />
         <${Masks} state=${state} />
         <${Presets} state=${state} />
         <${HeadGrid} state=${state} />

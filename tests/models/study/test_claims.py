@@ -16,7 +16,7 @@ def findings() -> tuple[Finding, ...]:
         Finding("lower layers matter more", "yes", "−0.3", True, "Clear.", claims.DEPTH),
         Finding("a whole layer can go", "any", "8 of 12", True, "Clear.", claims.DEPTH),
         Finding("word order", "yes", "no heads", False, "None.", ""),
-        Finding("seeds", "yes", "–", None, "No peer.", claims.SEEDS),
+        Finding("term match lost", "yes", "–", None, "None.", claims.MATCHING_LOST),
     )
 
 

@@ -375,7 +375,10 @@ def test_a_variant_shows_its_own_scores_beside_a_default_with_a_mask(
         page = Page(chromium, url)
         page.open(address("playground", "&mask=none"))
         settled(page, columns=1)
+        assert page.one(".chip").text.split("\n")[:2] == ["A", "soft none"]
         assert "72 of 144 heads, with the mask of soft" in page.one(".chip").text
+        assert len(page.all("[role=gridcell].unknown")) == 144
+        assert "Which heads the default variant has off is not known" in page.one(".grid-box").text
         page.one("optgroup option[value='variant:full']").click()
         page.until(lambda: page.one(".chip .label").text == "full")
         page.until(lambda: page.run("return seen.flying") == 0)
@@ -412,6 +415,7 @@ def test_a_variant_that_was_copied_scores_what_the_page_showed(
             shown[name] = {row["title"]: row["scores"][0] for row in settled(page, columns=1)}
             (entry,) = yaml.safe_load(copied_for_serve_yaml(page))
             variants.append({**entry, "name": name})
+        what_a_default_with_heads_off_shows(page)
         page.check_and_leave()
     with served(model, LiveConfig.model_validate({"variants": variants, "default": "fewer"})) as url:
         for name, scores in shown.items():
@@ -419,6 +423,28 @@ def test_a_variant_that_was_copied_scores_what_the_page_showed(
             answer = httpx.post(f"{url}/v1/score", json=body, timeout=30).raise_for_status().json()
             given = [result["score"] for result in answer["results"]]
             assert given == pytest.approx(list(scores.values()), abs=0.0006)
+
+
+def what_a_default_with_heads_off_shows(page: Page) -> None:
+    """Assert that `none` on the default variant `fewer` is not called all heads, nor drawn so."""
+    page.open(address("playground", "&mask=none"))
+    settled(page, columns=1)
+    assert page.one(".chip .label").text == page.one("th.score .label").text == "fewer none"
+    assert "10 of 12 heads" in page.one(".chip").text
+    off = [one.get_attribute("data-at") for one in page.all("[role=gridcell].off")]
+    assert off == ["0.0", "0.1"]
+    assert cell(page, 0, 1).get_attribute("aria-label") == "layer 0 head 1, off by fewer"
+    cell(page, 0, 1).click()  # what the variant has off, the page cannot switch on
+    page.next_frame()
+    assert spec(page) == "none"
+    page.one('[data-at="0.-1"]').click()  # of the layer, it switches the others
+    page.until(lambda: spec(page) == "0.2-3")
+    page.one("optgroup option[value='variant:full']").click()
+    page.until(lambda: page.one(".chip .label").text == "full")
+    assert not page.all("[role=gridcell].off")
+    page.one("optgroup option[value='variant:fewer']").click()
+    page.until(lambda: page.one(".chip .label").text == "fewer")
+    assert [one.get_attribute("data-at") for one in page.all("[role=gridcell].off")] == ["0.0", "0.1"]
 
 
 def test_a_raw_score_is_called_so_and_has_no_bar(
