@@ -16,7 +16,7 @@ from scipy.stats import rankdata
 
 from models.quality import metrics
 from models.quality.bootstrap import MIN_QUERIES, Draws, Floats, Interval, resample, symmetric_t, with_data
-from models.quality.calibration import CALIBRATION_BINS, bins_of
+from models.quality.calibration import gaps
 from models.quality.ndcg import CUTOFF, dcg, gain, ndcg10
 
 __all__ = ["Evaluation", "Interval", "as_json", "differences", "intervals", "resample"]
@@ -82,7 +82,7 @@ class Evaluation:
 
         accuracy; macro_f1 over the grades that occur; qwk (quadratic weighted kappa); ndcg10 (gain
         2^grade − 1) and query_spearman, means over queries with titles of different grades; spearman of
-        expected grade and truth over all pairs; ece.
+        expected grade and truth over all pairs; ece and classwise_ece (models.quality.calibration).
         """
         return {name: draws.values for name, draws in self.draws(counts, influences=False).items()}
 
@@ -104,7 +104,9 @@ class Evaluation:
             found[name] = Draws(values[:, place], slopes[:, place] @ self.sums.T)
         found["query_spearman"] = _mean_over_queries(self._query_spearman, counts, influences)
         found["spearman"] = self._spearman(counts, influences)
-        found["ece"] = self._ece(counts, influences)
+        likeliest, each = self._gaps
+        found["ece"] = self._mean_gap(likeliest, 1, counts, influences)
+        found["classwise_ece"] = self._mean_gap(each, self.grades, counts, influences)
         ranked = {"ndcg10": len(self.ranked_queries), "query_spearman": len(self.ranked_queries)}
         return {
             name: drawn.without_error() if ranked.get(name, self.queries) < MIN_QUERIES else drawn
@@ -120,12 +122,8 @@ class Evaluation:
         return sums
 
     @cached_property
-    def _calibration(self) -> Floats:
-        """Return (queries, bins): summed confidence minus correctness (Guo et al. 2017, equal-width bins)."""
-        confidence = self.probabilities.max(1)
-        sums = np.zeros((self.queries, CALIBRATION_BINS))
-        np.add.at(sums, (self.query_of, bins_of(confidence)), confidence - (self.predicted == self.truth))
-        return sums
+    def _gaps(self) -> tuple[Floats, Floats]:
+        return gaps(self.truth, self.probabilities, self.query_of, self.queries)
 
     @cached_property
     def ranked_queries(self) -> list[Ints]:
@@ -176,14 +174,15 @@ class Evaluation:
         cells = np.bincount(self.truth * self.grades + self.predicted, minlength=self.grades**2)
         return cells.reshape(self.grades, self.grades)
 
-    def _ece(self, counts: Floats, influences: bool) -> Draws:
-        sizes = np.bincount(self.query_of, minlength=self.queries)
+    def _mean_gap(self, gaps: Floats, parts: int, counts: Floats, influences: bool) -> Draws:
+        """Return the draws of the mean absolute gap of a pair. gaps: (queries, parts × bins)."""
+        sizes = np.bincount(self.query_of, minlength=self.queries) * parts
         total = counts @ sizes
-        gaps = counts @ self._calibration  # (resamples, bins)
-        values = np.abs(gaps).sum(1) / total
+        summed = counts @ gaps  # (resamples, parts × bins)
+        values = np.abs(summed).sum(1) / total
         if not influences:
             return Draws(values, np.empty((0, self.queries)))
-        slopes = np.sign(gaps) @ self._calibration.T - values[:, None] * sizes
+        slopes = np.sign(summed) @ gaps.T - values[:, None] * sizes
         return Draws(values, slopes / total[:, None])
 
     def _spearman(self, counts: Floats, influences: bool) -> Draws:

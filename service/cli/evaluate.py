@@ -21,7 +21,7 @@ from service.cli.terminal import table
 if TYPE_CHECKING:
     from models import HeadMask
     from models.quality.comparison import Comparison, Side
-    from models.quality.evaluation import Interval
+    from models.quality.evaluation import Evaluation, Interval
     from models.quality.labelled import LabelledPair
 
 Models = Annotated[
@@ -199,7 +199,7 @@ def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
     `head_masks` holds the first model's metrics by all that is off of its intact network, and, if there is
     one mask, the `change`. A side's `variant` is what its mask was laid on.
     """
-    from models.quality.calibration import curve
+    from models.quality import calibration
     from models.quality.evaluation import as_json
 
     first = comparison.sides[0]
@@ -223,12 +223,7 @@ def as_document(comparison: Comparison, data: Path) -> dict[str, Any]:
                 "head_mask": side.head_mask,
                 "metrics": as_json(comparison.metrics[side.name]),
                 "confusion": side.evaluation.confusion.tolist(),
-                "calibration": {
-                    name: values.tolist()
-                    for name, values in asdict(
-                        curve(side.evaluation.truth.tolist(), side.evaluation.probabilities)
-                    ).items()
-                },
+                "calibration": calibration.as_json(side.evaluation.truth, side.evaluation.probabilities),
                 "worst_queries": [asdict(query) for query in comparison.worst[side.name]],
             }
             for side in comparison.sides
@@ -259,12 +254,28 @@ def text(comparison: Comparison, data: Path) -> str:
         f"without a model (in brackets: {comparison.sides[0].name} minus it):",
         table(baseline_rows(comparison)),
     ]
+    lines += calibration_lines(comparison.sides[0].evaluation)
     if first.ranked_queries:
         lines.append(f"a random order has NDCG@10 {first.random_order_ndcg10():.3f}")
     if any(math.isnan(metric.low) for metrics in columns.values() for metric in metrics.values()):
         queries = "1 query is" if first.queries == 1 else f"{first.queries} queries are"
         lines.append(f"no interval: {queries} too few, or too few have titles of different grades")
     return "\n".join(lines)
+
+
+def calibration_lines(evaluation: Evaluation) -> list[str]:
+    """Say what the calibration errors of a perfect model are, and each grade's mean probability and share."""
+    from models.quality import calibration
+
+    found = calibration.as_json(evaluation.truth, evaluation.probabilities)
+    floor = found["floor"]
+    grades = zip(found["mean_probabilities"], found["shares"], strict=True)
+    return [
+        f"a perfect model with such probabilities has ece {floor['ece']:.3f} and classwise_ece "
+        f"{floor['classwise_ece']:.3f} on so many pairs",
+        "mean probability of each grade (its share of the pairs): "
+        + ", ".join(f"{number}: {mean:.3f} ({share:.3f})" for number, (mean, share) in enumerate(grades)),
+    ]
 
 
 def metric_rows(columns: dict[str, dict[str, Interval]], changes: set[str]) -> list[list[str]]:

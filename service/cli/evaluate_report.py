@@ -15,7 +15,7 @@ from models.quality.comparison import Comparison, Side
 from models.quality.evaluation import Interval
 from models.study import page, plots
 from models.study.result import Figure, Section, Table
-from models.study.wording import with_interval
+from models.study.wording import signed, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -27,7 +27,8 @@ TITLES = {
     "ndcg10": "NDCG@10",
     "query_spearman": "Spearman within queries",
     "spearman": "Spearman over all pairs",
-    "ece": "calibration error",
+    "ece": "calibration error of the likeliest grade",
+    "classwise_ece": "calibration error of every grade",
 }
 FEW = 20
 """Bins with fewer pairs are left out of the calibration curve."""
@@ -40,7 +41,7 @@ def write(out: Path, comparison: Comparison, document: dict[str, Any], labels: S
         _metrics(comparison),
         *((_differences(comparison),) if comparison.differences else ()),
         _baselines(comparison),
-        _calibration(comparison),
+        _calibration(comparison, document),
         _confusion(comparison, labels),
         *(_worst(comparison, side, labels) for side in comparison.sides),
     )
@@ -141,7 +142,29 @@ def _baselines(comparison: Comparison) -> Section:
     return Section("Beside word matching", (text,), (Table(header, rows),))
 
 
-def _calibration(comparison: Comparison) -> Section:
+def _calibration(comparison: Comparison, document: dict[str, Any]) -> Section:
+    rows = []
+    for side in document["sides"]:
+        found = side["calibration"]
+        bins = found["by_expected_grade"]
+        for expected, true, pairs in zip(bins["expected"], bins["true"], bins["pairs"], strict=True):
+            rows.append(
+                (side["name"], f"{expected:.2f}", f"{true:.2f}", signed(expected - true, 2), f"{pairs:,}")
+            )
+    floors = "; ".join(
+        f"{side['name']} {side['calibration']['floor']['ece']:.3f} and "
+        f"{side['calibration']['floor']['classwise_ece']:.3f}"
+        for side in document["sides"]
+    )
+    text = (
+        "A perfect model has calibration errors above 0, too, because pairs are few. With the probabilities "
+        f"of each side they would be, for the likeliest grade and for every grade: {floors} (simulated)."
+    )
+    table = Table(
+        ("", "expected grade", "true grade", "expected − true", "pairs"),
+        tuple(rows),
+        "Bins of equal width of the expected grade.",
+    )
     figure = Figure(
         "calibration",
         f"How often the likeliest grade is the human one, by its probability; a point is a bin of at least "
@@ -149,7 +172,7 @@ def _calibration(comparison: Comparison) -> Section:
         "it the model is too sure.",
         partial(_draw_calibration, comparison),
     )
-    return Section("Calibration", figures=(figure,))
+    return Section("Calibration", (text,), (table,), (figure,))
 
 
 def _draw_calibration(comparison: Comparison) -> Drawing:

@@ -7,4 +7,4 @@ from models.study.study import Study
 
 def run(study: Study) -> Result:
     """Return distances, clusters and probes."""
-    return report.result(study, compute.measure(study))
+    return report.result(compute.measure(study))

@@ -19,7 +19,7 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import BertForSequenceClassification
 
-from models.quality.calibration import Curve
+from models.quality.calibration import Curve, floor
 from models.quality.evaluation import Evaluation, as_json, intervals, within_range
 from models.quality.lexical import words_of
 from models.training.data import (
@@ -80,6 +80,7 @@ def with_intervals(rows: Sequence[Judged], probabilities: Floats) -> dict[str, A
         "pairs": len(rows),
         "queries": evaluation.queries,
         "ndcg10_random_order": evaluation.random_order_ndcg10(),
+        "floor": floor(probabilities),
         **as_json(within_range(intervals(evaluation, resamples=1000))),
     }
 
@@ -105,8 +106,9 @@ def as_markdown(figures: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the report's first table: one row per source family, 95 % intervals in brackets."""
     lines = [
         "| source | pairs / queries | accuracy | macro-F1 | QWK | Spearman | by word overlap "
-        "| NDCG@10 | by word overlap; in random order | ECE |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| NDCG@10 | by word overlap; in random order | ECE; of a perfect model "
+        "| class-wise ECE; of a perfect model |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for family, ours in figures["model"].items():
         bar = figures["word_overlap"][family]
@@ -117,7 +119,7 @@ def as_markdown(figures: Mapping[str, Mapping[str, Any]]) -> str:
             _number(bar["spearman"]),
             _cell(ours["ndcg10"]),
             f"{_number(bar['ndcg10'])}; {_number(ours['ndcg10_random_order'])}",
-            _cell(ours["ece"]),
+            *(f"{_cell(ours[name])}; {_number(ours['floor'][name])}" for name in ("ece", "classwise_ece")),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -46,6 +46,12 @@ def textbook(evaluation: Evaluation, places: np.ndarray) -> dict[str, float]:
         for b in range(15)
     )
     assert grades > 1
+    classwise = 0.0
+    for grade in range(grades):
+        chance_of = evaluation.probabilities[places, grade]
+        for b in range(15):
+            of_bin = [i for i in range(n) if min(int(chance_of[i] * 15), 14) == b]
+            classwise += abs(sum(chance_of[i] - (truth[i] == grade) for i in of_bin)) / n / grades
     within = []
     for query in sorted({int(evaluation.query_of[i]) for i in places}):
         of_query = [place for place in range(n) if evaluation.query_of[places[place]] == query]
@@ -59,6 +65,7 @@ def textbook(evaluation: Evaluation, places: np.ndarray) -> dict[str, float]:
         "qwk": 1 - observed / chance,
         "spearman": float(np.corrcoef(ranks([float(t) for t in truth]), ranks(expected))[0, 1]),
         "ece": float(ece) / n,
+        "classwise_ece": float(classwise),
     }
 
 

@@ -67,10 +67,10 @@ def test_even_heads_are_one_cluster_and_planted_ones_stand_apart(result: Result)
     ],
 )
 def test_a_share_of_heads_near_one_half_leaves_the_claim_open(
-    study: Study, measured: Similarity, share: tuple[float, float, float], replicates: bool | None
+    measured: Similarity, share: tuple[float, float, float], replicates: bool | None
 ) -> None:
     alike = dataclasses.replace(measured.alike, sharing=share)
-    result = report.result(study, dataclasses.replace(measured, alike=alike))
+    result = report.result(dataclasses.replace(measured, alike=alike))
 
     claims = {finding.claim: finding for finding in result.findings}
     assert claims["most heads share their pattern"].replicates is replicates
