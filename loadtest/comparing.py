@@ -1,9 +1,12 @@
 """Compares two runs: how much their percentiles and unanswered requests differ, with confidence intervals.
 
-The interval comes from a bootstrap over stretches of time, not over requests: neighbouring requests share a
-queue, so treating them as independent would make the interval far too narrow. The bootstrap draws each run's
-windows with replacement (in moving blocks of neighbours), adds their histograms up, and takes the ratio of
-the percentiles. In the same way, it takes the difference of the shares of requests without a good answer.
+Neighbouring requests share a queue, so treating them as independent would make intervals far too narrow.
+A percentile's error comes from sectioning (Asmussen and Glynn 2007, Stochastic Simulation, III.5a): the run
+is cut into SECTIONS stretches, and the spread of their percentiles around the whole run's gives the error,
+with Student's t for so few sections (Welch for the two runs). In simulated runs without a difference, whose
+speed wanders from second to second, 92 to 96 % of the intervals held 0, at p50 and p99; of a block
+bootstrap's 84 to 92 %. The difference of the shares of requests without a good answer has its interval from a
+bootstrap over the run's windows, in moving blocks of neighbours.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from loadtest.errors import PlanError
 from loadtest.histogram import Histogram, ranks
@@ -31,6 +35,7 @@ OUTAGE = 0.01
 ROUNDS = 1000
 CONFIDENCE = 0.95
 MIN_WINDOWS = 8
+SECTIONS = 5
 MIN_BEYOND = 10
 """Requests that must lie beyond a percentile in both runs, or it is not compared."""
 
@@ -88,7 +93,7 @@ def unanswered(a: Report, b: Report, *, seed: int = 1) -> Unanswered:
     return Unanswered(float(one), float(two), float(two - one), float(low), float(high), float(a_high))
 
 
-def compare(a: Report, b: Report, *, seed: int = 1) -> list[Difference]:
+def compare(a: Report, b: Report) -> list[Difference]:
     """Return the differences for which both runs are long enough. Raises PlanError if there are none."""
     runs = [_windows(a, "the first run"), _windows(b, "the second run")]
     values = np.union1d(runs[0][0], runs[1][0])
@@ -97,12 +102,7 @@ def compare(a: Report, b: Report, *, seed: int = 1) -> list[Difference]:
     percents = [p for p in PERCENTS if requests * (1 - p / 100) >= MIN_BEYOND]
     if not percents:
         raise PlanError("the runs are too short to compare: even the median has too few requests beyond it")
-    rng = np.random.default_rng(seed)
-    measured = [_percentiles(values, matrix.sum(axis=0)[None, :], percents)[0] for matrix in counts]
-    drawn = [_percentiles(values, _resampled(matrix, rng), percents) for matrix in counts]
-    ratios = drawn[1] / drawn[0] - 1  # (ROUNDS, percents)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(ratios, [tail, 1 - tail], axis=0)
+    measured, low, high = _ratios(values, counts, percents)
     return [
         Difference(
             f"p{percent:g}",
@@ -177,6 +177,31 @@ def _aligned(
     for row, (milliseconds, counts) in zip(matrix, parts, strict=True):
         row[np.searchsorted(values, milliseconds)] = counts
     return matrix
+
+
+def _ratios(
+    values: NDArray[np.float64], counts: list[NDArray[np.float64]], percents: list[float]
+) -> tuple[list[NDArray[np.float64]], NDArray[np.float64], NDArray[np.float64]]:
+    """Return both runs' percentiles, and the ends of the intervals of b over a − 1. counts: by window."""
+    measured = [_percentiles(values, matrix.sum(axis=0)[None, :], percents)[0] for matrix in counts]
+    errors = [_squared_errors(values, matrix, percents) for matrix in counts]
+    total = errors[0] + errors[1]
+    freedom = total**2 / np.maximum((errors[0] ** 2 + errors[1] ** 2) / (SECTIONS - 1), 1e-300)
+    reach = stdtrit(np.maximum(freedom, SECTIONS - 1), (1 + CONFIDENCE) / 2) * np.sqrt(total)
+    middle = np.log(measured[1] / measured[0])
+    low, high = np.exp(middle - reach) - 1, np.exp(middle + reach) - 1
+    return measured, low, high
+
+
+def _squared_errors(
+    values: NDArray[np.float64], matrix: NDArray[np.float64], percents: list[float]
+) -> NDArray[np.float64]:
+    """Return the squared standard error of the logarithm of each percentile of a run: (percents,)."""
+    sections = np.stack([part.sum(axis=0) for part in np.array_split(matrix, SECTIONS)])
+    whole = np.log(_percentiles(values, matrix.sum(axis=0)[None, :], percents))
+    spread = (np.log(_percentiles(values, sections, percents)) - whole) ** 2
+    result: NDArray[np.float64] = spread.sum(axis=0) / (SECTIONS - 1) / SECTIONS
+    return result
 
 
 def _resampled(matrix: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:

@@ -55,13 +55,14 @@ class Point:
 class Capacity:
     """The result of a search.
 
-    rate: the highest rate that was confirmed; None if not even the lowest one held. interval: the highest
-    rate that held and the lowest that did not. limited_by: `server`, or `client` if the client was the limit;
-    then the rate held, but was not confirmed.
+    rate: the highest rate that was confirmed; None if not even the lowest one held. lost_at: the lowest rate
+    above it that was probed and did not hold; None if none was. Each probe may be wrong by chance, so the two
+    are no interval. limited_by: `server`, or `client` if the client was the limit; then the rate held, but
+    was not confirmed.
     """
 
     rate: float | None
-    interval: tuple[float, float | None]
+    lost_at: float | None
     limited_by: str
     curve: list[Point]
     last: Outcome
@@ -70,7 +71,7 @@ class Capacity:
         """Return plain values for the report."""
         return {
             "rate": self.rate,
-            "interval": list(self.interval),
+            "lost_at": self.lost_at,
             "limited_by": self.limited_by,
             "curve": sorted((asdict(point) for point in self.curve), key=lambda point: point["rate"]),
         }
@@ -110,7 +111,7 @@ class Search:
             low = max(held, default=0.0)
         last = self.best or self._kept
         assert last is not None
-        return Capacity(low or None, (low, high), limited_by, self.curve, last)
+        return Capacity(low or None, high, limited_by, self.curve, last)
 
     def _bracket(self, first: float) -> tuple[float, float | None]:
         rate = first

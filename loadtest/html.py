@@ -150,7 +150,7 @@ def _find_max(capacity: dict[str, Any] | None, objective: dict[str, Any] | None)
         ]
         for p in curve
     ]
-    high = capacity["interval"][1]
+    high = capacity["lost_at"]
     answer = (
         "No rate that was tried holds the objective."
         if capacity["rate"] is None

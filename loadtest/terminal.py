@@ -190,11 +190,9 @@ def _curve(capacity: dict[str, Any]) -> Table:
 def _highest_rate(capacity: dict[str, Any]) -> str:
     if capacity["rate"] is None:
         return "no rate that was tried holds the objective"
-    low, high = capacity["interval"]
-    end = f"{high:,.1f} did not" if high else "above it the client was the limit"
-    return (
-        f"highest rate that holds the objective: {capacity['rate']:,.1f} requests/s ({low:,.1f} held, {end})"
-    )
+    high = capacity["lost_at"]
+    end = f"{high:,.1f} did not hold" if high else "above it the client was the limit"
+    return f"highest rate that holds the objective: {capacity['rate']:,.1f} requests/s ({end})"
 
 
 def _highest(values: Sequence[float | None]) -> str:

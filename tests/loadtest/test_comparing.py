@@ -76,6 +76,26 @@ def test_the_same_build_twice_is_hardly_ever_called_slower():
     assert called <= 2  # of 6 intervals, each wrong one time in twenty
 
 
+def test_of_intervals_at_p99_without_a_difference_95_percent_hold_0():
+    """The truth is known: both runs are drawn alike, with seconds whose speed wanders slowly. Of a block
+    bootstrap's intervals a tenth miss it."""
+    rng = np.random.default_rng(0)
+    edges = np.exp(np.arange(np.log(2), np.log(400), 0.01))
+
+    def windows() -> np.ndarray:
+        mood = np.zeros(30)
+        for second in range(1, 30):
+            mood[second] = 0.3 * mood[second - 1] + rng.normal(0, 0.12)
+        latencies = np.exp(rng.normal(np.log(20), 0.5, (30, 200)) + mood[:, None])
+        return np.stack([np.histogram(row, edges)[0] for row in latencies]).astype(float)
+
+    held = 0
+    for _ in range(250):
+        _, low, high = comparing._ratios(edges[:-1], [windows(), windows()], [99.0])
+        held += int(low[0] <= 0 <= high[0])
+    assert 230 <= held <= 248  # 237 expected, standard deviation 3.4
+
+
 def test_a_build_that_answers_fewer_requests_is_found_and_a_stray_failure_is_not():
     worse = comparing.unanswered(run(1), run(2, refused=0.6))
     assert worse.a == 0

@@ -196,7 +196,7 @@ def test_the_page_shows_a_search():
         "missed_because": ["late"],
     }
     curve = [{"rate": rate, "purpose": "bisection", "held": rate < 3, **point} for rate in (1.0, 2.0, 4.0)]
-    made["find_max"] = {"rate": 2.0, "interval": [2.0, 4.0], "limited_by": "server", "curve": curve}
+    made["find_max"] = {"rate": 2.0, "lost_at": 4.0, "limited_by": "server", "curve": curve}
     text = html.render(made)
     assert "Highest rate that holds the objective: 2.0 requests/s; 4.0/s no longer did." in text
     assert Page(text).tags.count("svg") == 5
