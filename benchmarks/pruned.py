@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict
@@ -97,22 +98,24 @@ def as_markdown(result: dict[str, Any]) -> str:
     lines = [
         f"{result['machine']}; text to scores of {PAIRS} pairs on one thread, {result['rounds']} turns. "
         f"Losses are against the intact model in the same format, on {result['queries']} held-out queries, "
-        "with one-sided 97.5 % lower bounds.",
+        "with one-sided 97.5 % lower bounds if enough of these have titles of different grades.",
         "",
         "| mask | format | pairs/s | × intact | QWK | NDCG@10 |",
         "|---|---|---|---|---|---|",
     ]
     for row in result["rows"]:
         loss = row["loss"] or {}
-        cells = " | ".join(
-            f"{loss[metric]['delta']:+.3f} (≥ {loss[metric]['bound']:+.3f})" if loss else ""
-            for metric in ("qwk", "ndcg10")
-        )
+        cells = " | ".join(_loss(loss[metric]) if loss else "" for metric in ("qwk", "ndcg10"))
         lines.append(
             f"| {row['mask']} | {row['format']} | {row['pairs_per_second']:.0f} "
             f"| {Ratio(**row['over_intact'])} | {cells} |"
         )
     return "\n".join(lines)
+
+
+def _loss(loss: dict[str, Any]) -> str:
+    bound = f"≥ {loss['bound']:+.3f}" if math.isfinite(loss["bound"]) else "too few queries"
+    return f"{loss['delta']:+.3f} ({bound})"
 
 
 def missed(result: dict[str, Any]) -> list[str]:
@@ -128,6 +131,6 @@ def missed(result: dict[str, Any]) -> list[str]:
             lines += [
                 f"{where}: {metric} may fall by {-loss['bound']:.3f}, margin {MARGIN}"
                 for metric, loss in row["loss"].items()
-                if loss["bound"] <= -MARGIN
+                if -math.inf < loss["bound"] <= -MARGIN
             ]
     return lines

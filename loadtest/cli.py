@@ -107,15 +107,15 @@ def compare(
         str | None,
         typer.Option(
             help="Exit with 1 if B's p50, p90 or p99 is slower than A's by more than this, such as 5%, or if"
-            " B leaves clearly more requests unanswered."
+            " B leaves more requests unanswered."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare the percentiles of two runs, with bootstrap intervals over stretches of time.
+    """Compare the percentiles of two runs, with intervals from stretches of each run.
 
     B counts as slower if the difference is above the limit and its 95 % interval lies wholly above zero. It
-    leaves clearly more unanswered if their share is larger by over 0.1 percentage points, and that
+    leaves more unanswered if their share is larger by over 0.1 percentage points, and that
     difference's interval lies above zero; or if it lies over 1 point above the 95 % interval of A's share.
 
     Example: headroom load compare runs/a runs/b --fail-if-slower 5%

@@ -60,7 +60,7 @@ Holdout = Annotated[
 ]
 Margin = Annotated[
     float,
-    typer.Option(min=0.001, max=0.5, help="Largest fall of accuracy, QWK or NDCG@10 that counts as no loss."),
+    typer.Option(min=0.001, max=0.5, help="Largest fall of accuracy, QWK or NDCG@10 that a mask may cost."),
 ]
 MaxPairs = Annotated[
     int,

@@ -135,8 +135,8 @@ def _section(study: Study, random: RandomHeads) -> Section:
             f"{study.effort.draws - 1}, over all "
             "layers, the lower and the upper half. Bands and tests treat both the queries and the masks "
             f"as samples ({min(study.resamples, RESAMPLES):,} resamples of both, symmetric bootstrap-t). "
-            "“No loss” asks that every metric passes, which needs no correction (intersection–union "
-            "test); the comparison of the halves is Holm-adjusted over metrics.",
+            "“At no loss” asks that every metric stays within the margin, which needs no correction "
+            "(intersection–union test); the comparison of the halves is Holm-adjusted over metrics.",
         ),
         (Table(header, tuple(rows), caption),),
         (

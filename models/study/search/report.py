@@ -10,7 +10,7 @@ from models.study import claims
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.search import json_values, plots, rivals_report
 from models.study.search.compute import Candidate, Search
-from models.study.search.conclusion import conclusion, loss_text, nothing_passed
+from models.study.search.conclusion import conclusion, nothing_passed, within
 from models.study.search.noninferiority import TESTED_METRICS, Verdict
 from models.study.study import Study
 from models.study.wording import NAMES, bound, signed, value_or_dash
@@ -95,8 +95,7 @@ def _finding(search: Search, study: Study) -> Finding:
         reason = nothing_passed(search, study)
         return Finding(claim, published, "not shown", None, reason, claims.DEPTH)
     gone = 1 - search.plain[place].heads_on / total
-    loss = search.plain_verdicts[place].losses["qwk"]
-    ours = f"{gone:.0%} ({loss_text('qwk', loss, study.margin)})"
+    ours = f"{gone:.0%} ({within(study.margin)})"
     enough = gone >= 0.195  # a fifth of 144 heads is 28.8
     reason = (
         f"A mask without {gone:.0%} of the heads is non-inferior at margin {study.margin:g} on other queries."

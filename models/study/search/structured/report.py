@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from models.study.result import Figure, Result, Section, Table
-from models.study.search.conclusion import loss_text, too_few
+from models.study.search.conclusion import loss_text, too_few, within
 from models.study.search.noninferiority import TESTED_METRICS, Verdict
 from models.study.search.structured import json_values, plots
 from models.study.search.structured.compute import Found, Point
@@ -125,9 +125,8 @@ def _judged(verdicts: Sequence[Verdict], place: int, study: Study) -> str:
         else f"not shown to be non-inferior at a margin of {study.margin:g}"
         + {"not tested": ", because a slower one failed", "failed": ""}.get(verdict.outcome, f" ({TOO_FEW})")
     )
-    return (
-        f"On {len(study.holdout.queries)} held-out queries it is {outcome}: {_losses(verdict, study.margin)}."
-    )
+    found = within(study.margin) if verdict.passed else _losses(verdict, study.margin)
+    return f"On {len(study.holdout.queries)} held-out queries it is {outcome}: {found}."
 
 
 def _losses(verdict: Verdict, margin: float) -> str:
