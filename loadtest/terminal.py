@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtest.comparing import Difference, Unanswered
+from loadtest.numbers import percent, signed
 from loadtest.plan import Plan
 from loadtest.report import Report, verdict
 from loadtest.worker import Progress
@@ -119,8 +120,8 @@ def watched(watch: dict[str, Any]) -> list[str]:
     for title, name in (("memory, MB", "memory_mb"), ("open files", "open_files"), ("disk, MB", "disk_mb")):
         if (trend := watch[name]) is not None:
             lines.append(
-                f"{title}: {trend['first']:,.1f} to {trend['last']:,.1f}, {trend['per_hour']:+,.1f} an hour"
-                f" (95 %: {trend['low']:+,.1f} to {trend['high']:+,.1f})"
+                f"{title}: {trend['first']:,.1f} to {trend['last']:,.1f}, {signed(trend['per_hour'])} an hour"
+                f" (95 %: {signed(trend['low'])} to {signed(trend['high'])})"
             )
     fell = "none fell" if not watch["counters_fell"] else f"{len(watch['counters_fell'])} fell"
     lines.append(f"counters: {fell} in {watch['scrapes']:,} scrapes")
@@ -143,14 +144,14 @@ def show_comparison(
             d.percentile,
             _number(d.a_ms),
             _number(d.b_ms),
-            f"{d.change:+.1%}",
-            f"{d.low:+.1%} to {d.high:+.1%}",
+            percent(d.change),
+            f"{percent(d.low)} to {percent(d.high)}",
         )
     for name in ("achieved", "goodput"):
         one, two = a["rate"][name], b["rate"][name]
-        table.add_row(f"{name}/s", f"{one:,.1f}", f"{two:,.1f}", f"{two / one - 1:+.1%}" if one else "–", "")
-    interval = f"{100 * failed.low:+.1f} to {100 * failed.high:+.1f} points"
-    change = f"{100 * failed.change:+.1f} points"
+        table.add_row(f"{name}/s", f"{one:,.1f}", f"{two:,.1f}", percent(two / one - 1) if one else "–", "")
+    interval = f"{signed(100 * failed.low)} to {signed(100 * failed.high)} points"
+    change = f"{signed(100 * failed.change)} points"
     table.add_row("unanswered", f"{failed.a:.1%}", f"{failed.b:.1%}", change, interval)
     console.print(table)
 

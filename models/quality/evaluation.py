@@ -215,9 +215,11 @@ class Evaluation:
 
 
 def intervals(evaluation: Evaluation, *, resamples: int = 2000, seed: int = 0) -> dict[str, Interval]:
-    """Return each metric with its 95 % interval."""
+    """Return each metric with its 95 % interval; nan for the ends of one that leaves the metric's range."""
     counts = with_data(resample(evaluation.queries, resamples, seed))
-    return {name: symmetric_t(draws, counts) for name, draws in evaluation.draws(counts).items()}
+    return within_range(
+        {name: symmetric_t(draws, counts) for name, draws in evaluation.draws(counts).items()}
+    )
 
 
 def within_range(metrics: Mapping[str, Interval], *, change: bool = False) -> dict[str, Interval]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from models.numbers import fixed
 from models.quality.bootstrap import MIN_TESTED, Interval
 
 NAMES = {"accuracy": "accuracy", "macro_f1": "macro-F1", "qwk": "QWK", "ndcg10": "NDCG@10"}
@@ -19,10 +18,7 @@ TOO_FEW = (
 
 def signed(value: float, digits: int = 3) -> str:
     """Return a change with its sign, −0.031, or a dash if it is undefined or has no bound."""
-    if not math.isfinite(value):
-        return "–"
-    text = f"{value:+.{digits}f}".replace("-", "−")
-    return text.replace("+", "").replace("−", "") if float(f"{value:.{digits}f}") == 0 else text
+    return fixed(value, digits, sign=True)
 
 
 def bound(value: float, margin: float) -> str:
@@ -35,7 +31,7 @@ def bound(value: float, margin: float) -> str:
 
 def value_or_dash(value: float) -> str:
     """Return a value such as 0.731, or a dash if it is undefined."""
-    return f"{value:.3f}".replace("-", "−") if math.isfinite(value) else "–"
+    return fixed(value)
 
 
 def with_interval(change: Interval, digits: int = 3) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from models.errors import how_to_install
+from models.numbers import fixed
 from service.cli import evaluate_variant
 from service.cli.mask_option import FORMS, parse_mask
 from service.cli.options import AsJson, Data, Device, Dtype
@@ -303,6 +304,5 @@ def words(metric: Interval, *, signed: bool = False) -> str:
     """Return a value and its interval: 0.512 (0.478 to 0.546)."""
     if math.isnan(metric.value):
         return "–"
-    sign = "+" if signed else ""
-    interval = f"({metric.low:{sign}.3f} to {metric.high:{sign}.3f})"
-    return f"{metric.value:{sign}.3f} {'(no interval)' if math.isnan(metric.low) else interval}"
+    value, low, high = (fixed(each, sign=signed) for each in (metric.value, metric.low, metric.high))
+    return f"{value} (no interval)" if math.isnan(metric.low) else f"{value} ({low} to {high})"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from models.numbers import fixed
 from models.quality.calibration import curve
 from models.quality.comparison import Comparison, Side
 from models.quality.evaluation import Interval
@@ -63,7 +64,7 @@ def _conclusion(comparison: Comparison, document: dict[str, Any]) -> str:
     sentences = [
         f"{document['pairs']:,} pairs of {document['queries']:,} queries from {document['data']}.",
         f"{first.name}: QWK {metrics['qwk']}, NDCG@10 {metrics['ndcg10']} (a random order: "
-        f"{_number(document['ndcg10_random_order'], 3)}), Spearman within queries "
+        f"{fixed(document['ndcg10_random_order'])}), Spearman within queries "
         f"{metrics['query_spearman']}.",
     ]
     for one in comparison.baselines:
@@ -89,8 +90,8 @@ def _conclusion(comparison: Comparison, document: dict[str, Any]) -> str:
 
 def _plain(metric: Interval) -> str:
     if metric.low != metric.low:
-        return "–" if metric.value != metric.value else f"{metric.value:.3f} (no interval)"
-    return f"{metric.value:.3f} ({metric.low:.3f} to {metric.high:.3f})"
+        return "–" if metric.value != metric.value else f"{fixed(metric.value)} (no interval)"
+    return f"{fixed(metric.value)} ({fixed(metric.low)} to {fixed(metric.high)})"
 
 
 def _metrics(comparison: Comparison) -> Section:
@@ -249,8 +250,8 @@ def _worst(comparison: Comparison, side: Side, labels: Sequence[str]) -> Section
         (
             query.query,
             str(query.pairs),
-            _number(query.ndcg10),
-            _number(query.query_spearman),
+            fixed(query.ndcg10, 2),
+            fixed(query.query_spearman, 2),
             f"{query.mean_error:.2f}",
             query.title,
             f"{query.grade} {labels[query.grade]}",
@@ -270,7 +271,3 @@ def _worst(comparison: Comparison, side: Side, labels: Sequence[str]) -> Section
     )
     text = "Lowest NDCG@10 first; a query whose titles all have one grade has none."
     return Section(f"Worst queries: {side.name}", (text,), (Table(header, rows),))
-
-
-def _number(value: float, digits: int = 2) -> str:
-    return "–" if value != value else f"{value:.{digits}f}"

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from models.numbers import fixed
 from service.cli.interrupt import ends_at_once
 from service.cli.options import Data, Device
 from service.cli.terminal import table
@@ -139,8 +140,8 @@ def summary(metrics: dict[str, Any]) -> str:
         low, high = (metrics["validation_intervals"][name][end] for end in ("low", "high"))
         if low is None:
             without_interval.append(name)
-        change = f"{_number(metrics['validation_before'][name])} → {_number(value)}"
-        rows.append([f"  {name}", change, "" if low is None else f"({low:.3f} to {high:.3f})"])
+        change = f"{fixed(metrics['validation_before'][name])} → {fixed(value)}"
+        rows.append([f"  {name}", change, "" if low is None else f"({fixed(low)} to {fixed(high)})"])
     lines.append(table(rows))
     if without_interval:
         lines.append(f"  no 95 % interval for {', '.join(without_interval)}: too few queries")
@@ -149,7 +150,3 @@ def summary(metrics: dict[str, Any]) -> str:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from models.head_mask import HeadMask
-from models.quality.evaluation import Evaluation
+from models.quality.evaluation import Evaluation, within_range
 from models.study.search import rivals_report
 from models.study.search.compute import Candidate, Search
 from models.study.search.noninferiority import TESTED_METRICS, Verdict
@@ -48,7 +48,9 @@ def metrics(evaluation: Evaluation) -> dict[str, float]:
 
 def intervals(resamples: Resamples, evaluation: Evaluation) -> dict[str, list[float]]:
     """Return the low and the high end of each metric's interval."""
-    ends = {name: resamples.estimate(draws).interval() for name, draws in resamples.draws(evaluation).items()}
+    ends = within_range(
+        {name: resamples.estimate(draws).interval() for name, draws in resamples.draws(evaluation).items()}
+    )
     return {name: [interval.low, interval.high] for name, interval in ends.items()}
 
 

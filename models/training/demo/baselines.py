@@ -22,7 +22,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from statsmodels.miscmodels.ordinal_model import OrderedModel
 
 from models.classifier import Classifier
-from models.quality.evaluation import Evaluation, as_json, differences, intervals, within_range
+from models.numbers import fixed
+from models.quality.evaluation import Evaluation, as_json, differences, intervals
 from models.quality.lexical import Scorer, bm25, idf_overlap, words_of
 from models.training.data import (
     GRADES,
@@ -120,7 +121,7 @@ def compare(
             "pairs": len(places),
             "queries": evaluations["model"].queries,
             "ndcg10_random_order": evaluations["model"].random_order_ndcg10(),
-            "metrics": {name: as_json(within_range(intervals(side))) for name, side in evaluations.items()},
+            "metrics": {name: as_json(intervals(side)) for name, side in evaluations.items()},
             "model_minus": {
                 name: as_json(differences(side, evaluations["model"]))
                 for name, side in evaluations.items()
@@ -146,20 +147,16 @@ def as_markdown(report: dict[str, Any]) -> str:
             note = f", random order {figures['ndcg10_random_order']:.3f}" if metric == "ndcg10" else ""
             lines.append(
                 f"| {group} ({figures['pairs']:,} / {figures['queries']}) | {title} "
-                f"| {_number(figures['metrics']['model'][metric]['value'])} "
-                f"| {_number(baselines[best])} ({NAMES[best]}{note}) "
+                f"| {fixed(figures['metrics']['model'][metric]['value'])} "
+                f"| {fixed(baselines[best])} ({NAMES[best]}{note}) "
                 f"| {_with_interval(change)} |"
             )
     return "\n".join(lines)
 
 
 def _with_interval(change: Mapping[str, float]) -> str:
-    value, low, high = (_number(change[key], "+") for key in ("value", "low", "high"))
+    value, low, high = (fixed(change[key], sign=True) for key in ("value", "low", "high"))
     return f"{value} (no interval)" if math.isnan(change["low"]) else f"{value} ({low} to {high})"
-
-
-def _number(value: float, sign: str = "") -> str:
-    return "–" if math.isnan(value) else f"{value:{sign}.3f}".replace("-", "−")
 
 
 def main() -> None:

@@ -19,8 +19,9 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import BertForSequenceClassification
 
+from models.numbers import fixed
 from models.quality.calibration import Curve, floor
-from models.quality.evaluation import Evaluation, as_json, intervals, within_range
+from models.quality.evaluation import Evaluation, as_json, intervals
 from models.quality.lexical import words_of
 from models.training.data import (
     REPORTED_FOLDS,
@@ -81,7 +82,7 @@ def with_intervals(rows: Sequence[Judged], probabilities: Floats) -> dict[str, A
         "queries": evaluation.queries,
         "ndcg10_random_order": evaluation.random_order_ndcg10(),
         "floor": floor(probabilities),
-        **as_json(within_range(intervals(evaluation, resamples=1000))),
+        **as_json(intervals(evaluation, resamples=1000)),
     }
 
 
@@ -116,22 +117,18 @@ def as_markdown(figures: Mapping[str, Mapping[str, Any]]) -> str:
             family,
             f"{ours['pairs']:,} / {ours['queries']}",
             *(_cell(ours[metric]) for metric in ("accuracy", "macro_f1", "qwk", "spearman")),
-            _number(bar["spearman"]),
+            fixed(bar["spearman"]),
             _cell(ours["ndcg10"]),
-            f"{_number(bar['ndcg10'])}; {_number(ours['ndcg10_random_order'])}",
-            *(f"{_cell(ours[name])}; {_number(ours['floor'][name])}" for name in ("ece", "classwise_ece")),
+            f"{fixed(bar['ndcg10'])}; {fixed(ours['ndcg10_random_order'])}",
+            *(f"{_cell(ours[name])}; {fixed(ours['floor'][name])}" for name in ("ece", "classwise_ece")),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _cell(metric: Mapping[str, float]) -> str:
-    value, low, high = (_number(metric[key]) for key in ("value", "low", "high"))
+    value, low, high = (fixed(metric[key]) for key in ("value", "low", "high"))
     return f"{value} (no interval)" if math.isnan(metric["low"]) else f"{value} ({low}–{high})"
-
-
-def _number(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}".replace("-", "−")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from models.numbers import number, percent
 from service.cli.terminal import table
-from service.experiments.analysis.numbers import number, percent
 
 LATEST = 10
 """How many entries of the log are shown, newest last."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from models.numbers import number, percent
 from service.experiments.analysis.aggregates import Measured
 from service.experiments.analysis.estimates import Estimate, estimate, finite
 from service.experiments.analysis.findings import MetricReport, Uncapped
 from service.experiments.analysis.moments import Moments, pool
-from service.experiments.analysis.numbers import number, percent
 from service.experiments.analysis.report_spec import ReportSpec
 from service.experiments.analysis.sequences import Boundary, contrast, margin_gap
 from service.experiments.analysis.verdicts import Verdict, judge

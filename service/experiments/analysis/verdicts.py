@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from service.experiments.analysis.numbers import number, percent
+from models.numbers import number, percent
 
 Decision = Literal[
     "better",  # than control

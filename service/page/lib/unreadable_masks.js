@@ -7,7 +7,7 @@ import { html } from "./html.js";
 export function UnreadableMasks({ state }) {
   return state.columns.map((one, i) => one.unreadable && html`
     <div class="trouble">
-      <span role="alert">The opened address holds a mask that this model cannot read: ${one.unreadable}. Mask ${LETTERS[i]} shows
-        ${labelOf(state, one)} instead.</span>
+      <span role="alert">The opened address holds a mask that this model cannot read: ${one.unreadable}. Mask ${LETTERS[i]}${" "}
+        shows ${labelOf(state, one)} instead.</span>
     </div>`);
 }

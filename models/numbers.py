@@ -23,3 +23,14 @@ def number(value: float, *, digits: int = 3, sign: bool = False) -> str:
 def percent(share: float, *, digits: int = 2, sign: bool = False) -> str:
     """Return a share in percent."""
     return f"{number(100 * share, digits=digits, sign=sign)} %"
+
+
+def fixed(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
+    """Return a number with so many decimals; a dash if it is undefined or has no bound.
+
+    sign: a number above 0 gets a plus. What is rounded to 0 has no sign.
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    text = f"{value:{'+' if sign else ''}.{digits}f}"
+    return f"{0:.{digits}f}" if float(text) == 0 else text.replace("-", "−")

@@ -1,0 +1,19 @@
+"""Numbers as people read them: no exponent, no zero with a sign, and a dash for what is not there."""
+
+from __future__ import annotations
+
+import math
+
+from models.numbers import fixed, number, percent
+
+
+def test_a_large_change_has_no_exponent() -> None:
+    assert percent(3.04) == "300 %" or percent(3.04) == "304 %"
+    assert "e" not in number(123456789.0)
+
+
+def test_zero_has_no_sign_and_nothing_is_a_dash() -> None:
+    assert [fixed(value, sign=True) for value in (-0.0001, 0.0, 0.0004)] == ["0.000"] * 3
+    assert number(-1e-12) == "0"
+    assert [fixed(value) for value in (None, math.nan, -math.inf)] == ["–"] * 3
+    assert (fixed(-0.0314, sign=True), fixed(0.5), fixed(1.25, 1, sign=True)) == ("−0.031", "0.500", "+1.2")
