@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from models.numbers import number, percent
 from service.cli.options import AsJson
 from service.cli.terminal import table
-from service.experiments.analysis.numbers import number, percent
 
 if TYPE_CHECKING:
     from service.experiments.planning.plan import ArmWeights, Need, Plan

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
+from models.numbers import number
 from service.experiments.analysis import aggregates
 from service.experiments.analysis.estimates import estimate, finite
 from service.experiments.analysis.findings import ShadowMeasure, ShadowReport
 from service.experiments.analysis.moments import DENOMINATOR, Moments
-from service.experiments.analysis.numbers import number
 from service.experiments.analysis.sequences import Boundary, one_sample
 from service.experiments.storage import absolute_differences
 from service.experiments.storage.store import Store

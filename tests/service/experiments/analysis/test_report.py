@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from scipy import stats
 from sqlalchemy import text
 
+from models.numbers import percent
 from service.experiments.analysis.aggregates import Measured
 from service.experiments.analysis.course import look_times
 from service.experiments.analysis.metric_report import compare
 from service.experiments.analysis.moments import Moments
-from service.experiments.analysis.numbers import percent
 from service.experiments.analysis.report import analyse
 from service.experiments.analysis.report_spec import ReportSpec
 from service.experiments.analysis.sequences import Boundary
