@@ -20,7 +20,9 @@ import yaml
 
 from service.deployment import config_file, environment
 from service.deployment.autoscaling import ByTokens
-from service.settings import Settings
+from service.experiments.definition.config import ExperimentConfig
+from service.settings import LiveConfig, Settings
+from service.variant_config import VariantConfig
 from tests.clients import environments
 from tests.deploy import try_image
 
@@ -30,6 +32,15 @@ CHART = DEPLOY / "helm" / "headroom"
 SCHEMAS = Path(__file__).parent / "schemas"
 
 VARIANTS = {"masks": {"low": "0.0"}, "variants": [{"name": "full"}, {"name": "low", "head_mask": "@low"}]}
+EXPERIMENT = {
+    "experiments": [
+        {
+            "name": "e",
+            "salt": "s",
+            "arms": [{"name": "a", "variant": "full"}, {"name": "b", "variant": "pruned20"}],
+        }
+    ]
+}
 ASKED: dict[str, dict[str, Any]] = {
     "plain": {},
     "full": {
@@ -52,7 +63,16 @@ ASKED: dict[str, dict[str, Any]] = {
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
     },
     "edited": {"userConfig": VARIANTS, "monitoring": {"enabled": True}},
+    "gpu": {
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+        "modelCache": {"claim": "models"},
+        "database": {"secret": "headroom-database"},
+        "userConfig": EXPERIMENT,
+    },
     "unknown value": {"replica": 3},
+    "experiments alone": {"userConfig": EXPERIMENT},
+    "misspelt variant": {"userConfig": {"variants": [{"name": "full", "headmask": "0.0"}]}},
+    "misspelt config": {"userConfig": {"variant": []}},
     "keys in the values": {"args": {"api_keys": "k7Qm2vXw9"}},
     "no CPU limit": {"resources": {"limits": {"cpu": None}}},
     "drain": {"drainSeconds": "30s"},
@@ -68,7 +88,8 @@ IMAGE = {"image": {"tag": "cpu-1a2b3c4"}}
 def answer() -> dict[str, Any]:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip("helm-sdkpy holds Helm for Linux on x86-64 only")
-    objects = [*manifests().values(), *monitoring().values(), *pods()]
+    ingress = yaml.safe_load((DEPLOY / "helm" / "ingress.yaml").read_text("utf-8"))
+    objects = [*manifests().values(), *monitoring().values(), *pods(), ingress]
     asked = {"chart": str(CHART), "values": [IMAGE | values for values in ASKED.values()], "objects": objects}
     return environments.run("deploy", Path(__file__).parent / "ask_kubernetes.py", **asked)
 
@@ -79,7 +100,7 @@ def charts(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
     made = {
         name: found for name, found in zip(ASKED, answer["installs"], strict=True) if isinstance(found, list)
     }
-    assert list(made) == ["plain", "full", "edited"], answer["installs"]
+    assert list(made) == ["plain", "full", "edited", "gpu"], answer["installs"]
     return {name: {kind_of(thing): thing for thing in objects} for name, objects in made.items()}
 
 
@@ -153,6 +174,9 @@ def test_the_operators_take_their_objects(kind: str, charts: dict[str, dict[str,
     ("name", "reason"),
     [
         ("unknown value", "'replica' not allowed"),
+        ("experiments alone", "userConfig.experiments needs database.secret"),
+        ("misspelt variant", "'headmask' not allowed"),
+        ("misspelt config", "'variant' not allowed"),
         ("keys in the values", "at '/args/api_keys'"),
         ("no CPU limit", "missing property 'cpu'"),
         ("drain", "at '/drainSeconds': got string, want integer"),
@@ -382,6 +406,30 @@ def test_the_hpa_keeps_pods_as_full_as_the_sizing_plans_for(charts: dict[str, di
     (metric,) = charts["plain"]["HorizontalPodAutoscaler"]["spec"]["metrics"]
     share = metric["resource"]["target"]["averageUtilization"]
     assert f"Plan for {share} % of these rates" in (ROOT / "docs" / "operations.md").read_text("utf-8")
+
+
+def test_on_a_gpu_the_hpa_follows_the_queue_and_hub_models_may_be_kept(
+    charts: dict[str, dict[str, Any]],
+) -> None:
+    (metric,) = charts["gpu"]["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    assert metric["pods"]["metric"] == {"name": "headroom_queue_tokens"}
+    assert int(metric["pods"]["target"]["averageValue"]) == Settings().batch_tokens("cuda")
+    readme = (DEPLOY / "README.md").read_text("utf-8")
+    assert 'seriesQuery: headroom_queue_tokens{namespace!="",pod!=""}' in readme
+    (mount,) = [mount for mount in container(charts["gpu"])["volumeMounts"] if mount["name"] == "model-cache"]
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text("utf-8")
+    assert f"XDG_CACHE_HOME={mount['mountPath']}\n" in dockerfile
+
+
+def test_the_schema_knows_the_keys_of_the_live_config() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))["properties"]["userConfig"]
+    assert schema["properties"].keys() == LiveConfig.model_fields.keys()
+    for key, model in (("variants", VariantConfig), ("experiments", ExperimentConfig)):
+        items = schema["properties"][key]["items"]
+        assert items["properties"].keys() == model.model_fields.keys()
+        assert set(items["required"]) == {
+            name for name, field in model.model_fields.items() if field.is_required()
+        }
 
 
 def test_serve_takes_what_the_images_trial_gives_it() -> None:
