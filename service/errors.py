@@ -80,7 +80,7 @@ class InvalidHTTP(ServiceError):
 
     status = 400
     type = "invalid_http"
-    default = "Not valid HTTP, or the headers are too large."
+    default = "Not valid HTTP, no Host, or headers too large."
 
 
 class InvalidRequest(ServiceError):

@@ -39,6 +39,26 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _ApiKeys = Annotated[
     tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_api_keys), WithJsonSchema({"type": "string"})
 ]
+_ORIGIN = re.compile(r"https?://[^/\s*@?#]+")
+
+
+def _parse_origins(value: object) -> object:
+    origins = value.split(",") if isinstance(value, str) else value
+    if not isinstance(origins, list | tuple) or not all(isinstance(origin, str) for origin in origins):
+        raise ValueError("write origins such as https://shop.example, comma-separated, or a list of them")
+    origins = [origin.strip().lower() for origin in origins]
+    for number, origin in enumerate(origins, 1):
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"entry {number}: an origin is https://NAME or http://NAME, with :PORT if it is not the "
+                "usual one, and without a path"
+            )
+    return origins
+
+
+_Origins = Annotated[
+    tuple[str, ...], NoDecode, BeforeValidator(_parse_origins), WithJsonSchema({"type": "string"})
+]
 
 
 def variable_of(setting: str) -> str:
@@ -155,8 +175,14 @@ class Settings(TelemetrySettings):
         repr=False,
         exclude=True,
         description="API keys: `KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]`, comma-separated, or "
-        "a list in the config file. `sha256:HEX` may replace a key. Without keys, the service is open to "
-        "everybody; with an empty variable it does not start.",
+        "a list in the config file. `sha256:HEX` may replace a key. Without keys, the service answers "
+        "only at localhost, to whoever uses this machine; with an empty variable it does not start.",
+    )
+
+    cors_origins: _Origins = Field(
+        (),
+        description="Origins whose web pages may call the service and read its answers, such as "
+        "`https://shop.example`: comma-separated, or a list in the config file. Unset: its own page alone.",
     )
 
     @field_validator("*", mode="before")

@@ -18,8 +18,8 @@ We name this script as the binary: it edits CONFIG in place and then becomes the
 * `/metrics` of a node is answered by that node's replicas, because each node counts its own.
 * HAProxy dies with its manager instead of keeping the port. It ignores a stop signal that is sent to every
   process of the run, because it would drop the requests in flight.
-* Requests that are not HTTP get our error shape. That answer is a constant in HAProxy's program, so
-  `headroom serve` runs a copy with another constant (`haproxy_pages.write_program`).
+* Requests that are not HTTP get our error shape. Those answers are constants in HAProxy's program, so
+  `headroom serve` runs a copy with other constants (`haproxy_pages.write_program`).
 
 This script runs before every start of HAProxy, so it imports only the standard library.
 """
@@ -46,6 +46,7 @@ METHODS = "GET HEAD POST PUT PATCH DELETE OPTIONS TRACE"
 _FRONTEND_RULES = (
     f"http-request deny deny_status 405 unless {{ method {METHODS} }}",
     "http-request deny deny_status 400 unless { path_beg / }",  # `OPTIONS *`
+    "http-request deny deny_status 400 if { req.ver 1.1 } !{ req.fhdr(host),length gt 0 }",
     "http-response deny deny_status 400 if { status 400 } { res.hdr(content-type) -m beg text/plain }",
 )
 

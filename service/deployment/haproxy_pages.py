@@ -53,8 +53,11 @@ _PAGES: Mapping[int, ServiceError] = {
 _SILENT = (408,)
 """Statuses of connections that never became a request: they are closed without an answer."""
 
-# HAProxy 2.8's answer to what it cannot parse, whatever the error file says (only an empty one counts).
-_PAGE_400 = re.compile(rb"HTTP/1\.1 400 Bad request\r\n[^\0]*</html>\n\0")
+_UNPARSED: Mapping[int, ServiceError] = {status: _PAGES[status] for status in (400, 413, 501)} | {
+    422: InvalidHTTP()
+}
+"""Our error in the place of each answer of HAProxy 2.8 to what it cannot parse. An error file does not change
+these answers; only an empty one silences them."""
 
 
 def write_launcher(directory: Path) -> Path:
@@ -87,23 +90,26 @@ def error_files() -> Iterator[tuple[str, bytes]]:
     """Yield name and content of HAProxy's error files: whole HTTP answers."""
     for status, error in _PAGES.items():
         page = rerank(error, to_response(error))
-        yield f"{status}.http", _page(page, {"cache-control": "no-store"})
+        more = {"allow": "GET, HEAD, POST"} if error.status == MethodNotAllowed.status else {}
+        yield f"{status}.http", _page(page, {"cache-control": "no-store", **more})
     for status in _SILENT:
         yield f"{status}.http", b""
 
 
 def with_our_page(program: bytes) -> bytes:
-    """Return HAProxy's program with our error in the place of its HTML for what it cannot parse.
+    """Return HAProxy's program with our errors in the place of its HTML for what it cannot parse.
 
     Raises:
-        ConfigurationError: the program does not hold that page exactly once, or ours is longer.
+        ConfigurationError: the program does not hold one of its pages exactly once, or ours is longer.
     """
-    places = list(_PAGE_400.finditer(program))
-    page = _page(to_response(_PAGES[400])) + b"\0"
-    if len(places) != 1 or len(page) > len(places[0][0]):
-        raise ConfigurationError("HAProxy's own page for status 400 is not where expected")
-    start, end = places[0].span()
-    return program[:start] + page.ljust(end - start, b"\0") + program[end:]
+    for status, error in _UNPARSED.items():
+        places = list(re.finditer(rb"HTTP/1\.1 %d [^\0]*</html>\n\0" % status, program))
+        page = _page(to_response(error)) + b"\0"
+        if len(places) != 1 or len(page) > len(places[0][0]):
+            raise ConfigurationError(f"HAProxy's own page for status {status} is not where expected")
+        start, end = places[0].span()
+        program = program[:start] + page.ljust(end - start, b"\0") + program[end:]
+    return program
 
 
 def write_program(directory: Path) -> Path:

@@ -16,6 +16,7 @@ from service.http.docs import add_docs
 from service.http.experiments import add_experiment_routes
 from service.http.middleware import KeyMiddleware, RequestMiddleware
 from service.http.openapi import complete
+from service.http.origins import OriginsMiddleware
 from service.http.playground import add_playground
 from service.http.post import PostMiddleware
 from service.http.replies import error_response
@@ -58,8 +59,10 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.telemetry = Telemetry.of(settings)
     # The last one added is the outermost.
     app.add_middleware(PostMiddleware)
-    app.add_middleware(KeyMiddleware, keys=app.state.keys)
+    app.add_middleware(KeyMiddleware, keys=app.state.keys, origins=settings.cors_origins)
     app.add_middleware(RequestMiddleware, metrics=metrics, telemetry=app.state.telemetry)
+    if settings.cors_origins:
+        app.add_middleware(OriginsMiddleware, origins=settings.cors_origins)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     add_routes(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 
 from fastapi import Response
 from starlette.datastructures import Headers
@@ -16,22 +17,18 @@ DRAIN_SECONDS = 10.0
 """The bytes of a refused body that are still read and thrown away, and for how long."""
 
 
-def check_content_type(headers: Headers, *, binary: bool = False) -> None:
-    """Accept JSON of any name, and a body that does not say what it is, which is then taken for JSON.
+def check_content_type(headers: Headers, *, others: Collection[str] = ()) -> None:
+    """Accept JSON of any name.
 
-    binary: accept application/octet-stream, too.
+    others: further types to accept; "" for a body that does not say what it is.
 
     Raises:
-        UnsupportedMediaType: another type is named (a form, as a web page of another origin could send it
+        UnsupportedMediaType: another type is named or none (as a web page of another origin could send it
             unasked), or the body is compressed.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if (
-        kind
-        and kind != "application/json"
-        and not (kind.startswith("application/") and kind.endswith("+json"))
-        and not (binary and kind == "application/octet-stream")
-    ):
+    is_json = kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+    if not is_json and kind not in others:
         raise UnsupportedMediaType
     if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnsupportedMediaType("Send the body as plain application/json, not compressed.")

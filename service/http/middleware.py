@@ -6,9 +6,10 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api_keys import KeyRing
@@ -16,6 +17,7 @@ from service.edge import SAFE_REQUEST_ID
 from service.errors import BodyTooLarge, InternalError, ShedReason, as_service_error
 from service.http import docs, playground
 from service.http.body import send_and_drain
+from service.http.origins import check_keyless
 from service.http.replies import error_response
 from service.metrics import Metrics
 from service.telemetry.followed import Followed, current
@@ -147,17 +149,24 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 
 
 class KeyMiddleware:
-    """Admits requests with an API key that has rate left; all of them if no keys are set.
+    """Admits requests with an API key that has rate left; if no keys are set, those from this machine.
 
     The answers about health, and the pages `/` and `/docs` with their own files, are open to all.
+    origins: those whose pages may call a service without keys, besides its own.
     """
 
-    def __init__(self, app: ASGIApp, *, keys: KeyRing) -> None:
+    def __init__(self, app: ASGIApp, *, keys: KeyRing, origins: Sequence[str] = ()) -> None:
         self.app = app
         self.keys = keys
+        self.origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self.keys and not is_open(scope["method"], scope["path"]):
+        if scope["type"] != "http" or is_open(scope["method"], scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        if not self.keys:
+            check_keyless(Headers(scope=scope), self.origins)
+        else:
             key = self.keys.authenticate(_header(scope, b"authorization"))
             if (followed := current.get()) is not None:
                 followed.key = key.name

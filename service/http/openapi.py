@@ -50,7 +50,10 @@ _BY_STATUS: dict[int, tuple[str, ServiceError]] = {
     for meaning, example in (
         ("The body is not strict JSON, or nested too deeply.", InvalidJSON()),
         ("No valid API key.", Unauthorized()),
-        ("The API key is not of the admin role.", Forbidden()),
+        (
+            "The API key is not of the admin role; or no keys are set, and the request is not from here.",
+            Forbidden(),
+        ),
         ("There is nothing of this name.", NotFound()),
         ("The body did not arrive in time.", RequestTimeout()),
         ("It does not go with the present state.", Conflict()),
@@ -82,8 +85,8 @@ def errors(*statuses: int, model: Any = Error) -> dict[int | str, dict[str, Any]
     return described
 
 
-GET_ERRORS = errors(401, 429, 500, 503)
-POST_ERRORS = errors(400, 401, 408, 413, 415, 422, 429, 500, 503, 504)
+GET_ERRORS = errors(401, 403, 429, 500, 503)
+POST_ERRORS = errors(400, 401, 403, 408, 413, 415, 422, 429, 500, 503, 504)
 
 
 def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def add_post_route(
     app: FastAPI,
     path: str,
     endpoint: Callable[..., Any],
-    response_model: type[Any],
+    response_model: Any,
     tags: list[str | Enum],
     *,
     more_errors: Sequence[int] = (),

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
 
 from service.http.backend import Backend
 from service.http.compat.base import CompatRequest, score_and_answer
-from service.http.compat.vllm_score import ScoreRoute
+from service.http.compat.vllm_score import VllmScores, vllm_shape
 from service.http.openapi import GET_ERRORS, errors
-from service.http.post import Post, PostRoute, Timed, add_post_route, backend_of, check_ready
+from service.http.post import (
+    Post,
+    PostRoute,
+    Timed,
+    add_post_route,
+    backend_of,
+    check_ready,
+    validated,
+)
 from service.http.replies import json_response
 from service.metrics import CONTENT_TYPE, Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse
@@ -33,11 +42,19 @@ from service.schemas.responses import AttentionResponse, CompareResponse, ScoreR
 
 async def score(request: Post, body: Annotated[ScoreRequest, Body()]) -> ScoreResponse | Timed:
     """Grade the titles of a query, under a variant and any head mask."""
-    if isinstance(body, CompatRequest):  # vLLM's, see `ScoreRoute`
+    if isinstance(body, CompatRequest):  # vLLM's
         return await score_and_answer(request, body)
     check_score(body, request.settings)
     with request.charged(body.count):
         return await request.backend.score(body, request.deadline)
+
+
+class ScoreRoute(PostRoute):
+    """The route of /v1/score, which also takes vLLM's requests: they have none of our fields."""
+
+    def _checked(self, value: Any, request: Post) -> BaseModel:
+        shape = vllm_shape(value)
+        return super()._checked(value, request) if shape is None else validated(shape, value)
 
 
 async def compare(request: Post, body: Annotated[CompareRequest, Body()]) -> CompareResponse:
@@ -105,7 +122,7 @@ async def metrics(request: Request) -> Response:
 def add_routes(app: FastAPI) -> None:
     """Add everything to an app whose `state` has `settings`, `metrics` and `backend`."""
     for path, endpoint, response_model, route_class in (
-        ("/v1/score", score, ScoreResponse, ScoreRoute),
+        ("/v1/score", score, ScoreResponse | VllmScores, ScoreRoute),
         ("/v1/compare", compare, CompareResponse, PostRoute),
         ("/v1/attention", attention, AttentionResponse, PostRoute),
         ("/v1/condense", condense, CondenseResponse, PostRoute),
@@ -126,7 +143,7 @@ def add_routes(app: FastAPI) -> None:
         "/metrics",
         metrics,
         response_class=PlainTextResponse,
-        responses=errors(401, 429, 500),
+        responses=errors(401, 403, 429, 500),
         tags=["operations"],
     )
 

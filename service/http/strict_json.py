@@ -7,6 +7,7 @@ keys, of which orjson keeps the last.
 
 from __future__ import annotations
 
+import codecs
 import json
 from typing import Any
 
@@ -29,7 +30,7 @@ def loads(body: bytes, *, max_depth: int, max_parts: int) -> Any:
     """Return the value of a JSON document.
 
     Args:
-        body: the whole document, UTF-8.
+        body: the whole document, UTF-8; it may begin with a byte order mark.
         max_depth: the deepest nesting of arrays and objects; `[]` has depth 1.
         max_parts: the most arrays, objects and keys together.
 
@@ -37,6 +38,7 @@ def loads(body: bytes, *, max_depth: int, max_parts: int) -> Any:
         InvalidJSON: empty, not UTF-8, not JSON, lone surrogates, NaN or infinities (also as 1e999), an object
             with the same key twice, nested deeper than `max_depth`, or more than `max_parts` parts.
     """
+    body = body.removeprefix(codecs.BOM_UTF8)  # a parser may ignore it (RFC 8259, section 8.1)
     if not body or body.isspace():
         raise InvalidJSON("The body is empty; send a JSON object.")
     arrays, objects, colons = (body.count(sign) for sign in _PARTS)

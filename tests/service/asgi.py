@@ -11,6 +11,8 @@ import httpx
 import orjson
 from starlette.types import ASGIApp
 
+from tests.service import conforming
+
 
 class Answer(NamedTuple):
     status: int
@@ -25,8 +27,15 @@ class Answer(NamedTuple):
 
 @asynccontextmanager
 async def client(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the app that checks each answer against the OpenAPI document."""
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as session:
+    kind = {"content-type": "application/json"}
+    async with httpx.AsyncClient(
+        transport=transport,
+        base_url="http://localhost",
+        headers=kind,
+        event_hooks={"response": [conforming.check]},
+    ) as session:
         yield session
 
 
@@ -52,6 +61,7 @@ class Exchange:
         for message in messages:
             self.incoming.put_nowait(message)
         self.received = 0
+        headers = {"content-type": "application/json"} | dict(headers)
         self.sent: list[dict[str, Any]] = []
         scope = {
             "type": "http",
@@ -63,7 +73,7 @@ class Exchange:
             "root_path": "",
             "scheme": "http",
             "query_string": b"",
-            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
+            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()],
             "client": ("127.0.0.1", 1),
             "server": ("service", 80),
         }

@@ -53,7 +53,7 @@ async def _read(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byte
 def request(method: str, path: str, body: bytes = b"", headers: str = "") -> bytes:
     """Return a request with a body as bytes. headers: further lines, each ending in CRLF."""
     kind = "content-type: application/json\r\n" if body else ""
-    head = f"{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{kind}{headers}"
+    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{kind}{headers}"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
 

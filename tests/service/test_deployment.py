@@ -162,6 +162,10 @@ async def test_what_is_not_http_gets_our_error_shape(server: Server) -> None:
     lines = {
         b"hello there": 400,
         b"GET / HTTP/1.1\r\nhost: a\r\nhost: b": 400,
+        b"GET / HTTP/1.1": 400,
+        b"GET / HTTP/1.1\r\nhost:": 400,
+        b"GET / HTTP/1.0\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc": 413,
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0": 400,
         b"GET / HTTP/1.1\r\nhost: a\r\nb@d name: 1": 400,
         b"GET /\xff HTTP/1.1\r\nhost: a": 400,
         b"GET / HTTP/1.1\r\nhost: a\r\nlarge: " + b"x" * 20_000: 400,
@@ -172,17 +176,18 @@ async def test_what_is_not_http_gets_our_error_shape(server: Server) -> None:
         b"POST /v1/score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzzz": 400,
         b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket": 400,
         b"BREW / HTTP/1.1\r\nhost: a": 405,
-        b"TRACE / HTTP/1.1\r\nhost: a": 405,
+        b"TRACE / HTTP/1.1\r\nhost: localhost": 405,
         b"OPTIONS * HTTP/1.1\r\nhost: a": 400,
         b"CONNECT a:80 HTTP/1.1\r\nhost: a": 405,
         b"GET /nowhere HTTP/1.0": 404,
-        b"GET /-/nowhere HTTP/1.1\r\nhost: a": 404,
+        b"GET /-/nowhere HTTP/1.1\r\nhost: localhost": 404,
     }
     for line, status in lines.items():
         answer = await send_raw(server.port, line + b"\r\n\r\n")
         assert answer.status == status, (line[:70], answer)
         assert answer.headers["content-type"] == "application/json", line[:70]
         assert set(answer.json["error"]) == {"type", "message", "param"}
+        assert ("allow" in answer.headers) == (status == 405), line[:70]
 
 
 async def test_haproxy_that_is_killed_is_back_within_two_seconds_and_the_operator_told(

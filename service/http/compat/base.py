@@ -29,7 +29,7 @@ from service.schemas.limits import check_score
 from service.schemas.requests import DeadlineMs, MaskForm, ScoreRequest, VariantName, shown
 from service.schemas.responses import Assignment, HeadMaskInfo, ScoreResponse, ScoreResult
 
-STATUSES = (400, 401, 408, 413, 415, 429, 500, 503, 504)
+STATUSES = (400, 401, 403, 408, 413, 415, 429, 500, 503, 504)
 """The statuses of errors of a shape that answers wrong fields with 400."""
 
 

@@ -154,6 +154,8 @@ class CohereV1Request(CompatRequest):
 class ReturnedDocument(TypedDict):
     """The document as it was sent; an object keeps its other fields too."""
 
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
     text: NotRequired[Annotated[str, Field(description="The text.")]]
 
 

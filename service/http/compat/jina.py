@@ -1,7 +1,8 @@
 """One rerank shape for the clients of Jina, Infinity, vLLM and Cohere's version 1.
 
 Each client finds in the answer what it reads. They differ in one field: Infinity returns a document as text,
-the others as an object. Infinity's own path is /rerank, so documents are text there.
+the others as an object. Infinity's own path is /rerank, so documents are text there, unless a field that only
+vLLM has tells that its client asks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from service.http.compat.base import ScoredBy, by_relevance, raw_score, relevance, scored_by
-from service.http.compat.cohere import CohereResult, CohereV1Request, Meta, ResultWithDocument, meta
+from service.http.compat.cohere import (
+    CohereResult,
+    CohereV1Request,
+    Meta,
+    ResultWithDocument,
+    ReturnedDocument,
+    meta,
+)
 from service.http.compat.documents import (
     TokensPerDoc,
     TokensPerQuery,
@@ -23,6 +31,8 @@ from service.http.compat.documents import (
     texts,
 )
 from service.schemas.responses import ScoreResponse
+
+_VLLMS_OWN = {"max_tokens_per_doc", "max_tokens_per_query", "truncate_prompt_tokens", "use_activation"}
 
 
 class TokenUsage(TypedDict):
@@ -49,7 +59,15 @@ class RerankAnswer(_Ranked):
 class ResultWithText(CohereResult):
     """One document's relevance."""
 
-    document: NotRequired[Annotated[str, Field(description="The document's text, with `return_documents`.")]]
+    document: NotRequired[
+        Annotated[
+            str | ReturnedDocument,
+            Field(
+                description="The document's text, with `return_documents`; an object in answers to requests "
+                "with one of vLLM's own fields."
+            ),
+        ]
+    ]
 
 
 class InfinityAnswer(_Ranked):
@@ -139,6 +157,6 @@ class InfinityRequest(RerankRequest):
 
     def returned(self, index: int) -> dict[str, Any]:
         """Return the fields that show a result's document; none if it was not asked for."""
-        if not self.return_documents:
-            return {}
+        if not self.return_documents or not _VLLMS_OWN.isdisjoint(self.model_fields_set):
+            return super().returned(index)
         return {"document": texts([self.documents[index]], self.rank_fields)[0]}

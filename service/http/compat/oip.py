@@ -76,7 +76,9 @@ class InferRoute(PostRoute):
         return (Match.FULL if match is Match.PARTIAL else match), child_scope
 
     def _check_headers(self, request: Post) -> None:
-        check_content_type(request.headers, binary=tensors.HEADER in request.headers)
+        # Triton's client names no type. A web page that sends none names its origin, which is checked.
+        binary = ["application/octet-stream"] if tensors.HEADER in request.headers else []
+        check_content_type(request.headers, others=["", *binary])
 
     def _parsed(self, content: bytes, request: Post) -> Any:
         content, request.state.tensors = tensors.split(content, request.headers.get(tensors.HEADER))
@@ -172,7 +174,7 @@ def add_routes(app: FastAPI) -> None:
         route_class_override=InferRoute,
     )
     for path, endpoint, name, answer, statuses in (
-        ("/v2", server, "oip_server", ServerMetadata, (401, 429, 500)),
+        ("/v2", server, "oip_server", ServerMetadata, (401, 403, 429, 500)),
         ("/v2/health/live", live, "oip_live", ServerLive, (500,)),
         ("/v2/health/ready", ready, "oip_ready", ServerReady, (500, 503)),
         ("/v2/models/{model:path}/ready", model_ready, "oip_model_ready", ModelReady, _GET),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
 from service.errors import InvalidRequest
 from service.experiments.definition.fields import Attributes
@@ -164,13 +165,12 @@ class AnswerParameters:
     truncated: Annotated[int, Field(description="Pairs whose text did not fit into the window.")]
 
 
-@dataclass(slots=True)
-class InferAnswer:
+class InferAnswer(TypedDict):
     """The outputs; in binary, `parameters.binary_data_size` stands in place of `data`."""
 
     model_name: Annotated[str, Field(description="As it was asked for.")]
     model_version: Annotated[str, Field(description="The one version.")]
-    id: Annotated[str, Field(description="The request's, where it has one.")]
+    id: NotRequired[Annotated[str, Field(description="The request's, if it has one.")]]
     parameters: AnswerParameters
     outputs: Annotated[list[OutputTensor], Field(description="In the order asked for.")]
 

@@ -128,7 +128,7 @@ def add_routes(app: FastAPI) -> None:
         info,
         name="tei_info",
         response_model=TeiInfo,
-        responses=errors(401, 429, 500, 503, model=TeiError),
+        responses=errors(401, 403, 429, 500, 503, model=TeiError),
         tags=[TAG],
     )
     for path in ("/health", "/ping"):

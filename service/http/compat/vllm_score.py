@@ -13,21 +13,19 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import FastAPI
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from service.errors import InvalidRequest
 from service.http.compat.base import (
     STATUSES,
     CompatRequest,
-    CompatRoute,
     add_compat_route,
     model_name,
     raw_score,
     relevance,
 )
 from service.http.compat.documents import TokensPerDoc, TokensPerQuery, TruncatePromptTokens, reading
-from service.http.post import Post, PostRoute
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import Error, Number, ScoreResponse
 
@@ -160,17 +158,14 @@ class VllmQueriesRequest(VllmScoreRequest):
         return self.queries, self.documents
 
 
-class ScoreRoute(CompatRoute):
-    """The route of /v1/score, which takes vLLM's requests as well: they have none of our fields."""
+SHAPES = (VllmTextsRequest, VllmQueriesRequest)
 
-    shapes = (VllmTextsRequest, VllmQueriesRequest)
 
-    def _checked(self, value: Any, request: Post) -> BaseModel:
-        fields = value.keys() if isinstance(value, dict) else ()
-        theirs = "text_1" in fields or "queries" in fields
-        if theirs and "query" not in fields and "pairs" not in fields:
-            return super()._checked(value, request)
-        return PostRoute._checked(self, value, request)
+def vllm_shape(value: Any) -> type[VllmScoreRequest] | None:
+    """Return the shape of a request to /v1/score if it is vLLM's; None if it is ours."""
+    if not isinstance(value, dict) or "query" in value or "pairs" in value:
+        return None
+    return next((shape for shape in SHAPES if shape.chosen_by in value), None)
 
 
 def add_routes(app: FastAPI) -> None:
@@ -179,7 +174,7 @@ def add_routes(app: FastAPI) -> None:
         app,
         "/score",
         "vllm_score",
-        ScoreRoute.shapes,
+        SHAPES,
         answers=[VllmScores],
         error_model=Error,
         example=_SCORED,

@@ -165,10 +165,10 @@ async def test_a_million_wrong_items_are_one_short_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [None, "application/json", "Application/JSON; charset=utf-8", "application/a+json"]
+    "kind", ["application/json", "Application/JSON; charset=utf-8", "application/a+json"]
 )
-async def test_json_may_be_called_json_or_nothing(kind: str | None) -> None:
-    headers = {} if kind is None else {"content-type": kind}
+async def test_json_may_be_called_json_by_several_names(kind: str) -> None:
+    headers = {"content-type": kind}
     async with client(SHARED) as session:
         response = await session.post("/v1/score", content=orjson.dumps(SCORE), headers=headers)
     assert response.status_code == 200
@@ -181,6 +181,7 @@ async def test_json_may_be_called_json_or_nothing(kind: str | None) -> None:
         {"content-type": "text/plain"},
         {"content-type": "multipart/form-data; boundary=x"},
         {"content-type": "application/xml"},
+        {"content-type": ""},  # as a web page of another site could send it unasked
         {"content-encoding": "gzip"},
     ],
 )

@@ -17,6 +17,7 @@ from tests.service.fake_backend import FakeBackend
 from tests.service.http.test_api import SCORE, app_with, assert_error, metrics_of
 
 BODY = orjson.dumps(SCORE)
+JSON = {"content-type": "application/json"}
 
 
 @asynccontextmanager
@@ -58,13 +59,14 @@ async def exchange(address: tuple[str, int], *, head: bytes, parts: list[bytes])
 
 
 def post(length: str) -> bytes:
-    return f"POST /v1/score HTTP/1.1\r\nHost: service\r\n{length}\r\n\r\n".encode()
+    head = "POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}{length}\r\n\r\n".encode()
 
 
 async def test_a_score_over_a_socket() -> None:
     async with (
         served(app_with()) as (host, port),
-        httpx.AsyncClient(base_url=f"http://{host}:{port}") as session,
+        httpx.AsyncClient(base_url=f"http://{host}:{port}", headers=JSON) as session,
     ):
         response = await session.post("/v1/score", content=BODY)
         assert response.status_code == 200

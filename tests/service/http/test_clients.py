@@ -27,18 +27,21 @@ def chunks() -> Iterator[bytes]:
         yield b" " * 100_000
 
 
+JSON = {"content-type": "application/json"}
+
+
 def by_requests(url: str, body: bytes | Iterator[bytes]) -> tuple[int, bytes]:
-    response = requests.post(url, data=body, timeout=20)
+    response = requests.post(url, data=body, headers=JSON, timeout=20)
     return response.status_code, response.content
 
 
 def by_httpx(url: str, body: bytes | Iterator[bytes]) -> tuple[int, bytes]:
-    response = httpx.post(url, content=body, timeout=20)
+    response = httpx.post(url, content=body, headers=JSON, timeout=20)
     return response.status_code, response.content
 
 
 def by_urllib(url: str, body: bytes | Iterator[bytes]) -> tuple[int, bytes]:
-    request = urllib.request.Request(url, body, {"content-type": "application/json"})
+    request = urllib.request.Request(url, body, JSON)
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=20)
     with caught.value as response:
@@ -62,9 +65,8 @@ async def test_a_body_too_large_is_refused_with_a_413_that_arrives_at_aiohttp(se
         sockets.append(socket.socket(*address[:3]))
         return sockets[-1]
 
-    headers = {"content-type": "application/json"}
     connector = aiohttp.TCPConnector(socket_factory=opened)
-    async with aiohttp.ClientSession(server.url, connector=connector, headers=headers) as session:
+    async with aiohttp.ClientSession(server.url, connector=connector, headers=JSON) as session:
         for _ in range(5):
             async with session.post("/v1/score", data=io.BytesIO(b" " * TOO_LARGE)) as response:
                 assert response.status == 413

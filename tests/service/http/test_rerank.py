@@ -155,6 +155,14 @@ async def test_documents_come_back_as_each_client_reads_them_and_only_when_asked
     ]
     texts = (await post(APP, "/rerank", BODY | {"documents": documents, "return_documents": True})).json()
     assert [result["document"] for result in texts["results"]] == ["a", "b", "c"]
+    for own in ({"truncate_prompt_tokens": 5}, {"max_tokens_per_doc": 0}, {"use_activation": True}):
+        asked = BODY | {"documents": documents, "return_documents": True, **own}
+        vllms = (await post(APP, "/rerank", asked)).json()
+        assert [result["document"] for result in vllms["results"]] == [
+            {"text": "a", "id": 7},
+            {"text": "b"},
+            {"text": "c"},
+        ]
 
 
 async def test_rank_fields_choose_what_is_ranked_and_in_which_order() -> None:

@@ -44,7 +44,8 @@ def loads(body: bytes, *, max_depth: int, max_parts: int = PARTS) -> Any:
         (b'{"a": "\xed\xa0\x80"}', "UTF-8"),
         ('{"a": "é"}'.encode("latin-1"), "UTF-8"),
         ('{"a": 1}'.encode("utf-16"), "not valid JSON"),
-        (b'\xef\xbb\xbf{"a": 1}', "BOM"),
+        (b'\xef\xbb\xbf\xef\xbb\xbf{"a": 1}', "BOM"),
+        (b"\xef\xbb\xbf ", "empty"),
         (rb'{"a": "\ud800"}', "surrogate"),
         (rb'{"a": "x\udc00y"}', "surrogate"),
         (rb'{"\ud83d": 1}', "surrogate"),
@@ -70,6 +71,7 @@ def test_what_is_not_strict_json_is_refused_with_the_reason(body: bytes, says: s
         b'{"head_mask": {"off": [[2, 3]]}, "query": "a"}',
         rb'{"a": "\ud83d\ude00", "b": "\u0000"}',
         b"[" * DEPTH + b"]" * DEPTH,
+        b'\xef\xbb\xbf{"a": 1}',
         b'{"a": {"x": 1}, "b": {"x": 1}}',  # the same key in two objects is no duplicate
         b"1",
         b"null",
