@@ -34,7 +34,9 @@ export function Findings({ report, looks }) {
 /** @param {{arm: string, metric: Metric, looks: Look[], report: Report, first: boolean}} props */
 function Finding({ arm, metric, looks, report, first }) {
   const { margin } = metric;
-  const relative = metric.relative !== null && (margin === null || metric.margin_relative);
+  // Where control has next to nothing there is an interval in the metric's own unit only.
+  const inPercent = metric.relative !== null && (metric.relative_low !== null || metric.low === null);
+  const relative = inPercent && (margin === null || metric.margin_relative);
   const write = (/** @type {number} */ value) => (relative ? value === 0 ? "0 %" : `${signed(100 * value, Math.abs(value) < 0.095 ? 1 : 0)} %` : short(value));
   const now = { time: report.time, metrics: [{ ...metric, arm }] };
   const all = [...looks.filter((look) => look.time < report.time), now];
