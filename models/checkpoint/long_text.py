@@ -55,12 +55,14 @@ def read_long(
 
     cut: matches where the text may be cut; None: nowhere. word_piece: long words become one unknown token.
     """
-    start = 0
+    start, step = 0, size
     while start < len(text):
-        end = _next_cut(text, cut, start + size, start + 2 * size)
+        end = _next_cut(text, cut, start + step, start + 2 * step)
         if end is not None:
-            yield encode(start, end)
-            start = end
+            is_blank = word_piece and text[start:end].isspace()
+            portion = NOTHING if is_blank else encode(start, end)
+            yield portion
+            start, step = end, size if portion.ids else min(2 * step, _BLOCK)
         elif word_piece and cut is not None:
             start = yield from _read_word(text, start, encode, cut, size)
         else:
@@ -76,8 +78,8 @@ def _read_word(
     """
     known = end = start + size + LONG_WORD
     if _LETTERS.fullmatch(text, start + size, known):
-        while (letters := _LETTERS.match(text, end, end + _BLOCK)) is not None:
-            end = letters.end()
+        while letters := _letters(text, end):
+            end += letters
             yield NOTHING
         if end == len(text) or cut.match(text, end):
             yield encode(start, known)
@@ -86,6 +88,15 @@ def _read_word(
     end = len(text) if found is None else found.start()
     yield encode(start, end)
     return end
+
+
+def _letters(text: str, start: int) -> int:
+    """Return how many letters follow, Chinese ones not counted, up to a limit."""
+    block = text[start : start + _BLOCK]
+    if block.isascii() and block.isalnum():  # ten times as fast
+        return len(block)
+    letters = _LETTERS.match(block)
+    return letters.end() if letters else 0
 
 
 def _next_cut(text: str, cut: re.Pattern[str] | None, start: int, end: int) -> int | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from models.checkpoint.chunks import encode_chunks
-from models.checkpoint.tokenizer import EncodedPair
+from models.checkpoint.chunks import LongTitles, encode_chunks
+from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from service.batching.scheduler import Item
 from service.engine import Row, RowScore, Work
 from service.experiments.definition.config import ExperimentConfig
@@ -18,6 +19,7 @@ from service.schemas.requests import ScoreRequest
 from service.scoring.answers import judged
 from service.scoring.cascade import Course, Floats, RawScores, floor_of
 from service.scoring.catalog import Catalog, Stage, Variant
+from service.scoring.encoding import INLINE_CHARS
 from service.scoring.reading import tokenizer_for
 
 
@@ -100,14 +102,9 @@ async def steps(job: Job, pair: int, variants: Mapping[str, Variant]) -> list[St
             continue
         texts, long_titles = [job.texts[pair]], job.request.long_titles
         tokenizer = tokenizer_for(job.request, variant.classifier.tokenizer, pair)
-        # A title may be megabytes long. If it is read whole, a thread does it.
-        if long_titles is not None:
-            (chunked,) = await asyncio.to_thread(encode_chunks, tokenizer, texts, long_titles)
-            rows[variant.checkpoint] = chunked.rows
-        elif tokenizer is variant.classifier.tokenizer:
-            rows[variant.checkpoint] = tokenizer.encode(texts)
-        else:
-            rows[variant.checkpoint] = await asyncio.to_thread(tokenizer.encode, texts)
+        read = partial(_rows, tokenizer, texts, long_titles)
+        is_long = sum(map(len, texts[0])) > INLINE_CHARS  # it would hold up the event loop
+        rows[variant.checkpoint] = await asyncio.to_thread(read) if is_long else read()
     steps_of_pair = []
     for chunk in range(max(map(len, rows.values()), default=0)):
         items: dict[str, Item[Work]] = {}
@@ -117,3 +114,13 @@ async def steps(job: Job, pair: int, variants: Mapping[str, Variant]) -> list[St
                 items[name] = Item(len(row), variant.lane, Row(row, variant.mask))
         steps_of_pair.append(Step(pair, items))
     return steps_of_pair
+
+
+def _rows(
+    tokenizer: PairTokenizer, texts: Sequence[tuple[str, str]], long_titles: LongTitles | None
+) -> Sequence[EncodedPair]:
+    """Return the sequences of a pair: one, or one per chunk of its title."""
+    if long_titles is None:
+        return tokenizer.encode(texts)
+    (chunked,) = encode_chunks(tokenizer, texts, long_titles)
+    return chunked.rows
