@@ -53,6 +53,7 @@ class Scores:
     chunks: tuple[Chunk | None, ...] | None = None
 
     @classmethod
+    @np.errstate(invalid="ignore")  # logits may be NaN or infinite
     def from_logits(cls, logits: np.ndarray, temperature: float = 1.0, activation: str = "sigmoid") -> Scores:
         """Return the scores of logits, (n, grades) float32, least relevant grade first.
 
@@ -297,8 +298,7 @@ def _log_odds(logits: np.ndarray) -> np.ndarray:
     """
     above = np.log(np.arange(1, logits.shape[1]))
     relevant, irrelevant = logits[:, 1:] + above, logits[:, :-1] + above[::-1]
-    with np.errstate(invalid="ignore"):  # logits may be NaN
-        return np.asarray(np.logaddexp.reduce(relevant, axis=1) - np.logaddexp.reduce(irrelevant, axis=1))
+    return np.asarray(np.logaddexp.reduce(relevant, axis=1) - np.logaddexp.reduce(irrelevant, axis=1))
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
