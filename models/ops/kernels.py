@@ -14,15 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-DTYPES = (torch.float32, torch.bfloat16)
+from models.ops.kernel_arguments import (
+    DTYPES,
+    SIZE_MULTIPLE,
+    Normalisation,
+    check_attention,
+    check_map,
+    check_norm,
+    check_quantization,
+)
 
-SIZE_MULTIPLE = 16
-"""The kernels compute heads and rows whose size is a multiple of this."""
+__all__ = ["AS_IT_IS", "DTYPES", "FINISHES", "SIZE_MULTIPLE", "Kernels", "Normalisation", "Quantization"]
 
 NO_MEMORY_FOR_A_MAP = "not enough memory for an affine map"
-
-Normalisation = tuple[Tensor, Tensor, float]
-"""Weight and bias, (D,) of the dtype of the rows, and epsilon of a layer normalisation."""
 
 Quantization = tuple[Tensor | None, Tensor | None, float]
 """Multiplier, shift and middle, as `Kernels.quantize` takes them."""
@@ -50,7 +54,7 @@ class Kernels:
             suffix = str(dtype).removeprefix("torch.")
             attend = getattr(loaded, f"headroom_attend_{suffix}")
             attend.argtypes = [pointer, number, pointer, number, number, number]
-            attend.argtypes += [pointer, number, flag, pointer, number, pointer, flag]
+            attend.argtypes += [pointer, number, flag, pointer, number, number, pointer, flag]
             attend.restype = flag
             normalise, quantize = (
                 getattr(loaded, f"headroom_{name}_{suffix}") for name in ("normalise", "quantize")
@@ -95,38 +99,49 @@ class Kernels:
             rotation has a row for every position of the longest sequence.
         Returns (T, h·d), or (B, h·d), of projected's dtype; 0 for empty sequences and for
         tokens of no sequence. A sequence's result has the same bits in any pack and for any thread count.
-        Raises MemoryError if there is not enough memory for the longest sequence.
+        Raises MemoryError if there is not enough memory for the longest sequence, ValueError for tensors of
+        another form.
         """
         projected = projected.contiguous()
-        tokens, width = projected.shape[0], projected.shape[1] // 3
-        sequences = len(offsets) - 1
-        out = projected.new_empty(sequences if first_only else tokens, width)
+        tokens, columns = projected.shape
+        width = columns // 3
         weights = None if head_weights is None else head_weights.float().contiguous()
-        out_of_memory = self._attend[projected.dtype](
+        size = check_attention(projected, offsets, heads, weights, rotation)
+        sequences = offsets.numel() - 1
+        out = projected.new_empty(sequences if first_only else tokens, width)
+        problem = self._attend[projected.dtype](
             projected.data_ptr(),
             tokens,
             offsets.data_ptr(),
             sequences,
             heads,
-            width // heads,
-            None if weights is None else weights.data_ptr(),
-            0 if weights is None or len(weights) == 1 else heads,
+            size,
+            _address(weights),
+            0 if weights is None else len(weights),
             first_only,
-            None if rotation is None else rotation.data_ptr(),
+            _address(rotation),
+            0 if rotation is None else len(rotation),
             -1 if window is None else window,
             out.data_ptr(),
             torch.get_num_threads(),
         )
-        if out_of_memory:
+        if problem == 1:
             raise MemoryError("not enough memory for the attention of the longest sequence")
+        if problem:
+            raise ValueError(
+                f"offsets must ascend from 0 to at most {tokens} tokens, with a row of head_weights for each "
+                "sequence and a row of the rotation for each position"
+            )
         return out
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
         """Return (x − mean) / √(variance + eps) · weight + bias of each row, computed in float32.
 
         x: (T, D) float32 or bfloat16; weight, bias: (D,) of x's dtype. The result is like x.
+        Raises ValueError for tensors of another form.
         """
         x = x.contiguous()
+        check_norm(x, weight, bias)
         out = torch.empty_like(x)
         parameters = (weight.data_ptr(), bias.data_ptr(), eps)
         self._normalise[x.dtype](x.data_ptr(), *x.shape, *parameters, out.data_ptr(), torch.get_num_threads())
@@ -139,7 +154,9 @@ class Kernels:
 
         x: (T, D) float32 or bfloat16; multiplier, shift: (D,) float32, both or neither.
         Returns (T, D) uint8, and which rows hold NaN or an infinity, (T,) bool; None if no row does.
+        Raises ValueError for tensors of another form.
         """
+        check_quantization(x, multiplier, shift)
         out = torch.empty(x.shape, dtype=torch.uint8)
         broken = torch.empty(x.shape[0], dtype=torch.bool)
         x = x.contiguous()
@@ -157,9 +174,12 @@ class Kernels:
 
         GELU is within 6e-5, above 18 within 3.3e-6·x.
         x: float32 of any shape. by_tanh: which GELU. Returns uint8 of the same shape; NaN becomes 0.
+        Raises ValueError for another dtype.
         """
         out = torch.empty(x.shape, dtype=torch.uint8)
         x = x.contiguous()
+        if x.dtype is not torch.float32:
+            raise ValueError(f"x is {x.dtype}; needed: torch.float32")
         self._quantize_gelu(
             *(x.data_ptr(), x.numel(), by_tanh, multiplier, shift, largest),
             *(out.data_ptr(), torch.get_num_threads()),
@@ -182,9 +202,13 @@ class Kernels:
             with zeros as W is; finish: one of FINISHES; other: (T, outputs) bfloat16, to add or multiply.
         norm: of the result, as by `layer_norm`.
         Returns (T, outputs) bfloat16. A row has the same bits in any batch and for any thread count.
-        Raises MemoryError if there is not enough memory.
+        Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
         """
         x, other = x.contiguous(), None if other is None else other.contiguous()
+        rows, inputs = x.shape
+        if x.dtype is not torch.bfloat16:
+            raise ValueError(f"x is {x.dtype}; needed: torch.bfloat16")
+        check_map(tiles, torch.bfloat16, inputs, outputs, (bias,), (rows, finish, other, norm))
         out = x.new_empty(len(x), outputs)
         out_of_memory = self._affine(
             *(x.data_ptr(), *x.shape, tiles.data_ptr(), bias.data_ptr(), outputs, FINISHES.index(finish)),
@@ -217,9 +241,15 @@ class Kernels:
             SIZE_MULTIPLE. Rows of it that hold NaN or an infinity become NaN, unless the result is quantized.
         norm: as for `affine`.
         Returns (T, outputs) bfloat16, or uint8. A row has the same bits in any batch and thread count.
-        Raises MemoryError if there is not enough memory.
+        Raises MemoryError if there is not enough memory, ValueError for tensors of another form.
         """
         x, other = x.contiguous(), None if other is None else other.contiguous()
+        rows, inputs = x.shape
+        if x.dtype not in (torch.uint8, torch.bfloat16):
+            raise ValueError(f"x is {x.dtype}; needed: torch.uint8 or torch.bfloat16")
+        if x.dtype is torch.bfloat16:
+            check_quantization(x, *source[:2])
+        check_map(tiles, torch.int8, inputs, outputs, factors, (rows, finish, other, norm))
         quantizes = finish.startswith("quantized")
         out = torch.empty(len(x), outputs, dtype=torch.uint8 if quantizes else torch.bfloat16)
         multiplier, shift, middle = source

@@ -224,19 +224,27 @@ long first_problem(const int32_t* offsets, long sequences, long heads, long keys
   return sequence * heads + place / cost(sequence);
 }
 
-// Returns 0, or 1 without having computed anything if there is not enough memory.
+// Returns 0; or, without having computed anything, 1 if there is not enough memory, and 2 if sequences end before they
+// begin, or beyond the tokens, the rows of weights (one row serves all) or the rotation's positions.
 template <class T>
 int attend(const T* projected, long tokens, const int32_t* offsets, long sequences, long heads, long size,
-            const float* weights, long weight_stride, bool first_only, const float* rotation, long window, T* out,
-            int threads) {
+            const float* weights, long weight_rows, bool first_only, const float* rotation, long positions,
+            long window, T* out, int threads) {
   const long width = heads * size, stride = 3 * width;
+  const long weight_stride = weight_rows == 1 ? 0 : heads;
   const float scale = 1.44269504f / __builtin_sqrtf(size);
   const long end = sequences ? offsets[sequences] : 0;
-  long longest = 0;
-  for (long i = 0; i < sequences; ++i) longest = std::max<long>(longest, offsets[i + 1] - offsets[i]);
+  long longest = 0, shortest = 0, computed = 0;
+  for (long i = 0; i < sequences; ++i) {
+    const long length = long{offsets[i + 1]} - offsets[i];
+    longest = std::max(longest, length), shortest = std::min(shortest, length);
+    if (length) computed = i + 1;
+  }
   const long part = up(Room<T>(longest, size, rotation).bytes, 4096);
   char* memory = scratch.at_least(part * threads);
   if (memory == nullptr) return 1;
+  const bool weighted = !weights || weight_rows == 1 || computed <= weight_rows;
+  if (shortest < 0 || offsets[0] || end > tokens || !weighted || (rotation && longest > positions)) return 2;
 #pragma omp parallel num_threads(threads)
   {
     char* own = memory + part * omp_get_thread_num();

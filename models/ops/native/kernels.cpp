@@ -33,17 +33,17 @@ int headroom_prepare() {
 }
 
 int headroom_attend_float32(const float* projected, long tokens, const int32_t* offsets, long sequences, long heads,
-                             long size, const float* weights, long weight_stride, int first_only,
-                             const float* rotation, long window, float* out, int threads) {
-  return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, rotation,
-                window, out, threads);
+                             long size, const float* weights, long weight_rows, int first_only,
+                             const float* rotation, long positions, long window, float* out, int threads) {
+  return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_rows, first_only, rotation,
+                positions, window, out, threads);
 }
 
 int headroom_attend_bfloat16(const bfloat16* projected, long tokens, const int32_t* offsets, long sequences,
-                              long heads, long size, const float* weights, long weight_stride, int first_only,
-                              const float* rotation, long window, bfloat16* out, int threads) {
-  return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_stride, first_only, rotation,
-                window, out, threads);
+                              long heads, long size, const float* weights, long weight_rows, int first_only,
+                              const float* rotation, long positions, long window, bfloat16* out, int threads) {
+  return attend(projected, tokens, offsets, sequences, heads, size, weights, weight_rows, first_only, rotation,
+                positions, window, out, threads);
 }
 
 void headroom_normalise_float32(const float* x, long rows, long width, const float* weight, const float* bias,

@@ -36,8 +36,8 @@ Floats power_of_two(Floats x) {
 // of `vectors` vectors; inverse = 1 / sum. `scale` is in powers of two. Strides are those between queries. `out` may
 // be `scores`. Queries are computed together, so that the sums of one do not wait for those of another.
 //
-// The largest |scale·score| must be below 2^31. Beyond, its rounding overflows the powers: the result is NaN with
-// AVX-512, and wrong otherwise. (To subtract before scaling costs attention up to 3 %, and no model has such scores.)
+// If |scale·largest| is not below 2^31, the result is NaN: its rounding would overflow the powers. (To subtract before
+// scaling costs attention up to 3 %, and no model has such scores.)
 template <int R, class T>
 void exponentials(const float* scores, long stride, long keys, long vectors, float scale, T* out, long out_stride,
                   float* inverse) {
@@ -54,7 +54,10 @@ void exponentials(const float* scores, long stride, long keys, long vectors, flo
       const Floats values = load<Floats>(scores + r * stride + at);
       peak[r] = values > peak[r] ? values : peak[r];
     }
-  for (int r = 0; r < R; ++r) shift[r] = all(-scale * largest(peak[r]));
+  for (int r = 0; r < R; ++r) {
+    const float down = -scale * largest(peak[r]);
+    shift[r] = all(__builtin_fabsf(down) < 0x1p31f ? down : std::numeric_limits<float>::quiet_NaN());
+  }
   for (long at = 0; at < last; at += kLanes)
     for (int r = 0; r < R; ++r) {
       const Floats values = power_of_two<kTerms>(load<Floats>(scores + r * stride + at) * scale + shift[r]);

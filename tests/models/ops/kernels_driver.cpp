@@ -47,13 +47,15 @@ bool near(T ours, double exact, double scale) {
   return std::fabs(number(ours) - exact) <= kTolerance<T> * scale;
 }
 
+constexpr long kPositions = 70;  // of the rotation
+
 int call(const float* a, long b, const int32_t* c, long d, long e, long f, const float* g, long h, int i,
          const float* j, long k, float* l, int m) {
-  return headroom_attend_float32(a, b, c, d, e, f, g, h, i, j, k, l, m);
+  return headroom_attend_float32(a, b, c, d, e, f, g, h, i, j, kPositions, k, l, m);
 }
 int call(const bfloat16* a, long b, const int32_t* c, long d, long e, long f, const float* g, long h, int i,
          const float* j, long k, bfloat16* l, int m) {
-  return headroom_attend_bfloat16(a, b, c, d, e, f, g, h, i, j, k, l, m);
+  return headroom_attend_bfloat16(a, b, c, d, e, f, g, h, i, j, kPositions, k, l, m);
 }
 
 // One head's numbers of a token (part 0: query, 1: key, 2: value), rotated as the kernel does it.
@@ -83,14 +85,14 @@ void try_attention(long heads, long size, bool weighted, bool rotated, long wind
   const auto projected = numbers<T>(random, tokens * 3 * width, 1.5f);
   const auto weights = numbers<float>(random, sequences * heads, 1);
   std::vector<float> rotation;
-  for (long position = 0; position < 70; ++position)
+  for (long position = 0; position < kPositions; ++position)
     for (long i = 0; i < size; ++i)
       rotation.push_back(i < size / 2 ? std::cos(position * 0.3f / (i + 1)) : std::sin(position * 0.3f / (i + 1 - size / 2)));
   const float* turn = rotated ? rotation.data() : nullptr;
   std::vector<T> whole(tokens * width), first(sequences * width);
   for (int first_only : {0, 1})
     expect(call(projected.data(), tokens, offsets.data(), sequences, heads, size, weighted ? weights.data() : nullptr,
-                heads, first_only, turn, window, first_only ? first.data() : whole.data(), 2) == 0,
+                sequences, first_only, turn, window, first_only ? first.data() : whole.data(), 2) == 0,
            "memory for attention");
 
   bool right = true;
@@ -126,7 +128,8 @@ void try_attention(long heads, long size, bool weighted, bool rotated, long wind
   auto spoilt = projected;
   spoilt[3 * width * 2] = rounded<T>(load<float>(std::array<uint32_t, 1>{0x7fffffff}.data()));  // a query of sequence 1
   std::vector<T> found(tokens * width);
-  call(spoilt.data(), tokens, offsets.data(), sequences, heads, size, weighted ? weights.data() : nullptr, heads, 0, turn,
+  call(spoilt.data(), tokens, offsets.data(), sequences, heads, size, weighted ? weights.data() : nullptr, sequences, 0,
+       turn,
        window, found.data(), 2);
   right = true;
   for (long i = 0; i < tokens * width; ++i) {
@@ -134,6 +137,27 @@ void try_attention(long heads, long size, bool weighted, bool rotated, long wind
     right &= reached ? std::isnan(number(found[i])) : number(found[i]) == number(whole[i]);
   }
   expect(right, "attention with NaN");
+}
+
+// One key's score is twice the others', so either it or they are all that a query sees; beyond 2^31 it is NaN.
+template <class T>
+void try_large_scores() {
+  const long size = 16, tokens = 5;
+  const std::vector<int32_t> offsets{0, tokens};
+  for (float power : {30.f, 31.5f, 40.f})
+    for (float sign : {1.f, -1.f}) {
+      const float whole = std::exp2(power / 2) * 0.4163f;  // 16·whole²·log2(e)/√16 is 2^power
+      std::vector<T> projected(tokens * 3 * size), out(tokens * size);
+      for (long i = 0; i < tokens * 3 * size; ++i) {
+        const long token = i / (3 * size), part = i / size % 3;
+        projected[i] = rounded<T>(part == 0 ? sign * whole : part == 1 ? (token ? whole / 2 : whole) : token);
+      }
+      expect(call(projected.data(), tokens, offsets.data(), 1, 1, size, nullptr, 0, 0, nullptr, -1, out.data(), 2) == 0,
+             "memory for large scores");
+      const bool finite = (sign > 0 ? power : power - 1) < 31;
+      for (const T value : out)
+        expect(finite ? near(value, sign > 0 ? 0 : 2.5, 1) : std::isnan(number(value)), "attention with large scores");
+    }
 }
 
 template <class T>
@@ -209,6 +233,7 @@ void try_all() {
   for (long size : {16, 48, 64})
     for (bool weighted : {false, true})
       for (bool rotated : {false, true}) try_attention<T>(2, size, weighted, rotated, rotated ? 9 : -1);
+  try_large_scores<T>();
   try_rows<T>();
 }
 

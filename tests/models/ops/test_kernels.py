@@ -223,6 +223,25 @@ def test_scores_far_apart_and_empty_sequences(ours: Kernels) -> None:
     assert not first[[1, 3]].any()
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("power", [20, 30, 30.9, 31.5, 33, 40, 60])
+def test_scores_too_large_for_a_float_are_right_or_nan(ours: Kernels, power: float, sign: int) -> None:
+    """A query sees the key with the largest score alone, or the result is NaN: never another number."""
+    query, key, value = (torch.zeros(5, 16) for _ in range(3))
+    query[:, 0] = sign * 2**power / 1.44269504 * 4
+    key[:, 0] = torch.tensor([0.5, 1, 0.25, 0.75, 0.5])
+    value[:] = torch.arange(5)[:, None]
+    projected = torch.cat([query, key, value], 1)
+    largest = power if sign == 1 else power - 2
+
+    found = ours.attention(projected, torch.tensor([0, 5]).int(), 1)
+
+    if largest < 31:
+        assert torch.equal(found, torch.full((5, 16), 1.0 if sign == 1 else 2.0))
+    else:
+        assert found.isnan().all()
+
+
 def test_first_tokens_of_a_pack_without_any_token_are_zero(ours: Kernels) -> None:
     torch.use_deterministic_algorithms(True)  # new memory holds NaN
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import unittest.mock
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -259,12 +260,14 @@ def test_too_little_memory_is_an_error_and_the_next_call_works(ours: Kernels) ->
     weight, _, x, _ = a_map(48, 40, 10)
     tiles, filled = to_tiles(weight), torch.zeros(64)
     expected = ours.affine(x, tiles, filled, 40, "none")
-    wide = torch.empty(1, 2_000_000_000, dtype=torch.bfloat16)  # never read: the kernel's memory comes first
+    wide = torch.empty(1, 4_000_000, dtype=torch.bfloat16)  # never read: the kernel's memory comes first
+    many = torch.empty(32 * 4_000_000, dtype=torch.bfloat16)  # as large as what the kernel needs besides
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (100 << 30, limits[1]))  # however much the system promises
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), limits[1]))
     try:
         with pytest.raises(MemoryError, match="affine"):
-            ours.affine(wide, tiles, filled, 40, "none")
+            ours.affine(wide, many, torch.zeros(32), 32, "none")
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     assert torch.equal(ours.affine(x, tiles, filled, 40, "none"), expected)

@@ -1,0 +1,148 @@
+"""Tensors that the compiled kernels would misread are errors, not other memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from models.ops import kernel_library
+from models.ops.kernel_arguments import check_map
+from models.ops.kernels import Kernels
+from models.ops.tiles import filled, to_tiles
+from models.ops.torch import rotations
+
+HALF = torch.bfloat16
+
+
+@pytest.fixture
+def ours() -> Kernels:
+    found = kernel_library.best()
+    if found is None:
+        pytest.skip("no compiled kernels on this machine")
+    return found
+
+
+def attend(ours: Kernels, **changes: Any) -> None:
+    arguments = {
+        "projected": torch.zeros(9, 96),
+        "offsets": torch.tensor([0, 4, 9]).int(),
+        "heads": 2,
+        "head_weights": torch.ones(2, 2),
+        "rotation": rotations(100.0, 5, 16, torch.device("cpu")),
+    }
+    ours.attention(**(arguments | changes))
+
+
+NUMBERS = torch.arange(100).int()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"projected": torch.zeros(9, 96, dtype=torch.float64)}, r"projected \(9, 96\) torch.float64"),
+        ({"projected": torch.zeros(9, 90)}, r"projected \(9, 90\)"),
+        ({"projected": torch.zeros(9, 72)}, "2 heads of a multiple of 16"),  # heads of 12
+        ({"offsets": torch.tensor([0, 4, 9])}, r"offsets \(3,\) torch.int64"),
+        ({"offsets": NUMBERS[:9:4]}, r"offsets \(3,\) torch.int32 \(not contiguous\)"),
+        ({"offsets": NUMBERS[:0]}, r"offsets \(0,\)"),
+        ({"offsets": torch.tensor([0, 4, 10]).int()}, "at most 9 tokens"),
+        ({"offsets": torch.tensor([0, 5, 4]).int()}, "must ascend"),
+        ({"offsets": torch.tensor([1, 4, 9]).int()}, "from 0"),
+        ({"offsets": torch.tensor([0, 3, 6, 9]).int()}, "head_weights"),
+        ({"offsets": torch.tensor([0, 3, 9]).int()}, "rotation"),
+        ({"head_weights": torch.ones(2, 3)}, r"head_weights \(2, 3\)"),
+        (
+            {"rotation": rotations(100.0, 5, 16, torch.device("cpu")).double()},
+            r"rotation \(5, 16\) torch.float64",
+        ),
+        ({"rotation": rotations(100.0, 5, 32, torch.device("cpu"))}, r"rotation \(5, 32\)"),
+        (
+            {"rotation": rotations(100.0, 5, 32, torch.device("cpu"))[:, ::2]},
+            r"rotation \(5, 16\) torch.float32 \(not contiguous\)",
+        ),
+    ],
+)
+def test_attention_takes_no_other_form(ours: Kernels, changes: dict[str, Any], message: str) -> None:
+    attend(ours)
+    attend(ours, head_weights=torch.ones(1, 2))
+    attend(ours, offsets=torch.tensor([0, 4, 9, 9]).int())  # empty sequences need no weights
+    with pytest.raises(ValueError, match=message):
+        attend(ours, **changes)
+
+
+ROWS, COLUMN, LONG = torch.zeros(3, 32), torch.zeros(32), torch.zeros(64)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ours: ours.layer_norm(ROWS, COLUMN.double(), COLUMN, 1e-5),
+        lambda ours: ours.layer_norm(ROWS.to(HALF), COLUMN.to(HALF), COLUMN, 1e-5),
+        lambda ours: ours.layer_norm(ROWS, COLUMN, LONG, 1e-5),
+        lambda ours: ours.layer_norm(ROWS, LONG[::2], COLUMN, 1e-5),
+        lambda ours: ours.layer_norm(ROWS[:, :24], COLUMN[:24], COLUMN[:24], 1e-5),
+        lambda ours: ours.layer_norm(ROWS.half(), COLUMN.half(), COLUMN.half(), 1e-5),
+        lambda ours: ours.quantize(ROWS.double(), None, None, 0.5),
+        lambda ours: ours.quantize(ROWS[:, :24], None, None, 0.5),
+        lambda ours: ours.quantize(ROWS, COLUMN, None, 0.5),
+        lambda ours: ours.quantize(ROWS, COLUMN.to(HALF), COLUMN, 0.5),
+        lambda ours: ours.quantize(ROWS, COLUMN, LONG, 0.5),
+        lambda ours: ours.quantize(ROWS, COLUMN, LONG[::2], 0.5),
+        lambda ours: ours.quantize_gelu(ROWS.to(HALF), 1.0, 0.5, 255, by_tanh=False),
+    ],
+)
+def test_rows_take_no_other_form(ours: Kernels, call: Callable[[Kernels], object]) -> None:
+    ours.layer_norm(ROWS, COLUMN, COLUMN, 1e-5)
+    ours.quantize(ROWS, COLUMN, COLUMN, 0.5)
+    with pytest.raises(ValueError, match="needed"):
+        call(ours)
+
+
+TILES, BIAS = to_tiles(torch.zeros(40, 48, dtype=HALF)), filled(torch.zeros(40))
+OTHER, NORM = torch.zeros(3, 40, dtype=HALF), torch.zeros(40, dtype=HALF)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tiles": TILES.float()}, "tiles .* torch.float32"),
+        ({"inputs": 80}, "80 → 40: .* tiles of 64 outputs"),
+        ({"outputs": 80}, "48 → 80: .* tiles of 96 outputs"),
+        ({"factors": (torch.zeros(40),)}, r"bias \(40,\)"),
+        ({"factors": (BIAS.to(HALF),)}, r"bias \(64,\) torch.bfloat16"),
+        ({"factors": (BIAS, BIAS, BIAS)}, r"start \(64,\) torch.float32"),
+        ({"factors": (BIAS.int(), BIAS.double(), BIAS)}, r"scale \(64,\) torch.float64"),
+        ({"ending": (3, "add", None, None)}, "needed for 'add' of 3 rows"),
+        ({"ending": (4, "add", OTHER, None)}, r"other \(3, 40\) .* of 4 rows"),
+        ({"ending": (3, "multiply", OTHER.float(), None)}, r"other \(3, 40\) torch.float32"),
+        ({"ending": (3, "add", OTHER, (NORM.float(), NORM, 1e-5))}, r"norm_weight \(40,\) torch.float32"),
+        ({"ending": (3, "add", OTHER, (NORM, NORM[:32], 1e-5))}, r"norm_bias \(32,\)"),
+    ],
+)
+def test_maps_take_no_other_form(changes: dict[str, Any], message: str) -> None:
+    """Also on processors that cannot compute them."""
+    arguments = {
+        "tiles": TILES,
+        "dtype": HALF,
+        "inputs": 48,
+        "outputs": 40,
+        "factors": (BIAS,),
+        "ending": (3, "add", OTHER, (NORM, NORM, 1e-5)),
+    }
+    check_map(**arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message):
+        check_map(**(arguments | changes))
+
+
+def test_maps_are_checked_before_they_are_computed(ours: Kernels) -> None:
+    if not ours.multiplies:
+        pytest.skip("this processor has no AMX")
+    x = torch.zeros(3, 48, dtype=HALF)
+    ours.affine(x, TILES, BIAS, 40, "none")
+    with pytest.raises(ValueError, match=r"x is torch\.float32"):
+        ours.affine(x.float(), TILES, BIAS, 40, "none")
+    with pytest.raises(ValueError, match=r"tiles .* torch\.bfloat16"):
+        ours.affine_int8(x.to(torch.uint8), TILES, (BIAS.int(), BIAS, BIAS), 40, "none")
