@@ -98,26 +98,31 @@ def recommend(
     if not spec.metrics:
         return "wait", "No metrics are declared, so there is nothing to decide by but the shadow differences."
     running = [arm for arm in arms if arm.arm not in spec.rolled_back]
-    primary = [(arm.arm, arm.metrics[0]) for arm in running]
-    good = [(name, metric) for name, metric in primary if metric.decision in GOOD]
+    if not running:
+        return "stop", "Every arm was rolled back to control."
+    harm = {arm.arm: _beyond_margin(arm, spec) for arm in running}
+    good = [arm for arm in running if arm.metrics[0].decision in GOOD and not harm[arm.arm]]
     if good:
-        name, metric = max(good, key=lambda candidate: _gain(candidate[1], spec.metrics[0]))
-        harmed = [
-            other.text
-            for arm in running
-            if arm.arm == name
-            for other in arm.metrics[1:]
-            if other.decision in BAD
-        ]
-        return "ship", " ".join([metric.text, *(["But:"] if harmed else []), *harmed])
+        arm = max(good, key=lambda candidate: _gain(candidate.metrics[0], spec.metrics[0]))
+        worse = [metric.text for metric in arm.metrics[1:] if metric.decision in BAD]
+        return "ship", " ".join([arm.metrics[0].text, *(["But:"] if worse else []), *worse])
     # With a margin, `worse` is no answer yet: the arm may still turn out to be within it.
     ends = {"too_bad"} if spec.metrics[0].margin is not None else BAD
-    if primary and all(metric.decision in ends for _, metric in primary):
-        return "stop", " ".join(metric.text for _, metric in primary)
-    if not primary:
-        return "stop", "Every arm was rolled back to control."
+    reasons = [harm[arm.arm] or arm.metrics[0].text for arm in running]
+    if all(harm[arm.arm] or arm.metrics[0].decision in ends for arm in running):
+        return "stop", " ".join(reasons)
     progress = f"{seen:,} of {spec.planned_units:,} planned units are exposed."
-    return "wait", " ".join([*(metric.text for _, metric in primary), progress])
+    return "wait", " ".join([*reasons, progress])
+
+
+def _beyond_margin(arm: ArmReport, spec: ReportSpec) -> str:
+    """Say which metrics with a margin, beside the first, the arm harms by more than it; empty if none."""
+    guarded = zip(arm.metrics[1:], spec.metrics[1:], strict=True)
+    return " ".join(
+        report.text
+        for report, metric in guarded
+        if metric.margin is not None and report.decision == "too_bad"
+    )
 
 
 def _gain(report: MetricReport, metric: Metric) -> float:

@@ -219,11 +219,15 @@ def test_outcomes_that_a_slow_clock_puts_before_the_exposure_are_counted_and_sai
     assert ratio.early == 50 + 100 * bool(past)
 
 
-def test_a_harmed_secondary_metric_is_said_beside_the_recommendation(store: Store) -> None:
+def test_an_arm_that_harms_a_guarded_metric_beyond_its_margin_does_not_ship(store: Store) -> None:
     fill(store, rates={"control": 0.6, "pruned": 0.2})
-    report = analyse(store, spec(Metric(name="spent", margin=0.1), CLICKS), NOW)
-    assert report.recommendation == "ship"
-    assert "But: pruned on clicks is too bad" in report.text
+    spent = Metric(name="spent", margin=0.1)
+    report = analyse(store, spec(spent, CLICKS), NOW)
+    assert (report.arms[0].metrics[0].decision, report.recommendation) == ("good_enough", "stop")
+    assert report.text.startswith("pruned on clicks is too bad")
+    unguarded = analyse(store, spec(spent, CLICKS.model_copy(update={"margin": None})), NOW)
+    assert unguarded.recommendation == "ship"
+    assert "But: pruned on clicks is worse" in unguarded.text
 
 
 def test_lost_units_make_every_result_invalid(store: Store) -> None:
@@ -456,7 +460,8 @@ def test_harm_to_a_metric_that_control_has_next_to_nothing_of_is_said(tmp_path: 
     alone = analyse(store, spec(errors), NOW)
     assert (alone.recommendation, alone.arms[0].metrics[0].decision) == ("stop", "too_bad")
     guarded = analyse(store, spec(Metric(name="spent", margin=0.1), errors), NOW)
-    assert "But: pruned on clicks is too bad: worse by 0." in guarded.text
+    assert guarded.recommendation == "stop"
+    assert "pruned on clicks is too bad: worse by 0." in guarded.text
 
 
 def moments(rate: float, kind: str, rng: np.random.Generator) -> Moments:
