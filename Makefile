@@ -53,7 +53,7 @@ check: dev page-checks
 	@! [ -d $(PAGE)/node_modules ] || $(PAGE)/node_modules/.bin/tsc -p $(PAGE)
 
 ## make bench     measure every number in docs/PERFORMANCE.md again (ONLY=engines,servers ROUNDS=3 CHECK=1)
-bench: dev .venv/installed-bench
+bench: dev
 	$(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(CHECK),--check)
 	$(if $(ONLY),,$(BIN)/python -m loadtest.selfbench $(if $(CHECK),--check))
 
@@ -61,9 +61,15 @@ bench: dev .venv/installed-bench
 fuzz: dev
 	FUZZ_CASES=10000 $(BIN)/python -m pytest tests/service/http/test_api_fuzz.py -k real_service --timeout 3600
 
-## make gpu       test and measure the network on a GPU, without .venv; report in runs/gpu (OUT= DRY=1)
+## make gpu       test and measure the network on a GPU, without .venv; reports in runs/gpu (OUT= DRY=1)
+gpu: GPU_OUT = $(or $(OUT),runs/gpu)
 gpu:
-	$(PYTHON) -m benchmarks.gpu --out '$(or $(OUT),runs/gpu)' $(if $(DRY),--dry)
+	@mkdir -p '$(GPU_OUT)'
+	@# without pyproject.toml and conftest.py, which ask for more packages than these tests need
+	@timeout 150 $(PYTHON) -m pytest -c /dev/null --rootdir . --noconftest --import-mode=importlib -p no:cacheprovider \
+		-v -rs $(GPU_TESTS) > '$(GPU_OUT)/gpu-tests.txt' 2>&1; tests=$$?; tail -n 1 '$(GPU_OUT)/gpu-tests.txt'; \
+		$(PYTHON) -m benchmarks.gpu --out '$(GPU_OUT)' $(if $(DRY),--dry) && exit $$tests
+GPU_TESTS = tests/models/ops/test_gpu.py tests/models/ops/test_cuda.py
 
 ## make load      the steady load scenario against a server it starts; report in runs/load
 ## make soak      40 minutes with faults and attacks (DURATION=2h RATE=10); report in runs/soak

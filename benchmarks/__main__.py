@@ -1,8 +1,7 @@
-"""`python -m benchmarks` runs the benchmarks, prints their tables and writes them into benchmarks/results.
+"""`python -m benchmarks` runs the benchmarks, prints their pages and writes them into benchmarks/results.
 
-A section is a module with `measure(rounds) -> dict`, `as_markdown(dict) -> str` and
-`missed(dict) -> list[str]` (one line per missed target). Its page is NAME.md, or NAME-amx.md or NAME-avx2.md
-on a processor of that kind, and its numbers are in results.json. docs/PERFORMANCE.md sums them up.
+A section is a module with `measure(rounds) -> Report`. Its page is NAME.md, or NAME-amx.md or NAME-avx2.md
+on a processor of that kind. docs/PERFORMANCE.md sums them up.
 
 Example: python -m benchmarks --only encoder,engines --rounds 20 --check
 """
@@ -14,7 +13,7 @@ import importlib
 import sys
 import traceback
 
-from benchmarks import document
+from benchmarks.report import write
 from models.device import processor_features
 
 ROUNDS = 20
@@ -23,16 +22,14 @@ ROUNDS = 20
 SECTIONS = {
     "encoder": "the network alone, with and without head masks, against the GEMM limit of the run",
     "int8": "int8 against bf16: speed, and accuracy on labelled pairs",
-    "engines": "the network alone beside onnxruntime, OpenVINO, CTranslate2, transformers and CrossEncoder",
-    "servers": "over HTTP beside Ray Serve, LitServe, BentoML, mosec and Infinity",
+    "engines": "the network alone beside OpenVINO, CTranslate2 and transformers",
+    "servers": "over HTTP beside Ray Serve, LitServe and mosec",
     "studies": "many head masks in one pass against an evaluation for each",
     "service": "our server: overhead, overload, mixed crowds, memory, start",
     "front": "our server with a network that answers at once: what one core of front can feed",
     "pruned": "the shipped masks in every number format: speed and loss beside the intact model",
-    "cascade": "a cascade beside the full model: pairs/s and latency over HTTP, NDCG@10",
-    "policies": "the scheduler without each of its policies, under simulated traffic in virtual time",
+    "cascade": "a cascade beside the full model: pairs/s and latency over HTTP",
     "bulk": "headroom score --input against the network alone on the same batches",
-    "families": "RoBERTa's and ModernBERT's shapes beside other engines, and BERT's for comparison",
     "condense": "passes that condensing a query takes, by method",
     "hour": "our server under an hour of traffic: memory (only if --only names it)",
 }
@@ -45,42 +42,32 @@ def main() -> int:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=_names, default=DEFAULT, metavar="A,B", help="run only these sections")
-    parser.add_argument(
-        "--rounds", type=int, help="number of turns per engine or server; default: the section's"
-    )
+    parser.add_argument("--rounds", type=int, help="turns of each side; default: the section's")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the tables, but do not write benchmarks/results"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="print the pages, but do not write them")
     parser.add_argument("--list", action="store_true", help="list the sections and exit")
     options = parser.parse_args()
     if options.list:
         for name, about in SECTIONS.items():
             print(f"{name:10} {about}")
         return 0
-    broken = failed = False
+    failed = False
     for name in options.only:
         print(f"measuring {name}: {SECTIONS[name]}", file=sys.stderr, flush=True)
         section = importlib.import_module(f"benchmarks.{name}")
         try:
-            result = section.measure(options.rounds or getattr(section, "ROUNDS", ROUNDS))
+            report = section.measure(options.rounds or getattr(section, "ROUNDS", ROUNDS))
         except Exception as error:  # the results of the other sections took hours
             traceback.print_exception(error)
-            broken = True
+            failed = True
             continue
-        table = section.as_markdown(result)
-        print(table, flush=True)
+        print(report.as_markdown(), flush=True)
         if not options.dry_run:
-            document.write(name, SECTIONS[name], result, table, features=processor_features())
-        missed = section.missed(result)
-        for line in missed:
+            write(name, SECTIONS[name], report, processor_features())
+        for line in report.missed:
             print(f"target missed: {line}", file=sys.stderr)
-        failed |= bool(missed)
-    if not options.dry_run:
-        from benchmarks import plots
-
-        plots.draw(document.read(), document.RESULTS)
-    return 1 if broken or (failed and options.check) else 0
+        failed |= bool(report.missed) and options.check
+    return int(failed)
 
 
 def _names(text: str) -> list[str]:

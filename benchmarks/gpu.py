@@ -1,38 +1,33 @@
-"""Tests and measures the network on a GPU: `make gpu`, in at most 10 minutes.
+"""Measures the network on a GPU: `make gpu`, which runs the GPU tests first.
 
-It needs torch (2.11 or newer), transformers, safetensors, tokenizers, numpy and pytest, and this tree. It
-uses neither ray nor a network, so HTTP is left out. It writes gpu.json and gpu.md, anew after every part, and
-gpu-tests.txt. With --dry, it tries every step on the CPU with a tiny network; its numbers then say nothing.
+It needs torch (2.11 or newer), transformers, safetensors, tokenizers and numpy, and this tree. It uses
+neither ray nor a network, so HTTP is left out. It writes gpu.md, anew after every part. With --dry, it tries
+every step on the CPU with a tiny network; its numbers then say nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
-import os
 import platform
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from benchmarks.gpu_report import Row, write
+from benchmarks.report import Row, targets
 
 if TYPE_CHECKING:  # an older torch lacks what it imports
     from benchmarks.gpu_rows import Bench
 
 ROOT = Path(__file__).parents[1]
-TESTS = ("tests/models/ops/test_gpu.py", "tests/models/ops/test_cuda.py")
-TEST_SECONDS = 150
-
-LIMIT_SECONDS = 590
-"""When this time is over, the process ends, whatever it does; the rest of 10 minutes is for its start."""
+LIMIT_SECONDS = 430
+"""When this time is over, the process ends, whatever it does; the tests have the rest of 10 minutes."""
 
 PART_SECONDS = 60
 """A part begins only if this much time is left."""
@@ -41,26 +36,6 @@ LEAST_TORCH = (2, 11)
 
 STDERR = 2
 """The descriptor of standard error; `sys.stderr` may have none, as under pytest."""
-
-
-def tests(out: Path) -> list[Row]:
-    """Run the `gpu` tests, and those of the stand-in, in a process of their own."""
-    # Without pyproject.toml and conftest.py, which ask for more packages than these tests need.
-    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "--noconftest"]
-    command += ["--import-mode=importlib", "-p", "no:cacheprovider", "-v", "-rs", *TESTS]
-    report = out / "gpu-tests.txt"
-    with report.open("wb") as file:  # not a pipe: what was written stays when the time is over
-        try:
-            done = subprocess.run(
-                command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=TEST_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            done = None
-    lines = report.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no output"]
-    last = lines[-1].strip("= ")
-    if done is None:  # the last line is the test that ran
-        return [Row("tests", f"not done after {TEST_SECONDS} s: {last}", "all pass", False)]
-    return [Row("tests", last, "all pass", done.returncode == 0)]
 
 
 def main() -> None:
@@ -79,10 +54,9 @@ def main() -> None:
     from benchmarks import gpu_rows
 
     bench = gpu_rows.dry() if options.dry else gpu_rows.real()
-    parts: dict[str, Callable[[], list[Row]]] = {"Tests": partial(tests, out)}
-    parts |= {name: partial(part, bench) for name, part in gpu_rows.PARTS.items()}
+    parts = {name: partial(part, bench) for name, part in gpu_rows.PARTS.items()}
     results = run(parts, began + LIMIT_SECONDS, lambda results: write(out, about(bench, began), results))
-    if any(row.name in ("failed", "tests") and row.ok is False for rows in results.values() for row in rows):
+    if any(row.name == "failed" for rows in results.values() for row in rows):
         sys.exit(1)
 
 
@@ -96,10 +70,13 @@ def run(
     faulthandler.dump_traceback_later(end - time.monotonic(), exit=True, file=STDERR)
     try:
         for name, part in parts.items():
-            if end - time.monotonic() < PART_SECONDS:
-                results[name] = [Row("failed", "left out: no time", "runs", False)]
-            else:
-                results[name] = rows_of(part)
+            try:
+                if end - time.monotonic() < PART_SECONDS:
+                    raise TimeoutError("left out: no time")
+                results[name] = part()
+            except Exception as error:  # it must not cost the others their numbers
+                traceback.print_exc()
+                results[name] = [Row("failed", str(error).strip() or type(error).__name__, "runs", ok=False)]
             for row in results[name]:
                 print(f"{name}: {row.name}: {row.value} {row.target}", flush=True)
             report(results)
@@ -108,13 +85,11 @@ def run(
     return results
 
 
-def rows_of(part: Callable[[], list[Row]]) -> list[Row]:
-    """Return a part's rows, or one that says how it failed: that must not cost the others their numbers."""
-    try:
-        return part()
-    except Exception:
-        traceback.print_exc()
-        return [Row("failed", traceback.format_exc().strip().splitlines()[-1], "runs", False)]
+def write(out: Path, about: Mapping[str, object], results: Mapping[str, Sequence[Row]]) -> None:
+    """Write gpu.md. about: the machine and the run; results: rows by part."""
+    parts = [f"# On {about['device']}", "\n".join(f"- {key}: {value}" for key, value in about.items())]
+    parts += [f"## {part}\n\n{targets(found)}" for part, found in results.items()]
+    (out / "gpu.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
 def about(bench: Bench, began: float) -> dict[str, object]:

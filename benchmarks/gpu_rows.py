@@ -7,21 +7,18 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks import workload
-from benchmarks.gpu_report import Row
 from benchmarks.measure import alternate, ratio
+from benchmarks.report import Row, at_least, at_most
 from models.batch import pack
 from models.checkpoint.config import parse_config
 from models.checkpoint.hub import DEFAULT
@@ -29,10 +26,8 @@ from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
 from models.network import Network, build
 from models.ops.cuda import CudaOps
-from models.ops.torch import TorchOps
 from models.quality.labelled import read_pairs
 
-PAIRS = Path(__file__).parents[1] / "data" / "sample" / "calibration.jsonl.gz"
 PRODUCTS = 20
 """How many products are timed together: one alone takes little longer than its launch and the wait for it."""
 
@@ -51,14 +46,12 @@ class Bench:
     rounds: int
     dry: bool
 
-    def network(self, dtype: torch.dtype | None = None, ops: type[CudaOps] | None = None) -> Network:
-        """Return the network with random weights. ops: default: the fastest of the device."""
-        model, dtype = workload.network(self.shape), dtype or self.dtype
-        if self.dry:
-            ops = CudaOps
+    def network(self) -> Network:
+        """Return the network with random weights, with the fastest operators of the device."""
+        model = workload.network(self.shape)
         config = parse_config(model.config.to_dict())
-        made = None if ops is None else ops(self.device, dtype)
-        return build(config, model.state_dict(), device=self.device, dtype=dtype, ops=made)
+        ops = CudaOps(self.device, self.dtype) if self.dry else None
+        return build(config, model.state_dict(), device=self.device, dtype=self.dtype, ops=ops)
 
     def pairs(self) -> list[EncodedPair]:
         """Return query–title pairs of about `tokens` tokens together."""
@@ -112,15 +105,11 @@ def dry() -> Bench:
 def accuracy(bench: Bench) -> list[Row]:
     """Compare the shipped model with float64, and with what transformers loses in the same number format."""
     exact = Classifier.load(None, "cpu", "float32")
-    pairs = exact.tokenizer.encode(read_pairs(PAIRS)[: 16 if bench.dry else 256])
+    pairs = exact.tokenizer.encode(
+        read_pairs(workload.SAMPLE / "calibration.jsonl.gz")[: 16 if bench.dry else 256]
+    )
     reference = transformers.BertForSequenceClassification.from_pretrained(DEFAULT).eval()
     truth = transformers_logits(reference.double(), pairs)
-    plain = TorchOps(torch.device("cpu"), torch.float64)
-    tensors = {name: tensor.double() for name, tensor in exact.network.tensors().items()}
-    ours = build(exact.config, tensors, device=plain.device, dtype=plain.dtype, ops=plain)
-    shape = (len(pairs), exact.num_layers, exact.num_heads)
-    masks = np.random.default_rng(0).choice(np.array([0, 0.5, 1], np.float32), shape)
-    masked = ours.forward(pack(pairs, device=plain.device), masks).numpy()
     order = np.asarray(exact.config.label_order)
     rows = []
     for dtype in [torch.float32] if bench.dry else [torch.float32, torch.float16, torch.bfloat16]:
@@ -129,12 +118,9 @@ def accuracy(bench: Bench) -> list[Row]:
         classifier = Classifier.load(None, str(bench.device), str(dtype).removeprefix("torch."))
         theirs = transformers_logits(reference.to(bench.device, dtype), pairs) - truth
         name, bound = classifier.network.number_format, 2 * float(np.abs(theirs).max()) + 1e-5
-        for what, right, mask in (("", truth, None), (", a mask per row", masked, masks)):
-            worst = float(np.abs(classifier.forward(pairs, mask) - right[:, order]).max())
-            target = f"≤ {bound:.2g} (twice transformers')"
-            rows.append(
-                Row(f"largest error of a logit, {name}{what}", f"{worst:.2g}", target, worst <= bound)
-            )
+        worst = float(np.abs(classifier.forward(pairs) - truth[:, order]).max())
+        target = f"≤ {bound:.2g} (twice transformers')"
+        rows.append(Row(f"largest error of a logit, {name}", f"{worst:.2g}", target, worst <= bound))
     return rows
 
 
@@ -153,9 +139,8 @@ def transformers_logits(
 
 def gemm_rates(bench: Bench) -> tuple[float, float]:
     """Return FLOP/s of the network's own products at the token budget, and of one large square product."""
-    hidden, inner = bench.shape.hidden, bench.shape.inner
     flops = seconds = 0.0
-    for wide, narrow in ((3 * hidden, hidden), (hidden, hidden), (inner, hidden), (hidden, inner)):
+    for wide, narrow in workload.products(bench.shape):
         x, weight = bench.matrix(bench.tokens, narrow), bench.matrix(wide, narrow)
         flops += 2 * bench.tokens * wide * narrow
         seconds += bench.median(partial(torch.matmul, x, weight.T), PRODUCTS)
@@ -169,10 +154,8 @@ def encoder(bench: Bench) -> list[Row]:
     network, pairs, lengths = bench.network(), bench.pairs(), bench.lengths()
     batch = pack(pairs, device=bench.device)
     own, square = gemm_rates(bench)
-    flops, whole = (
-        workload.useful_flops(bench.shape, lengths),
-        bench.median(lambda: network.forward(batch)),
-    )
+    flops = workload.useful_flops(bench.shape, lengths)
+    whole = bench.median(lambda: network.forward(batch))
     share = flops / whole / square
     shape = (len(pairs), bench.shape.layers, bench.shape.heads)
     masks = np.random.default_rng(0).integers(0, 2, shape).astype(np.float32)
@@ -186,14 +169,14 @@ def encoder(bench: Bench) -> list[Row]:
         Row(f"rate of a square product ({SQUARE})", f"{square / 1e12:.0f} TFLOP/s"),
         Row("a full batch", f"{whole * 1e3:.2f} ms: {len(pairs)} pairs, {lengths.sum()} tokens"),
         Row("share of the products' rate", f"{flops / whole / own:.1%}"),
-        Row("share of the square product's rate", f"{share:.1%}", "≥ 55 %", share >= 0.55),
-        Row("cost of a mask per row", f"{cost} ×", "≤ 1.02 ×", cost.median <= 1.02),
+        at_least("share of the square product's rate", share, 0.55, ".0%"),
+        at_most("cost of a mask per row", cost.median, 1.02, ".2f", " ×", cost.range()),
     ]
     for name, mask in variants(bench.shape).items():
         seconds = bench.median(partial(network.forward, batch, mask, sliced=True))
         removed = 1 - workload.useful_flops(bench.shape, lengths, mask.mean(1).tolist()) / flops
         saved = (1 - seconds / whole) / removed
-        rows.append(Row(f"FLOPs saved as time, {name}", f"{saved:.0%}", "≥ 90 %", saved >= 0.9))
+        rows.append(at_least(f"FLOPs saved as time, {name}", saved, 0.9, ".0%"))
     return rows
 
 
@@ -221,7 +204,7 @@ def service_like(bench: Bench) -> list[Row]:
     with mock.patch.object(network.ops, "synchronize", bench.wait):
         spinning = bench.median(lambda: scores(one))
     rows = [
-        Row("one pair, p50", f"{median * 1e3:.2f} ms", "≤ 1.5 ms", median <= 1.5e-3),
+        at_most("one pair, p50", median * 1e3, 1.5, ".2f", " ms"),
         Row("one pair, p50, its thread keeping a core busy while it waits", f"{spinning * 1e3:.2f} ms"),
     ]
 
@@ -242,17 +225,6 @@ def service_like(bench: Bench) -> list[Row]:
             rate = threads * bench.rounds * len(pairs) / seconds
         busy = f"{computed / seconds:.1f} cores busy"
         rows.append(Row(f"pairs/s with {threads} stream(s)", f"{rate:,.0f}; {busy}"))
-    # Newer GPUs would take cuDNN's attention for padded groups, which a T4 has not.
-    as_on_t4 = nullcontext() if bench.dry else sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION)
-    for name, dtype, ops, attention in (
-        ("float16", torch.float16, None, nullcontext()),
-        ("float32", torch.float32, None, nullcontext()),
-        ("padded groups, as on a T4", bench.dtype, CudaOps, as_on_t4),
-    ):
-        other, batch = bench.network(dtype, ops), pack(pairs, device=bench.device)
-        with attention:
-            seconds = bench.median(partial(other.forward, batch))
-        rows.append(Row(f"pairs/s of the network alone, {name}", f"{len(pairs) / seconds:,.0f}"))
     return rows
 
 

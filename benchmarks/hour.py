@@ -7,106 +7,75 @@ than are kept, compares, attention. The rate is below the server's capacity, so 
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
-from typing import Any
 
-from benchmarks.crowd import server_memory
-from benchmarks.load_runs import LoadRuns, invalid_notes, invalid_runs
-from benchmarks.measure import machine
-from benchmarks.service import CONFIG
-from benchmarks.service_runs import Start, served
+from benchmarks.load import LoadRuns, milliseconds, plan_for
+from benchmarks.report import Report, Row, at_most
+from benchmarks.serving import Start, headroom, memory_of
 from loadtest.histogram import Histogram
-from loadtest.plan import Plan
 
 ROUNDS = 12
 PERIOD_S = 300.0
 RATE = 20.0
 MASKS = 60
-LARGEST_GROWTH = 1.02
 
 _RANDOM = {f"random:0.2@{seed}": 1 for seed in range(MASKS)}
 _COMPARED = dict.fromkeys(("none", *list(_RANDOM)[:3]), 1)
 """A compare uses all of its masks at once. With all sixty it would be 305 pairs, which wait behind all
 smaller requests."""
 
-_VARIANTS = {"full": 1, "pruned20": 1, "pruned60": 1}
 TRAFFIC = [
     {"name": "score", "weight": 6, "titles": "1-50", "masks": {"none": MASKS, **_RANDOM}},
-    {"name": "variants", "weight": 2, "titles": "1-50", "variants": _VARIANTS},
+    {
+        "name": "variants",
+        "weight": 2,
+        "titles": "1-50",
+        "variants": {"full": 1, "pruned20": 1, "pruned60": 1},
+    },
     {"name": "compare", "weight": 1, "endpoint": "compare", "titles": 5, "masks": _COMPARED},
     {"name": "attention", "weight": 1, "endpoint": "attention", "titles": 1},
 ]
 
 
-def measure(
-    rounds: int, period_s: float = PERIOD_S, config: Path = CONFIG, start: Start = served
-) -> dict[str, Any]:
-    """Return the memory of all replicas, and latency and failures, for each of `rounds` periods."""
-    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch)) as server:
-        plan = Plan(url=server.url, rate=RATE, duration=period_s, warmup=0.0, max_lag=0.05, traffic=TRAFFIC)
-        periods: list[dict[str, Any]] = []
-        latency, runs = Histogram(), LoadRuns()
+def measure(rounds: int, period_s: float = PERIOD_S, start: Start = headroom) -> Report:
+    """Measure the memory of all replicas, and latency and failures, for each of `rounds` periods.
+
+    Growth counts from the middle on: a period sends 10,500 new texts, and a replica caches the tokens of
+    65,536, so the cache grows for half an hour.
+    """
+    memory, failed, latency, runs = [], 0, Histogram(), LoadRuns()
+    report, lines = Report(""), []
+    with start() as server:
+        plan = plan_for(server.url).changed(
+            rate=RATE, duration=period_s, warmup=0.0, slo=None, traffic=TRAFFIC
+        )
         for turn in range(rounds):
             recorder = runs.run(plan.changed(seed=turn + 1), f"period {turn + 1}").recorder
             latency.add(recorder.latency())
-            periods.append(
-                {
-                    "bytes": server_memory(server.pid),
-                    "ok": recorder.ok,
-                    "errors": dict(recorder.errors),
-                    "p50_ms": recorder.latency().percentile_ms(50),
-                    "p99_ms": recorder.latency().percentile_ms(99),
-                }
-            )
-            print(f"hour: {(turn + 1) * period_s / 60:g} minutes: {periods[-1]}", file=sys.stderr, flush=True)
-    return {
-        "machine": machine(),
-        "period_s": period_s,
-        "periods": periods,
-        "p99_ms": latency.percentile_ms(99),
-        "invalid": runs.invalid,
-        "growth": periods[-1]["bytes"] / periods[_half(periods)]["bytes"],
-    }
-
-
-def _half(periods: list[dict[str, Any]]) -> int:
-    """Return the period after which growth counts.
-
-    A period sends 10,500 new texts, and a replica caches the tokens of 65,536, so the cache grows for half an
-    hour.
-    """
-    return (len(periods) - 1) // 2
-
-
-def as_markdown(result: dict[str, Any]) -> str:
-    """Return a table with one line per period."""
-    periods, minutes = result["periods"], result["period_s"] / 60
-    answered = sum(period["ok"] for period in periods)
-    failed = sum(sum(period["errors"].values()) for period in periods)
-    gained = periods[-1]["bytes"] / periods[0]["bytes"]
-    lines = [
-        f"{result['machine']}; {RATE:g} requests/s for {len(periods) * minutes:g} minutes: "
-        f"{answered} answered, {failed} not. Memory of all replicas × {result['growth']:.3f} from "
-        f"{(_half(periods) + 1) * minutes:g} minutes to the end, × {gained:.3f} from the first line; "
-        f"p99 {result['p99_ms']:.0f} ms of all requests.",
-        "",
-        "| after | memory | p50 | p99 | not answered |",
-        "|---|---|---|---|---|",
+            memory.append(memory_of(server))
+            failed += sum(recorder.errors.values())
+            p50, p99 = (milliseconds(recorder.latency(), percent) for percent in (50, 99))
+            line = {
+                "after": f"{(turn + 1) * period_s / 60:g} min",
+                "memory": f"{memory[-1] / 2**20:.0f} MiB",
+                "p50": f"{p50:.0f} ms",
+                "p99": f"{p99:.0f} ms",
+                "not answered": str(sum(recorder.errors.values())),
+            }
+            lines.append(line)
+            print(f"hour: {', '.join(line.values())}", file=sys.stderr, flush=True)
+    report.about = f"{RATE:g} requests/s for {rounds * period_s / 60:g} minutes."
+    report.rows += [
+        growth(memory),
+        Row("not answered", str(failed), "0", failed == 0),
+        Row("p99 of all requests", f"{milliseconds(latency, 99):.0f} ms"),
     ]
-    for number, period in enumerate(periods, start=1):
-        lines.append(
-            f"| {number * minutes:g} min | {period['bytes'] / 2**20:.0f} MiB | {period['p50_ms']:.0f} ms "
-            f"| {period['p99_ms']:.0f} ms | {sum(period['errors'].values())} |"
-        )
-    return "\n".join(lines + invalid_notes(result))
+    report.tables["Periods"] = lines
+    report.add_invalid(runs.invalid)
+    return report
 
 
-def missed(result: dict[str, Any]) -> list[str]:
-    """Return one line for each target that this run misses."""
-    failed = sum(sum(period["errors"].values()) for period in result["periods"])
-    return [
-        *([f"hour: memory grew × {result['growth']:.3f}"] if result["growth"] > LARGEST_GROWTH else []),
-        *([f"hour: {failed} requests were not answered"] if failed else []),
-        *(f"hour: invalid run: {line}" for line in invalid_runs(result)),
-    ]
+def growth(memory: list[int]) -> Row:
+    """Return how much memory grew in the second half of the periods."""
+    second_half = memory[-1] / memory[(len(memory) - 1) // 2]
+    more = f" (× {memory[-1] / memory[0]:.3f} since the first period)"
+    return at_most("memory's growth in the second half", second_half, 1.02, ".3f", more=more)

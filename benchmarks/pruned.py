@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from benchmarks.int8 import DTYPES, INT8, SAMPLE, formats
-from benchmarks.measure import Ratio, alternate, machine, ratio
+from benchmarks.checkpoints import quantize_into
+from benchmarks.int8 import INT8, loaded
+from benchmarks.measure import alternate, ratio
+from benchmarks.report import Report, Row, at_least
+from benchmarks.workload import SAMPLE
 from models import Classifier, HeadMask
 from models.checkpoint.hub import DEFAULT
-from models.compress.quantize import quantize
 from models.device import one_thread
 from models.quality.evaluation import Evaluation
-from models.quality.labelled import read_labelled, read_pairs
+from models.quality.labelled import read_labelled
 from models.study.base import Judged
-from models.study.search.noninferiority import compare
+from models.study.search.noninferiority import Loss, compare
 from models.study.statistics import Resamples
 
 PAIRS = 256
@@ -27,110 +28,72 @@ INTACT, PROVEN, TARGET = "intact", "fast", 2.2
 MARGIN, LEVEL, RESAMPLES = 0.02, 0.025, 2000
 
 
-def measure(rounds: int, limit: int | None = None) -> dict[str, Any]:
+def measure(rounds: int, limit: int | None = None) -> Report:
     """Measure the stored masks, text to scores, on one thread, in turns with the intact model.
 
     limit: number of pairs to calibrate and to judge; None: 512, and all.
     """
     sample = read_labelled(SAMPLE / "test.jsonl.gz", grades=5)[:limit]
     judged = Judged.of(sample, "data/sample/test.jsonl.gz")
-    shipped, rows = Classifier.load(DEFAULT, "cpu", "float32"), []
+    report = Report(
+        f"text to scores of {PAIRS} pairs on one thread, {rounds} turns. Losses are against the "
+        f"intact model in the same format, on {len(judged.queries)} held-out queries, with one-sided 97.5 % "
+        "lower bounds if enough of these have titles of different grades."
+    )
     with TemporaryDirectory() as directory:
-        int8 = Path(directory) / "int8"
-        known = read_pairs(SAMPLE / "calibration.jsonl.gz")[: limit or 512]
-        quantize(DEFAULT, int8, shipped.tokenizer.encode(known))
-        for name, path, dtype in _formats(int8):
-            clf = Classifier.load(path, "cpu", dtype)
-            rows += _rows(name, clf, shipped.stored_masks, judged, rounds)
-    return {"machine": machine(), "rounds": rounds, "queries": len(judged.queries), "rows": rows}
+        int8 = Path(directory) / INT8
+        quantize_into(DEFAULT, int8, limit or 512)
+        for name, clf in loaded(DEFAULT, int8).items():
+            add(report, name, clf, judged, rounds)
+    return report
 
 
-def _formats(int8: Path) -> list[tuple[str, Path, str]]:
-    floats = [(name, DEFAULT, str(DTYPES[name]).removeprefix("torch.")) for name in formats()]
-    return [*floats, (INT8, int8, "auto")]
+def add(report: Report, name: str, clf: Classifier, judged: Judged, rounds: int) -> None:
+    """Add the rows and the table of one number format."""
+    masks = Classifier.load(DEFAULT, "cpu", "float32").stored_masks
 
-
-def _losses(clf: Classifier, masks: dict[str, HeadMask], judged: Judged) -> dict[str, dict[str, Any]]:
-    """Return the loss of each mask with its one-sided bound, against the intact model in the same format."""
-
-    def evaluation(mask: HeadMask | None) -> Evaluation:
-        scores = clf.score(judged.pairs, mask)
-        queries = [query for query, _ in judged.pairs]
-        return Evaluation(queries, judged.grade.tolist(), scores.probabilities)
-
-    resamples = Resamples(judged, RESAMPLES, seed=0)
-    whole, queries = resamples.draws(evaluation(None)), len(judged.queries)
-    found = {}
-    for name, mask in masks.items():
-        losses = compare(
-            resamples, whole, evaluation(mask), margin=MARGIN, alpha=LEVEL, queries=queries
-        )  # fmt: skip
-        found[name] = {metric: {"delta": loss.delta, "bound": loss.bound} for metric, loss in losses.items()}
-    return found
-
-
-def _rows(
-    name: str, clf: Classifier, masks: dict[str, HeadMask], judged: Judged, rounds: int
-) -> list[dict[str, Any]]:
     def run(mask: HeadMask | None) -> Callable[[], object]:
         return lambda: clf.score(judged.pairs[:PAIRS], mask)
 
+    lost = losses(clf, masks, judged)
     sides = {INTACT: run(None)} | {mask: run(masks[mask]) for mask in masks}
-    losses = _losses(clf, masks, judged)
     with one_thread():
-        for side in sides.values():
-            side()  # what is off is cut out when a mask is used a second time
-        seconds = alternate(sides, rounds)
-    return [
+        seconds = alternate(sides, rounds, warm_ups=2)
+    report.tables[name] = [
         {
-            "format": name,
             "mask": mask,
-            "pairs_per_second": len(judged.pairs[:PAIRS]) / statistics.median(seconds[mask]),
-            "over_intact": asdict(ratio(seconds, mask, INTACT)),
-            "loss": losses.get(mask),
+            "pairs/s": f"{len(judged.pairs[:PAIRS]) / statistics.median(seconds[mask]):.0f}",
+            "× intact": ratio(seconds, mask, INTACT).text(),
+            "QWK": str_of(lost[mask]["qwk"]) if mask in lost else "",
+            "NDCG@10": str_of(lost[mask]["ndcg10"]) if mask in lost else "",
         }
         for mask in sides
     ]
+    faster = ratio(seconds, PROVEN, INTACT)
+    report.rows.append(at_least(f"`{PROVEN}` × intact, {name}", faster.median, TARGET, more=faster.range()))
+    for metric, loss in lost[PROVEN].items():
+        row = Row(f"`{PROVEN}`, {name}: {metric}", str_of(loss))
+        if math.isfinite(loss.bound):
+            row = replace(row, target=f"bound > −{MARGIN}", ok=loss.bound > -MARGIN)
+        report.rows.append(row)
 
 
-def as_markdown(result: dict[str, Any]) -> str:
-    """Return the table."""
-    lines = [
-        f"{result['machine']}; text to scores of {PAIRS} pairs on one thread, {result['rounds']} turns. "
-        f"Losses are against the intact model in the same format, on {result['queries']} held-out queries, "
-        "with one-sided 97.5 % lower bounds if enough of these have titles of different grades.",
-        "",
-        "| mask | format | pairs/s | × intact | QWK | NDCG@10 |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in result["rows"]:
-        loss = row["loss"] or {}
-        cells = " | ".join(_loss(loss[metric]) if loss else "" for metric in ("qwk", "ndcg10"))
-        lines.append(
-            f"| {row['mask']} | {row['format']} | {row['pairs_per_second']:.0f} "
-            f"| {Ratio(**row['over_intact'])} | {cells} |"
-        )
-    return "\n".join(lines)
+def losses(clf: Classifier, masks: Mapping[str, HeadMask], judged: Judged) -> dict[str, dict[str, Loss]]:
+    """Return the loss of each mask by metric, against the intact model in the same format."""
+
+    def evaluation(mask: HeadMask | None) -> Evaluation:
+        queries = [query for query, _ in judged.pairs]
+        return Evaluation(queries, judged.grade.tolist(), clf.score(judged.pairs, mask).probabilities)
+
+    resamples = Resamples(judged, RESAMPLES, seed=0)
+    intact, queries = resamples.draws(evaluation(None)), len(judged.queries)
+    return {
+        name: compare(resamples, intact, evaluation(mask), margin=MARGIN, alpha=LEVEL, queries=queries)
+        for name, mask in masks.items()
+    }
 
 
-def _loss(loss: dict[str, Any]) -> str:
-    bound = f"≥ {loss['bound']:+.3f}" if math.isfinite(loss["bound"]) else "too few queries"
-    return f"{loss['delta']:+.3f} ({bound})"
-
-
-def missed(result: dict[str, Any]) -> list[str]:
-    """Return one line for each target that this run misses."""
-    lines = []
-    for row in result["rows"]:
-        where = f"`{row['mask']}` in {row['format']}"
-        if row["mask"] == PROVEN and row["over_intact"]["median"] < TARGET:
-            lines.append(
-                f"{where} is {row['over_intact']['median']:.2f} × the intact model, target {TARGET} ×"
-            )
-        if row["mask"] == PROVEN:
-            lines += [
-                f"{where}: {metric} may fall by {-loss['bound']:.3f}, margin {MARGIN}"
-                for metric, loss in row["loss"].items()
-                if -math.inf < loss["bound"] <= -MARGIN
-            ]
-    return lines
+def str_of(loss: Loss) -> str:
+    """Return a change and its lower bound."""
+    bound = f"≥ {loss.bound:+.3f}" if math.isfinite(loss.bound) else "too few queries"
+    return f"{loss.delta:+.3f} ({bound})"

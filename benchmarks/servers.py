@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
 
 import numpy as np
 
-from benchmarks import environments
+from benchmarks import checkpoints, environments
 from benchmarks.environments import Unavailable
-from benchmarks.load_runs import LoadRuns
-from benchmarks.measure import machine
-from benchmarks.servers_table import as_markdown, missed
-from benchmarks.started_server import TITLES, Server, ask, sample, started
+from benchmarks.load import MAX_LAG_S, LoadRuns, texts
+from benchmarks.measure import Ratio
+from benchmarks.report import Report, Row, at_least
+from benchmarks.serving import TITLES, ask, started
 from benchmarks.workload import BERT_SHAPES, SHAPES
 from loadtest.plan import Plan
-
-__all__ = ["ROUNDS", "as_markdown", "measure", "missed"]
 
 ROUNDS = 3
 OVER = 1.3
 """Rate that is sent to saturate a server, relative to its highest known rate."""
-
-LOAD = 0.7
-"""Rate at which latency is measured, relative to the server's own saturation."""
 
 TRIES = 8
 """Rates that are tried to saturate a server, each twice the one before."""
@@ -34,157 +31,96 @@ TRIES = 8
 AT_ONCE = 8
 """Concurrent requests of the first guess."""
 
-MAX_LAG_S = 0.05
-"""How late the client may send a request before a run is invalid, as for our server alone."""
+SECONDS = {"base": 16.0, "shipped": 8.0}
+"""Seconds of the saturation run, by shape."""
 
-SECONDS = {"base": (16.0, 20.0), "shipped": (8.0, 12.0)}
-"""Seconds of the saturation run and of the latency run, by shape."""
+BF16, INT8, STOCK = "headroom bf16", "headroom int8", "Ray Serve, transformers fp32"
 
 
-def _peer(
-    name: str, environment: str, script: str, engine: str, kind: str = "peer", workers: int = 1
-) -> Server:
+OURS = "headroom serve --port {port} --model "
+
+
+def _peer(script: str, engine: str, workers: int = 1) -> str:
     command = f"python -m benchmarks.peers.{script} --engine {engine} --model {{model}} --port {{port}}"
-    command += f" --workers {workers}"
-    return Server(name, kind, environment, command)
+    return f"{command} --workers {workers}"
 
 
-SERVERS = (
-    Server("headroom bf16", "bf16", "ours", "headroom serve --model {model} --port {port}"),
-    Server("headroom int8", "int8", "ours", "headroom serve --model {int8} --port {port}"),
-    _peer("Ray Serve, transformers fp32", "ours", "serve_ray", "torch_transformers:fp32", "stock"),
-    _peer("Ray Serve, transformers bf16", "ours", "serve_ray", "torch_transformers:bf16"),
-    _peer("LitServe, 2 workers, OpenVINO bf16", "litserve", "serve_litserve", "open_vino:bf16", workers=2),
-    _peer("BentoML, OpenVINO bf16", "bentoml", "serve_bentoml", "open_vino:bf16"),
-    _peer("BentoML, 2 workers, OpenVINO bf16", "bentoml", "serve_bentoml", "open_vino:bf16", workers=2),
-    _peer("mosec, OpenVINO bf16", "mosec", "serve_mosec", "open_vino:bf16"),
-    _peer("mosec, 2 workers, OpenVINO bf16", "mosec", "serve_mosec", "open_vino:bf16", workers=2),
-    _peer("mosec, 2 workers, CTranslate2 int8", "mosec", "serve_mosec", "c_translate2:int8", workers=2),
-    Server(
-        "Infinity, torch bf16",
-        "peer",
-        "infinity",
-        "infinity_emb v2 --model-id {one_label} --engine torch --dtype bfloat16 --device cpu"
-        " --no-bettertransformer --batch-size 64 --no-model-warmup --host 127.0.0.1 --port {port}"
-        " --url-prefix /v1 --log-level warning",
-        endpoint="rerank",
-        variables={"DO_NOT_TRACK": "1"},
-    ),
-)
-"""Infinity's rerank needs one label, so it gets the same encoder with one output instead of five."""
+SERVERS = {
+    BF16: ("ours", OURS + "{model}"),
+    INT8: ("ours", OURS + "{int8}"),
+    STOCK: ("ours", _peer("serve_ray", "torch_transformers:fp32")),
+    "Ray Serve, transformers bf16": ("ours", _peer("serve_ray", "torch_transformers:bf16")),
+    "LitServe, 2 workers, OpenVINO bf16": ("litserve", _peer("serve_litserve", "open_vino:bf16", 2)),
+    "mosec, OpenVINO bf16": ("mosec", _peer("serve_mosec", "open_vino:bf16")),
+    "mosec, 2 workers, OpenVINO bf16": ("mosec", _peer("serve_mosec", "open_vino:bf16", 2)),
+    "mosec, 2 workers, CTranslate2 int8": ("mosec", _peer("serve_mosec", "c_translate2:int8", 2)),
+}
+"""Environment and command of each server and engine. STOCK is what a user of Ray Serve writes first."""
 
 
-def measure(rounds: int) -> dict[str, Any]:
+Speed = dict[str, dict[int, float]]
+"""Pairs per second by server and turn."""
+
+
+def measure(rounds: int) -> Report:
     """Measure every server on both shapes; each round goes over all servers."""
+    pins = ", ".join(environments.PINS[name][0] for name in ("mosec", "litserve"))
+    report = Report(f"{rounds} rounds; {TITLES} titles a request. {pins}.")
     missing: dict[str, str] = {}
-    turns: list[dict[str, Any]] = []
     for shape in BERT_SHAPES:
-        capacity: dict[str, float] = {}
+        speed, runs = Speed(), LoadRuns()
+        scores: dict[str, list[float]] = {}
         for number in range(rounds):
-            for server in SERVERS:
-                if server.name in missing:
-                    continue
-                print(f"servers: {shape}, round {number + 1}: {server.name}", file=sys.stderr, flush=True)
+            for name in [name for name in SERVERS if name not in missing]:
+                print(f"servers: {shape}, round {number + 1}: {name}", file=sys.stderr, flush=True)
+                known = max(speed.get(name, {}).values(), default=0.0) / TITLES
                 try:
-                    turn = one_turn(server, shape, capacity.get(server.name), latency=number == 0)
+                    with running(name, shape) as url:
+                        scores[name] = ask(url, texts(TITLES, 1)[0])
+                        rate = TITLES * capacity(
+                            url, SECONDS[shape], known, f"{name}, turn {number + 1}", runs
+                        )
                 except Unavailable as reason:
-                    missing[server.name] = str(reason)
-                    continue
-                capacity[server.name] = turn["pairs_per_second"] / TITLES
-                turns.append({"round": number, "shape": shape, "server": server.name, **turn})
-    return result_of(turns, missing)
+                    missing[name] = str(reason)
+                else:
+                    speed.setdefault(name, {})[number] = rate
+        report_on(report, shape, speed, scores)
+        report.add_invalid(f"{SHAPES[shape].name}, {line}" for line in runs.invalid)
+    report.notes += [f"Not measured: {name}: {reason}." for name, reason in missing.items()]
+    return report
 
 
-def result_of(turns: list[dict[str, Any]], missing: dict[str, str]) -> dict[str, Any]:
-    """Return the result of turns such as {"round", "shape", "server", "pairs_per_second", "scores", …}."""
-    rows = []
-    for shape in dict.fromkeys(turn["shape"] for turn in turns):
-        of_shape = [turn for turn in turns if turn["shape"] == shape]
-        speed: dict[str, dict[int, float]] = {}
-        for turn in of_shape:
-            speed.setdefault(turn["server"], {})[turn["round"]] = turn["pairs_per_second"]
-        for server in SERVERS:
-            if server.name not in speed:
-                continue
-            first = next(turn for turn in of_shape if turn["server"] == server.name)
-            ours = next((turn for turn in of_shape if turn["server"] == SERVERS[0].name), first)
-            comparable = server.endpoint == "score"
-            rows.append(
-                {
-                    "shape": SHAPES[shape].name,
-                    "server": server.name,
-                    "kind": server.kind,
-                    "pairs_per_second": statistics.median(speed[server.name].values()),
-                    "bf16_over_it": _over(speed, "headroom bf16", server.name),
-                    "int8_over_it": _over(speed, "headroom int8", server.name),
-                    "score_error": float(np.abs(np.subtract(first["scores"], ours["scores"])).max())
-                    if comparable
-                    else None,
-                    **{
-                        name: first.get(name) for name in ("p50_ms", "p99_ms", "requests", "failed", "client")
-                    },
-                }
-            )
-    rounds = 1 + max((turn["round"] for turn in turns), default=-1)
-    invalid = [
-        f"{SHAPES[turn['shape']].name}, round {turn['round'] + 1}, {turn['server']}, {line}"
-        for turn in turns
-        for line in turn.get("invalid", [])
-    ]
-    return {
-        "machine": machine(),
-        "rounds": rounds,
-        "rows": rows,
-        "missing": missing,
-        "invalid": invalid,
-        "pins": PINS,
-    }
+def capacity(url: str, seconds: float, known: float, name: str, runs: LoadRuns) -> float:
+    """Warm the server up and saturate it; return answers per second. Raises Unavailable.
 
-
-PINS = {name: list(pins) for name, pins in environments.PINS.items() if name not in ("ours", "engines")}
-
-
-def one_turn(server: Server, shape: str, capacity: float | None, *, latency: bool) -> dict[str, Any]:
-    """Start the server, warm it up, saturate it, measure its latency under load, and stop it.
-
-    capacity: requests per second, if known. Raises Unavailable.
+    known: the highest known rate, 0 if there is none.
     """
-    saturating, loaded = SECONDS[shape]
-    with started(server, shape) as url:
-        scores = ask(url, server.endpoint, sample(1)[0])
-        guess = first_guess(url, server.endpoint)
-        sent = max(0.5, OVER * (capacity or guess))
-        plan = Plan(
-            url=url,
-            timeout=60.0,
-            connections=2048,
-            warmup=0.0,
-            duration=saturating,
-            max_lag=MAX_LAG_S,
-            traffic=[{"titles": TITLES, "endpoint": server.endpoint}],
-        )
-        for number in range(TRIES):
-            runs = LoadRuns()  # only the last one counts
-            rate, kept_up = saturated(plan.changed(rate=sent * 2**number), runs)
-            if not kept_up:
-                break
-        else:
-            runs.invalid.append(f"not saturated: it kept up with each of {TRIES} rates")
-        turn: dict[str, Any] = {"pairs_per_second": rate * TITLES, "scores": scores, "invalid": runs.invalid}
-        if latency:
-            outcome = runs.run(
-                plan.changed(rate=LOAD * rate, duration=loaded, warmup=2.0, seed=2, timeout=20.0),
-                f"at {LOAD:.0%}",
-            )
-            recorder = outcome.recorder
-            turn |= {
-                "p50_ms": recorder.latency().percentile_ms(50),
-                "p99_ms": recorder.latency().percentile_ms(99),
-                "requests": recorder.ok,
-                "failed": sum(recorder.errors.values()),
-                "client": outcome.cpu_share,
-            }
-    return turn
+    guess = first_guess(url)
+    plan = Plan(url=url, timeout=60.0, connections=2048, warmup=0.0, duration=seconds, max_lag=MAX_LAG_S)
+    plan = plan.changed(traffic=[{"titles": TITLES}])
+    for attempt in range(TRIES):
+        last = LoadRuns()  # only the last one counts
+        rate, kept_up = saturated(plan.changed(rate=max(0.5, OVER * (known or guess)) * 2**attempt), last)
+        if not kept_up:
+            break
+    else:
+        last.invalid.append(f"not saturated: it kept up with each of {TRIES} rates")
+    runs.invalid += [f"{name}: {reason}" for reason in last.invalid]
+    return rate
+
+
+@contextmanager
+def running(name: str, shape: str) -> Iterator[str]:
+    """Run a server until the block ends; yield its URL. Raises Unavailable."""
+    environment, command = SERVERS[name]
+    int8 = checkpoints.quantized(shape) if name == INT8 else None
+    program, *words = command.format(model=checkpoints.exported(shape), int8=int8, port="{port}").split()
+    program = str(environments.python(environment).with_name(program))
+    env = (
+        dict(os.environ) if name in (BF16, INT8) else environments.environ()
+    )  # ours chooses its threads itself
+    with started([program, *words], env, name) as running:
+        yield running.url
 
 
 def saturated(plan: Plan, runs: LoadRuns) -> tuple[float, bool]:
@@ -195,24 +131,48 @@ def saturated(plan: Plan, runs: LoadRuns) -> tuple[float, bool]:
         raise Unavailable(f"no request was answered: {dict(recorder.errors)}")
     slowest = (recorder.latency().percentile_ms(100) or 0.0) / 1000
     # The last answer came at the latest at the end of its window, or after the slowest answer's time.
-    last = max(place for place, window in enumerate(recorder.windows) if window.answered)
+    last = max(number for number, window in enumerate(recorder.windows) if window.answered)
     ended = min((last + 1) * recorder.window, outcome.seconds + slowest)
     return recorder.ok / ended, not recorder.errors and slowest < 0.1 * outcome.seconds
 
 
-def first_guess(url: str, endpoint: str) -> float:
+def first_guess(url: str) -> float:
     """Warm a new server up, and return its requests per second with AT_ONCE concurrent requests."""
-    requests = sample(3 * AT_ONCE)
+    requests = texts(TITLES, 3 * AT_ONCE)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(lambda request: ask(url, endpoint, request), requests[:AT_ONCE]))
+        list(pool.map(lambda request: ask(url, request), requests[:AT_ONCE]))
         began = time.monotonic()
-        list(pool.map(lambda request: ask(url, endpoint, request), requests[AT_ONCE:]))
+        list(pool.map(lambda request: ask(url, request), requests[AT_ONCE:]))
     return 2 * AT_ONCE / (time.monotonic() - began)
 
 
-def _over(speed: dict[str, dict[int, float]], ours: str, other: str) -> list[float] | None:
-    """Return how many times faster ours is: median, minimum and maximum of the rounds; None without ours."""
-    if ours == other or ours not in speed:
-        return None
-    ratios = [speed[ours][number] / value for number, value in speed[other].items() if number in speed[ours]]
-    return [statistics.median(ratios), min(ratios), max(ratios)] if ratios else None
+def report_on(report: Report, shape: str, speed: Speed, scores: dict[str, list[float]]) -> None:
+    """Add the rows and the table of one shape. scores: of the same request, by server."""
+    medians = {name: statistics.median(rates.values()) for name, rates in speed.items()}
+    over = {(ours, name): faster(speed, ours, name) for ours in (BF16, INT8) for name in (*speed, STOCK)}
+    report.tables[SHAPES[shape].name] = [
+        {
+            "server, engine": name,
+            "pairs/s": f"{medians[name]:.0f}",
+            **{f"{ours} is ×": ratio.text() if (ratio := over[ours, name]) else "" for ours in (BF16, INT8)},
+            "scores": f"± {np.abs(np.subtract(scores[name], scores[BF16])).max():.2g}"
+            if BF16 in scores
+            else "",
+        }
+        for name in sorted(medians, key=lambda name: -medians[name])
+    ]
+    peers = [name for name in medians if name not in (BF16, INT8, STOCK)]
+    best = max(peers, key=medians.__getitem__, default=STOCK)
+    for ours, peer, least in ((BF16, best, 1.25), (INT8, best, 2.0), (BF16, STOCK, 4.0)):
+        times, name = over[ours, peer], f"{SHAPES[shape].name}: {ours} × {peer}"
+        if times is None:
+            report.rows.append(Row(name, "not measured", f"≥ {least}", ok=False))
+        else:
+            report.rows.append(at_least(name, times.median, least, more=times.range()))
+
+
+def faster(speed: Speed, ours: str, other: str) -> Ratio | None:
+    """Return how many times as fast ours is, turn by turn; None if one of them was not measured."""
+    mine, theirs = speed.get(ours, {}), speed.get(other, {})
+    both = sorted(mine.keys() & theirs.keys())
+    return Ratio.of([mine[turn] for turn in both], [theirs[turn] for turn in both]) if both else None

@@ -6,81 +6,176 @@ tester sends the requests. Measurements that are compared with each other run in
 
 from __future__ import annotations
 
-import tempfile
+import statistics
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmarks import checkpoints, request_path
-from benchmarks.crowd import ModelAlone, Requests
-from benchmarks.measure import machine
-from benchmarks.service_runs import (
-    LONG_WORDS,
-    MANY_TITLES,
-    TITLES,
-    Lengths,
-    Start,
-    crowd,
-    idle,
-    memory,
-    overload,
-    plan_for,
-    saturated,
-    served,
-)
-from benchmarks.service_table import as_markdown, missed
+from benchmarks import checkpoints
+from benchmarks.load import Client, LoadRuns, bodies, milliseconds, peak_rate, plan_for, texts
+from benchmarks.measure import Ratio, turns
+from benchmarks.model_alone import ModelAlone
+from benchmarks.report import Report, Row, at_least, at_most, kind_of
+from benchmarks.serving import CONFIG, TITLES, Server, Start, add_variant, headroom, memory_of
+from loadtest import running
 from models.checkpoint.hub import DEFAULT
+from models.device import processor_features
 
-__all__ = ["ROUNDS", "as_markdown", "measure", "missed"]
-
-CONFIG = Path(__file__).parents[1] / "deploy" / "serve.yaml"
 ROUNDS = 5
-LENGTHS = Lengths()
+MANY_TITLES = 1000
+DEADLINE_MS = 2000.0
+CROWD_RATE = 8.0
+"""Requests per second with a single title, in the mixed traffic."""
 
 
-def measure(
-    rounds: int = ROUNDS,
-    lengths: Lengths = LENGTHS,
-    config: Path = CONFIG,
-    model: Path = DEFAULT,
-    base: Path | None = None,
-    start: Start = served,
-) -> dict[str, Any]:
+SECONDS = {"saturate": 6.0, "idle": 8.0, "overload": 20.0, "crowd": 15.0, "memory": 3.0}
+"""Length of each measurement."""
+
+FILL_S = 3.0
+"""Seconds before a measurement under full load, until the queue has its final length."""
+
+
+def measure(rounds: int, model: Path = DEFAULT, base: Path | None = None, start: Start = headroom) -> Report:
     """Run all measurements of `model`, and saturation with the shape of BERT-base too.
 
-    rounds: turns of each measurement that is compared with another. config: what the server is started with.
-    base: checkpoint of BERT-base's shape; None makes one with random weights.
-    start: starts each server.
+    base: checkpoint of BERT-base's shape; None makes one with random weights. start: starts each server.
     """
-    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch), model) as server:
-        plan = plan_for(server, lengths)
-        result: dict[str, Any] = {"machine": machine(), "rounds": rounds, "start_s": server.start_s}
-        alone = ModelAlone(TITLES, model)
-        try:
-            result["saturated"] = saturated(plan, alone, rounds, lengths)
-            result["idle"] = idle(plan, alone, rounds, lengths)
-            peak = result["saturated"]["requests_per_second"]
-            result["overload"] = overload(plan, server, peak, lengths)
-            result["crowd"] = crowd(plan, rounds, lengths, Requests(MANY_TITLES))
-            result["memory"] = memory(plan, server, lengths)
-            result["path"] = request_path.measure(TITLES, model)
-        finally:
-            alone.close()
-    result["long_crowd"] = long_crowd(model, rounds, lengths, config, start)
-    result["base"] = saturated_with(base or checkpoints.checkpoint("base"), rounds, lengths, config, start)
-    return result
+    report = Report(f"{rounds} rounds.")
+    pairs = [(query, title) for query, titles in texts(TITLES, 100) for title in titles]
+    with start(CONFIG, model) as server, closing(ModelAlone(pairs, model)) as alone:
+        part = Part(report, server, rounds)
+        peak = part.saturated("saturated", alone)
+        part.idle(alone)
+        part.overload(peak)
+        part.crowd()
+        part.memory()
+        report.rows.append(at_most("ready after", server.start_s, 25.0, ".1f", " s"))
+    base = base or checkpoints.checkpoint("base")
+    with start(CONFIG, base) as server, closing(ModelAlone(pairs, base)) as alone:
+        Part(report, server, rounds).saturated("saturated, BERT-base's shape", alone)
+    return report
 
 
-def saturated_with(model: Path, rounds: int, lengths: Lengths, config: Path, start: Start) -> dict[str, Any]:
-    """Measure `saturated` on a new server with another model."""
-    alone = ModelAlone(TITLES, model)
-    try:
-        with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch), model) as server:
-            return saturated(plan_for(server, lengths), alone, rounds, lengths)
-    finally:
-        alone.close()
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The measurements of one running server; each adds its rows to the report."""
 
+    report: Report
+    server: Server
+    rounds: int
 
-def long_crowd(model: Path, rounds: int, lengths: Lengths, config: Path, start: Start) -> dict[str, Any]:
-    """Measure `crowd` with titles longer than the model's window, on one replica that all requests share."""
-    with tempfile.TemporaryDirectory() as scratch, start(config, Path(scratch), model, replicas=1) as server:
-        return crowd(plan_for(server, lengths), rounds, lengths, Requests(MANY_TITLES, LONG_WORDS))
+    def saturated(self, name: str, alone: ModelAlone) -> float:
+        """Compare throughput with that of the model alone on the same pairs; return requests per second.
+
+        The share is corrected for the processor time that the load generator takes from the server.
+        """
+        runs, clients = LoadRuns(), []
+        plan = plan_for(self.server.url)
+        plan = plan.changed(duration=SECONDS["saturate"], traffic=[{"titles": TITLES}])
+        peak = peak_rate(plan)
+
+        def over_http(turn: int) -> float:
+            one = plan.changed(seed=turn + 1)
+            outcome = runs.saturate(one, peak, FILL_S, f"{name}, turn {turn + 1}")
+            clients.append((outcome.cpu_share or 0.0) / alone.cores)
+            return outcome.recorder.ok / outcome.seconds * TITLES
+
+        def by_the_model(_: int) -> float:
+            return alone.pairs_per_second(SECONDS["saturate"])
+
+        rates = turns({"model": by_the_model, "http": over_http}, self.rounds)
+        raw = Ratio.of(rates["http"], rates["model"])
+        corrected = [rate / (1 - client) for rate, client in zip(rates["http"], clients, strict=True)]
+        share = Ratio.of(corrected, rates["model"])
+        http, model = (statistics.median(rates[side]) for side in ("http", "model"))
+        more = (
+            f"{share.range('.0%')}: {http:.0f} of {model:.0f} pairs/s; the load generator took "
+            f"{statistics.median(clients):.1%} of the processors ({raw.median:.0%} without correction)"
+        )
+        self.report.rows.append(
+            at_least(f"HTTP against the model alone, {name}", share.median, 0.9, ".0%", more)
+        )
+        self.report.add_invalid(runs.invalid)
+        return http / TITLES
+
+    def idle(self, alone: ModelAlone) -> None:
+        """Compare the median time of one pair on an idle server with that of the model alone."""
+        runs, plan = LoadRuns(), plan_for(self.server.url)
+        plan = plan.changed(rate=10.0, arrivals="constant", duration=SECONDS["idle"] / self.rounds + 1)
+
+        def over_http(turn: int) -> float:
+            one = plan.changed(seed=turn + 1, traffic=[{"titles": 1}])
+            return milliseconds(runs.run(one, f"idle, turn {turn + 1}").recorder.service, 50)
+
+        taken = turns({"model": lambda _: alone.one_pair_ms(), "http": over_http}, self.rounds)
+        overhead = statistics.median(a - b for a, b in zip(taken["http"], taken["model"], strict=True))
+        http, model = (statistics.median(taken[side]) for side in ("http", "model"))
+        more = f" (p50 {http:.1f} ms, the model alone {model:.1f} ms)"
+        most = 4.0 if kind_of(processor_features()) == "avx2" else 2.0
+        self.report.rows.append(
+            at_most("one pair, idle: p50 beyond the model's", overhead, most, ".1f", " ms", more)
+        )
+        self.report.add_invalid(runs.invalid)
+
+    def overload(self, peak: float) -> None:
+        """Measure twice the peak rate (requests per second), with a deadline of 2 s."""
+        before, runs = memory_of(self.server), LoadRuns()
+        plan = plan_for(self.server.url).changed(rate=2 * peak, warmup=FILL_S, duration=SECONDS["overload"])
+        plan = plan.changed(traffic=[{"titles": TITLES, "deadline_ms": DEADLINE_MS}])
+        outcome = runs.run(plan, "overload")
+        recorder = outcome.recorder
+        refused = recorder.errors.get("http_429", 0)
+        lost = sum(recorder.errors.values()) - refused
+        p99 = milliseconds(recorder.latency(), 99)
+        goodput = recorder.ok / outcome.seconds / peak
+        more = f" of the peak, p99 {p99:.0f} ms, at {2 * peak:.0f} requests/s; {refused} got 429"
+        self.report.rows += [
+            at_least("overload: goodput", goodput, 0.9, ".0%", more),
+            at_most("overload: lost (neither answered nor 429)", lost / max(1, recorder.ok), 0.01, ".1%"),
+            at_most("overload: memory after / before", memory_of(self.server) / before, 1.02, ".3f"),
+        ]
+        if recorder.errors:
+            p99 = milliseconds(recorder.error_latency, 99)
+            self.report.rows.append(at_most("overload: p99 of a refusal", p99, 50.0, ".0f", " ms"))
+        self.report.add_invalid(runs.invalid)
+
+    def crowd(self) -> None:
+        """Measure single titles with and without a client that sends long requests in a loop, in turns."""
+        runs, loops, name = LoadRuns(), [], f"single titles beside {MANY_TITLES:,} in a loop"
+        long = bodies(texts(MANY_TITLES, 2)) * 1000
+        plan = plan_for(self.server.url)
+        plan = plan.changed(rate=CROWD_RATE, duration=SECONDS["crowd"], traffic=[{"titles": 1}])
+
+        def singles(seed: int, what: str) -> tuple[float, int]:
+            recorder = runs.run(plan.changed(seed=seed), f"{name}, {what}").recorder
+            return milliseconds(recorder.latency(), 99), sum(recorder.errors.values())
+
+        def beside(turn: int) -> tuple[float, int]:
+            with closing(Client(self.server.url, long).start()) as loop:
+                measured = singles(2 * turn + 2, "beside it")
+            loops.append(loop)
+            return measured
+
+        taken = turns(
+            {"alone": lambda turn: singles(2 * turn + 1, "alone"), "beside": beside}, max(1, self.rounds // 2)
+        )
+        alone, p99 = (statistics.median(ms for ms, _ in taken[side]) for side in ("alone", "beside"))
+        failed = sum(count for _, count in taken["beside"]) + sum(loop.failed for loop in loops)
+        answered = min(loop.answered for loop in loops)
+        value = (
+            f"× {p99 / alone:.1f}: p99 {p99:.0f} ms, without it {alone:.0f} ms; {failed} of either failed, "
+        )
+        ok = p99 <= 3 * alone and p99 <= 150 and not failed and answered > 0
+        value += f"{answered} long requests answered ({len(loops)} turns)"
+        self.report.rows.append(Row(name, value, "≤ × 3, ≤ 150 ms, none fails", ok))
+        self.report.add_invalid(runs.invalid)
+
+    def memory(self) -> None:
+        """Measure how much the replicas' memory grows when a live config adds a variant with another mask."""
+        plan = plan_for(self.server.url).changed(rate=10.0, duration=SECONDS["memory"])
+        running.run(plan.changed(traffic=[{"titles": TITLES}]))
+        before = memory_of(self.server)
+        add_variant(self.server, "another", "random:0.2@11")
+        running.run(plan.changed(traffic=[{"titles": TITLES, "variants": {"another": 1}}]))
+        grown, more = memory_of(self.server) / before, f" of {before / 2**20:.0f} MiB"
+        self.report.rows.append(at_most("memory with a second mask variant", grown, 1.02, ".3f", more=more))

@@ -6,8 +6,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,8 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._process.kill()
+        self._process.communicate()
 
     def _pause(self) -> None:
         # Thread pools spin for up to 200 ms after a call, which would slow the next engine.
@@ -81,7 +77,7 @@ class Worker:
 
 @contextmanager
 def started(
-    adapters: dict[str, str], model: Path, workload: Path
+    adapters: Mapping[str, str], model: Path, workload: Path
 ) -> Iterator[tuple[dict[str, Worker], dict[str, str]]]:
     """Yield workers by adapter, and the reason for each adapter that is not available.
 
@@ -89,13 +85,12 @@ def started(
     """
     workers: dict[str, Worker] = {}
     missing: dict[str, str] = {}
-    try:
+    with ExitStack() as stack:
         for adapter, environment in adapters.items():
             try:
-                workers[adapter] = Worker(adapter, environment, model, workload)
+                worker = Worker(adapter, environment, model, workload)
             except Unavailable as reason:
                 missing[adapter] = str(reason)
+            else:
+                workers[adapter] = stack.enter_context(closing(worker))
         yield workers, missing
-    finally:
-        for worker in workers.values():
-            worker.close()

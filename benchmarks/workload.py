@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -39,25 +40,31 @@ class Shape:
 SHAPES = {
     "base": Shape("BERT-base, 12 × 12 × 768", 768, 3072, 30_522),
     "shipped": Shape("shipped, 12 × 12 × 192", 192, 768, 16_384),
-    "roberta": Shape("RoBERTa-base, 12 × 12 × 768", 768, 3072, 50_265, family="roberta"),
     "modernbert": Shape("ModernBERT-base, 22 × 12 × 768", 768, 1152, 50_368, layers=22, family="modernbert"),
 }
 """ModernBERT-base's shape is also that of cross-encoder/ettin-reranker-150m-v1."""
 
 BERT_SHAPES = ("base", "shipped")
 
-_OPTIONS: dict[str, dict[str, int | float]] = {
-    "bert": {},
-    "roberta": {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-    "modernbert": {"pad_token_id": 0},
-}
-"""What a family's published checkpoints set beside the dimensions."""
+SAMPLE = Path(__file__).parents[1] / "data" / "sample"
 
 
 def query_title_lengths(count: int, seed: int = 0) -> np.ndarray:
     """Return token counts of query–title pairs as in a public product-search set: mean 25, p95 39, p99 48."""
     lengths = np.random.default_rng(seed).gamma(9.4, 25 / 9.4, count)
     return np.clip(np.rint(lengths), 8, 128).astype(int)
+
+
+def document_lengths(count: int, seed: int = 0) -> np.ndarray:
+    """Return token counts of query–document pairs from 96 to 128, of which a third were cut to 128."""
+    lengths = np.random.default_rng(seed).integers(96, 145, count)
+    return np.minimum(lengths, 128)
+
+
+def random_masks(shape: Shape, rows: int) -> np.ndarray:
+    """Return a different mask for every row, with a random 20 % of the heads off: (rows, layers, heads)."""
+    rng = np.random.default_rng(0)
+    return (rng.random((rows, shape.layers, shape.heads)) >= 0.2).astype(np.float32)
 
 
 def pairs(lengths: np.ndarray, vocabulary: int, seed: int = 0) -> list[EncodedPair]:
@@ -84,7 +91,7 @@ def network(shape: Shape) -> PreTrainedModel:
         num_attention_heads=shape.heads,
         intermediate_size=shape.inner,
         num_labels=5,
-        **_OPTIONS[shape.family],
+        pad_token_id=0,
     )
     return MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)](config).eval()
 
@@ -96,10 +103,10 @@ def encoder(model: PreTrainedModel, dtype: torch.dtype) -> Network:
     return build(config, tensors, device=torch.device("cpu"), dtype=dtype)
 
 
-def document_lengths(count: int, seed: int = 0) -> np.ndarray:
-    """Return token counts of query–document pairs from 96 to 128, of which a third were cut to 128."""
-    lengths = np.random.default_rng(seed).integers(96, 145, count)
-    return np.minimum(lengths, 128)
+def products(shape: Shape) -> list[tuple[int, int]]:
+    """Return outputs and inputs of each matrix product of a layer."""
+    hidden, inner = shape.hidden, shape.inner
+    return [(3 * hidden, hidden), (hidden, hidden), *[(inner, hidden)] * shape.up_maps, (hidden, inner)]
 
 
 def useful_flops(

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""The names that transformers gives a model's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of token ids, padded with 0 to the longest.
-
-    ids, mask, segments: (rows, longest) int64. texts: the same rows as (query, title).
-    """
+    """Rows of token ids, padded with 0 to the longest: arrays (rows, longest) int64."""
 
     ids: np.ndarray
     mask: np.ndarray
     segments: np.ndarray
-    texts: tuple[tuple[str, str], ...] = ()
 
     @property
     def lengths(self) -> np.ndarray:
@@ -31,13 +29,7 @@ class Batch:
     @property
     def inputs(self) -> dict[str, np.ndarray]:
         """Return the arrays by the names that transformers gives them."""
-        return {"input_ids": self.ids, "attention_mask": self.mask, "token_type_ids": self.segments}
-
-
-def inputs_of(model: Any) -> list[str]:
-    """Return the names of the inputs that a transformers model takes; not all know token types."""
-    types = ["token_type_ids"] if hasattr(model.config, "type_vocab_size") else []
-    return ["input_ids", "attention_mask", *types]
+        return dict(zip(INPUTS, (self.ids, self.mask, self.segments), strict=True))
 
 
 Engine = Callable[[Batch], np.ndarray]
@@ -52,7 +44,7 @@ def threads_of_worker() -> int:
     return int(os.environ.get("OMP_NUM_THREADS", "2"))
 
 
-def padded(rows: list[tuple[np.ndarray, int]], texts: Sequence[tuple[str, str]] = ()) -> Batch:
+def padded(rows: list[tuple[np.ndarray, int]]) -> Batch:
     """Return a batch of rows, each a sequence's token ids and the length of its first segment."""
     longest = max(len(ids) for ids, _ in rows)
     shape = (len(rows), longest)
@@ -61,4 +53,4 @@ def padded(rows: list[tuple[np.ndarray, int]], texts: Sequence[tuple[str, str]] 
         ids[row, : len(tokens)] = tokens
         mask[row, : len(tokens)] = 1
         segments[row, first_segment : len(tokens)] = 1
-    return Batch(ids, mask, segments, tuple(texts))
+    return Batch(ids, mask, segments)

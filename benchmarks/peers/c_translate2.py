@@ -36,9 +36,6 @@ def engine(directory: Path, compute_type: str, threads: int = 2) -> Engine:
             ctranslate2.StorageView.from_array(batch.lengths.astype(np.int32)),
             token_type_ids=batch.segments.tolist(),
         )
-        pooled = output.pooler_output
-        if pooled.dtype != ctranslate2.DataType.float32:
-            pooled = pooled.to(ctranslate2.DataType.float32)
-        return np.asarray(np.array(pooled) @ weight.T + bias, np.float32)
+        return np.asarray(np.array(output.pooler_output) @ weight.T + bias, np.float32)
 
     return call

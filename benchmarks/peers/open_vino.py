@@ -38,7 +38,7 @@ def engine(directory: Path, precision: str, threads: int = 2) -> Engine:
     request = model.create_infer_request()
 
     def call(batch: Batch) -> np.ndarray:
-        request.infer([*batch.inputs.values()][: len(model.inputs)], share_inputs=True)
+        request.infer([*batch.inputs.values()], share_inputs=True)
         return np.array(request.get_output_tensor(0).data, np.float32)
 
     return call

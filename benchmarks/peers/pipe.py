@@ -19,14 +19,11 @@ from benchmarks.peers.batch import Batch, Engines, padded
 
 
 def read_workload(file: Path) -> list[Batch]:
-    """Return the batches of a JSON file: a list of batches of {"ids", "first_segment", "texts"}."""
+    """Return the batches of a JSON file: a list of batches of [ids, length of the first segment]."""
     import numpy as np
 
     return [
-        padded(
-            [(np.array(ids), first) for ids, first in zip(batch["ids"], batch["first_segment"], strict=True)],
-            [(query, title) for query, title in batch["texts"]],
-        )
+        padded([(np.array(ids), first) for ids, first in batch])
         for batch in json.loads(file.read_text(encoding="utf-8"))
     ]
 

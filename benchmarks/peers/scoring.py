@@ -41,13 +41,7 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     os.environ["BENCH_ENGINE"], os.environ["BENCH_MODEL"] = options.engine, options.model
     os.environ["OMP_NUM_THREADS"] = str(THREADS // options.workers)
-    os.environ["BENCH_WORKERS"] = str(options.workers)
     return options
-
-
-def workers() -> int:
-    """Return --workers in a process without the arguments."""
-    return int(os.environ.get("BENCH_WORKERS", "1"))
 
 
 class Scorer:

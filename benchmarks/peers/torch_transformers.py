@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from benchmarks.peers.batch import Batch, Engine, Engines, inputs_of, padded
+from benchmarks.peers.batch import Batch, Engine, Engines, padded
 
 PACKAGES = ("transformers", "torch")
 ROWS, TITLE_TOKENS = 64, 25
@@ -40,11 +40,9 @@ def engine(directory: Path, dtype: torch.dtype, attention: str) -> Engine:
         directory, dtype=dtype, attn_implementation=attention
     ).eval()
 
-    names = inputs_of(model)
-
     def call(batch: Batch) -> np.ndarray:
         with torch.inference_mode():
-            inputs = {name: torch.from_numpy(batch.inputs[name]) for name in names}
+            inputs = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
             logits: torch.Tensor = model(**inputs).logits
             return logits.float().numpy()
 

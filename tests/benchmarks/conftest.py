@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.service import CONFIG
-from benchmarks.service_runs import Start, served
+from benchmarks.serving import CONFIG, Start, headroom
 from tests.checkpoints import write_checkpoint
 
 
@@ -23,7 +22,7 @@ def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def start(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Stands in for `served`: a server that runs already, with the variants of deploy/serve.yaml."""
+    """Stands in for `headroom`: a server that runs already, with the variants of deploy/serve.yaml."""
     directory = tmp_path_factory.mktemp("server")
     config = directory / "config.yaml"
     text = CONFIG.read_text("utf-8")
@@ -31,7 +30,7 @@ def start(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         text = text.replace(f'"@{name}", sliced: true, optional: true', f'"{mask}", sliced: true')
     config.write_text(text, "utf-8")
     before = psutil.Process().children(recursive=True)
-    with served(config, directory, small_checkpoint, replicas=1) as server:
+    with headroom(config, small_checkpoint, replicas=1) as server:
         yield lambda *_, **__: nullcontext(server)
     left = [process for process in psutil.Process().children(recursive=True) if process not in before]
     lines = [" ".join(process.cmdline()) for process in left]

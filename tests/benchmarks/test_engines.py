@@ -33,54 +33,33 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.slow
 def test_a_run_measures_ours_and_transformers_on_the_same_weights(tiny: str) -> None:
-    rows, missing, versions = engines.measure_one(tiny, "titles", rounds=2, adapters=OURS)
+    report = engines.measure(2, [tiny], ["titles"], OURS | {"abacus": "ours"})
 
-    found = {row.engine: row for row in rows}
-    assert missing == {}
-    assert versions.keys() == {"torch", "transformers"}
-    assert {"ours fp32", "ours bf16", "transformers fp32", "transformers bf16"} <= found.keys()
-    assert all(row.pairs_per_second > 0 for row in rows)
-    assert found["transformers bf16"].setting in ("sdpa", "eager")
-    assert found["ours fp32"].error is not None
-    assert found["ours fp32"].error < 1e-3
-    assert found["ours bf16"].error is not None
-    assert found["ours bf16"].error < 0.3
-    assert found["ours bf16"].bf16_over_it is None
-    assert found["ours bf16"].int8_over_it is None
-    low, high = found["transformers fp32"].bf16_over_it[1:]  # type: ignore[index]
-    assert 0 < low <= high
+    assert "torch 2." in report.about
+    assert "transformers 5." in report.about
+    (lines,) = report.tables.values()
+    found = {engines.without_setting(line["engine"]): line for line in lines}
+    assert found.keys() == {"ours fp32", "ours bf16", "transformers fp32", "transformers bf16"}
+    assert float(found["ours fp32"]["error"].rstrip("%")) < 0.1
+    assert float(found["ours bf16"]["error"].rstrip("%")) < 30
+    assert found["ours bf16"]["ours bf16 is ×"] == "1.00 (1.00 to 1.00)"
+    assert found["transformers fp32"]["ours int8 is ×"] == ""
+    (note,) = report.notes
+    assert note.startswith("Not measured (tiny, query–title pairs, 25 tokens in the mean): abacus: ")
 
-    result = {
-        "machine": "here",
-        "rounds": 2,
-        "versions": versions,
-        "rows": [engines.asdict(row) for row in rows],
-        "missing": {"open_vino": "not installed"},
-    }
-    table = engines.as_markdown(result)
-    assert table.count("\n| ") == len(rows) + 1
-    assert table.endswith("Not measured: open_vino: not installed.")
-    assert len(engines.missed(result)) == len(engines.targets())  # none of the shapes with targets was there
+
+def test_a_target_counts_every_round_and_a_missing_peer_is_a_missed_one() -> None:
+    seconds = {"ours bf16": [1.0, 1.0], "OpenVINO bf16 [x]": [1.2, 1.4]}
+    row = engines.target("base: ", seconds, engines.BF16, engines.OPENVINO, 1.1)
+    assert (row.name, row.value, row.ok) == ("base: ours bf16 × OpenVINO bf16", "1.30 (1.20 to 1.40)", True)
+    row = engines.target("base: ", seconds, engines.INT8, engines.CTRANSLATE2, 1.5)
+    assert (row.value, row.ok) == ("not measured", False)
 
 
 def test_an_engine_that_is_not_available_is_named_with_its_reason(tmp_path: Path) -> None:
     with started({"abacus": "ours"}, tmp_path, tmp_path / "none.json") as (running, missing):
         assert running == {}
     assert missing == {"abacus": "ModuleNotFoundError: No module named 'benchmarks.peers.abacus'"}
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("ours int8", True),
-        ("ours int8, every second head off", True),
-        ("ours int8, another random mask in every row", True),
-        ("ours bf16, every second head off", False),
-        ("OpenVINO int8 [latency]", False),
-    ],
-)
-def test_a_wrong_engine_is_left_out_together_with_its_masked_forms(name: str, expected: bool) -> None:
-    assert engines.is_of({"ours int8", "onnxruntime fp32 [fused]"}, name) is expected
 
 
 class Fixed:
@@ -100,7 +79,7 @@ def test_the_fastest_setting_is_measured_and_engines_take_turns_batch_by_batch()
     worker = Fixed({"a [x]": (0.5, 2.0), "a [y]": (1.0, 1.0), "b": (3.0, 3.0)})
     sides: dict[str, Worker] = dict.fromkeys(worker.seconds, worker)  # type: ignore[arg-type]
 
-    chosen = engines.warm_up(sides, 2)
+    chosen = engines.fastest_settings(sides, 2)
     assert chosen == ["a [y]", "b"], "the first batch is the one of the shortest titles"
 
     worker.calls.clear()

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -19,9 +18,10 @@ import pytest
 
 from benchmarks import checkpoints, environments, servers
 from benchmarks.environments import Unavailable
-from benchmarks.load_runs import LoadRuns
+from benchmarks.load import LoadRuns
 from benchmarks.peers import scoring
-from benchmarks.started_server import Server, ask, started
+from benchmarks.report import Report
+from benchmarks.serving import ask
 from benchmarks.workload import SHAPES
 from loadtest.plan import Plan
 from loadtest.recorder import Recorder
@@ -29,45 +29,23 @@ from loadtest.running import Outcome
 from tests.loadtest.test_recorder import record
 
 
-def turn(server: str, number: int, speed: float, scores: list[float], **more: Any) -> dict[str, Any]:
-    return {
-        "round": number,
-        "shape": "base",
-        "server": server,
-        "pairs_per_second": speed,
-        "scores": scores,
-        "p50_ms": None,
-        **more,
-    }
+def test_ratios_are_turn_by_turn_and_targets_are_against_the_best_peer() -> None:
+    mosec, stock = "mosec, OpenVINO bf16", servers.STOCK
+    speed = {servers.BF16: {0: 100.0, 1: 120.0}, mosec: {0: 80.0, 1: 120.0}, stock: {0: 20.0}}
+    scores = {servers.BF16: [3.0, 1.0], mosec: [3.0, 1.1], stock: [3.0, 1.0]}
+    report = Report("")
+    servers.report_on(report, "base", speed, scores)
 
-
-def test_ratios_are_round_by_round_and_targets_are_against_the_best_peer() -> None:
-    turns = [
-        turn("headroom bf16", 0, 100, [3.0, 1.0], p50_ms=20.0, p99_ms=40.0, requests=50),
-        turn("mosec, OpenVINO bf16", 0, 80, [3.0, 1.1]),
-        turn("BentoML, OpenVINO bf16", 0, 50, [3.0, 1.0], p50_ms=9.0, p99_ms=10.0, requests=45, failed=5),
-        turn("Ray Serve, transformers fp32", 0, 20, [3.0, 1.0]),
-        turn("headroom bf16", 1, 120, [3.0, 1.0]),
-        turn("mosec, OpenVINO bf16", 1, 120, [3.0, 1.1]),
+    lines = {line["server, engine"]: line for line in report.tables[SHAPES["base"].name]}
+    assert [*lines] == [servers.BF16, mosec, stock]
+    assert lines[mosec]["headroom bf16 is ×"] == "1.12 (1.00 to 1.25)"
+    assert lines[mosec]["headroom int8 is ×"] == ""
+    assert lines[mosec]["scores"] == "± 0.1"
+    assert [(row.value, row.ok) for row in report.rows] == [
+        ("1.12 (1.00 to 1.25)", False),
+        ("not measured", False),
+        ("5.00 (5.00 to 5.00)", True),
     ]
-    turns[0]["invalid"] = ["saturated: the client sent late"]
-    result = servers.result_of(turns, {"headroom int8": "not in this version"})
-
-    rows = {row["server"]: row for row in result["rows"]}
-    assert rows["mosec, OpenVINO bf16"]["bf16_over_it"] == pytest.approx([1.125, 1.0, 1.25])
-    assert rows["mosec, OpenVINO bf16"]["score_error"] == pytest.approx(0.1)
-    assert rows["headroom bf16"]["bf16_over_it"] is None
-    name = SHAPES["base"].name
-    assert servers.missed(result) == [
-        f"{name}: headroom bf16 is 1.12 × mosec, OpenVINO bf16, target 1.25",
-        f"{name}: headroom int8 against its peers was not measured",
-        f"servers: invalid run: {name}, round 1, headroom bf16, saturated: the client sent late",
-    ]
-    table = servers.as_markdown(result)
-    assert "| headroom bf16 | 110 |  |  | 20, 40 ms (of 50) | ± 0 |" in table
-    assert "| 9, 10 ms (of 45; 5 of 50 failed) |" in table
-    assert "Not measured: headroom int8: not in this version." in table
-    assert table.endswith(f"Invalid run: {name}, round 1, headroom bf16, saturated: the client sent late.")
 
 
 @pytest.fixture
@@ -77,11 +55,11 @@ def no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_model")
-def test_a_server_that_ends_at_once_is_named_with_its_last_words() -> None:
-    broken = Server("broken", "peer", "ours", "python -c raise(SystemExit('no_such_engine'))")
+def test_a_server_that_ends_at_once_is_named_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(servers.SERVERS, "broken", ("ours", "python -c raise(SystemExit('no_such_engine'))"))
     with (
         pytest.raises(Unavailable, match="did not become ready: no_such_engine"),
-        started(broken, "base"),
+        servers.running("broken", "base"),
     ):
         pass
 
@@ -168,31 +146,28 @@ def test_a_server_keeps_up_if_each_answer_comes_within_a_tenth_of_the_run(
     assert servers.saturated(plan, Known()) == (2.0, keeps_up)
 
 
-def turn_of(capacity: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def capacity_of(true: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float, list[str]]:
     """Measure a server that answers this many requests per second, with a far too low first guess."""
 
     def saturated(plan: Plan, _: LoadRuns) -> tuple[float, bool]:
         assert isinstance(plan.rate, float)
-        return min(plan.rate, capacity), plan.rate < capacity
+        return min(plan.rate, true), plan.rate < true
 
-    monkeypatch.setattr(servers, "started", lambda *_: nullcontext("http://127.0.0.1:1"))
-    monkeypatch.setattr(servers, "ask", lambda *_: [1.0])
-    monkeypatch.setattr(servers, "first_guess", lambda *_: 5.0)
+    monkeypatch.setattr(servers, "first_guess", lambda _: 5.0)
     monkeypatch.setattr(servers, "saturated", saturated)
-    return servers.one_turn(servers.SERVERS[0], "base", None, latency=False)
+    runs = LoadRuns()
+    return servers.capacity("http://127.0.0.1:1", 1.0, 0.0, "it", runs), runs.invalid
 
 
 def test_a_server_that_keeps_up_is_asked_for_more_until_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = turn_of(100.0, monkeypatch)
-    assert turn["pairs_per_second"] == 100.0 * servers.TITLES
-    assert turn["invalid"] == []
+    assert capacity_of(100.0, monkeypatch) == (100.0, [])
 
 
 def test_a_server_that_keeps_up_with_every_rate_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert turn_of(1e9, monkeypatch)["invalid"] == ["not saturated: it kept up with each of 8 rates"]
+    assert capacity_of(1e9, monkeypatch)[1] == ["it: not saturated: it kept up with each of 8 rates"]
 
 
-def test_a_server_is_warm_before_it_is_measured_in_every_round(
+def test_a_server_is_warm_before_it_is_measured_in_every_turn(
     slow_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -206,17 +181,15 @@ def test_a_server_is_warm_before_it_is_measured_in_every_round(
         assert len(asked) > servers.AT_ONCE
         return 50.0, False
 
-    monkeypatch.setattr(servers, "started", lambda *_: nullcontext(slow_server))
     monkeypatch.setattr(servers, "ask", counted)
     monkeypatch.setattr(servers, "saturated", saturated)
-    for capacity in (None, 40.0):
+    for known in (0.0, 40.0):
         asked.clear()
-        turn = servers.one_turn(servers.SERVERS[0], "base", capacity, latency=False)
-        assert turn["pairs_per_second"] == 50.0 * servers.TITLES
+        assert servers.capacity(slow_server, 1.0, known, "it", LoadRuns()) == 50.0
 
 
 def test_scores_are_those_of_the_titles_in_order(slow_server: str) -> None:
-    assert ask(slow_server, "score", ("query", ["one", "two"])) == [0.5, 0.5]
+    assert ask(slow_server, ("query", ["one", "two"])) == [0.5, 0.5]
 
 
 def test_an_int8_checkpoint_of_older_weights_is_made_anew(
@@ -224,7 +197,7 @@ def test_an_int8_checkpoint_of_older_weights_is_made_anew(
 ) -> None:
     source, made = tmp_path / "source", []
 
-    def quantize(_: Path, out: Path, __: object) -> None:
+    def quantize(_: Path, out: Path, __: int | None) -> None:
         assert not out.exists()
         out.mkdir(parents=True)
         (out / "model.safetensors").touch()
@@ -234,7 +207,7 @@ def test_an_int8_checkpoint_of_older_weights_is_made_anew(
     os.utime(source / "model.safetensors", (1e9, 1e9))
     monkeypatch.setattr(checkpoints, "MODELS", tmp_path)
     monkeypatch.setattr(checkpoints, "exported", lambda _: source)
-    monkeypatch.setattr(checkpoints, "quantize", quantize)
+    monkeypatch.setattr(checkpoints, "quantize_into", quantize)
     assert checkpoints.quantized("base") == checkpoints.quantized("base") == tmp_path / "base" / "int8"
     assert len(made) == 1
     os.utime(source / "model.safetensors")

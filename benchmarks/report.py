@@ -1,0 +1,98 @@
+"""The result of a section, as Markdown: rows with their targets first, then tables of everything measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.measure import machine
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One result. target: as in docs/PERFORMANCE.md, empty if there is none. ok: None without a target."""
+
+    name: str
+    value: str
+    target: str = ""
+    ok: bool | None = None
+
+
+def at_least(name: str, value: float, least: float, spec: str = ".2f", more: str = "") -> Row:
+    """Return the row of a value that has a lower limit. spec: format of both; more: text after the value."""
+    return Row(name, f"{value:{spec}}{more}", f"≥ {least:{spec}}", value >= least)
+
+
+def at_most(name: str, value: float, most: float, spec: str = ".2f", unit: str = "", more: str = "") -> Row:
+    """Return the row of a value that has an upper limit; see `at_least`. unit: text after both."""
+    return Row(name, f"{value:{spec}}{unit}{more}", f"≤ {most:{spec}}{unit}", value <= most)
+
+
+@dataclass
+class Report:
+    """What a section measured.
+
+    about: the method; the page adds the machine. tables: their lines by title; each line has a text by
+    column. notes: what could not be measured, and why.
+    """
+
+    about: str
+    rows: list[Row] = field(default_factory=list)
+    tables: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def missed(self) -> list[str]:
+        """Return a line for each target that was missed."""
+        return [f"{row.name}: {row.value}, target {row.target}" for row in self.rows if row.ok is False]
+
+    def add_invalid(self, reasons: Iterable[str]) -> None:
+        """Add a missed row for each load test that says nothing about the server."""
+        self.rows += [Row("invalid run", reason, "none", ok=False) for reason in reasons]
+
+    def as_markdown(self) -> str:
+        """Return everything as Markdown."""
+        parts = [f"{machine()}. {self.about}", *([targets(self.rows)] if self.rows else [])]
+        for title, lines in self.tables.items():
+            parts += [f"**{title}**", table(lines)]
+        return "\n\n".join([*parts, *self.notes])
+
+
+def targets(rows: Sequence[Row]) -> str:
+    """Return the table of rows and their targets."""
+    met = {None: "", True: "yes", False: "no"}
+    return table(
+        [{"what": row.name, "measured": row.value, "target": row.target, "met": met[row.ok]} for row in rows]
+    )
+
+
+def table(lines: Sequence[Mapping[str, str]]) -> str:
+    """Return a Markdown table; its columns are the keys of the first line."""
+    if not lines:
+        return "Nothing was measured."
+    rows = [lines[0].keys(), ["---"] * len(lines[0]), *(line.values() for line in lines)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def kind_of(features: Sequence[str]) -> str:
+    """Return the kind of processor whose results have pages of their own: amx, avx2 (no more), or none.
+
+    With AMX, products are several times as fast and the rest is not; with AVX2 alone there is no bfloat16.
+    """
+    if "amx" in features:
+        return "amx"
+    return "avx2" if "avx2" in features and "avx512" not in features else ""
+
+
+def write(
+    section: str, about: str, report: Report, features: Sequence[str] = (), results: Path = RESULTS
+) -> Path:
+    """Replace a section's page; return its path. about: what it measures; features: of the processor."""
+    page = results / f"{'-'.join(filter(None, (section, kind_of(features))))}.md"
+    results.mkdir(parents=True, exist_ok=True)
+    head = f"# {section}: {about}\n\nMade by `make bench ONLY={section}`.\n\n"
+    page.write_text(f"{head}{report.as_markdown()}\n", encoding="utf-8")
+    return page

@@ -1,0 +1,172 @@
+"""Starts a server, ours or a peer's, and asks it one request at a time."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks import environments
+from benchmarks.environments import ROOT, Unavailable
+from benchmarks.load import Texts, texts
+from loadtest import beside
+
+TITLES = 20
+"""Titles of a request."""
+
+CONFIG = ROOT / "deploy" / "serve.yaml"
+TRIES = 10
+"""How often a request is tried that gets 429; a server just started does not know yet how fast it is."""
+
+READY_S = 150.0
+STOP_S = 60.0
+IN_A_ROW = 30
+"""Answers in a row that must know a new variant; replicas answer in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server.
+
+    pid: process id of the driver. start_s: seconds until its first answer. config: its config file, which may
+    be edited.
+    """
+
+    url: str
+    pid: int
+    start_s: float
+    config: Path = CONFIG
+
+
+@contextmanager
+def started(command: Sequence[str], env: Mapping[str, str], name: str) -> Iterator[Server]:
+    """Run a command, whose {port} is replaced, until the block ends. Raises Unavailable.
+
+    name: of its log in runs/bench-logs.
+    """
+    port = beside.free_port()
+    log = environments.RUNS / "bench-logs" / f"{name.replace(' ', '-').replace(',', '')}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [word.replace("{port}", str(port)) for word in command],
+            cwd=ROOT,
+            env=env,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait(process, url, log)
+        yield Server(url, process.pid, time.monotonic() - began)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the rest of its session
+        process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + READY_S
+    while time.monotonic() < deadline:
+        try:
+            ask(url, texts(TITLES, 1)[0])
+            return
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            if process.poll() is not None:
+                break
+            time.sleep(0.2)
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    raise Unavailable(f"did not become ready: {lines[-1] if lines else 'it said nothing'}")
+
+
+@contextmanager
+def headroom(
+    config: Path = CONFIG, model: Path | None = None, replicas: int | None = None
+) -> Iterator[Server]:
+    """Run `headroom serve` with a copy of a config file, in which model and replicas are replaced."""
+    with tempfile.TemporaryDirectory() as scratch:
+        own = Path(shutil.copy(config, Path(scratch, "serve.yaml")))
+        command = [str(Path(sys.executable).with_name("headroom")), "serve", "--port", "{port}"]
+        command += ["--config", str(own)]
+        command += [] if model is None else ["--model", str(model)]
+        command += [] if replicas is None else ["--replicas", str(replicas)]
+        database = {"HEADROOM_DATABASE_URL": f"sqlite:///{scratch}/experiments.db"}
+        with started(command, {**os.environ, **database}, "headroom") as server:
+            yield Server(server.url, server.pid, server.start_s, own)
+
+
+Start = Callable[..., AbstractContextManager[Server]]
+"""Starts a server as `headroom` does, which takes the same arguments."""
+
+
+def ask(url: str, request: Texts) -> list[float]:
+    """Return expected grades in the order of the titles. Raises OSError, ValueError, KeyError."""
+    body = json.dumps({"query": request[0], "titles": request[1]}).encode()
+    post = urllib.request.Request(f"{url}/v1/score", body, {"content-type": "application/json"})
+    for _ in range(TRIES):
+        try:
+            with urllib.request.urlopen(post, timeout=60) as answer:
+                results = json.loads(answer.read())["results"]
+            break
+        except urllib.error.HTTPError as error:
+            if error.code != 429:
+                raise
+            time.sleep(float(error.headers.get("retry-after", 1)))
+    else:
+        raise OSError(f"still 429 after {TRIES} tries")
+    by_index = sorted(results, key=lambda result: result["index"])
+    return [float(result["expected_grade" if "expected_grade" in result else "score"]) for result in by_index]
+
+
+def replicas(server: Server) -> list[psutil.Process]:
+    """Return the processes of our server's replicas."""
+    return [
+        process
+        for process in psutil.Process(server.pid).children(recursive=True)
+        if "ServeReplica" in " ".join(process.cmdline())
+    ]
+
+
+def memory_of(server: Server) -> int:
+    """Return the resident bytes of our server's replicas."""
+    return sum(process.memory_info().rss for process in replicas(server))
+
+
+def add_variant(server: Server, name: str, head_mask: str) -> None:
+    """Add a variant to the config file of a running server; return when all replicas probably know it.
+
+    Raises TimeoutError.
+    """
+    text = server.config.read_text("utf-8")
+    first = next(line for line in text.splitlines() if "- {name: full}" in line)
+    added = first.replace("{name: full}", f'{{name: {name}, head_mask: "{head_mask}"}}')
+    server.config.write_text(text.replace(first, f"{first}\n{added}"), "utf-8")
+    deadline, in_a_row = time.monotonic() + 20, 0
+    while in_a_row < IN_A_ROW:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the server does not serve variant {name!r}")
+        with urllib.request.urlopen(f"{server.url}/v1/variants", timeout=5) as response:
+            listed: dict[str, Any] = json.load(response)
+        in_a_row = in_a_row + 1 if any(variant["name"] == name for variant in listed["variants"]) else 0
+        time.sleep(0.02)
