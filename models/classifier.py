@@ -66,7 +66,8 @@ class Scores:
             grade = np.rint(relevance).astype(np.int64)
             return cls(logits, relevance[:, None], relevance, grade, score, scaled[:, 0])
         raw_score = _log_odds(scaled)
-        scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+        with np.errstate(invalid="ignore"):  # an infinite logit makes its row nan
+            scaled = np.exp(scaled - scaled.max(axis=1, keepdims=True))
         probabilities = scaled / scaled.sum(axis=1, keepdims=True)
         expected = probabilities @ np.arange(logits.shape[1])
         return cls(

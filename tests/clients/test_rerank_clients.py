@@ -25,6 +25,7 @@ SDK: dict[str, Raised] = {
     "litellm_jina_ai": LITELLM,
     "litellm_infinity": LITELLM,
     "litellm_hosted_vllm": LITELLM,
+    "litellm_hosted_vllm_root": LITELLM,
     "litellm_voyage": LITELLM,
     "voyageai": ("InvalidRequestError", "AuthenticationError", "RateLimitError"),
     "rerankers_cohere": ("KeyError",) * 3,

@@ -15,8 +15,11 @@ import jsonschema_rs
 def _operations() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
     from tests.service.http.test_openapi import DOCUMENT
 
-    paths = sorted(DOCUMENT["paths"].items(), key=lambda item: item[0].count("{"))
-    return [(re.compile(re.sub(r"\{\w+\}", ".+", path)), methods) for path, methods in paths]
+    patterns = {"model": ".+"}  # a model's name may hold slashes
+    return [
+        (re.compile(re.sub(r"\{(\w+)\}", lambda name: patterns.get(name[1], "[^/]+"), path)), methods)
+        for path, methods in sorted(DOCUMENT["paths"].items(), key=lambda item: -len(item[0]))
+    ]
 
 
 @cache

@@ -100,6 +100,7 @@ by_litellm("litellm_cohere_v1", "cohere", max_chunks_per_doc=10)  # which only v
 by_litellm("litellm_jina_ai", "jina_ai")
 by_litellm("litellm_infinity", "infinity")
 by_litellm("litellm_hosted_vllm", "hosted_vllm", "/v1", truncate_prompt_tokens=60)
+by_litellm("litellm_hosted_vllm_root", "hosted_vllm", truncate_prompt_tokens=60)
 by_litellm("litellm_voyage", "voyage")
 exercise("voyageai", by_voyage)
 voyage_details()
