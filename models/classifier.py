@@ -13,6 +13,7 @@ import numpy as np
 from models.batch import batches_by_length, pack
 from models.checkpoint.chunks import Chunk, LongTitles, Overflow, best_chunks, encode_chunks
 from models.checkpoint.config import ModelConfig, read_config, read_stored_masks
+from models.checkpoint.digest import digest_of
 from models.checkpoint.figures import read_quality
 from models.checkpoint.head_study import read_head_study
 from models.checkpoint.hub import Origin, locate, name_of, origin_of
@@ -152,6 +153,11 @@ class Classifier:
             read_head_study(directory, config),
             directory.resolve(),  # now: a link may point elsewhere later
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of the files it was loaded from, stored masks included; they are read again for it."""
+        return "" if self.directory is None else digest_of(self.directory, masks=True)
 
     @property
     def num_layers(self) -> int:

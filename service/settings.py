@@ -36,6 +36,7 @@ DEVICE_PATTERN = f"^({DEVICES.pattern})$"
 
 _NUMBER = re.compile(r"\b(int|float)\b")  # in an annotation
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Digest = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 _ApiKeys = Annotated[
     tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_api_keys), WithJsonSchema({"type": "string"})
 ]
@@ -251,6 +252,11 @@ class LiveConfig(BaseModel):
         (), max_length=64, strict=False, description="A/B tests of variants."
     )
     holdout: HoldoutConfig | None = Field(None, description="A share of units that no experiment touches.")
+    digests: dict[str, Digest] = Field(
+        default_factory=dict,
+        description="SHA-256 of the files of checkpoints, by their path; by `''` that of the service's own. "
+        "`headroom serve` fills it in for directories; a replica refuses files with another content.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -8,16 +8,17 @@ from pathlib import Path
 from models.checkpoint.hub_files import DESCRIPTION, module_folders, weight_files
 
 
-def digest_of(directory: Path) -> str:
+def digest_of(directory: Path, *, masks: bool = False) -> str:
     """Return the SHA-256 of the files that a checkpoint is loaded from, in hexadecimal: weights, config,
     tokenizer and modules.
 
-    Stored masks do not count, and neither do other files that lie in the directory.
+    masks: the stored masks count too. Other files that lie in the directory never do.
     """
     digest = hashlib.sha256()
     described = {directory / name for name in DESCRIPTION if "/" not in name and name != "metrics.json"}
     of_modules = {directory / folder / "config.json" for folder in module_folders(directory)}
-    for file in sorted(described | of_modules | set(_weights(directory))):
+    stored = set((directory / "masks").glob("*.json")) if masks else set()
+    for file in sorted(described | of_modules | stored | set(_weights(directory))):
         if file.is_file():
             digest.update(file.relative_to(directory).as_posix().encode())
             with file.open("rb") as stream:

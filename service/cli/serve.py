@@ -19,6 +19,7 @@ import typer
 from models.device import check_device_name
 from models.errors import ModelError
 from service.deployment import access_log, config_file, environment, last_good, preflight
+from service.deployment.contents import pinned
 from service.deployment.live_edits import LiveEdits, glance
 from service.deployment.processes import STOP_SIGNALS, family, kill
 from service.deployment.run_directory import RunDirectory
@@ -82,7 +83,7 @@ def command(
 def run(path: Path, overrides: Overrides) -> None:
     """Serve until a signal comes. Raises ConfigFileError, OSError or DeployError if it cannot start."""
     seen = glance(path)
-    config = _load(path, overrides)
+    config = pinned(_load(path, overrides))
     for warning in preflight.unknown_variables(config):
         _say(f"warning: {warning}")
     preflight.check_port(config.host, config.port)

@@ -8,6 +8,7 @@ from pathlib import Path
 from models.files import read_bytes
 from service.deployment import config_file, last_good
 from service.deployment.config_file import ConfigFile, ConfigFileError, Overrides
+from service.deployment.contents import pinned
 
 Glance = tuple[int, bytes] | None
 """A file's modification time and content, so that saving it unchanged counts; None if it is unreadable."""
@@ -73,7 +74,7 @@ class LiveEdits:
         if seen is None:
             config_file.load(self._path, self._overrides)  # raises an error that says why it is unreadable
             return None  # it has become readable; the next looks will find it
-        edited = config_file.read(seen[1], self._path, self._overrides)
+        edited = pinned(config_file.read(seen[1], self._path, self._overrides), self._running)
         if self._running.has_live and not edited.has_live:
             return (
                 f"{self._path}: applications[0].deployments[0].user_config is missing; is the file complete?"

@@ -160,7 +160,11 @@ class Relevance:
     async def _start(self, config: LiveConfig) -> None:
         start = await asyncio.to_thread(self._import)
         self._metrics.experiments.tell = partial(tell, once=True)
-        replica = await start(self._settings, config, self._metrics, threads=_threads())
+        try:
+            replica = await start(self._settings, config, self._metrics, threads=_threads())
+        except InvalidConfig as error:
+            tell(f"a replica cannot start: {error}", once=True)
+            raise
         # What is loaded stays: a collection that walks all of torch's modules would hold up every request.
         gc.collect()
         gc.freeze()

@@ -166,7 +166,9 @@ def build_catalog(
         checkpoint, which may have another shape, has those that fit it.
     Raises InvalidConfig if a mask does not fit its model or a checkpoint cannot be loaded.
     """
-    classifiers = dict(loaded)
+    classifiers = {BASE: loaded[BASE]}
+    classifiers |= {key: one for key, one in loaded.items() if config.digests.get(key) in (None, one.digest)}
+    _check_content(config, BASE, classifiers[BASE])
     masks = {BASE: _masks_of(config, classifiers[BASE])}
     variants: dict[str, Variant] = {}
     for entry in config.variants:
@@ -179,6 +181,10 @@ def build_catalog(
             except ModelError as error:
                 raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from error
         classifier = classifiers[key]
+        try:
+            _check_content(config, key, classifier)
+        except InvalidConfig as error:
+            raise InvalidConfig(f"variants.{entry.name}.checkpoint: {error}") from None
         if key not in masks:
             masks[key] = _masks_of(config, classifier, key)
         mask = resolve_variant(
@@ -197,6 +203,16 @@ def build_catalog(
             logger.warning("variant %s is left out: %s", entry.name, left_out_because(entry))
     in_order = {entry.name: variants[entry.name] for entry in config.variants if entry.name in variants}
     return Catalog(config, classifiers[BASE], in_order, masks)
+
+
+def _check_content(config: LiveConfig, key: str, classifier: Classifier) -> None:
+    """Raise InvalidConfig if a checkpoint's files are not those that the config was checked with."""
+    wanted = config.digests.get(key)
+    if wanted is not None and wanted != classifier.digest:
+        raise InvalidConfig(
+            f"the files in {classifier.directory} have changed since the service began to serve them: put "
+            "them back or restart the service, and give new weights a directory of their own"
+        )
 
 
 def _same(checkpoint: str, loaded: Iterable[Classifier]) -> Classifier | None:

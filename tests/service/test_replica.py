@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import shutil
 import threading
 import weakref
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models import Classifier, HeadMask
+from models.checkpoint.digest import digest_of
 from models.compress.quantize import quantize
 from models.ops import kernel_build, kernel_library
 from service import engine
@@ -446,6 +448,27 @@ async def test_a_config_that_does_not_fit_the_model_leaves_the_last_good_one(
         service.replica.apply(LiveConfig.model_validate(config))
     assert service.replica.config_version == before
     await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cut")
+
+
+async def test_a_checkpoint_with_other_content_than_the_config_was_checked_with_is_refused(
+    service: Service, tmp_path: Path
+) -> None:
+    """Its path alone does not say which model it is: its weights, or a stored mask, may be replaced."""
+    other = write_checkpoint(tmp_path / "other", seed=3)
+    known = digest_of(other, masks=True)
+    config = {"variants": [{"name": "full"}, {"name": "other", "checkpoint": str(other)}]}
+    pinned = LiveConfig.model_validate({**config, "digests": {str(other): known}})
+    assert pinned.version != LiveConfig.model_validate(config).version
+
+    (other / "masks").mkdir()
+    (other / "masks" / "late.json").write_text('{"mask": "0.0"}')
+    before = service.replica.config_version
+    with pytest.raises(InvalidConfig, match=rf"the files in {other} have changed since"):
+        service.replica.apply(pinned)
+    assert service.replica.config_version == before
+    shutil.rmtree(other / "masks")
+    service.replica.apply(pinned)
+    await service.post("/v1/score", query=QUERY, titles=TITLES, variant="other")
 
 
 async def test_listings_say_what_is_loaded(service: Service, clf: Classifier) -> None:

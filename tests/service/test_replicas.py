@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from ray._private.services import JEMALLOC_SO
 
 from service.experiments.storage.store import Store
+from tests.checkpoints import write_checkpoint
 from tests.service.client import Answer, request, score, send_raw
 from tests.service.experimenting import config
 from tests.service.running import LIVE, PATIENCE_S, Server, running
@@ -23,9 +25,14 @@ MAX_TOKENS = 200_000  # of one request
 
 
 @pytest.fixture(scope="module")
-def two(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def model(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(tiny_checkpoint, tmp_path_factory.mktemp("model") / "model"))
+
+
+@pytest.fixture(scope="module")
+def two(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     options = {"replicas": 2, "max_request_tokens": MAX_TOKENS}
-    with running(tmp_path_factory.mktemp("two"), tiny_checkpoint, **options) as server:
+    with running(tmp_path_factory.mktemp("two"), model, **options) as server:
         yield server
 
 
@@ -182,3 +189,21 @@ async def test_the_kill_of_one_leaves_the_other_serving(two: Server) -> None:
     while len(two.replicas()) != 2 or victim in two.replicas():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.1)
+
+
+async def test_weights_that_are_replaced_are_served_by_no_replica_that_starts_again(
+    two: Server, model: Path
+) -> None:
+    """Else two models would answer under one version. The last test: one replica stays away."""
+    applied, deadline = two.stderr.count("config applied"), time.monotonic() + PATIENCE_S
+    two.write_config({**LIVE, "masks": {"lower": "2.*", "settled": "0.0"}})
+    while two.stderr.count("config applied") == applied:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+    before = {str(answer.json["results"]) for answer in await everywhere(two, score(1))}
+    write_checkpoint(model, seed=7)
+    two.replicas()[0].kill()
+    line = two.wait_for_line("a replica cannot start: the files in")
+    assert f"the files in {model} have changed since the service began to serve them" in line
+    answers = [answer for answer in await everywhere(two, score(1)) if answer.status == 200]
+    assert {str(answer.json["results"]) for answer in answers} == before

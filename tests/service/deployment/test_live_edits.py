@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.deployment.config_file import ConfigFile, Overrides, load
+from service.deployment.contents import pinned
 from service.deployment.last_good import copy_of
 from service.deployment.live_edits import LiveEdits, glance
 from tests.service.running import DEPLOY
@@ -173,7 +174,7 @@ def test_a_service_that_never_had_a_user_config_does_not_ask_for_one(
         file,
         glance(file),
         Overrides(),
-        load(file, Overrides()),
+        pinned(load(file, Overrides())),
         apply=lambda _: "never",
         say=service.said.append,
         refused=lambda _: None,
