@@ -16,8 +16,25 @@ from models.errors import ModelError, how_to_install, reading_problem
 from models.files import check_regular
 from models.quality.formats import csv_problem, format_of
 
-COLUMNS = ("query", "title", "grade")
 FORMATS = "csv, tsv, jsonl (each also .gz) and parquet"
+
+ESCI = {4: {"i": 0, "c": 1, "s": 2, "e": 3}, 5: {"i": 0, "c": 2, "s": 3, "e": 4}}
+"""The grade of each letter of Amazon's ESCI data (irrelevant, complement, substitute, exact), by the number
+of grades. With five, as the shipped model has them, no letter is grade 1. https://arxiv.org/abs/2206.06588"""
+_ESCI_NAMES = {"irrelevant": "i", "complement": "c", "substitute": "s", "exact": "e"}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The names of a file's columns (or keys), and the character between the cells of csv."""
+
+    query: str = "query"
+    title: str = "title"
+    grade: str = "grade"
+    delimiter: str = ","
+
+
+DEFAULT = Columns()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +46,28 @@ class LabelledPair:
     grade: int
 
 
-def read_labelled(path: Path, *, grades: int) -> list[LabelledPair]:
-    """Return the pairs of a file with the columns (or keys) query, title and grade; others are ignored.
+def read_labelled(
+    path: Path, *, grades: int, labels: Sequence[str] = (), columns: Columns = DEFAULT
+) -> list[LabelledPair]:
+    """Return the pairs of a file with columns (or keys) for query, title and grade; others are ignored.
 
-    grades: the number of grades; a grade is a whole number from 0 to grades − 1.
+    grades: the number of grades; a grade is a whole number from 0 to grades − 1, one of `labels`, which are
+        their names, least relevant first, or with four or five grades a letter of ESCI.
     Raises ModelError, which names the file, the line (in parquet the row, from 1) and says what is wrong.
     """
-    return list(iter_labelled(path, grades=grades))
+    return list(iter_labelled(path, grades=grades, labels=labels, columns=columns))
 
 
-def iter_labelled(path: Path, *, grades: int) -> Iterator[LabelledPair]:
+def iter_labelled(
+    path: Path, *, grades: int, labels: Sequence[str] = (), columns: Columns = DEFAULT
+) -> Iterator[LabelledPair]:
     """Yield the pairs of `read_labelled` one at a time: the file may be larger than memory."""
     row = None
-    for row in _rows(path):
-        yield _pair(row, grades)
+    letters = ESCI.get(grades, {})
+    names = letters | {name: letters[letter] for name, letter in _ESCI_NAMES.items() if letters}
+    names |= {name.strip().casefold(): grade for grade, name in enumerate(labels) if _grade(name) is None}
+    for row in _rows(path, columns):
+        yield _pair(row, grades, names, labels, columns)
     if row is None:
         raise ModelError(f"{path} holds no pairs")
 
@@ -57,7 +82,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
     Raises ModelError as `read_labelled` does.
     """
-    pairs = [_texts(row, COLUMNS[:2]) for row in _rows(path)]
+    pairs = [_texts(row, DEFAULT, ("query", "title")) for row in _rows(path, DEFAULT)]
     if not pairs:
         raise ModelError(f"{path} holds no pairs")
     return pairs
@@ -70,24 +95,32 @@ class _Row(NamedTuple):
     place: str
 
 
-def _pair(row: _Row, grades: int) -> LabelledPair:
-    query, title = _texts(row, COLUMNS)
-    grade = row.values["grade"]
-    number = _grade(grade)
+def _pair(
+    row: _Row, grades: int, names: Mapping[str, int], labels: Sequence[str], columns: Columns
+) -> LabelledPair:
+    query, title = _texts(row, columns, (columns.query, columns.title, columns.grade))
+    grade = row.values[columns.grade]
+    number = names.get(grade.strip().casefold()) if isinstance(grade, str) else None
+    number = _grade(grade) if number is None else number
     if number is None or not 0 <= number < grades:
-        raise ModelError(f"{row.place}: grade {grade!r} is not a whole number from 0 to {grades - 1}")
+        others = f" or one of {', '.join(labels)}" if labels else ""
+        raise ModelError(
+            f"{row.place}: {columns.grade} {grade!r} is not a whole number from 0 to {grades - 1}{others}"
+        )
     return LabelledPair(query, title, number)
 
 
-def _texts(row: _Row, columns: Sequence[str]) -> tuple[str, str]:
+def _texts(row: _Row, names: Columns, columns: Sequence[str]) -> tuple[str, str]:
     for column in columns:
         if row.values.get(column) is None:
             needed = " and ".join((", ".join(columns[:-1]), columns[-1]))
             present = _listed([name for name, value in row.values.items() if name and value is not None])
             raise ModelError(f"{row.place}: there is no {column}; found {present}; each row needs {needed}")
-    query, title = row.values["query"], row.values["title"]
+    query, title = row.values[names.query], row.values[names.title]
     if not isinstance(query, str) or not isinstance(title, str) or not query.strip():
-        raise ModelError(f"{row.place}: query and title must be text, and the query not blank")
+        raise ModelError(
+            f"{row.place}: {names.query} and {names.title} must be text, and the {names.query} not blank"
+        )
     return query, title
 
 
@@ -108,24 +141,24 @@ def _grade(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _rows(path: Path) -> Iterator[_Row]:
+def _rows(path: Path, columns: Columns) -> Iterator[_Row]:
     try:
         check_regular(path)
     except OSError as error:
         raise ModelError(reading_problem(path, error)) from None
-    found = format_of(path.name)
+    found = format_of(path.name, columns.delimiter)
     if found is None or found.compression == "zst":
         ending = path.suffix or "without an ending"
         raise ModelError(f"{path}: the format {ending} is not known; use {FORMATS}")
     if found.kind == "parquet":
-        yield from _parquet(path)
+        yield from _parquet(path, columns)
         return
     try:
         with _open(path, zipped=found.compression == "gz") as stream:
             if found.kind == "jsonl":
                 yield from _jsonl(path, stream)
             else:
-                yield from _csv(path, stream, "," if found.kind == "csv" else "\t")
+                yield from _csv(path, stream, found.delimiter, columns)
     except (UnicodeDecodeError, OSError, EOFError) as error:
         raise ModelError(reading_problem(path, error)) from None
 
@@ -136,17 +169,19 @@ def _open(path: Path, *, zipped: bool) -> IO[str]:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _csv(path: Path, stream: IO[str], delimiter: str) -> Iterator[_Row]:
+def _csv(path: Path, stream: IO[str], delimiter: str, columns: Columns) -> Iterator[_Row]:
     reader = csv.DictReader(stream, delimiter=delimiter, strict=True)
     try:
         names = list(reader.fieldnames or ())
     except csv.Error as error:
         raise ModelError(f"{path}, line 1: {csv_problem(error)}") from None
-    if names and not {"query", "title"} <= set(names):
-        missing = " and ".join(name for name in COLUMNS[:2] if name not in names)
+    needed = (columns.query, columns.title)
+    if names and not set(needed) <= set(names):
+        missing = " and ".join(name for name in needed if name not in names)
         raise ModelError(
             f"{path}, line {reader.line_num}: there is no column {missing}; found {_listed(names)}; the "
-            "first line names the columns: query, title and, where grades are wanted, grade"
+            f"first line names the columns: {columns.query}, {columns.title} and, where grades are wanted, "
+            f"{columns.grade}"
         )
     before = reader.line_num
     try:
@@ -161,16 +196,30 @@ def _jsonl(path: Path, stream: IO[str]) -> Iterator[_Row]:
     for number, line in enumerate(stream, start=1):
         if line.strip():
             try:
-                row = json.loads(line)
+                row = json.loads(line, object_pairs_hook=_unique)
             except json.JSONDecodeError as error:
                 reason = f"not JSON ({error.msg} at column {error.pos + 1})"
                 raise ModelError(f"{path}, line {number}: {reason}") from None
+            except KeyError as error:
+                raise ModelError(
+                    f'{path}, line {number}: the key "{error.args[0]}" appears twice in one object'
+                ) from None
             if not isinstance(row, dict):
                 raise ModelError(f"{path}, line {number}: not a JSON object")
             yield _Row(row, f"{path}, line {number}")
 
 
-def _parquet(path: Path) -> Iterator[_Row]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these keys and values. Raises KeyError with a key that is there twice."""
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in values:
+            raise KeyError(key)
+        values[key] = value
+    return values
+
+
+def _parquet(path: Path, columns: Columns) -> Iterator[_Row]:
     try:
         import pyarrow.parquet as parquet
     except ImportError:
@@ -178,10 +227,11 @@ def _parquet(path: Path) -> Iterator[_Row]:
     try:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
-        if not {"query", "title"} <= set(names):
-            raise ModelError(f"{path}: there are no columns query and title; found {_listed(names)}")
+        needed = (columns.query, columns.title)
+        if not set(needed) <= set(names):
+            raise ModelError(f"{path}: there are no columns {' and '.join(needed)}; found {_listed(names)}")
         numbers = itertools.count(1)
-        for batch in file.iter_batches(columns=[name for name in COLUMNS if name in names]):
+        for batch in file.iter_batches(columns=[name for name in (*needed, columns.grade) if name in names]):
             for values in batch.to_pylist():
                 yield _Row(values, f"{path}, row {next(numbers)}")
     except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors

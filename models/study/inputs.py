@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +12,27 @@ import numpy as np
 
 from models.errors import ModelError
 from models.quality.bootstrap import MIN_QUERIES
-from models.quality.labelled import LabelledPair, iter_labelled, query_key
+from models.quality.labelled import DEFAULT, Columns, LabelledPair, iter_labelled, query_key
 from models.study.base import Judged
 
 
-def read_judged(path: Path, *, grades: int, max_pairs: int, seed: int) -> Judged:
+def read_judged(
+    path: Path,
+    *,
+    grades: int,
+    max_pairs: int,
+    seed: int,
+    labels: Sequence[str] = (),
+    columns: Columns = DEFAULT,
+) -> Judged:
     """Read the pairs of a file; if there are more than `max_pairs`, those of some queries drawn by `seed`.
 
+    labels, columns: as in `read_labelled`.
     Raises ModelError if the file cannot be read, a row is wrong, there are fewer than MIN_QUERIES queries, or
     all pairs have the same grade.
     """
-    kept, rows = sample_queries(iter_labelled(path, grades=grades), max_pairs, seed)
+    pairs = iter_labelled(path, grades=grades, labels=labels, columns=columns)
+    kept, rows = sample_queries(pairs, max_pairs, seed)
     data = Judged.of(kept, str(path))
     if len(data.queries) < MIN_QUERIES:
         raise ModelError(

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from models.checkpoint.hub import locate
 from models.checkpoint.network_tokenizer import load_tokenizer
 from models.device import check_device_name
 from models.errors import ModelError, UnsupportedCheckpoint
-from models.quality.labelled import LabelledPair, query_key, read_labelled
+from models.quality.labelled import Columns, LabelledPair, query_key, read_labelled
 from models.training.data import GRADES
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,15 @@ class Options:
     distance_weight: float = 0.3
     seed: int = 0
     device: str = "auto"
+    query_column: str = "query"
+    title_column: str = "title"
+    grade_column: str = "grade"
+    delimiter: str = ","
+
+    @property
+    def columns(self) -> Columns:
+        """Return the columns of the files."""
+        return Columns(self.query_column, self.title_column, self.grade_column, self.delimiter)
 
     @property
     def work(self) -> Path:
@@ -120,9 +130,11 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
     grades = len(options.labels)
     if grades < 2 or len(set(options.labels)) < grades:
         raise ModelError("labels must be at least two different names, least relevant first")
-    pairs = read_labelled(options.data, grades=grades)
+    read = partial(read_labelled, grades=grades, labels=options.labels, columns=options.columns)
+    pairs = read(options.data)
+    _tell_unused(pairs, options.labels)
     if options.validation is not None:
-        validation = read_labelled(options.validation, grades=grades)
+        validation = read(options.validation)
         queries = {query_key(pair.query) for pair in validation}
         training = [pair for pair in pairs if query_key(pair.query) not in queries]
         if len(training) < len(pairs):
@@ -137,6 +149,18 @@ def read_split(options: Options) -> tuple[list[LabelledPair], list[LabelledPair]
             "give more queries, or a validation file with others"
         )
     return training, validation
+
+
+def _tell_unused(pairs: Sequence[LabelledPair], labels: Sequence[str]) -> None:
+    """Warn of grades that no pair has: with grades 0 to 3 and five labels, the best pairs would be third."""
+    present = {pair.grade for pair in pairs}
+    unused = [f"{grade} ({name})" for grade, name in enumerate(labels) if grade not in present]
+    if unused:
+        log.warning(
+            "no pair has grade %s; if the file has fewer grades than %d, name them with --labels",
+            ", ".join(unused),
+            len(labels),
+        )
 
 
 def _validation_queries(queries: set[str]) -> set[str]:

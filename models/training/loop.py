@@ -17,6 +17,9 @@ from models.training.saved import read_saved, save
 
 log = logging.getLogger(__name__)
 
+REPORT_STEPS, FIRST_REPORTS = 50, (2, 10)
+"""Loss, pace and time left are reported every 50 steps, and early."""
+
 REST, MAX_REST_S = 20, 120.0
 """Between two checkpoints is so many times the time that the last one took, up to so many seconds."""
 
@@ -97,7 +100,7 @@ def train(
         progress.seconds = time.monotonic() - started
         value = loss.item()
         smooth = value if smooth == 0.0 else 0.98 * smooth + 0.02 * value
-        if progress.step % 50 == 0:
+        if progress.step % REPORT_STEPS == 0 or progress.step in FIRST_REPORTS:
             _report(progress, schedule, smooth)
         is_wanted = after_step is not None and after_step(progress)
         rest = min(REST * save_seconds, MAX_REST_S)

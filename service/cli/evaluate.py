@@ -16,14 +16,14 @@ from models.errors import how_to_install
 from models.numbers import fixed
 from service.cli import evaluate_variant
 from service.cli.mask_option import FORMS, parse_mask
-from service.cli.options import AsJson, Data, Device, Dtype
+from service.cli.options import AsJson, Data, Delimiter, Device, Dtype, GradeColumn, QueryColumn, TitleColumn
 from service.cli.terminal import table
 
 if TYPE_CHECKING:
     from models import HeadMask
     from models.quality.comparison import Comparison, Side
     from models.quality.evaluation import Evaluation, Interval
-    from models.quality.labelled import LabelledPair
+    from models.quality.labelled import Columns, LabelledPair
 
 Models = Annotated[
     list[str] | None,
@@ -42,6 +42,10 @@ def command(
     mask: Masks = None,
     variant: evaluate_variant.Variant = None,
     config: evaluate_variant.Config = None,
+    query_column: QueryColumn = "query",
+    title_column: TitleColumn = "title",
+    grade_column: GradeColumn = "grade",
+    delimiter: Delimiter = ",",
     resamples: Annotated[int, typer.Option(min=100, max=100_000, help="Bootstrap resamples.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     device: Device = "auto",
@@ -60,13 +64,16 @@ def command(
     """
     if out is not None and importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError(f"--out needs matplotlib: {how_to_install('study')}")
+    from models.quality.labelled import Columns
+
     refuse_idle(model, mask, variant, config)
+    columns = Columns(query_column, title_column, grade_column, delimiter)
     if out is not None:
         check_writable(out)
     stages: dict[str, int] = {}
     if variant is None:
         paths = [*(model or (None,))]
-        pairs, masks = check(data, paths, mask or [], device, dtype)
+        pairs, masks = check(data, columns, paths, mask or [], device, dtype)
         sides: list[Side] = []
         for path, masks_of_model in zip(paths, masks, strict=True):
             sides_of_model = score(path, pairs, masks_of_model, device, dtype)
@@ -76,7 +83,9 @@ def command(
         labels = labels_of(paths[0])
     else:
         of_model = model[0] if model else None
-        sides, pairs, labels, stages = evaluate_variant.sides(data, of_model, config, variant, device, dtype)
+        sides, pairs, labels, stages = evaluate_variant.sides(
+            data, columns, of_model, config, variant, device, dtype
+        )
 
     import orjson
 
@@ -121,7 +130,12 @@ def refuse_idle(
 
 
 def check(
-    data: Path, models: Sequence[str | None], values: list[str], device: str, dtype: str
+    data: Path,
+    columns: Columns,
+    models: Sequence[str | None],
+    values: list[str],
+    device: str,
+    dtype: str,
 ) -> tuple[list[LabelledPair], list[dict[str, HeadMask]]]:
     """Return the pairs, and each model's masks as they were written, `none` first.
 
@@ -153,7 +167,7 @@ def check(
         raise ModelError(
             f"the models have {' and '.join(map(str, sorted(grades)))} grades; they must have as many"
         )
-    return read_labelled(data, grades=grades.pop()), masks
+    return read_labelled(data, grades=grades.pop(), labels=labels_of(models[0]), columns=columns), masks
 
 
 def score(

@@ -13,7 +13,7 @@ from service.cli.terminal import counted
 if TYPE_CHECKING:
     from models.quality.comparison import Side
     from models.quality.evaluation import Evaluation
-    from models.quality.labelled import LabelledPair
+    from models.quality.labelled import Columns, LabelledPair
     from service.scoring.catalog import Choice
 
 Variant = Annotated[
@@ -33,7 +33,13 @@ Config = Annotated[
 
 
 def sides(
-    data: Path, model: str | None, config: Path | None, variant: str, device: str, dtype: str
+    data: Path,
+    columns: Columns,
+    model: str | None,
+    config: Path | None,
+    variant: str,
+    device: str,
+    dtype: str,
 ) -> tuple[list[Side], list[LabelledPair], tuple[str, ...], dict[str, int]]:
     """Return what the variant is measured beside, and the variant, on the labelled pairs.
 
@@ -50,7 +56,8 @@ def sides(
         raise ModelError(
             f"{classifier.name} gives one score and no grades; evaluate needs a graded classifier"
         )
-    pairs = read_labelled(data, grades=len(classifier.grades))
+    grades = classifier.grades
+    pairs = read_labelled(data, grades=len(grades), labels=grades, columns=columns)
     name, base = baseline(choice)
     before, _ = evaluate(base, pairs)
     after, stages = evaluate(choice, pairs)

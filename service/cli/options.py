@@ -16,6 +16,14 @@ def one_character(value: str) -> str:
 
 
 Data = Annotated[Path, typer.Option(help="Labelled pairs: csv, tsv, jsonl or parquet of query,title,grade.")]
+QueryColumn = Annotated[str, typer.Option(help="The column of the queries.")]
+TitleColumn = Annotated[str, typer.Option(help="The column of the titles.")]
+GradeColumn = Annotated[
+    str, typer.Option(help="The column of the grades: numbers from 0, the labels' names, or ESCI's letters.")
+]
+Delimiter = Annotated[
+    str, typer.Option(callback=one_character, help="The character between the cells of csv files.")
+]
 NewDirectory = Annotated[Path, typer.Option(help="Directory to write; it must be empty or new.")]
 Model = Annotated[str | None, typer.Option(help="Checkpoint directory or hub id (NAME@REVISION).")]
 Config = Annotated[

@@ -15,11 +15,12 @@ import typer
 
 from models.errors import how_to_install
 from service.cli.interrupt import ends_at_once
-from service.cli.options import Data, Device, Dtype, Model
+from service.cli.options import Data, Delimiter, Device, Dtype, GradeColumn, Model, QueryColumn, TitleColumn
 from service.cli.terminal import Stages
 
 if TYPE_CHECKING:
     from models import Classifier
+    from models.quality.labelled import Columns
     from models.study.base import Judged
     from models.study.effort import Effort
     from models.study.runner import Map
@@ -107,6 +108,10 @@ def command(
     out: Out,
     model: Model = None,
     holdout: Holdout = None,
+    query_column: QueryColumn = "query",
+    title_column: TitleColumn = "title",
+    grade_column: GradeColumn = "grade",
+    delimiter: Delimiter = ",",
     margin: Margin = 0.02,
     max_pairs: MaxPairs = 20_000,
     resamples: Resamples = 2000,
@@ -129,10 +134,13 @@ def command(
 
     Example: headroom study search --what heads,units,layers --speedup 2 --data D --holdout H --out runs/fast
     """
+    from models.quality.labelled import Columns
+
     parts = _parts(kind, what, speedup, recover, cost)
     asked: dict[str, Any] = {"seed": seed, "margin": margin, "model": model, "what": parts}
     asked |= {"speedup": speedup, "recover_minutes": recover, "cost": cost}
-    _check(kind, out, data, holdout, model, device, dtype)
+    columns = Columns(query_column, title_column, grade_column, delimiter)
+    _check(kind, out, (data, holdout), columns, model, device, dtype)
     if kind in (Kind.search, Kind.all) and holdout is None and speedup is None:
         print(f"headroom: {CHOOSES_NOTHING}", file=sys.stderr, flush=True)
 
@@ -142,7 +150,7 @@ def command(
 
     clf = _graded(model, device, dtype)
     effort = _effort(kind, quick)
-    judged, held_out = _read(data, holdout, clf, effort, max_pairs, seed)
+    judged, held_out = _read((data, holdout), columns, clf, effort, max_pairs, seed)
     with contextlib.closing(Stages()) as stages, _cluster(model, clf, use_ray) as remote:
         identity = identity_of(locate(model), clf)
         runner = partial(Runner, clf, cache=out / "cache", identity=identity, progress=stages, remote=remote)
@@ -181,7 +189,13 @@ def _parts(
 
 
 def _check(
-    kind: Kind, out: Path, data: Path, holdout: Path | None, model: str | None, device: str, dtype: str
+    kind: Kind,
+    out: Path,
+    files: tuple[Path, Path | None],
+    columns: Columns,
+    model: str | None,
+    device: str,
+    dtype: str,
 ) -> None:
     """Refuse wrong arguments before torch is imported, which takes seconds."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -197,9 +211,9 @@ def _check(
     check_device_name(device)
     check_dtype_name(dtype)
     config = read_config(locate(model))
-    for file in (data, holdout):
+    for file in files:
         if config.is_graded and file is not None:
-            next(iter_labelled(file, grades=len(config.labels)))
+            next(iter_labelled(file, grades=len(config.labels), labels=config.labels, columns=columns))
 
 
 def _graded(model: str | None, device: str, dtype: str) -> Classifier:
@@ -220,16 +234,19 @@ def _effort(kind: Kind, quick: bool) -> Effort:
 
 
 def _read(
-    data: Path, holdout: Path | None, clf: Classifier, effort: Effort, max_pairs: int, seed: int
+    paths: tuple[Path, Path | None],
+    columns: Columns,
+    clf: Classifier,
+    effort: Effort,
+    max_pairs: int,
+    seed: int,
 ) -> tuple[Judged, Judged | None]:
     """Read both files, check that they share no query, and cut them to the effort."""
     from models.study import inputs
     from models.study.effort import QUERY_TITLES
 
-    files = (data,) if holdout is None else (data, holdout)
-    judged, *held_out = (
-        inputs.read_judged(file, grades=len(clf.grades), max_pairs=max_pairs, seed=seed) for file in files
-    )
+    read = partial(inputs.read_judged, grades=len(clf.grades), labels=clf.grades, columns=columns)
+    judged, *held_out = (read(file, max_pairs=max_pairs, seed=seed) for file in paths if file is not None)
     for other in held_out:
         inputs.check_apart(judged, other)
     if effort.pairs is not None:

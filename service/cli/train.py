@@ -13,7 +13,7 @@ import typer
 
 from models.numbers import fixed
 from service.cli.interrupt import ends_at_once
-from service.cli.options import Data, Device
+from service.cli.options import Data, Delimiter, Device, GradeColumn, QueryColumn, TitleColumn
 from service.cli.terminal import table
 
 Out = Annotated[Path, typer.Option(help="Checkpoint directory to write; it must be empty or new.")]
@@ -56,6 +56,10 @@ def command(
     validation: Validation = None,
     model: Base = None,
     from_scratch: FromScratch = False,
+    query_column: QueryColumn = "query",
+    title_column: TitleColumn = "title",
+    grade_column: GradeColumn = "grade",
+    delimiter: Delimiter = ",",
     labels: Labels = None,
     epochs: Epochs = None,
     rate: Rate = None,
@@ -91,6 +95,10 @@ def command(
             max_tokens=max_tokens,
             seed=seed,
             device=device,
+            query_column=query_column,
+            title_column=title_column,
+            grade_column=grade_column,
+            delimiter=delimiter,
         )
     )
     with ends_at_once(lambda: what_is_kept(job.options.progress)):

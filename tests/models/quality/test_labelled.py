@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from models import ModelError
-from models.quality.labelled import LabelledPair, read_labelled
+from models.quality.labelled import Columns, LabelledPair, read_labelled
 
 PAIRS = [
     LabelledPair("angle bracket", 'Simpson "Strong-Tie", 12-Gauge', 4),
@@ -85,6 +85,39 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, text: str, message: s
     (tmp_path / name).write_text(text)
     with pytest.raises(ModelError, match=message):
         read_labelled(tmp_path / name, grades=5)
+
+
+@pytest.mark.parametrize(
+    ("grade", "labels", "expected"),
+    [
+        ("Exact", ("no", "some", "exact"), 2),
+        (" e ", ("irrelevant", "related", "partial", "close", "exact"), 4),
+        ("S", ("irrelevant", "complement", "substitute", "exact"), 2),
+        ("complement", (), 2),  # of five: goes with what was asked for
+        ("Irrelevant", (), 0),
+        ("1", ("1", "2", "3"), 1),  # a number is a number, whatever the labels are called
+        ("E", ("no", "yes", "maybe"), None),
+        ("good", ("bad", "fair"), None),
+    ],
+)
+def test_grades_by_name_and_esci_s_letters(
+    tmp_path: Path, grade: str, labels: tuple[str, ...], expected: int | None
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(f"search;item;judgment\na;b;{grade}\n")
+    columns = Columns("search", "item", "judgment", ";")
+    if expected is None:
+        with pytest.raises(ModelError, match=f"judgment '{grade}' is not .* or one of {', '.join(labels)}"):
+            read_labelled(file, grades=len(labels), labels=labels, columns=columns)
+    else:
+        found = read_labelled(file, grades=len(labels) or 5, labels=labels, columns=columns)
+        assert found == [LabelledPair("a", "b", expected)]
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"query": "a", "title": "b", "grade": 1, "grade": 2}\n')
+    with pytest.raises(ModelError, match='line 1: the key "grade" appears twice'):
+        read_labelled(tmp_path / "a.jsonl", grades=5)
 
 
 def test_other_encodings_and_missing_files_are_refused(tmp_path: Path) -> None:
