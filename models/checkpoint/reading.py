@@ -31,10 +31,9 @@ class OtherReading(PairTokenizer):
         self._keep_end = keep_end
         self._alone = alone
 
-    @property
-    def characters(self) -> int:
-        """Return about how many characters are read of a text that overflows the window."""
-        return sys.maxsize if self._keep_end else super().characters
+    def characters(self, text: str) -> int:
+        """Return about how many characters of a text are read until it overflows the window."""
+        return len(text) if self._keep_end else super().characters(text)
 
     def join(self, pairs: Sequence[tuple[str, str]], texts: Mapping[str, EncodedText]) -> list[EncodedPair]:
         """Return one EncodedPair per (query, title), in order. texts: from `encode_texts`."""

@@ -189,10 +189,9 @@ class PairTokenizer:
         """Return the window, special tokens included."""
         return self._budget + self.template.tokens
 
-    @property
-    def characters(self) -> int:
-        """Return about how many characters are read of a text that overflows the window."""
-        return self._whole_characters
+    def characters(self, text: str) -> int:
+        """Return about how many characters of a text are read until it overflows the window."""
+        return min(len(text), self._most_at_once(text))
 
     def may_occur(self, id_: int) -> bool:
         """Return whether a token is part of the template or may come from a text."""

@@ -75,14 +75,12 @@ class Encoder:
         if sum(len(text) * (1 if text.isascii() else 2) for text in distinct) <= INLINE_CHARS:
             return _result(reading)
         is_whole = long_titles is not None and long_titles.overflow == "chunks"
-        most = max(map(len, distinct)) if is_whole else tokenizer.characters
-        return await self._turns.run(reading, sum(min(len(text), most) for text in distinct))
+        return await self._turns.run(reading, sum(map(len if is_whole else tokenizer.characters, distinct)))
 
     async def encode_texts(self, tokenizer: PairTokenizer, texts: Iterable[str]) -> dict[str, EncodedText]:
         """Return the tokens of texts, for `PairTokenizer.join`. Raises QueueFull if too much text waits."""
         texts = list(texts)
-        chars = sum(min(len(text), tokenizer.characters) for text in texts)
-        return await self._turns.run(_read_texts(tokenizer, texts), chars)
+        return await self._turns.run(_read_texts(tokenizer, texts), sum(map(tokenizer.characters, texts)))
 
     def close(self) -> None:
         """End the thread after the turn in hand."""
