@@ -11,7 +11,6 @@ from itertools import count
 from math import inf
 from typing import Any, TypeVar
 
-from service.batching.rate import TokenRate
 from service.errors import QueueFull
 
 T = TypeVar("T")
@@ -20,10 +19,8 @@ TURN_S = 0.01
 """After so many seconds, others get their turn; a single step may take longer."""
 
 CHARS_PER_SECOND = 500_000.0
-"""The rate until it is measured. Chinese text takes a BERT tokenizer that long, English half as long."""
-
-MEASURED_CHARS = 8_192
-"""Requests of fewer characters say little about the rate."""
+"""Limits how much text waits. It is the rate of new Chinese text, the slowest for a BERT tokenizer. What the
+last requests took says nothing about the next ones, because known texts cost next to nothing."""
 
 
 class Turns:
@@ -32,7 +29,7 @@ class Turns:
     The next turn goes to the request that has had the thread for the shortest time so far, so a short request
     overtakes a long one, and equal ones take turns.
 
-    max_wait_s: work is refused if it would take longer than this until it is done, at the measured rate.
+    max_wait_s: work is refused if what is ahead of it takes longer than this, at CHARS_PER_SECOND.
     clock: seconds that never go backwards.
     """
 
@@ -41,7 +38,6 @@ class Turns:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
         self._max_wait_s = max_wait_s
         self._clock = clock
-        self._rate = TokenRate(CHARS_PER_SECOND)
         self._requests = 0
         self._is_taken = False
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -54,11 +50,9 @@ class Turns:
         Raises QueueFull if too much is ahead of it; work that finds the thread free is never refused.
         """
         ahead = min(self.chars, self._requests * chars)  # nobody else gets more before it is done
-        rate = self._rate.per_second or CHARS_PER_SECOND
-        if ahead > self._max_wait_s * rate:
-            raise QueueFull(
-                self._rate.retry_after(ahead), message="Too much text waits to be read; try later."
-            )
+        if (wait_s := ahead / CHARS_PER_SECOND) > self._max_wait_s:
+            retry_after = min(60.0, max(1.0, wait_s))
+            raise QueueFull(retry_after, message="Too much text waits to be read; try again later.")
         self.chars += chars
         self._requests += 1
         used_s = 0.0
@@ -74,7 +68,6 @@ class Turns:
                 )
                 used_s += seconds
                 if end is not None:
-                    self._rate.record(chars, used_s, budget=max(chars, MEASURED_CHARS))
                     result: T = end.value
                     return result
         finally:
