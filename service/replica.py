@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Coroutine, Iterator
 from importlib.metadata import version
 
 import torch
@@ -16,9 +17,10 @@ import torch
 from models.classifier import Classifier
 from models.compress.speed import warn_if_slow
 from models.device import describe, one_thread
-from service.batching.scheduler import Observer, Scheduler
+from service.batching.scheduler import DRAINING_RETRY_S, Observer, Scheduler
 from service.deadline import Deadline
 from service.engine import Engine, Outcome, Work
+from service.errors import Draining
 from service.experiments.online.admin import ExperimentAdmin
 from service.experiments.online.live import LiveExperiments
 from service.experiments.storage.connection import reason_of
@@ -44,6 +46,11 @@ from service.scoring.shadow import Shadow
 from service.scoring.treatment import Treatment
 from service.settings import InvalidConfig, LiveConfig, Settings
 
+logger = logging.getLogger("headroom.replica")
+
+AGAIN_SECONDS = 1.0
+"""Pause before a background task that failed begins again."""
+
 EXPOSURES_SECONDS = 5.0
 """How long `drain` waits for exposures to reach the database."""
 
@@ -64,8 +71,10 @@ class Replica:
         self._catalog = catalog
         self._checked: Catalog | None = None  # the last config checked, so that `apply` loads nothing twice
         self._draining = False
+        self._in_hand = 0
+        self._nothing_in_hand = asyncio.Event()
         self.live = live
-        self.experiments = ExperimentAdmin(live)
+        self._experiments = ExperimentAdmin(live)
         self.scheduler: Scheduler[Work, Outcome] = _scheduler(settings, metrics, engine)
         shadow = Shadow(live, self.scheduler, engine.run, settings.batch_tokens(engine.device_type))
         self._encoder = Encoder(settings.max_queue_s)
@@ -73,10 +82,9 @@ class Replica:
         self._condenser = Condenser(self.scheduler, settings, metrics, self._encoder)
         self._treatment = Treatment(self._scorer, live.router, shadow, lambda: self.scheduler.queued_tokens)
         live.start()
-        self._tasks = [
-            asyncio.create_task(work)
-            for work in (self.scheduler.run(), self._report(), shadow.run(), give_back_for_ever())
-        ]
+        self._serving = asyncio.create_task(self.scheduler.run())
+        beside = (self._report, shadow.run, give_back_for_ever)
+        self._beside = [asyncio.create_task(_keep_up(work)) for work in beside]
         self._publish()
 
     @classmethod
@@ -128,21 +136,31 @@ class Replica:
         self._publish()
 
     async def drain(self) -> None:
-        """Stop being ready, answer the admitted requests within the drain timeout, and end."""
+        """Refuse new requests, answer those in hand within the drain timeout, and end."""
         self._draining = True
         self._metrics.ready(False)
         # Requests that are unfinished at the timeout get 503 when the scheduler's task is cancelled.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.drain_timeout_s):
+                if self._in_hand:
+                    self._nothing_in_hand.clear()
+                    await self._nothing_in_hand.wait()
                 await self.scheduler.drain()
-        for task in self._tasks:
+        tasks = [self._serving, *self._beside]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self.experiments.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._experiments.close()
         await self.live.close(EXPOSURES_SECONDS)
         self._encoder.close()
         self._condenser.close()
         await asyncio.to_thread(self.engine.close)
+
+    @property
+    def experiments(self) -> ExperimentAdmin:
+        """The experiments and their switches. Raises Draining once the replica drains."""
+        self._check_draining()
+        return self._experiments
 
     @property
     def config_version(self) -> str:
@@ -151,31 +169,40 @@ class Replica:
 
     def ready(self) -> str | None:
         """Return None if requests are welcome, else the reason why not."""
+        return "draining" if self._draining else self.failure
+
+    @property
+    def failure(self) -> str | None:
+        """Why this replica cannot go on; None while it can, and once it drains."""
         if self._draining:
-            return "draining"
+            return None
         if self.engine.failure:
             return "the device failed"
         if self.engine.hangs:
             return "a forward pass hangs"
-        return "the scheduler stopped" if any(task.done() for task in self._tasks) else self.live.failure
+        return "the scheduler stopped" if self._serving.done() else self.live.failure
 
     async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse:
         """Answer POST /v1/score."""
-        return await self._treatment.score(request, self._catalog, deadline)
+        with self._taken_in_hand():
+            return await self._treatment.score(request, self._catalog, deadline)
 
     async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse:
         """Answer POST /v1/compare."""
-        return await self._scorer.compare(request, self._catalog, deadline)
+        with self._taken_in_hand():
+            return await self._scorer.compare(request, self._catalog, deadline)
 
     async def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionResponse:
         """Answer POST /v1/attention."""
-        return await self._scorer.attention(request, self._catalog, deadline)
+        with self._taken_in_hand():
+            return await self._scorer.attention(request, self._catalog, deadline)
 
     async def condense(
         self, request: CondenseRequest, deadline: Deadline, count_pairs: Callable[[int], None]
     ) -> CondenseResponse:
         """Answer POST /v1/condense."""
-        return await self._condenser.condense(request, self._catalog, deadline, count_pairs)
+        with self._taken_in_hand():
+            return await self._condenser.condense(request, self._catalog, deadline, count_pairs)
 
     def models(self) -> ModelsResponse:
         """Answer GET /v1/models."""
@@ -196,6 +223,22 @@ class Replica:
     def heads(self) -> HeadsResponse:
         """Answer GET /v1/heads."""
         return listings.heads(self._catalog.base)
+
+    @contextlib.contextmanager
+    def _taken_in_hand(self) -> Iterator[None]:
+        """Count a request until it is answered, so that `drain` waits for it. Raises Draining."""
+        self._check_draining()
+        self._in_hand += 1
+        try:
+            yield
+        finally:
+            self._in_hand -= 1
+            if not self._in_hand:
+                self._nothing_in_hand.set()
+
+    def _check_draining(self) -> None:
+        if self._draining:
+            raise Draining(DRAINING_RETRY_S)
 
     def _build(self, config: LiveConfig) -> Catalog:
         if self._checked is None or self._checked.config.version != config.version:
@@ -218,6 +261,16 @@ class Replica:
             )
             self._metrics.ready(self.ready() is None)
             await asyncio.sleep(GAUGE_SECONDS)
+
+
+async def _keep_up(work: Callable[[], Coroutine[object, object, None]]) -> None:
+    """Run a background task for ever: if it fails, log why and begin again. Requests do not depend on it."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            logger.exception("a background task failed; it begins again in %g s", AGAIN_SECONDS)
+        await asyncio.sleep(AGAIN_SECONDS)
 
 
 def load_classifier(settings: Settings, path: str | None) -> Classifier:

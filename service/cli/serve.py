@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import sys
 import threading
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -18,10 +19,12 @@ import typer
 
 from models.device import check_device_name
 from models.errors import ModelError
-from service.deployment import access_log, config_file, environment, last_good, preflight
+from service.deployment import access_log, config_file, environment, preflight
 from service.deployment.contents import pinned
+from service.deployment.guard import Guard, end_run
+from service.deployment.limited import start
 from service.deployment.live_edits import LiveEdits, glance
-from service.deployment.processes import STOP_SIGNALS, family, kill
+from service.deployment.processes import STOP_SIGNALS, adopt_orphans, kill_family
 from service.deployment.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ WATCH_S = 0.5
 CHECK_S = 0.1
 DOWNLOAD_S = 600.0
 """How long an edit may take to download its checkpoints. What is there by then need not come again."""
+STOP_S = 13.0
+"""How many seconds more than `drain_timeout_s` a stop may take before everything is ended at once."""
 
 
 def _device(value: str | None) -> str | None:
@@ -96,11 +101,10 @@ def run(path: Path, overrides: Overrides) -> None:
     stop.install()
     directory = RunDirectory()
     try:
-        _serve(path, seen, overrides, config, directory.path, stop)
+        _serve(path, seen, overrides, config, directory, stop)
     except Exception:
-        logs = directory.path / "ray" / "session_latest" / "logs"
-        if logs.exists():
-            _say(f"the start failed; Ray's logs are in {logs}")
+        if directory.logs.exists():
+            _say(f"the start failed; Ray's logs are in {directory.logs}")
             directory.keep_logs()
         else:
             directory.remove()
@@ -109,34 +113,8 @@ def run(path: Path, overrides: Overrides) -> None:
 
 
 def _load(path: Path, overrides: Overrides) -> ConfigFile:
-    """Return the config of the file or, if that is wrong, the one that was last served from this path."""
-    try:
-        return _checked(path, config_file.load(path, overrides))
-    except config_file.ConfigFileError as error:
-        try:
-            copy = last_good.copy_of(path)
-            config = _checked(copy, config_file.load(copy, overrides))
-        except (config_file.ConfigFileError, ModelError):
-            raise error from None
-        _say(f"config refused, the last good one ({config.live.version}) is served: {error}")
-        return config
-
-
-def _with_last_good(path: Path, overrides: Overrides, config: ConfigFile) -> ConfigFile | None:
-    """Return the config with the `user_config` that was last served from this path.
-
-    None if there is no other one, or if it does not fit the rest of the config. The rest stays: the address,
-    the API keys and the settings of Ray's processes belong together.
-    """
-    copy = last_good.copy_of(path)
-    try:
-        good = config.with_live_of(config_file.load(copy, overrides))
-        return None if good.live == config.live else _checked(copy, good)
-    except (config_file.ConfigFileError, ModelError):
-        return None
-
-
-def _checked(path: Path, config: ConfigFile) -> ConfigFile:
+    """Return the checked config of the file."""
+    config = config_file.load(path, overrides)
     preflight.check(path, config, _say)
     return config
 
@@ -146,32 +124,36 @@ def _serve(
     seen: Glance,
     overrides: Overrides,
     config: ConfigFile,
-    directory: Path,
+    directory: RunDirectory,
     stop: StopSignal,
 ) -> None:
+    run, drain_timeout_s = directory.path, config.settings.drain_timeout_s
     has_access_log = config.settings.access_log != "off"
     environment.prepare(
-        directory, request_timeout_s=config.settings.request_timeout_s, has_access_log=has_access_log
+        run, request_timeout_s=config.settings.request_timeout_s, has_access_log=has_access_log
     )
-    lines = access_log.Copier(directory) if has_access_log else None
+    lines = access_log.Copier(run) if has_access_log else None
     _say("starting Ray")
+    adopt_orphans()
+    guard = Guard(partial(end_run, directory), stop.is_set, drain_timeout_s + STOP_S)
     # Ray prints errors to standard output, which must hold only our line that the service is ready.
-    with (directory / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
+    with (run / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
         from service.deployment.cluster import Cluster
 
         preflight.check_schema(path, config)
-        cluster = Cluster(directory)
+        cluster = Cluster(run)
+        status = 1
         try:
             cluster.start()
             _say("loading the model")
-            running = _deploy(cluster, path, overrides, config, directory, stop)
-            if running is not None:
+            cluster.deploy(config)
+            if cluster.wait_until_running(stop.is_set, _say):
                 _print(f"headroom is ready at {_url(config)}", sys.__stdout__)
                 if lines is not None:
                     lines.start()
-                apply = partial(_apply, cluster, directory, stop, path)
+                apply = partial(_apply, cluster, run, stop, path)
                 edits = LiveEdits(
-                    path, seen, overrides, running, apply=apply, say=_say, refused=cluster.show_refused
+                    path, seen, overrides, config, apply=apply, say=_say, refused=cluster.show_refused
                 )
                 while True:
                     for line in cluster.notices():
@@ -180,40 +162,15 @@ def _serve(
                         break
                     edits.look()
             _say("stopping after the accepted requests are answered (repeat to stop at once)")
+            status = 0
         finally:
-            cluster.stop(config.settings.drain_timeout_s)
+            cluster.drain(drain_timeout_s)
+            guard.close()
+            cluster.end()
             if lines is not None:
                 lines.stop()
-
-
-def _deploy(
-    cluster: Cluster,
-    path: Path,
-    overrides: Overrides,
-    config: ConfigFile,
-    directory: Path,
-    stop: StopSignal,
-) -> ConfigFile | None:
-    """Deploy the config or, if no replica can start with it, the one that was last served from this path.
-
-    Return the config that runs, or None if a signal came first. Raises DeployError.
-    """
-    from service.deployment.cluster import DeployError
-
-    cluster.deploy(config)
-    try:
-        return config if cluster.wait_until_running(stop.is_set, _say) else None
-    except DeployError as error:
-        good = _with_last_good(path, overrides, config)
-        if good is None:
-            raise
-        _say(f"config refused, the last good one ({good.live.version}) is loaded: {path}: {error}")
-        environment.share_checkpoints(directory)
-        cluster.deploy(good)
-        try:
-            return good if cluster.wait_until_running(stop.is_set, _say) else None
-        except DeployError:
-            raise error from None
+            # Instead of Ray's own handlers, which talk to processes that are gone.
+            atexit.register(os._exit, status)
 
 
 def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, config: ConfigFile) -> str | None:
@@ -223,16 +180,7 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
     """
     edited = glance(path)
     latest = time.monotonic() + DOWNLOAD_S
-    checked: Future[None] = Future()
-
-    def check() -> None:
-        try:
-            preflight.check_checkpoints(config)
-            checked.set_result(None)
-        except Exception as error:
-            checked.set_exception(error)
-
-    threading.Thread(target=check, daemon=True).start()
+    checked = start(preflight.check_checkpoints, config)
     while not wait([checked], CHECK_S).done:
         if stop.is_set():
             return "the service stops before its checkpoints are here"
@@ -264,7 +212,7 @@ class StopSignal:
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if self._event.is_set():
-            kill(family())
+            kill_family()
             os._exit(130)
         self._event.set()
 

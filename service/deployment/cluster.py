@@ -9,10 +9,12 @@ import contextlib
 import copy
 import logging
 import re
+import signal
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import ray
@@ -24,12 +26,16 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 from models.cores import cores
 from service.deployment import autoscaling, environment, machine
 from service.deployment.config_file import ConfigFile
-from service.deployment.processes import ENDS_LAST, deaf_children, family, kill
+from service.deployment.limited import start, within
+from service.deployment.processes import deaf_children, kill_family, named
 from service.metrics import refused_edits
 from service.node_metrics import NodeGauge
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
 POLL_S = 0.1
+CALL_S = 60.0
+"""Limit of every call to Ray and Serve, which block for ever if the process that should answer is gone."""
+
 CHECK_TIMEOUT_S = 60.0
 CHECK_POLL_S = 0.5
 """How often a wait for the replicas' answers looks whether the service stops."""
@@ -41,15 +47,28 @@ SLOW_START_S = 30.0
 """How long a start takes before the operator is shown what Serve waits for, which it says after as long."""
 
 KILL_AFTER_DRAIN_S = 10.0
-"""How much longer than `drain_timeout_s` Serve leaves a replica that stops alone."""
+"""Seconds beyond `drain_timeout_s` before Serve kills a replica."""
+
+WRITE_S = 8.0
+"""Seconds beyond `drain_timeout_s` for the replicas to write exposures, access log and traces."""
+
+CLOSE_S = 3.0
+"""Seconds after that for HAProxy to close."""
 
 IDLE_SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
 """Methods that start programs for autoscaling, a driver's output and usage statistics, which are all off.
 `ray.init` waits for the last of them before it starts anything else."""
 
 
+Result = TypeVar("Result")
+
+
 class DeployError(Exception):
     """The application did not start; the message is the last line of the replica's error."""
+
+
+class NoAnswer(Exception):
+    """Ray or Serve did not answer a call within its limit."""
 
 
 class Cluster:
@@ -97,12 +116,13 @@ class Cluster:
         schema = ServeDeploySchema.model_validate(self._on_this_machine(config))
         self._application = schema.applications[0].name
         if self._client is None:
-            self._client = serve_start(
+            self._client = _call(
+                serve_start,
                 http_options=schema.http_options.model_dump(),
                 proxy_location=schema.proxy_location,
                 global_logging_config=schema.logging_config,
             )
-        self._client.deploy_apps(schema)
+        _call(self._client.deploy_apps, schema)
         self._deployed = config
 
     def wait_until_running(self, is_stopping: Callable[[], bool], say: Callable[[str], None]) -> bool:
@@ -113,11 +133,12 @@ class Cluster:
         """
         said, slow_from = "", time.monotonic() + SLOW_START_S
         while not is_stopping():
-            application = serve.status().applications.get(self._application)
+            application = _call(serve.status).applications.get(self._application)
             if application is not None and application.status == ApplicationStatus.DEPLOY_FAILED:
                 raise DeployError(_start_error(application))
             if application is not None and application.status == ApplicationStatus.RUNNING:
-                self._client.wait_for_proxies_serving()
+                _call(self._client.wait_for_proxies_serving)
+                self._handle = _call(serve.get_app_handle, self._application)
                 return True
             waits_for = "" if application is None else _waits_for(application)
             if waits_for not in ("", said) and time.monotonic() > slow_from:
@@ -153,7 +174,7 @@ class Cluster:
         reason = self._wait_until_applied(config, is_stopping)
         if reason is None:
             with contextlib.suppress(Exception):  # else the replicas start new experiments minutes later
-                self._ask_all("begin", config.live.version, is_stopping)
+                self._ask_all(is_stopping, "begin", config.live.version)
         if reason is None or is_stopping():
             return reason
         self.deploy(previous)
@@ -166,7 +187,7 @@ class Cluster:
         Raises TimeoutError as `_ask_all` does.
         """
         try:
-            answers = self._ask_all("refusal", config.live.model_dump(mode="json"), is_stopping)
+            answers = self._ask_all(is_stopping, "refusal", config.live.model_dump(mode="json"))
         except TimeoutError:
             raise
         except Exception as error:  # no replica answers, or one died meanwhile
@@ -179,7 +200,7 @@ class Cluster:
         while not is_stopping():
             try:
                 is_settled = self._is_settled()
-                verdicts = self._ask_all("verdict", config.live.version, is_stopping)
+                verdicts = self._ask_all(is_stopping, "verdict", config.live.version)
                 running = self._running()
             except Exception:  # a replica or Serve's controller died: another one is started
                 is_settled, verdicts, running = False, [], 0
@@ -204,30 +225,34 @@ class Cluster:
 
         `serve.status()` says so too, but pickles the class that chooses replicas every time.
         """
-        status = self._client.get_serve_status(self._application).app_status.status
+        status = _call(self._client.get_serve_status, self._application).app_status.status
         return bool(status == ApplicationStatus.RUNNING)
 
     def _running(self) -> int:
         """Return the number of serving replicas."""
-        application = serve.status().applications.get(self._application)
+        application = _call(serve.status).applications.get(self._application)
         deployments = [] if application is None else application.deployments.values()
         return sum(
             each.replica_states.get(kind, 0) for each in deployments for kind in ("RUNNING", "UPDATING")
         )
 
-    def _ask_all(self, method: str, argument: Any, is_stopping: Callable[[], bool]) -> list[Any]:
+    def _ask_all(
+        self,
+        is_stopping: Callable[[], bool],
+        method: str,
+        *arguments: Any,
+        limit_s: float | None = None,
+    ) -> list[Any]:
         """Return the answer of each running replica.
 
-        Raises the first error that a replica raises, or TimeoutError if not all answer within CHECK_TIMEOUT_S
-        or before the service stops.
+        Raises the first error that a replica raises, or TimeoutError if not all answer within the limit
+        (default: CHECK_TIMEOUT_S) or before the service stops.
         """
-        if self._handle is None:
-            self._handle = serve.get_app_handle(self._application)
-        asked = self._handle.broadcast(method, argument)
-        deadline = time.monotonic() + CHECK_TIMEOUT_S
+        deadline = time.monotonic() + (CHECK_TIMEOUT_S if limit_s is None else limit_s)
+        asked = _call(self._handle.broadcast, method, *arguments)
         while True:
             try:
-                answers: list[Any] = asked.results(timeout_s=CHECK_POLL_S)
+                answers: list[Any] = _call(asked.results, timeout_s=CHECK_POLL_S)
             except TimeoutError:
                 if is_stopping() or time.monotonic() > deadline:
                     raise
@@ -247,25 +272,31 @@ class Cluster:
         self._told += len(new)
         return new.decode(errors="replace").splitlines()
 
-    def stop(self, drain_timeout_s: float) -> None:
-        """Answer accepted requests within the timeout, then end every process of this cluster."""
-        if self._client is not None:
-            with contextlib.suppress(Exception):  # if this fails, the processes must still be ended
-                serve.delete(self._application, _blocking=False)
-                deadline = time.monotonic() + drain_timeout_s
-                while time.monotonic() < deadline and serve.status().applications:
-                    time.sleep(POLL_S)
+    def drain(self, drain_timeout_s: float) -> None:
+        """Let the replicas answer what they have accepted and refuse the rest, then let HAProxy close.
+
+        HAProxy goes on until then, so every request gets an answer, and closes by its soft stop: it takes no
+        new connection, and ends when the last answer is sent. Does nothing before the application runs.
+        """
+        if self._handle is None:
+            return
+        deadline = time.monotonic() + drain_timeout_s
+        with contextlib.suppress(Exception):  # HAProxy then waits for the answers
+            self._ask_all(lambda: False, "drain", limit_s=drain_timeout_s + WRITE_S)
+        fronts = named(("haproxy",))
+        for front in fronts:
+            with contextlib.suppress(psutil.Error):
+                front.send_signal(signal.SIGUSR1)
+        psutil.wait_procs(fronts, timeout=max(CLOSE_S, deadline - time.monotonic()))
+        if not fronts:  # Serve's Python proxies
             with contextlib.suppress(Exception):
-                serve.shutdown()
+                within(CLOSE_S, serve.shutdown)
+
+    def end(self) -> None:
+        """End every process of this cluster. Ray's own way, `ray.shutdown`, hangs if one of them is dead."""
         if self._refused_edits is not None:
             self._refused_edits.close()
-        processes = family()
-        # ray.shutdown() sends SIGTERM to each of its programs, which they never receive, and waits a second.
-        # It talks to the raylet and the GCS server meanwhile, so these end last, and so do the raylet's
-        # agents: the raylet ends with them, and without it ray.shutdown() ends this process, with status 1.
-        kill(process for process in processes if _name(process) not in ENDS_LAST)
-        ray.shutdown()
-        kill(processes)
+        kill_family()
 
     def _on_this_machine(self, config: ConfigFile) -> dict[str, Any]:
         """Return the document with this run's replicas, their threads and GPUs, and a metrics directory."""
@@ -277,7 +308,7 @@ class Cluster:
         variables["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)
         for name, value in environment.replica_variables().items():
             variables.setdefault(name, value)
-        gpus = 0 if config.settings.device == "cpu" else ray.cluster_resources().get("GPU", 0)
+        gpus = 0 if config.settings.device == "cpu" else _call(ray.cluster_resources).get("GPU", 0)
         first, most = autoscaling.bounds(deployment)
         replicas = config.replicas or first
         if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
@@ -297,19 +328,20 @@ class Cluster:
         return document
 
 
+def _call(call: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    """Return what a call to Ray or Serve returns. Raises what it raises, or NoAnswer after CALL_S."""
+    done = start(call, *arguments, **options)
+    if not wait([done], CALL_S).done:
+        raise NoAnswer(f"Ray has not answered in {CALL_S:g} s")
+    return done.result()
+
+
 def _refused_by(reasons: Sequence[str], replicas: int) -> str | None:
     """Return one sentence for the reasons of the replicas that refuse a config, or None if none does."""
     if not reasons:
         return None
     count = "" if len(reasons) == replicas else f"{len(reasons)} of {replicas} replicas refused it: "
     return f"{count}{reasons[0]}"
-
-
-def _name(process: psutil.Process) -> str:
-    try:
-        return process.name()
-    except psutil.Error:  # it has ended
-        return ""
 
 
 def _waits_for(application: Any) -> str:

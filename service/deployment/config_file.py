@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,14 +56,12 @@ class ConfigFile:
 
     document: the config for Ray Serve, which logs and shows it; so it holds digests of API keys, and no
         password.
-    text: the content of the file, with the API keys as they are written there.
     has_live: whether the file has a `user_config`; if not, `live` is the default.
     """
 
     document: dict[str, Any]
     live: LiveConfig
     settings: Settings
-    text: str = field(repr=False)
     has_live: bool
 
     @property
@@ -83,7 +81,7 @@ class ConfigFile:
         """Return this config with the other's `user_config`, the only part that may change while it runs."""
         document = copy.deepcopy(self.document)
         _deployment(document)["user_config"] = other.deployment["user_config"]
-        return ConfigFile(document, other.live, self.settings, other.text, other.has_live)
+        return ConfigFile(document, other.live, self.settings, other.has_live)
 
     @property
     def replicas(self) -> int | None:
@@ -129,7 +127,7 @@ def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
         live = LiveConfig.model_validate(_deployment(document)["user_config"])
     except ValidationError as error:
         raise ConfigFileError(f"{path}: {first_problem(error, 'user_config')}") from None
-    return ConfigFile(document, live, settings, text, has_live)
+    return ConfigFile(document, live, settings, has_live)
 
 
 def _settings(arguments: dict[str, Any], overrides: Overrides, path: Path) -> Settings:

@@ -38,4 +38,4 @@ def pinned(config: ConfigFile, running: ConfigFile | None = None) -> ConfigFile:
     of_deployment = document["applications"][0]["deployments"][0]
     of_deployment["user_config"] |= {"digests": digests}
     live = LiveConfig.model_validate(of_deployment["user_config"])
-    return ConfigFile(document, live, config.settings, config.text, config.has_live)
+    return ConfigFile(document, live, config.settings, config.has_live)

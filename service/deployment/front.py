@@ -1,4 +1,4 @@
-"""Makes Ray Serve's manager of HAProxy notice at once when HAProxy dies.
+"""Makes Ray Serve's manager of HAProxy notice soon when HAProxy dies or hangs.
 
 Serve checks HAProxy every ten seconds, and after three failures it replaces the manager as well, which means
 half a minute of refused connections. Our manager watches the process and restarts it.
@@ -22,6 +22,9 @@ from service.deployment.environment import tell
 
 LOOK_S = 0.2
 RETRY_S = 1.0
+ASK_S = 1.0
+ANSWER_S = 3.0
+"""How often HAProxy is asked for a sign of life, and how long it may take to answer."""
 
 logger = logging.getLogger(SERVE_LOGGER_NAME)
 
@@ -46,11 +49,12 @@ class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._watch_task = self.event_loop.create_task(self._watch())
+        self._watch_tasks = [self.event_loop.create_task(work) for work in (self._watch(), self._ask())]
 
     async def shutdown(self) -> None:
-        """Stop the watch task, then HAProxy."""
-        self._watch_task.cancel()
+        """Stop the watch tasks, then HAProxy."""
+        for task in self._watch_tasks:
+            task.cancel()
         await super().shutdown()
 
     async def check_health(self) -> bool:
@@ -58,7 +62,8 @@ class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
         return self._is_restarting() or await super().check_health()
 
     def _is_restarting(self) -> bool:
-        return self._haproxy._proc is not None and not self._haproxy._is_running()
+        """Return whether HAProxy ended by itself. With status 0 it was asked to end: the service stops."""
+        return self._haproxy._proc is not None and bool(self._haproxy._proc.returncode)
 
     async def _watch(self) -> None:
         await self._haproxy_start_task
@@ -69,6 +74,25 @@ class HAProxyKeeper(_ServesManager):  # type: ignore[misc]
             async with self._reload_lock:
                 if self._is_restarting():
                     await self._start_again()
+
+    async def _ask(self) -> None:
+        """Kill HAProxy if it does not answer twice in a row; `_watch` then starts it again."""
+        await self._haproxy_start_task
+        silences = 0
+        while True:
+            await asyncio.sleep(ASK_S)
+            process = self._haproxy._proc
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    await self._haproxy.is_running()
+            except TimeoutError:
+                silences += 1
+            else:
+                silences = 0
+            if silences > 1:
+                silences = 0
+                _tell("HAProxy does not answer; killing it")
+                process.kill()
 
     async def _start_again(self) -> None:
         _tell("HAProxy ended; starting it again")

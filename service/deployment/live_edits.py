@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from models.files import read_bytes
-from service.deployment import config_file, last_good
+from service.deployment import config_file
 from service.deployment.config_file import ConfigFile, ConfigFileError, Overrides
 from service.deployment.contents import pinned
 
@@ -22,8 +22,7 @@ class LiveEdits:
         seen: the result of `glance` when the file was loaded.
         apply: applies a config; returns why it was refused, or None.
         say: shows one line to the operator.
-        refused: is told whether the file's last edit was refused; at first, whether another config than the
-            file's is served.
+        refused: is told whether the file's last edit was refused.
     """
 
     def __init__(
@@ -45,8 +44,6 @@ class LiveEdits:
         self._apply = apply
         self._say = say
         self._refused = refused
-        refused(seen is None or seen[1] != config.text.encode())
-        last_good.keep(path, config.text)
 
     def look(self) -> None:
         """Apply or refuse an edit once it is complete, which means that two looks in a row saw the same file.
@@ -80,8 +77,7 @@ class LiveEdits:
                 f"{self._path}: applications[0].deployments[0].user_config is missing; is the file complete?"
             )
         wanted = self._running.with_live_of(edited)
-        is_served_whole = wanted.document == edited.document
-        if not is_served_whole:
+        if wanted.document != edited.document:
             self._say("config: what was changed outside user_config applies at the next start")
         if wanted.live != self._running.live:
             reason = self._apply(wanted)
@@ -89,8 +85,6 @@ class LiveEdits:
                 return f"{self._path}: {reason}"
             self._running = wanted
             self._say(f"config applied: version {wanted.live.version}")
-        if is_served_whole:
-            last_good.keep(self._path, edited.text)
         return None
 
 

@@ -3,28 +3,70 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 
 import psutil
 
-ENDS_LAST = frozenset(("raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"))
-"""Names of the processes that `ray.shutdown` needs."""
+VITAL = frozenset(("raylet", "gcs_server", "ray::DashboardAgent", "ray::RuntimeEnvAgent"))
+"""Names of the processes without which Ray cannot go on. It starts none of them again."""
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+END_S = 2.0
+"""How long `kill_family` waits for the end of those that it has killed."""
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent ends, so that `family` has them too."""
+    if sys.platform == "linux":
+        pr_set_child_subreaper = 36
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1)
 
 
 def family() -> list[psutil.Process]:
-    """Return all descendants of this process. Call it before ending any, because orphans would be missing."""
+    """Return all descendants of this process."""
     return psutil.Process().children(recursive=True)
 
 
-def kill(processes: Iterable[psutil.Process], *, grace_s: float = 0.0) -> None:
-    """Kill the processes that still run after the grace period; psutil recognises a reused pid."""
-    _, alive = psutil.wait_procs(list(processes), timeout=grace_s)
-    for process in alive:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
+def named(names: Iterable[str]) -> dict[psutil.Process, str]:
+    """Return the descendants of this process that have one of these names."""
+    wanted, found = set(names), {}
+    for process in family():
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if (name := process.name()) in wanted:
+                found[process] = name
+    return found
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process runs no more."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
+def kill_family() -> None:
+    """Kill all descendants of this process and wait until they have ended.
+
+    Meanwhile nothing reaches standard error: Ray's library in this process writes there what it has lost.
+    """
+    err = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        processes = family()
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(processes, timeout=END_S)
+    finally:
+        os.dup2(err, 2)
+        os.close(nowhere)
+        os.close(err)
 
 
 @contextlib.contextmanager

@@ -80,6 +80,7 @@ class Relevance:
         self._unconfirmed = ""  # the version that `headroom serve` asked about and may still undo
         self._refused: tuple[str, str] | None = None  # the last config's version ("": it has none), and why
         self._config_lock = asyncio.Lock()
+        self._drained: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         from service.http import create_app
@@ -139,9 +140,18 @@ class Relevance:
         is_in_force = self._replica is not None and self._replica.config_version == version
         return ("applied" if is_in_force else "pending"), ""
 
+    async def drain(self) -> None:
+        """Refuse new requests, answer those in hand, and end everything that lives here but the HTTP side.
+
+        `headroom serve` asks for it before it stops.
+        """
+        if self._drained is None:
+            self._drained = asyncio.create_task(self._drain())
+        await asyncio.shield(self._drained)
+
     async def check_health(self) -> None:
         """Raise if Serve should replace this replica: its device failed, a pass hangs, or a task ended."""
-        reason = None if self._replica is None else self._replica.ready()
+        reason = None if self._replica is None else self._replica.failure
         if reason is not None:
             raise RuntimeError(f"not ready: {reason}")
 
@@ -151,9 +161,11 @@ class Relevance:
 
     async def __del__(self) -> None:
         """End everything that lives here. Serve calls this when the requests in hand are answered."""
+        await self.drain()
+
+    async def _drain(self) -> None:
         if self._replica is not None:
-            replica, self._replica = self._replica, None
-            await replica.drain()
+            await self._replica.drain()
             if self._app.state.telemetry is not None:
                 await asyncio.to_thread(self._app.state.telemetry.close)
 

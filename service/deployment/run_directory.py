@@ -37,6 +37,11 @@ class RunDirectory:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unnamed.rename(self.path / LOCK)
 
+    @property
+    def logs(self) -> Path:
+        """Where Ray writes its logs, once it has started."""
+        return self.path / "ray" / "session_latest" / "logs"
+
     def remove(self) -> None:
         """End the run and remove its directory."""
         _remove(self.path)

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from models.cores import cores
 from service.deployment import environment
+from service.deployment.guard import Guard, end_run
+from service.deployment.processes import adopt_orphans
 from service.deployment.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ def connected() -> Iterator[Any]:
     try:
         if address is None:
             environment.prepare_tasks(run.path)
+            adopt_orphans()
+        guard = Guard(functools.partial(end_run, run))
         import ray
 
         ray.init(
@@ -56,6 +60,7 @@ def connected() -> Iterator[Any]:
         try:
             yield ray
         finally:
+            guard.close()
             ray.shutdown()
     finally:
         run.remove()

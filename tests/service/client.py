@@ -50,6 +50,31 @@ async def _read(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byte
     return int(first.split()[1]), headers, body
 
 
+async def send_until_refused(port: int, data: bytes, *, keeps: bool) -> list[int]:
+    """Send a request again and again until nobody listens on the port; return the statuses of the answers.
+
+    keeps: use a connection for as many requests as the server allows. Status 0: a connection ended without an
+    answer. One that was new does not count if the port is closed then: nobody had accepted it.
+    """
+    statuses: list[int] = []
+    is_new = True
+    if keeps:
+        data = data.replace(b"connection: close\r\n", b"")
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionError:
+            return statuses[:-1] if statuses[-1:] == [0] and is_new else statuses
+        is_new, is_open = True, True
+        while is_open:
+            writer.write(data)
+            status, headers, _ = await _read(reader)
+            statuses.append(status)
+            is_open = status != 0 and keeps and headers.get("connection") != "close"
+            is_new = is_new and status == 0
+        writer.transport.abort()
+
+
 def request(method: str, path: str, body: bytes = b"", headers: str = "") -> bytes:
     """Return a request with a body as bytes. headers: further lines, each ending in CRLF."""
     kind = "content-type: application/json\r\n" if body else ""

@@ -139,6 +139,18 @@ async def test_a_request_of_more_than_the_queues_limit_shuts_nobody_out(server: 
 
 
 @pytest.mark.slow
+async def test_haproxy_that_hangs_is_killed_and_back_within_ten_seconds(server: Server) -> None:
+    (haproxy,) = [process for process in server.family() if process.name() == "haproxy"]
+    haproxy.suspend()
+    began = time.monotonic()
+    assert (await send_raw(server.port, request("GET", "/health/ready"), timeout_s=60)).status in (0, 200)
+    while (await send_raw(server.port, request("GET", "/health/ready"))).status != 200:
+        await asyncio.sleep(0.02)
+    assert time.monotonic() - began < 10
+    assert server.wait_for_line("does not answer") == "headroom: HAProxy does not answer; killing it"
+
+
+@pytest.mark.slow
 async def test_a_thousand_titles_do_not_delay_one(server: Server) -> None:
     alone = sorted([(await send_raw(server.port, score(1))).seconds for _ in range(20)])[10]
     done = asyncio.Event()
@@ -197,12 +209,14 @@ async def test_haproxy_that_is_killed_is_back_within_two_seconds_and_the_operato
     began = time.monotonic()
     subprocess.run([haproxy.exe(), "-v"], check=True, stdout=subprocess.DEVNULL)
     one_start = time.monotonic() - began  # 0.01 s; more while the machine is busy with something else
+    told = server.stderr.count("HAProxy ended")
     haproxy.kill()
     killed = time.monotonic()
     while (await send_raw(server.port, request("GET", "/health/ready"))).status != 200:
         assert time.monotonic() < killed + 2 + 20 * one_start
         await asyncio.sleep(0.02)
-    assert server.wait_for_line("HAProxy") == "headroom: HAProxy ended; starting it again"
+    while server.stderr.count("headroom: HAProxy ended; starting it again\n") == told:
+        await asyncio.sleep(0.02)  # pytest's timeout is the limit
 
 
 async def test_an_edit_of_the_config_applies_without_a_restart(server: Server) -> None:

@@ -7,7 +7,7 @@ import gc
 import shutil
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from models import Classifier, HeadMask
 from models.checkpoint.digest import digest_of
 from models.compress.quantize import quantize
 from models.ops import kernel_build, kernel_library
-from service import engine
+from service import engine, replica
 from service.batching.scheduler import Batch, Item
 from service.engine import Engine, Lane, Row, Work
 from service.errors import DeviceFailed, OutOfMemory
@@ -518,3 +518,58 @@ async def test_draining_answers_what_was_accepted_and_refuses_what_comes_after(
         assert (await service.http.get("/health/ready")).status_code == 503
         assert [len(answer["results"]) for answer in await asyncio.gather(*accepted)] == [40] * 5
         await draining
+
+
+async def test_a_condense_request_in_hand_is_finished_by_a_stop(tiny_checkpoint: Path) -> None:
+    """Each step of its search is queued by itself, and the next one comes after the stop has begun."""
+    async with serve(tiny_checkpoint) as service:
+        condensing = asyncio.create_task(
+            service.post("/v1/condense", query="a strong steel angle bracket for a shelf", titles=TITLES)
+        )
+        while not service.replica.scheduler._tickets:
+            await asyncio.sleep(0)
+        await service.replica.drain()
+        assert (await condensing)["condensed"]
+
+
+async def test_a_request_that_is_not_done_at_the_drain_timeout_gets_503(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(tiny_checkpoint, drain_timeout_s=0.1) as service:
+        hangs = asyncio.Event()
+
+        async def never(*_: object) -> None:
+            await hangs.wait()
+
+        monkeypatch.setattr(service.replica.scheduler._runner, "_forward", never)
+        asking = asyncio.create_task(service.refused("/v1/score", 503, query=QUERY, titles=TITLES))
+        while not service.replica.scheduler._tickets:
+            await asyncio.sleep(0)
+        await asyncio.wait_for(service.replica.drain(), 30)
+        assert (await asking)["type"] == "draining"
+
+
+async def test_a_background_task_that_fails_begins_again_and_the_replica_serves_on(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The device and the requests have nothing to do with it."""
+    calls: dict[str, int] = {"gauges": 0, "memory": 0, "shadow": 0}
+
+    def failing(name: str) -> Callable[..., Any]:
+        async def fail(*_: object) -> None:
+            calls[name] += 1
+            raise OSError(f"{name}: no space left on device")
+
+        return fail
+
+    monkeypatch.setattr(replica, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(replica.Replica, "_report", failing("gauges"))
+    monkeypatch.setattr(replica.Shadow, "run", failing("shadow"))
+    monkeypatch.setattr(replica, "give_back_for_ever", failing("memory"))
+    async with serve(tiny_checkpoint) as service:
+        while min(calls.values()) < 3:
+            await asyncio.sleep(0.01)
+        assert service.replica.failure is None
+        assert (await service.http.get("/health/ready")).status_code == 200
+        await service.post("/v1/score", query=QUERY, titles=TITLES)
+    assert "memory: no space left on device" in caplog.text

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,10 @@ import pytest
 
 from models.cores import cores
 from service.deployment import machine
-from service.deployment.processes import ENDS_LAST
+from service.deployment.processes import VITAL
 from service.deployment.run_directory import sweep
-from tests.service.client import request, score, send_raw
-from tests.service.running import Server, still_there
+from tests.service.client import request, score, send_raw, send_until_refused
+from tests.service.running import PATIENCE_S, Server, still_there
 
 
 @pytest.fixture
@@ -57,16 +58,16 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
     for process in processes[1:]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGTERM)
-    stopping = asyncio.create_task(asyncio.to_thread(own_server.stop, signal.SIGTERM))
-    late = []
-    while not stopping.done():
-        late.append((await send_raw(own_server.port, score(1))).status)
-        await asyncio.sleep(0.05)
-    assert await stopping == 0
+    clients = [
+        asyncio.create_task(send_until_refused(own_server.port, score(1), keeps=number < 3))
+        for number in range(5)
+    ]
+    assert await asyncio.to_thread(own_server.stop, signal.SIGTERM) == 0
     answered = Counter([(await task).status for task in accepted])
     assert answered.keys() <= {200, 429, 504}, "a request was dropped or turned away by the stop"
     assert answered[200] >= 5
-    assert set(late) <= {0, 200, 503}
+    for late in await asyncio.gather(*clients):
+        assert set(late) <= {200, 503}, "a connection closed without an answer"
     assert still_there(processes) == []
     assert not run.exists()
 
@@ -83,6 +84,20 @@ def tokens(processes: list[psutil.Process]) -> Iterator[str]:
         token = process.environ().get("RAY_AUTH_TOKEN_PATH")
         if token:
             yield token
+
+
+@pytest.mark.slow
+def test_the_death_of_what_ray_depends_on_ends_the_service_and_is_named(own_server: Server) -> None:
+    """Replicas and HAProxy outlive the GCS: they would answer without anybody who can replace them."""
+    assert own_server.wait_until_ready(), own_server.stderr
+    processes = own_server.family()
+    next(process for process in processes if process.name() == "gcs_server").kill()
+    killed = time.monotonic()
+    assert own_server.process.wait(PATIENCE_S) == 1
+    assert time.monotonic() - killed < 10
+    line = own_server.stderr.splitlines()[-1]
+    assert line.startswith("headroom: gcs_server ended, and Ray cannot go on without it")
+    assert still_there(processes) == []
 
 
 @pytest.mark.slow
@@ -128,7 +143,7 @@ async def test_without_haproxy_serves_own_proxy_does(
         assert server.wait_until_ready(), server.stderr
         names = {process.name() for process in server.family()}
         assert "haproxy" not in names
-        assert names >= ENDS_LAST, "under other names they would end too early, and a stop with status 1"
+        assert names >= VITAL, "under other names nobody would notice their end"
         assert (await send_raw(server.port, score(2, head_mask="2.*"))).status == 200
         traceparent = f"traceparent: 00-{'ab' * 16}-00f067aa0ba902b7-01\r\n"
         await send_raw(server.port, request("GET", "/v1/models?a=b", headers=traceparent))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,7 +93,7 @@ class Serve:
     def get_app_handle(self, _name: str) -> Serve:
         return self
 
-    def broadcast(self, method: str, argument: Any) -> Any:
+    def broadcast(self, method: str, argument: Any = None) -> Any:
         self.asked.append((method, argument))
 
         def results(timeout_s: float) -> list[Any]:
@@ -111,7 +113,7 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tu
         monkeypatch.setattr(cluster, "serve", serve)
         monkeypatch.setattr(cluster, "POLL_S", 0.0)
         found = cluster.Cluster(tmp_path)
-        found._client = serve
+        found._client = found._handle = serve
         found.deploy(config(tmp_path, BEFORE))
         while serve._waiting:
             serve.get_serve_status("headroom")
@@ -302,3 +304,30 @@ def test_a_stop_ends_the_wait(running: Any, tmp_path: Path) -> None:
     assert found.apply(config(tmp_path, EDITED), lambda: True) == (
         "the service stops before every replica has it"
     )
+
+
+@pytest.mark.parametrize("call", ["deploy_apps", "get_serve_status", "status", "broadcast"])
+def test_an_edit_is_refused_if_ray_never_answers(
+    call: str, running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call into a dead Ray blocks for ever; the service would take no other edit and no stop."""
+    found, serve = running(replica())
+    ended = threading.Event()
+    monkeypatch.setattr(cluster, "CALL_S", 0.05)
+    monkeypatch.setattr(cluster, "APPLY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(serve, call, lambda *_: ended.wait())
+    try:
+        with suppress(cluster.NoAnswer):  # LiveEdits takes what is raised for a refusal, too
+            assert found.apply(config(tmp_path, EDITED), never)
+    finally:
+        ended.set()
+
+
+def test_a_drain_ends_also_if_no_replica_answers(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, serve = running(replica())
+    monkeypatch.setattr(cluster, "WRITE_S", 0.01)
+    monkeypatch.setattr(cluster, "CLOSE_S", 0.01)
+    monkeypatch.setattr(serve, "shutdown", lambda: None, raising=False)
+    serve.unanswered = 1_000_000
+    found.drain(0.05)
+    assert serve.asked == [("drain", None)]

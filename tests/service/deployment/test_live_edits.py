@@ -9,7 +9,6 @@ import pytest
 
 from service.deployment.config_file import ConfigFile, Overrides, load
 from service.deployment.contents import pinned
-from service.deployment.last_good import copy_of
 from service.deployment.live_edits import LiveEdits, glance
 from tests.service.running import DEPLOY
 
@@ -60,8 +59,7 @@ class Service:
 
 
 @pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def service(tmp_path: Path) -> Service:
     return Service(tmp_path / "serve.yaml")
 
 
@@ -128,32 +126,6 @@ def test_whatever_a_replica_says_or_raises_is_a_refusal(refusal: str | Exception
     service.edits.look()
     service.edits.look()
     assert service.applied == [["new"]]
-
-
-def test_a_start_with_the_last_good_config_shows_that_the_file_is_refused(service: Service) -> None:
-    assert service.is_refused is False
-    good = load(service.file, Overrides())
-    service.file.write_text("wrong")
-    service.edits = service.watch(good)
-    assert service.is_refused
-    service.edit(GOOD)
-    assert service.is_refused is False
-
-
-def test_the_copy_for_a_failed_start_holds_nothing_that_was_not_served(service: Service) -> None:
-    """A part that applies at the next start may be wrong, and would stop the start from the copy, too."""
-    copy = copy_of(service.file)
-    service.edit(EDITED)
-    assert copy.read_text() == EDITED
-    for more in ("newer", "newest"):
-        edit = EDITED.replace("new:", f"{more}:").replace("args: {}", "args: {device: cuda}")
-        service.edit(edit)
-        assert service.applied[-1] == [more]
-        assert copy.read_text() == EDITED
-    service.edit(EDITED.replace("new:", "newest:"))  # takes back only the part that was never served
-    assert load(copy, Overrides()).live.masks.keys() == {"newest"}
-    service.edit(EDITED.replace("new:", "last:"))
-    assert load(copy, Overrides()).live.masks.keys() == {"last"}
 
 
 def test_a_file_that_is_gone_is_said_once(service: Service) -> None:

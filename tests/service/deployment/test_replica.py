@@ -21,7 +21,7 @@ class Replica:
 
     def __init__(self) -> None:
         self.config = LiveConfig()
-        self.reason: str | None = None
+        self.failure: str | None = None
         self.begins: list[bool] = []
 
     def check(self, config: LiveConfig) -> None:
@@ -32,9 +32,6 @@ class Replica:
         self.check(config)
         self.begins.append(begin)
         self.config = config
-
-    def ready(self) -> str | None:
-        return self.reason
 
 
 @pytest.fixture
@@ -105,7 +102,7 @@ async def test_an_edit_that_may_be_undone_starts_no_experiment(replica: Any) -> 
 
 async def test_a_replica_whose_device_failed_asks_to_be_replaced(replica: Any) -> None:
     await replica.check_health()
-    replica._replica.reason = "the device failed"
+    replica._replica.failure = "the device failed"
     with pytest.raises(RuntimeError, match="the device failed"):
         await replica.check_health()
 

@@ -109,7 +109,7 @@ async def test_a_killed_replica_loses_no_more_than_was_buffered_and_its_successo
 
 
 @pytest.mark.slow
-async def test_the_last_good_config_outlives_a_restart(
+async def test_experiments_outlive_a_restart_and_a_wrong_config_is_refused_at_the_start(
     own_server: Server, tiny_checkpoint: Path, directory: Path
 ) -> None:
     before = (await send_raw(own_server.port, request("GET", "/v1/experiments"))).json
@@ -117,15 +117,19 @@ async def test_the_last_good_config_outlives_a_restart(
     own_server.write_config(wrong)
     assert "traffic" in own_server.wait_for_line("config refused")
     assert own_server.stop() == 0
-    again = Server(directory, tiny_checkpoint, live=wrong)
+    refused = Server(directory, tiny_checkpoint, live=wrong)
+    try:
+        assert refused.process.wait(PATIENCE_S) == 1
+        (line,) = refused.stderr.splitlines()
+        assert "serve.yaml: user_config.experiments[0].traffic: " in line
+    finally:
+        refused.kill()
+    again = Server(directory, tiny_checkpoint, live=config(traffic=0.5))
     try:
         assert again.wait_until_ready(), again.stderr
-        assert "traffic" in again.wait_for_line("the last good one")
         after = (await send_raw(again.port, request("GET", "/v1/experiments"))).json
         assert after["config_version"] == before["config_version"]
         assert after["experiments"][0]["started"] == before["experiments"][0]["started"]
-        again.write_config(config(traffic=0.5))
-        again.wait_for_line("config applied")
         assert again.stop() == 0
     finally:
         again.kill()
