@@ -268,7 +268,9 @@ class Cluster:
 
     def notices(self) -> list[str]:
         """Return the lines for the operator that this run's processes wrote since the last call."""
-        new = self._notices.read_bytes()[self._told :]
+        with self._notices.open("rb") as file:
+            file.seek(self._told)
+            new = file.read()
         self._told += len(new)
         return new.decode(errors="replace").splitlines()
 

@@ -24,6 +24,7 @@ from models.cores import cores
 from service.deployment.autoscaling import METRIC
 from service.deployment.config_file import DEPLOYMENT, first_problem
 from service.deployment.environment import tell
+from service.deployment.operator_log import show_to_operator
 from service.settings import InvalidConfig, LiveConfig, Settings
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Relevance:
             Path(shared).mkdir(parents=True, exist_ok=True)  # before prometheus-client is imported
         from service.metrics import Metrics
 
+        show_to_operator()
         _listen_on_loopback_only()
         self._settings = Settings.model_validate(dict(settings))
         self._metrics = Metrics()
