@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
@@ -136,6 +137,7 @@ def _serve(
     _say("starting Ray")
     adopt_orphans()
     guard = Guard(partial(end_run, directory), stop.is_set, drain_timeout_s + STOP_S)
+    stop.before_end = guard.dismiss
     # Ray prints errors to standard output, which must hold only our line that the service is ready.
     with (run / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
         from service.deployment.cluster import Cluster
@@ -199,9 +201,13 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
 
 
 class StopSignal:
-    """Handles SIGINT and SIGTERM: the first asks to stop, the second stops at once."""
+    """Handles SIGINT and SIGTERM: the first asks to stop, the second stops at once.
+
+    before_end: is called before the second one ends all processes.
+    """
 
     def __init__(self) -> None:
+        self.before_end: Callable[[], None] = lambda: None
         self._event = threading.Event()
         self.is_set = self._event.is_set
         self.wait = self._event.wait
@@ -212,6 +218,7 @@ class StopSignal:
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if self._event.is_set():
+            self.before_end()
             kill_family()
             os._exit(130)
         self._event.set()

@@ -47,9 +47,13 @@ class Guard:
         threading.Thread(target=self._run, name="guard", daemon=True).start()
 
     def close(self) -> None:
-        """Stop watching, before Ray is ended on purpose."""
+        """Stop watching, before Ray is ended on purpose. A look that has begun is finished first."""
         with self._lock:
             self._closed.set()
+
+    def dismiss(self) -> None:
+        """Stop watching, and wait for nothing: for a signal handler, which may interrupt `close`."""
+        self._closed.set()
 
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # they are for the main thread
@@ -65,7 +69,7 @@ class Guard:
                 if len(self._vital) < len(VITAL):
                     self._vital |= named(VITAL)
                 ended = sorted(name for process, name in self._vital.items() if has_ended(process))
-                if ended:
+                if ended and not self._closed.is_set():  # else `dismiss` came before they were killed
                     self._end(f"{' and '.join(ended)} ended, and Ray cannot go on without it")
 
 

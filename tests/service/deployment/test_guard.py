@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from service.deployment.guard import Guard
 from tests.service.running import PATIENCE_S, still_there
 
 ON_RAY = """
+import threading
 import time
 from service.deployment import environment
 from service.deployment.guard import Guard, end_run
@@ -84,4 +86,25 @@ def test_nothing_is_ended_that_was_ended_on_purpose(monkeypatch: pytest.MonkeyPa
     watching = Guard(reasons.append, lambda: True, 0.05)
     watching.close()
     time.sleep(0.1)
+    assert reasons == []
+
+
+def test_what_is_killed_on_purpose_while_it_is_looked_at_is_not_called_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second Ctrl-C kills Ray's processes in the middle of a look, and ends with its own status."""
+    reasons: list[str] = []
+    looked = threading.Event()
+
+    def killed_meanwhile(_: psutil.Process) -> bool:
+        watching.dismiss()
+        looked.set()
+        return True
+
+    monkeypatch.setattr(guard, "LOOK_S", 0.01)
+    monkeypatch.setattr(guard, "named", lambda _: {psutil.Process(): "raylet"})
+    monkeypatch.setattr(guard, "has_ended", killed_meanwhile)
+    watching = Guard(reasons.append)
+    assert looked.wait(PATIENCE_S)
+    watching.close()  # waits for the end of the look
     assert reasons == []
