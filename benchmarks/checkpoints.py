@@ -20,10 +20,7 @@ from models.quality.labelled import read_pairs
 
 MODELS = environments.RUNS / "bench-models"
 BATCH = 64
-TEXTS = {
-    "titles": "query–title pairs, 25 tokens in the mean",
-    "documents": "documents of 128 tokens",
-}
+TEXTS = {"titles": "query–title pairs, 25 tokens in the mean", "documents": "documents of 128 tokens"}
 _TOKENIZER = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 
 
@@ -51,8 +48,7 @@ def checkpoint(shape: str) -> Path:
 def exported(shape: str) -> Path:
     """Return the checkpoint in the formats of all engines; made again if the checkpoint is newer."""
     source, out = checkpoint(shape), MODELS / shape / "exported"
-    mark = out / "exported"
-    if not _is_of(mark, source):
+    if not _is_of(out / "exported", source):
         python = environments.python("engines")
         environments.run(python, "-m", "benchmarks.peers.export", str(source), str(out))
     return out

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from benchmarks.measure import alternate, ratio
+from benchmarks.peers.batch import padded
 from benchmarks.products import float_products
 from benchmarks.report import Report, Row, at_least
 from benchmarks.workload import (
@@ -60,7 +61,8 @@ def measure_one(
     def run(dtype: str, masks: Masks = None) -> Callable[[], object]:
         return lambda: ours[dtype].forward(pack(batch, device=ours[dtype].device), masks)
 
-    ids, attention_mask = padded([pair.ids for pair in batch])
+    rows = padded([(pair.ids, len(pair)) for pair in sorted(batch, key=len)])
+    ids, attention_mask = torch.from_numpy(rows.input_ids), torch.from_numpy(rows.attention_mask)
 
     @torch.inference_mode()
     def transformers(reference: torch.nn.Module) -> object:
@@ -137,10 +139,3 @@ def pruned_masks(shape: Shape) -> dict[str, HeadMask]:
         "ours bf16, 50 % of every layer's heads and units off": HeadMask(half, (), units),
         "ours bf16, the upper half of the layers skipped": HeadMask(ones, skipped),
     }
-
-
-def padded(sequences: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return padded token ids and attention mask, (rows, longest), sorted by length."""
-    tensors = [torch.from_numpy(ids.astype(np.int64)) for ids in sorted(sequences, key=len)]
-    pad = torch.nn.utils.rnn.pad_sequence
-    return pad(tensors, batch_first=True), pad([torch.ones_like(ids) for ids in tensors], batch_first=True)

@@ -11,10 +11,11 @@ ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "runs"
 ENVIRONMENTS = RUNS / "bench-envs"
 
+EXPORT = ("torch==2.13.0", "transformers==5.23.0", "onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.31.1")
 ENGINES = ("openvino==2026.4.1", "ctranslate2==4.8.5", "tokenizers==0.23.3", "numpy==2.4.6")
 PINS: dict[str, tuple[str, ...]] = {
     "ours": (),
-    "engines": ("torch==2.13.0", "transformers==5.23.0", "openvino==2026.4.1", "ctranslate2==4.8.5"),
+    "engines": (*EXPORT, *ENGINES),
     "mosec": ("mosec==0.9.8", "msgspec==0.22.0", *ENGINES),
     "litserve": ("litserve==0.2.19", "fastapi==0.165.0", "uvicorn==0.54.0", *ENGINES),
 }

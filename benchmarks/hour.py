@@ -22,15 +22,11 @@ _RANDOM = {f"random:0.2@{seed}": 1 for seed in range(MASKS)}
 _COMPARED = dict.fromkeys(("none", *list(_RANDOM)[:3]), 1)
 """A compare uses all of its masks at once. With all sixty it would be 305 pairs, which wait behind all
 smaller requests."""
+_VARIANTS = {"full": 1, "pruned20": 1, "pruned60": 1}
 
 TRAFFIC = [
     {"name": "score", "weight": 6, "titles": "1-50", "masks": {"none": MASKS, **_RANDOM}},
-    {
-        "name": "variants",
-        "weight": 2,
-        "titles": "1-50",
-        "variants": {"full": 1, "pruned20": 1, "pruned60": 1},
-    },
+    {"name": "variants", "weight": 2, "titles": "1-50", "variants": _VARIANTS},
     {"name": "compare", "weight": 1, "endpoint": "compare", "titles": 5, "masks": _COMPARED},
     {"name": "attention", "weight": 1, "endpoint": "attention", "titles": 1},
 ]

@@ -27,7 +27,6 @@ SATURATING = 1.5
 Texts = tuple[str, list[str]]
 """A query and its titles."""
 
-
 MAX_LAG_S = 0.05
 """How late the load generator may send a request before a run is invalid."""
 

@@ -44,9 +44,4 @@ def int8_products(shape: Shape, dtype: torch.dtype) -> Calls:
 
 
 def _all(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    def run() -> None:
-        with torch.inference_mode():
-            for call in calls:
-                call()
-
-    return run
+    return torch.inference_mode()(lambda: [call() for call in calls])

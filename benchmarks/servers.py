@@ -35,8 +35,6 @@ SECONDS = {"base": 16.0, "shipped": 8.0}
 """Seconds of the saturation run, by shape."""
 
 BF16, INT8, STOCK = "headroom bf16", "headroom int8", "Ray Serve, transformers fp32"
-
-
 OURS = "headroom serve --port {port} --model "
 
 
@@ -56,7 +54,6 @@ SERVERS = {
     "mosec, 2 workers, CTranslate2 int8": ("mosec", _peer("serve_mosec", "c_translate2:int8", 2)),
 }
 """Environment and command of each server and engine. STOCK is what a user of Ray Serve writes first."""
-
 
 Speed = dict[str, dict[int, float]]
 """Pairs per second by server and turn."""

@@ -27,7 +27,6 @@ DEADLINE_MS = 2000.0
 CROWD_RATE = 8.0
 """Requests per second with a single title, in the mixed traffic."""
 
-
 SECONDS = {"saturate": 6.0, "idle": 8.0, "overload": 20.0, "crowd": 15.0, "memory": 3.0}
 """Length of each measurement."""
 
@@ -40,10 +39,10 @@ def measure(rounds: int, model: Path = DEFAULT, base: Path | None = None, start:
 
     base: checkpoint of BERT-base's shape; None makes one with random weights. start: starts each server.
     """
-    report = Report(f"{rounds} rounds.")
+    report, runs = Report(f"{rounds} rounds."), LoadRuns()
     pairs = [(query, title) for query, titles in texts(TITLES, 100) for title in titles]
     with start(CONFIG, model) as server, closing(ModelAlone(pairs, model)) as alone:
-        part = Part(report, server, rounds)
+        part = Part(report, server, rounds, runs)
         peak = part.saturated("saturated", alone)
         part.idle(alone)
         part.overload(peak)
@@ -52,7 +51,8 @@ def measure(rounds: int, model: Path = DEFAULT, base: Path | None = None, start:
         report.rows.append(at_most("ready after", server.start_s, 25.0, ".1f", " s"))
     base = base or checkpoints.checkpoint("base")
     with start(CONFIG, base) as server, closing(ModelAlone(pairs, base)) as alone:
-        Part(report, server, rounds).saturated("saturated, BERT-base's shape", alone)
+        Part(report, server, rounds, runs).saturated("saturated, BERT-base's shape", alone)
+    report.add_invalid(runs.invalid)
     return report
 
 
@@ -63,20 +63,21 @@ class Part:
     report: Report
     server: Server
     rounds: int
+    runs: LoadRuns
 
     def saturated(self, name: str, alone: ModelAlone) -> float:
         """Compare throughput with that of the model alone on the same pairs; return requests per second.
 
         The share is corrected for the processor time that the load generator takes from the server.
         """
-        runs, clients = LoadRuns(), []
+        clients: list[float] = []
         plan = plan_for(self.server.url)
         plan = plan.changed(duration=SECONDS["saturate"], traffic=[{"titles": TITLES}])
         peak = peak_rate(plan)
 
         def over_http(turn: int) -> float:
             one = plan.changed(seed=turn + 1)
-            outcome = runs.saturate(one, peak, FILL_S, f"{name}, turn {turn + 1}")
+            outcome = self.runs.saturate(one, peak, FILL_S, f"{name}, turn {turn + 1}")
             clients.append((outcome.cpu_share or 0.0) / alone.cores)
             return outcome.recorder.ok / outcome.seconds * TITLES
 
@@ -95,17 +96,17 @@ class Part:
         self.report.rows.append(
             at_least(f"HTTP against the model alone, {name}", share.median, 0.9, ".0%", more)
         )
-        self.report.add_invalid(runs.invalid)
         return http / TITLES
 
     def idle(self, alone: ModelAlone) -> None:
         """Compare the median time of one pair on an idle server with that of the model alone."""
-        runs, plan = LoadRuns(), plan_for(self.server.url)
-        plan = plan.changed(rate=10.0, arrivals="constant", duration=SECONDS["idle"] / self.rounds + 1)
+        plan = plan_for(self.server.url).changed(
+            rate=10.0, arrivals="constant", duration=SECONDS["idle"] / self.rounds + 1
+        )
 
         def over_http(turn: int) -> float:
             one = plan.changed(seed=turn + 1, traffic=[{"titles": 1}])
-            return milliseconds(runs.run(one, f"idle, turn {turn + 1}").recorder.service, 50)
+            return milliseconds(self.runs.run(one, f"idle, turn {turn + 1}").recorder.service, 50)
 
         taken = turns({"model": lambda _: alone.one_pair_ms(), "http": over_http}, self.rounds)
         overhead = statistics.median(a - b for a, b in zip(taken["http"], taken["model"], strict=True))
@@ -115,14 +116,13 @@ class Part:
         self.report.rows.append(
             at_most("one pair, idle: p50 beyond the model's", overhead, most, ".1f", " ms", more)
         )
-        self.report.add_invalid(runs.invalid)
 
     def overload(self, peak: float) -> None:
         """Measure twice the peak rate (requests per second), with a deadline of 2 s."""
-        before, runs = memory_of(self.server), LoadRuns()
+        before = memory_of(self.server)
         plan = plan_for(self.server.url).changed(rate=2 * peak, warmup=FILL_S, duration=SECONDS["overload"])
         plan = plan.changed(traffic=[{"titles": TITLES, "deadline_ms": DEADLINE_MS}])
-        outcome = runs.run(plan, "overload")
+        outcome = self.runs.run(plan, "overload")
         recorder = outcome.recorder
         refused = recorder.errors.get("http_429", 0)
         lost = sum(recorder.errors.values()) - refused
@@ -137,17 +137,16 @@ class Part:
         if recorder.errors:
             p99 = milliseconds(recorder.error_latency, 99)
             self.report.rows.append(at_most("overload: p99 of a refusal", p99, 50.0, ".0f", " ms"))
-        self.report.add_invalid(runs.invalid)
 
     def crowd(self) -> None:
         """Measure single titles with and without a client that sends long requests in a loop, in turns."""
-        runs, loops, name = LoadRuns(), [], f"single titles beside {MANY_TITLES:,} in a loop"
+        loops, name = [], f"single titles beside {MANY_TITLES:,} in a loop"
         long = bodies(texts(MANY_TITLES, 2)) * 1000
         plan = plan_for(self.server.url)
         plan = plan.changed(rate=CROWD_RATE, duration=SECONDS["crowd"], traffic=[{"titles": 1}])
 
         def singles(seed: int, what: str) -> tuple[float, int]:
-            recorder = runs.run(plan.changed(seed=seed), f"{name}, {what}").recorder
+            recorder = self.runs.run(plan.changed(seed=seed), f"{name}, {what}").recorder
             return milliseconds(recorder.latency(), 99), sum(recorder.errors.values())
 
         def beside(turn: int) -> tuple[float, int]:
@@ -168,7 +167,6 @@ class Part:
         ok = p99 <= 3 * alone and p99 <= 150 and not failed and answered > 0
         value += f"{answered} long requests answered ({len(loops)} turns)"
         self.report.rows.append(Row(name, value, "≤ × 3, ≤ 150 ms, none fails", ok))
-        self.report.add_invalid(runs.invalid)
 
     def memory(self) -> None:
         """Measure how much the replicas' memory grows when a live config adds a variant with another mask."""

@@ -70,15 +70,12 @@ def random_masks(shape: Shape, rows: int) -> np.ndarray:
 def pairs(lengths: np.ndarray, vocabulary: int, seed: int = 0) -> list[EncodedPair]:
     """Return pairs of random tokens with these lengths; a third of each is the query."""
     rng = np.random.default_rng(seed)
-    return [
-        EncodedPair(
-            ids=rng.integers(5, vocabulary, length).astype(np.int32),
-            query_tokens=max(1, int(length) // 3),
-            unknown_tokens=0,
-            truncated=False,
-        )
-        for length in lengths
-    ]
+
+    def pair(length: int) -> EncodedPair:
+        ids = rng.integers(5, vocabulary, length).astype(np.int32)
+        return EncodedPair(ids, max(1, length // 3), unknown_tokens=0, truncated=False)
+
+    return [pair(length) for length in lengths.tolist()]
 
 
 def network(shape: Shape) -> PreTrainedModel:
@@ -122,15 +119,9 @@ def useful_flops(
     are on, of all layers or of each.
     """
     tokens, rows, hidden = int(lengths.sum()), len(lengths), shape.hidden
-    on = [heads_on] * shape.layers if isinstance(heads_on, float) else list(heads_on)
-    units = [units_on] * shape.layers if isinstance(units_on, float) else list(units_on)
-    squares = float((lengths.astype(float) ** 2).sum())
-    maps = shape.up_maps + 1  # of the feed-forward network
-    total = 0.0
-    for layer, share in enumerate(on):
-        last = layer == shape.layers - 1
-        queries, scores = (rows, tokens) if last else (tokens, squares)
-        projections = 2 * (2 * tokens + 2 * queries) * hidden * hidden
-        total += share * (projections + 4 * scores * hidden)
-        total += units[layer] * 2 * maps * queries * hidden * shape.inner
-    return total
+    last = np.arange(shape.layers) == shape.layers - 1
+    queries = np.where(last, rows, tokens)
+    scores = np.where(last, tokens, (lengths.astype(float) ** 2).sum())
+    attention = 4 * (tokens + queries) * hidden**2 + 4 * scores * hidden
+    maps = 2 * (shape.up_maps + 1) * queries * hidden * shape.inner  # of the feed-forward network
+    return float((np.asarray(heads_on) * attention + np.asarray(units_on) * maps).sum())

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""The names that transformers gives a model's inputs."""
 
+class Batch(NamedTuple):
+    """Rows padded with 0 to the longest: arrays (rows, longest) int64, with the names of transformers."""
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of token ids, padded with 0 to the longest: arrays (rows, longest) int64."""
-
-    ids: np.ndarray
-    mask: np.ndarray
-    segments: np.ndarray
+    input_ids: np.ndarray
+    attention_mask: np.ndarray
+    token_type_ids: np.ndarray
 
     @property
     def lengths(self) -> np.ndarray:
         """Return the tokens of each row, (rows,) int64."""
-        lengths: np.ndarray = self.mask.sum(axis=1)
+        lengths: np.ndarray = self.attention_mask.sum(axis=1)
         return lengths
-
-    @property
-    def inputs(self) -> dict[str, np.ndarray]:
-        """Return the arrays by the names that transformers gives them."""
-        return dict(zip(INPUTS, (self.ids, self.mask, self.segments), strict=True))
 
 
 Engine = Callable[[Batch], np.ndarray]

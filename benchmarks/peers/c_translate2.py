@@ -14,27 +14,22 @@ PACKAGES = ("ctranslate2",)
 
 def engines(directory: Path) -> Engines:
     """Return an engine with int8 weights and activations quantised on the fly."""
-    return {"CTranslate2 int8": engine(directory, "int8")}
+    return {"CTranslate2 int8": serving(directory, "int8")}
 
 
 def serving(directory: Path, name: str) -> Engine:
-    """Return the int8 engine for a server."""
-    return engine(directory, name, threads_of_worker())
-
-
-def engine(directory: Path, compute_type: str, threads: int = 2) -> Engine:
-    """Return an engine: the encoder with its pooler, and the classifier."""
+    """Return an engine: the encoder with its pooler, in this number format, and the classifier."""
     encoder = ctranslate2.Encoder(
-        str(directory / "ctranslate2"), device="cpu", compute_type=compute_type, intra_threads=threads
+        str(directory / "ctranslate2"), "cpu", compute_type=name, intra_threads=threads_of_worker()
     )
     head = np.load(directory / "classifier.npz")
     weight, bias = head["weight"], head["bias"]
 
     def call(batch: Batch) -> np.ndarray:
         output = encoder.forward_batch(
-            ctranslate2.StorageView.from_array(batch.ids.astype(np.int32)),
+            ctranslate2.StorageView.from_array(batch.input_ids.astype(np.int32)),
             ctranslate2.StorageView.from_array(batch.lengths.astype(np.int32)),
-            token_type_ids=batch.segments.tolist(),
+            token_type_ids=batch.token_type_ids.tolist(),
         )
         return np.asarray(np.array(output.pooler_output) @ weight.T + bias, np.float32)
 

@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, in bfloat16 by INFERENCE_PRECISION_HINT."""
+"""OpenVINO on the CPU, in the number format of INFERENCE_PRECISION_HINT."""
 
 from __future__ import annotations
 
@@ -13,23 +13,18 @@ PACKAGES = ("openvino",)
 
 
 def engines(directory: Path) -> Engines:
-    """Return the engine in bfloat16."""
-    return {"OpenVINO bf16": engine(directory, "bf16")}
+    """Return engines in bfloat16 and float32."""
+    return {"OpenVINO bf16": serving(directory, "bf16"), "OpenVINO fp32": serving(directory, "f32")}
 
 
 def serving(directory: Path, name: str) -> Engine:
-    """Return the bf16 engine for a server."""
-    return engine(directory, name, threads_of_worker())
-
-
-def engine(directory: Path, precision: str, threads: int = 2) -> Engine:
     """Return an engine with one stream of all threads, which runs one batch at a time."""
     model = openvino.Core().compile_model(
         directory / "openvino.xml",
         "CPU",
         {
-            "INFERENCE_PRECISION_HINT": precision,
-            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": name,
+            "INFERENCE_NUM_THREADS": threads_of_worker(),
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,  # with it, two processes of one thread each share a core
@@ -38,7 +33,7 @@ def engine(directory: Path, precision: str, threads: int = 2) -> Engine:
     request = model.create_infer_request()
 
     def call(batch: Batch) -> np.ndarray:
-        request.infer([*batch.inputs.values()], share_inputs=True)
+        request.infer([*batch], share_inputs=True)
         return np.array(request.get_output_tensor(0).data, np.float32)
 
     return call

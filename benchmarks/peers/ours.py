@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from benchmarks.products import float_products
 from benchmarks.workload import Shape
 from models import Classifier
 from models.checkpoint.tokenizer import EncodedPair
+from models.device import has_native_bfloat16
 
 PACKAGES = ("torch",)
 INT8 = "int8"
@@ -19,12 +22,15 @@ INT8 = "int8"
 
 
 def engines(directory: Path) -> dict[str, Engine]:
-    """Return fp32, bf16, int8 if there is one, and the GEMMs of one layer."""
-    bf16 = Classifier.load(directory, "cpu", "bfloat16")
-    result = {"ours fp32": engine(Classifier.load(directory, "cpu", "float32")), "ours bf16": engine(bf16)}
+    """Return fp32, bf16 if the processor computes in it, int8 if there is one, and one layer's GEMMs."""
+    fp32 = Classifier.load(directory, "cpu", "float32")
+    result, dtype = {"ours fp32": engine(fp32)}, torch.float32
+    if has_native_bfloat16(torch.device("cpu")):
+        dtype = torch.bfloat16
+        result["ours bf16"] = engine(Classifier.load(directory, "cpu", "bfloat16"))
     if (quantized := directory.parent / INT8).exists():
         result["ours int8"] = engine(Classifier.load(quantized, "cpu"))
-    return result | gemms(bf16)
+    return result | gemms(fp32, dtype)
 
 
 def engine(classifier: Classifier) -> Engine:
@@ -41,24 +47,21 @@ def engine(classifier: Classifier) -> Engine:
 
 def encoded(batch: Batch) -> list[EncodedPair]:
     """Return the batch's rows without padding."""
-    firsts = (batch.mask * (1 - batch.segments)).sum(axis=1)
+    firsts = (batch.attention_mask * (1 - batch.token_type_ids)).sum(axis=1)
     return [
         EncodedPair(ids[:length].astype(np.int32), int(first) - 2, unknown_tokens=0, truncated=False)
-        for ids, length, first in zip(batch.ids, batch.lengths, firsts, strict=True)
+        for ids, length, first in zip(batch.input_ids, batch.lengths, firsts, strict=True)
     ]
 
 
-def gemms(classifier: Classifier) -> dict[str, Engine]:
-    """Return one layer's bfloat16 products, one for each of torch's functions; logits are their FLOPs."""
+def gemms(classifier: Classifier, dtype: torch.dtype) -> dict[str, Engine]:
+    """Return one layer's products, one for each of torch's functions; logits are their FLOPs."""
     config = classifier.config
     shape = Shape("", config.hidden_size, config.intermediate_size, config.vocab_size)
-    calls, flops = float_products(shape, torch.bfloat16)
+    calls, flops = float_products(shape, dtype)
 
-    def engine_of(way: str) -> Engine:
-        def call(_: Batch) -> np.ndarray:
-            calls[way]()
-            return np.array([[flops]])
+    def run(call: Callable[[], object], _: Batch) -> np.ndarray:
+        call()
+        return np.array([[flops]])
 
-        return call
-
-    return {way: engine_of(way) for way in calls}
+    return {way: partial(run, call) for way, call in calls.items()}

@@ -45,14 +45,11 @@ def arguments() -> argparse.Namespace:
 
 
 class Scorer:
-    """A tokenizer and an engine.
+    """A tokenizer and an engine, as the variables say: the engine's module, a colon and the number format."""
 
-    engine: the module, a colon and the number format. None: engine and model come from the variables.
-    """
-
-    def __init__(self, engine: str | None = None, model: str | None = None) -> None:
-        module, _, name = (engine or os.environ["BENCH_ENGINE"]).partition(":")
-        directory = Path(model or os.environ["BENCH_MODEL"])
+    def __init__(self) -> None:
+        module, _, name = os.environ["BENCH_ENGINE"].partition(":")
+        directory = Path(os.environ["BENCH_MODEL"])
         self._engine = importlib.import_module(f"benchmarks.peers.{module}").serving(directory, name)
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._tokenizer.no_padding()
@@ -69,13 +66,11 @@ class Scorer:
             tokens = [np.array(encoded[row].ids) for row in rows]
             firsts = [encoded[row].type_ids.count(0) for row in rows]
             scores[rows] = expected_grade(self._engine(padded(list(zip(tokens, firsts, strict=True)))))
-        answers, done = [], 0
-        for request in requests:
-            count = len(request["titles"])
-            own = scores[done : done + count].tolist()
-            answers.append({"results": [{"index": i, "score": score} for i, score in enumerate(own)]})
-            done += count
-        return answers
+        ends = np.cumsum([len(request["titles"]) for request in requests])[:-1]
+        return [
+            {"results": [{"index": index, "score": score} for index, score in enumerate(own.tolist())]}
+            for own in np.split(scores, ends)
+        ]
 
 
 def expected_grade(logits: np.ndarray) -> np.ndarray:

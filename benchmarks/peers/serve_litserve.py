@@ -16,17 +16,9 @@ class ScoreAPI(litserve.LitAPI):
         """Load the model in the worker process."""
         self.score = scoring.Scorer()
 
-    def batch(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the batch unchanged."""
-        return inputs
-
     def predict(self, batch: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Score a batch of requests."""
         return self.score(batch)
-
-    def unbatch(self, output: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the batch unchanged."""
-        return output
 
 
 if __name__ == "__main__":

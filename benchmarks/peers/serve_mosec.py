@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
+
+from mosec import Server, Worker
 
 from benchmarks.peers import scoring
 
 
-def main() -> None:
-    """Serve POST /v1/score until SIGTERM."""
+class ScoreWorker(Worker):
+    """Takes and returns JSON, which is mosec's default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = scoring.Scorer()
+
+    def forward(self, data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Score a batch of requests."""
+        return self.score(data)
+
+
+if __name__ == "__main__":
     options = scoring.arguments()
     milliseconds = str(scoring.TIMEOUT_S * 1000)
     sys.argv = ["mosec", "--address", "127.0.0.1", "--port", str(options.port), "--timeout", milliseconds]
     sys.argv += ["--log-level", "warning"]
-    from mosec import Server
-
-    from benchmarks.peers.mosec_worker import ScoreWorker
-
     server = Server()
     server.append_worker(
         ScoreWorker,
@@ -26,7 +36,3 @@ def main() -> None:
         route="/v1/score",
     )
     server.run()
-
-
-if __name__ == "__main__":
-    main()

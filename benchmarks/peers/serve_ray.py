@@ -17,8 +17,8 @@ from benchmarks.peers import scoring
 class Scoring:
     """The deployment. Ray sets OMP_NUM_THREADS to its num_cpus."""
 
-    def __init__(self, engine: str, model: str) -> None:
-        self.scorer = scoring.Scorer(engine, model)
+    def __init__(self) -> None:
+        self.scorer = scoring.Scorer()
 
     @serve.batch(max_batch_size=scoring.MAX_REQUESTS, batch_wait_timeout_s=scoring.WAIT_S)
     async def score(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ if __name__ == "__main__":
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": options.port})
     deployment = serve.deployment(ray_actor_options={"num_cpus": 2}, max_ongoing_requests=1000)(Scoring)
-    serve.run(deployment.bind(options.engine, options.model), route_prefix="/v1/score")
+    serve.run(deployment.bind(), route_prefix="/v1/score")
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())  # after Ray's own, which aborts
     stop.wait()

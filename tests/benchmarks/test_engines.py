@@ -53,7 +53,27 @@ def test_a_target_counts_every_round_and_a_missing_peer_is_a_missed_one() -> Non
     row = engines.target("base: ", seconds, engines.BF16, engines.OPENVINO, 1.1)
     assert (row.name, row.value, row.ok) == ("base: ours bf16 × OpenVINO bf16", "1.30 (1.20 to 1.40)", True)
     row = engines.target("base: ", seconds, engines.INT8, engines.CTRANSLATE2, 1.5)
-    assert (row.value, row.ok) == ("not measured", False)
+    assert (row.value, row.ok) == ("not measured: ours int8, CTranslate2 int8", False)
+
+
+def test_with_avx2_alone_float32_and_int8_are_compared_with_the_best_peer_of_their_format() -> None:
+    seconds = {
+        "ours fp32": [1.0, 1.0],
+        "transformers fp32 [sdpa]": [1.6, 1.6],
+        "OpenVINO fp32": [1.5, 1.5],
+        "onnxruntime fp32 [as exported]": [1.4, 1.4],
+        "ours int8": [1.0, 1.0],
+        "CTranslate2 int8": [1.3, 1.3],
+        "onnxruntime int8 [dynamic, fused]": [1.05, 1.05],
+    }
+    rows = [engines.target("", seconds, *target) for target in engines.AVX2_TARGETS["shipped", "titles"]]
+    assert [(row.name, row.value, row.target, row.ok) for row in rows] == [
+        ("ours fp32 × onnxruntime fp32", "1.40 (1.40 to 1.40)", "≥ 1.35", True),
+        ("ours int8 × onnxruntime int8", "1.05 (1.05 to 1.05)", "≥ 1.10", False),
+    ]
+    del seconds["OpenVINO fp32"]
+    row = engines.target("", seconds, *engines.AVX2_TARGETS["base", "titles"][0])
+    assert (row.value, row.ok) == ("not measured: OpenVINO fp32", False)
 
 
 def test_an_engine_that_is_not_available_is_named_with_its_reason(tmp_path: Path) -> None:
@@ -110,5 +130,5 @@ def test_texts_have_the_lengths_that_are_asked_for() -> None:
 def test_padding_and_segments_are_told_apart() -> None:
     batch = padded([(np.array([2, 7, 3, 8, 3]), 3), (np.array([2, 9, 3, 3]), 3)])
     assert batch.lengths.tolist() == [5, 4]
-    assert batch.segments.tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 0]]
-    assert batch.mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+    assert batch.token_type_ids.tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 0]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]

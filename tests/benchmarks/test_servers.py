@@ -72,15 +72,17 @@ def test_a_batch_of_requests_is_scored_in_order_whatever_the_lengths(
     module.write_text(
         "import numpy as np\n"
         "def serving(directory, name):\n"
-        "    return lambda batch: np.stack([np.zeros(len(batch.ids)), batch.lengths / 10.0], axis=1)\n"
+        "    return lambda batch: np.stack([np.zeros(len(batch.input_ids)), batch.lengths / 10.0], axis=1)\n"
     )
     monkeypatch.setattr(
         "benchmarks.peers.__path__", [*sys.modules["benchmarks.peers"].__path__, str(tmp_path)]
     )
     monkeypatch.setattr(scoring, "BATCH", 2)
 
-    scorer = scoring.Scorer("lengths:", str(checkpoints.DEFAULT))
-    answers = scorer(
+    monkeypatch.setenv("BENCH_ENGINE", "lengths:")
+    monkeypatch.setenv("BENCH_MODEL", str(checkpoints.DEFAULT))
+
+    answers = scoring.Scorer()(
         [{"query": "lamp", "titles": ["a b c d e f", "x", "a b c"]}, {"query": "lamp", "titles": ["a"]}]
     )
 
