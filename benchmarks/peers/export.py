@@ -1,7 +1,6 @@
 """`python -m benchmarks.peers.export MODEL OUT` converts a transformers checkpoint for other engines.
 
-OUT gets the checkpoint's own files, openvino.xml, ctranslate2/ and classifier.npz, model.onnx, fused.onnx
-and int8.onnx.
+OUT gets the checkpoint's own files and those of OpenVINO, CTranslate2 and onnxruntime.
 """
 
 from __future__ import annotations
