@@ -220,6 +220,7 @@ def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[st
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": patience,
         "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
         "RAY_SERVE_HAPROXY_RETRIES": "2",
-        # A replica that stops stays reachable for so long, until HAProxy knows about it.
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+        # A replica that Serve stops stays reachable for so long, until HAProxy knows about it: about a second
+        # later, more on a busy machine. It must be less than `cluster.KILL_AFTER_DRAIN_S`.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
     }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import warnings
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,17 +123,45 @@ async def test_the_first_config_leaves_the_cores_to_the_model(
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", said or "")
     if said is None:
         monkeypatch.delenv("TOKENIZERS_PARALLELISM")
-    replica._replica = None
-    replica._app = SimpleNamespace(state=SimpleNamespace(backend=None))
-    database = f"sqlite:///{tmp_path}/experiments.db"
-    replica._settings = Settings(model=str(tiny_checkpoint), device="cpu", database_url=database)
-    thresholds = gc.get_threshold()
-    try:
-        await replica.reconfigure({"variants": [{"name": "full"}]})
+    async with started(replica, tiny_checkpoint, tmp_path):
         assert gc.get_threshold()[0] == 50_000
         assert os.environ["TOKENIZERS_PARALLELISM"] == (said or "false")
         assert replica._app.state.backend.ready() is None
-        await asyncio.wait_for(replica._replica.drain(), 30)
+
+
+async def test_a_replica_that_serve_stops_drains_once_its_port_is_closed(
+    replica: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests that are unfinished at `drain_timeout_s` get 503; Serve would cut their connections."""
+    from ray.serve._private.replica import Replica as ServesReplica
+
+    monkeypatch.setattr("service.deployment.replica.LAST_ARRIVALS_S", 0.1)
+    async with started(replica, tiny_checkpoint, tmp_path):
+        port = SimpleNamespace(should_exit=False)
+        ServesReplica._stop_accepting_direct_ingress(SimpleNamespace(_direct_ingress_http_server=port))
+        assert port.should_exit
+        assert replica._replica.ready() is None, "what has just arrived is answered"
+        async with asyncio.timeout(30):
+            while replica._replica.ready() != "draining":
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def started(replica: Any, checkpoint: Path, directory: Path) -> AsyncIterator[None]:
+    """Load a model by the first config; at the end drain, and restore what changed in Serve and Python."""
+    from ray.serve._private.replica import Replica as ServesReplica
+
+    close_port = ServesReplica._stop_accepting_direct_ingress
+    replica._replica = None
+    replica._app = SimpleNamespace(state=SimpleNamespace(backend=None, telemetry=None))
+    database = f"sqlite:///{directory}/experiments.db"
+    replica._settings = Settings(model=str(checkpoint), device="cpu", database_url=database)
+    thresholds = gc.get_threshold()
+    try:
+        await replica.reconfigure({"variants": [{"name": "full"}]})
+        yield
+        await asyncio.wait_for(replica.drain(), 30)
     finally:
+        ServesReplica._stop_accepting_direct_ingress = close_port
         gc.set_threshold(*thresholds)
         gc.unfreeze()

@@ -40,6 +40,7 @@ def test_tokens_start_a_second_replica_and_requests_spread_over_the_nodes(found:
     """The script waits until both nodes have answered, and for one replica again; the counts add up."""
     (answers,) = found["scaled_up"]
     assert answers.startswith("200 ")
+    assert found["scaled_down"] == [answers], "a replica that stops failed a request"
     assert found["counted"] == found["answered"]
 
 

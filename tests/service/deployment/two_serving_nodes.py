@@ -219,7 +219,7 @@ class Serving:
 
 
 def scaled(serving: Serving) -> dict[str, Any]:
-    """Load it until it has a replica on each node and both have answered; then wait for one again."""
+    """Load it until it has a replica on each node and both have answered; then, lightly, until one stops."""
     counts = serving.counts
     with Load(serving.head, clients=12, titles=40) as load:
         wait("scaled up", lambda: serving.replicas() == 2)
@@ -228,12 +228,15 @@ def scaled(serving: Serving) -> dict[str, Any]:
     wait("counted", lambda: sum(map(counted, counts)) >= len(load.answers))
     total = sum(map(counted, counts))
     wait("served by both fronts", lambda: ready(serving.worker))
-    wait("scaled down", lambda: serving.replicas() == 1)
+    with Load(serving.head, clients=2, titles=1) as light:
+        wait("scaled down", lambda: serving.replicas() == 1)
+        stopping = health_of_a_stopping_replica(counts[0].parent)
     return {
         "scaled_up": load.seen(),
+        "scaled_down": light.seen(),
         "answered": len(load.answers),
         "counted": total,
-        "stopping": health_of_a_stopping_replica(counts[0].parent),
+        "stopping": stopping,
     }
 
 
