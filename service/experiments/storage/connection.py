@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
 
@@ -95,14 +96,44 @@ def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> I
         raise DatabaseUnavailable from error
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return the device and number of a database's file; None if there is none or it holds no database."""
-    try:
-        with path.open("rb") as file:
-            status, start = os.fstat(file.fileno()), file.read(len(SQLITE_MAGIC))
-    except FileNotFoundError:
-        return None
-    return (status.st_dev, status.st_ino) if start == SQLITE_MAGIC else None
+class _Witness:
+    """Tells whether the file at a path is still the SQLite database that was there at first.
+
+    It keeps the file open: closing any descriptor of a file ends all locks that this process has on it,
+    SQLite's too, and another process may then delete the log that this one writes (sqlite.org,
+    "How To Corrupt An SQLite Database File", 2.2). So witnesses of one file share a descriptor, and it is
+    closed after the last of them.
+    """
+
+    _shared: ClassVar[dict[tuple[int, int], tuple[int, int]]] = {}  # (device, number): descriptor, witnesses
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        status = path.stat()
+        self._key = (status.st_dev, status.st_ino)
+        with self._lock:
+            known = self._shared.get(self._key)
+            self._file, others = known or (os.open(path, os.O_RDONLY | os.O_CLOEXEC), 0)
+            self._shared[self._key] = (self._file, others + 1)
+
+    def holds(self) -> bool:
+        """Return whether the path leads to the same file, and it begins as a database does."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return False
+        is_same = (status.st_dev, status.st_ino) == self._key
+        return is_same and os.pread(self._file, len(SQLITE_MAGIC), 0) == SQLITE_MAGIC
+
+    def close(self) -> None:
+        """Close the file, unless another witness needs it. The database's connections must be closed."""
+        with self._lock:
+            file, witnesses = self._shared.pop(self._key)
+            if witnesses > 1:
+                self._shared[self._key] = (file, witnesses - 1)
+            else:
+                os.close(file)
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
@@ -123,22 +154,29 @@ def _sqlite(url: URL) -> Engine:
         url, pool_size=2, max_overflow=6, pool_timeout=LOCK_S, connect_args={"timeout": LOCK_S}
     )
     path = Path(str(url.database))
+    witnesses: list[_Witness] = []  # one, from the first connection until the engine is disposed of
 
     @event.listens_for(engine, "do_connect")
     def make_file(*_: Any) -> None:
         make_private(path)  # SQLite gives its other two files the same mode
 
     @event.listens_for(engine, "connect")
-    def configure(connection: sqlite3.Connection, record: Any) -> None:
+    def configure(connection: sqlite3.Connection, _: Any) -> None:
         connection.isolation_level = None  # begin() below starts the transactions
         _switch_to_wal(connection)
         connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode, only a power cut loses data
-        record.info["file"] = _identity(path)
+        if not witnesses:
+            witnesses.append(_Witness(path))
+
+    @event.listens_for(engine, "engine_disposed")
+    def close(_: Engine) -> None:
+        while witnesses:
+            witnesses.pop().close()
 
     @event.listens_for(engine, "checkout")
-    def check(_: Any, record: Any, __: Any) -> None:
+    def check(*_: Any) -> None:
         # An open connection would go on writing, to a log that nobody can read after a restart.
-        if record.info["file"] != _identity(path):
+        if witnesses and not witnesses[0].holds():
             raise sqlite3.DatabaseError(
                 f"{path} was damaged, deleted or replaced while in use; stop the service, restore the file "
                 f"from a copy, delete {path.name}-wal and {path.name}-shm, and start again"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,3 +108,26 @@ def test_what_a_damaged_file_cannot_keep_is_not_accepted(tmp_path: Path, how: st
     with pytest.raises(DatabaseUnavailable):
         store.record_outcomes([Outcome("prune20", "o", "a", "click", 1.0, 200.0)], ["prune20"])
     assert [str(path) in reason for reason in failures] == [True]
+
+
+def test_another_process_that_reads_and_ends_loses_nothing_of_this_one(tmp_path: Path) -> None:
+    """The last one that closes the database deletes its log. Without our locks, any other is the last one."""
+    file = tmp_path / "experiments.db"
+    look = "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute('SELECT unit FROM exposures'))"
+
+    def units_elsewhere() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", look, str(file)], capture_output=True, text=True, check=True
+        ).stdout
+
+    store, beside = Store(f"sqlite:///{file}"), Store(f"sqlite:///{file}")
+    try:
+        for number in range(3):
+            store.add_exposures([exposure(f"u{number}")])
+            if number == 1:
+                beside.actions(["prune20"])
+                beside.close()  # a second store of this process must not end the first one's locks either
+            assert f"u{number}" in units_elsewhere()
+    finally:
+        store.close()
+    assert all(f"u{number}" in units_elsewhere() for number in range(3))
