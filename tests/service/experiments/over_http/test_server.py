@@ -124,7 +124,7 @@ async def test_experiments_outlive_a_restart_and_a_wrong_config_is_refused_at_th
         assert "serve.yaml: user_config.experiments[0].traffic: " in line
     finally:
         refused.kill()
-    again = Server(directory, tiny_checkpoint, live=config(traffic=0.5))
+    again = Server(directory, tiny_checkpoint, live=config())
     try:
         assert again.wait_until_ready(), again.stderr
         after = (await send_raw(again.port, request("GET", "/v1/experiments"))).json
