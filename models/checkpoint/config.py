@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from models.checkpoint.digest import bytes_of_weights
+from models.checkpoint.digest import weights_of
 from models.checkpoint.fields import positive_float, positive_int, read_json
 from models.checkpoint.hub_files import check_files
 from models.checkpoint.modules import check_head, read_head, with_modules
@@ -117,13 +117,14 @@ def _check_size(directory: Path, config: ModelConfig) -> None:
     """Raise UnsupportedCheckpoint if the weights cannot hold the network that config.json describes."""
     from models.checkpoint.families import FAMILIES
 
-    there = bytes_of_weights(directory)
+    files = weights_of(directory)
+    there = sum(file.stat().st_size for file in files)
     shapes = (shape for name, shape in FAMILIES[config.family].expected(config) if config.is_stored(name))
     wanted = sum(map(math.prod, shapes))
     if there and wanted > there:  # a number takes a byte or more
         raise UnsupportedCheckpoint(
             f"{directory}: the weights cannot be read: they have {there:,} bytes, and config.json describes "
-            f"{wanted:,} parameters"
+            f"{wanted:,} parameters ({', '.join(sorted(file.name for file in files))})"
         )
 
 

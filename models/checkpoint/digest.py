@@ -18,7 +18,7 @@ def digest_of(directory: Path, *, masks: bool = False) -> str:
     described = {directory / name for name in DESCRIPTION if "/" not in name and name != "metrics.json"}
     of_modules = {directory / folder / "config.json" for folder in module_folders(directory)}
     stored = set((directory / "masks").glob("*.json")) if masks else set()
-    for file in sorted(described | of_modules | stored | set(_weights(directory))):
+    for file in sorted(described | of_modules | stored | set(weights_of(directory))):
         if file.is_file():
             digest.update(file.relative_to(directory).as_posix().encode())
             with file.open("rb") as stream:
@@ -29,10 +29,11 @@ def digest_of(directory: Path, *, masks: bool = False) -> str:
 
 def bytes_of_weights(directory: Path) -> int:
     """Return the bytes of the files that a checkpoint's weights are loaded from."""
-    return sum(file.stat().st_size for file in _weights(directory))
+    return sum(file.stat().st_size for file in weights_of(directory))
 
 
-def _weights(directory: Path) -> list[Path]:
+def weights_of(directory: Path) -> list[Path]:
+    """Return the files that a checkpoint's weights are loaded from."""
     folders = ["", *module_folders(directory)]
     names = [
         f"{folder}{file.name}"

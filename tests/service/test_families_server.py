@@ -67,6 +67,14 @@ def ask(server: Server, path: str, body: dict[str, Any] | None = None) -> Any:
         return json.load(answer)
 
 
+def assert_scored(results: list[dict[str, Any]], expected: np.ndarray) -> None:
+    """The scores are the classifier's, except that the last title, which is empty, ranks below all."""
+    scores = [result["score"] for result in results]
+    assert [result["empty"] for result in results] == [False] * (len(TITLES) - 1) + [True]
+    np.testing.assert_allclose(scores[:-1], expected[:-1], atol=2e-5)
+    assert scores[-1] < min(scores[:-1])
+
+
 def test_a_reranker_of_another_family_is_served_whole(served: Server, reranker: Path) -> None:
     clf = Classifier.load(reranker, "cpu", "float32")
     pairs = [("angle bracket", title) for title in TITLES]
@@ -83,7 +91,7 @@ def test_a_reranker_of_another_family_is_served_whole(served: Server, reranker: 
     ):
         results = ask(served, "/v1/score", body | fields)["results"]
         expected = clf.score(pairs, HeadMask.parse(mask, layers=3, heads=4)).logits[:, 0]
-        np.testing.assert_allclose([result["score"] for result in results], expected, atol=2e-5)
+        assert_scored(results, expected)
     assert any(not 0 <= score <= 1 for score in expected)  # so it is no probability
 
     attention = ask(served, "/v1/attention", {"query": "angle", "title": TITLES[2], "heads": "0.1"})
@@ -106,7 +114,7 @@ def test_an_ettin_reranker_is_served_with_heads_cut_out_and_masked(served: Serve
     for fields, mask in (({}, "0.1,2.*"), ({"head_mask": "3.0-1"}, "0.1,2.*,3.0-1")):
         results = ask(served, "/v1/score", body | fields)["results"]
         expected = clf.score(pairs, HeadMask.parse(mask, layers=4, heads=4)).logits[:, 0]
-        np.testing.assert_allclose([result["score"] for result in results], expected, atol=2e-5)
+        assert_scored(results, expected)
 
 
 def test_raw_scores_are_counted_and_compared_by_experiments(served: Server) -> None:

@@ -295,7 +295,7 @@ async def test_the_document_names_this_servers_limits() -> None:
     assert document["components"]["schemas"]["CompareRequest"]["properties"]["masks"]["maxItems"] == 3
     assert score["additionalProperties"] is False
     assert set(document["paths"]["/v1/score"]["post"]["responses"]) == {
-        *("200", "400", "408", "413", "415", "422", "429", "500", "503", "504"),
+        *("200", "400", "403", "408", "413", "415", "422", "429", "500", "503", "504"),
     }
     assert "securitySchemes" not in document["components"]
 

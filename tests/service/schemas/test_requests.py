@@ -106,5 +106,5 @@ def test_a_model_without_grades_answers_with_nulls_in_their_place() -> None:
     result = ScoreResult(0, None, None, None, 0.5, None, 7, 1, True)
     assert to_json(result) == (
         b'{"index":0,"grade":null,"label":null,"expected_grade":null,"score":0.5,"probabilities":null,'
-        b'"tokens":7,"unknown_tokens":1,"truncated":true,"chunk":null,"stage":null}'
+        b'"tokens":7,"unknown_tokens":1,"truncated":true,"raw_score":0.0,"empty":false,"chunk":null,"stage":null}'
     )
