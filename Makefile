@@ -59,7 +59,7 @@ bench: dev
 
 ## make fuzz      10,000 malformed requests against the real service; minutes
 fuzz: dev
-	FUZZ_CASES=10000 $(BIN)/python -m pytest tests/service/http/test_api_fuzz.py -k real_service --timeout 3600
+	FUZZ_CASES=10000 $(BIN)/python -m pytest tests/service/api/test_api_fuzz.py -k real_service --timeout 3600
 
 ## make gpu       test and measure the network on a GPU, without .venv; reports in runs/gpu (OUT= DRY=1)
 gpu: GPU_OUT = $(or $(OUT),runs/gpu)

@@ -22,13 +22,13 @@ from benchmarks.workload import SAMPLE
 from models.checkpoint.hub import DEFAULT
 from models.checkpoint.text_cache import TextCache
 from models.quality.labelled import read_labelled
-from service.bulk import local
-from service.bulk.job import make_job, run
-from service.bulk.reading import Fields
-from service.bulk.request import Column, Request
-from service.bulk.scoring import Scorer
-from service.bulk.writing import Layout
-from service.settings import LiveConfig
+from service.config.settings import LiveConfig
+from service.files import local
+from service.files.job import make_job, run
+from service.files.reading import Fields
+from service.files.request import Column, Request
+from service.files.scoring import Scorer
+from service.files.writing import Layout
 
 ROUNDS = 3
 PAIRS = 5 * 4096

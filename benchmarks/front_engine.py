@@ -16,9 +16,9 @@ from ray import serve
 from models.batch import PackedBatch
 from models.classifier import Classifier
 from service import replica
-from service.deployment.config_file import DEPLOYMENT
-from service.deployment.replica import Relevance, bind
-from service.engine import GPU_SLOTS, Engine
+from service.engine.threads import GPU_SLOTS, Engine
+from service.ray.actor import Relevance, bind
+from service.ray.config_file import DEPLOYMENT
 
 if TYPE_CHECKING:
     _Relevance = Relevance
@@ -64,5 +64,5 @@ class Front(_Relevance):
 
 
 def build(arguments: dict[str, Any]) -> Any:
-    """Return the Serve application, as `service.deployment.build` does."""
+    """Return the Serve application, as `service.ray.build` does."""
     return bind(serve.deployment(name=DEPLOYMENT, user_config={})(Front), arguments)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from models.errors import InvalidMask, ModelError, UnsupportedCheckpoint
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:
     from models.classifier import Classifier, Scores

@@ -22,10 +22,10 @@ from models.checkpoint.tensors import read_tensors
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.device import in_halves, resolve_device, resolve_dtype
 from models.errors import InvalidMask, ModelError
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
+from models.masks.rows import Masks as RowsMasked
+from models.masks.rows import RowMasks, rows_of
 from models.network import Network, build
-from models.row_masks import Masks as RowsMasked
-from models.row_masks import RowMasks, rows_of
 
 Masks = HeadMask | Sequence[HeadMask | None] | None
 """One mask for all pairs; or one mask or None per pair; or None, which keeps all heads."""

@@ -22,6 +22,7 @@ from models.checkpoint.config import ModelConfig
 from models.checkpoint.tensors import expected_shapes
 from models.layer import Layer
 from models.live_heads import Live, LiveHeads
+from models.masks.rows import Masks, RowMasks, rows_of
 from models.ops import choose
 from models.ops.torch import (
     Tensors,
@@ -30,7 +31,6 @@ from models.ops.torch import (
     rotated,
     visibility_bias,
 )
-from models.row_masks import Masks, RowMasks, rows_of
 from models.weights import Weights
 
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from models.batch import to_device
 from models.checkpoint.config import ModelConfig
 from models.live_units import FeedForward, NoUnits, UnitPlans
+from models.masks.rows import Masks, RowMasks
 from models.ops.torch import Linear, TorchOps
-from models.row_masks import Masks, RowMasks
 from models.sliced_cache import SlicedCache
 
 SLICED_WIDTHS = 4

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from models.masks.rows import RowMasks, UnitSet
 from models.ops.torch import Linear, Norm, normed
-from models.row_masks import RowMasks, UnitSet
 
 REMEMBERED_SETS = 64
 

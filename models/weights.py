@@ -14,9 +14,9 @@ from torch import Tensor
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.like_bert import layer_prefix
 from models.checkpoint.tensors import expected_shapes
-from models.head_mask import HeadMask
 from models.layer import Layer
 from models.live_heads import AttentionHeads
+from models.masks.head_mask import HeadMask
 from models.ops.torch import Linear, Norm, Tensors, TorchOps
 
 P = TypeVar("P", Linear, Norm, Tensor)

@@ -17,16 +17,17 @@ import torch
 from models.classifier import Classifier
 from models.compress.speed import warn_if_slow
 from models.device import describe, one_thread
-from service.batching.scheduler import DRAINING_RETRY_S, Observer, Scheduler
+from service.config.settings import InvalidConfig, LiveConfig, Settings
 from service.deadline import Deadline
-from service.engine import Engine, Outcome, Work
+from service.engine.free_memory import give_back_for_ever
+from service.engine.scheduler import DRAINING_RETRY_S, Observer, Scheduler
+from service.engine.threads import Engine, Outcome, Work
 from service.errors import Draining
 from service.experiments.online.admin import ExperimentAdmin
 from service.experiments.online.live import LiveExperiments
 from service.experiments.storage.connection import reason_of
 from service.experiments.storage.store import Store
-from service.free_memory import give_back_for_ever
-from service.metrics import Metrics
+from service.observe.metrics import Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse
 from service.schemas.listings import (
     HeadsResponse,
@@ -44,7 +45,6 @@ from service.scoring.encoding import Encoder
 from service.scoring.scorer import Scorer
 from service.scoring.shadow import Shadow
 from service.scoring.treatment import Treatment
-from service.settings import InvalidConfig, LiveConfig, Settings
 
 logger = logging.getLogger("headroom.replica")
 

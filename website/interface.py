@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from service.http.app import create_app
-from service.metrics import Metrics
-from service.settings import Settings
+from service.api.app import create_app
+from service.config.settings import Settings
+from service.observe.metrics import Metrics
 
 Schema = Mapping[str, Any]
 

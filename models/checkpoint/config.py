@@ -15,7 +15,7 @@ from models.checkpoint.fields import positive_float, positive_int, read_json
 from models.checkpoint.hub_files import check_files
 from models.checkpoint.modules import check_head, read_head, with_modules
 from models.errors import ModelError, UnsupportedCheckpoint
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 
 INT8_FORMAT = "w8a8-1"
 """`headroom.quantization.format` in config.json: the layout that `tensors.int8_tensors` describes."""

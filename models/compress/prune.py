@@ -23,7 +23,7 @@ from models.checkpoint.config import ModelConfig, parse_config, read_config, rea
 from models.compress.structure import Structure, check
 from models.errors import ModelError, reading_problem
 from models.files import read_text
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 
 if TYPE_CHECKING:  # errors are reported before torch is imported
     from torch import Tensor

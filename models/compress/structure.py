@@ -14,7 +14,7 @@ import numpy.typing as npt
 from models.checkpoint.config import ModelConfig
 from models.checkpoint.families import FAMILIES
 from models.errors import ModelError
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 
 Floats = npt.NDArray[np.float32]
 

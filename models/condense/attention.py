@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
 from models.classifier import Classifier
 from models.condense.words import Word
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 
 
 def attention_to_query(

@@ -15,8 +15,8 @@ from models.condense.loss import Floats, check_grades, distributions
 from models.condense.search import Condensed, Task, search
 from models.condense.titles import Titles, kept_heads, with_unknown
 from models.errors import ModelError
-from models.head_mask import HeadMask
-from models.row_masks import RowMasks
+from models.masks.head_mask import HeadMask
+from models.masks.rows import RowMasks
 
 BATCH_TOKENS = 2048
 

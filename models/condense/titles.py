@@ -11,7 +11,7 @@ from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
 from models.classifier import Classifier
 from models.condense.loss import Floats
 from models.condense.search import Condensed
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 
 
 class Titles:

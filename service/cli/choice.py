@@ -11,9 +11,9 @@ from service.cli.mask_option import read_form
 
 if TYPE_CHECKING:
     from models import Classifier
+    from service.config.settings import LiveConfig
+    from service.config.variants import MaskForm
     from service.scoring.catalog import Choice
-    from service.settings import LiveConfig
-    from service.variant_config import MaskForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Setup:
         The first is the default. The user asked for them, so it is an error if the model has no such mask.
         Raises ValueError if there is no variant of one of these names.
         """
-        from service.settings import LiveConfig
+        from service.config.settings import LiveConfig
 
         declared = {variant.name: variant for variant in self.live.variants}
         for name in variants:
@@ -58,8 +58,8 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
     """
     from models.device import check_device_name, check_dtype_name
     from service.cli.serve import DEFAULT_CONFIG
-    from service.deployment import config_file
-    from service.settings import LiveConfig
+    from service.config.settings import LiveConfig
+    from service.ray import config_file
 
     check_device_name(device)
     check_dtype_name(dtype)
@@ -113,7 +113,7 @@ def check_masks(live: LiveConfig, checkpoint: str | None, mask: MaskForm | None)
     from models import HeadMask
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
-    from service.variant_masks import resolve_masks, resolve_variant
+    from service.config.masks import resolve_masks, resolve_variant
 
     directory = locate(checkpoint)
     own = read_config(directory)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from models.checkpoint.config import ModelConfig
-    from models.head_mask import HeadMask
-    from service.variant_config import MaskForm
+    from models.masks.head_mask import HeadMask
+    from service.config.variants import MaskForm
 
 FORMS = "a spec such as 6-11.* or @pruned60, a JSON form, or a .json file such as a study's mask.json"
 """What the help texts say of a mask."""
@@ -24,7 +24,7 @@ def read_form(value: str) -> MaskForm:
 
     from models.errors import ModelError, reading_problem
     from models.files import read_text
-    from models.mask_forms import KEYS
+    from models.masks.forms import KEYS
 
     text = value.strip()
     if text.startswith("{"):
@@ -49,7 +49,7 @@ def parse_mask(value: str, config: ModelConfig, stored: Mapping[str, HeadMask]) 
 
     stored: the checkpoint's masks by name. Raises ModelError, or InvalidMask.
     """
-    from models.head_mask import HeadMask
+    from models.masks.head_mask import HeadMask
 
     return HeadMask.parse(
         read_form(value),

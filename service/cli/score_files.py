@@ -18,9 +18,9 @@ from service.cli.options import one_character
 from service.cli.terminal import Share
 
 if TYPE_CHECKING:
-    from service.bulk.job import Job, Summary
-    from service.bulk.request import Column, Request
-    from service.settings import LiveConfig
+    from service.config.settings import LiveConfig
+    from service.files.job import Job, Summary
+    from service.files.request import Column, Request
 
 Input = Annotated[
     str | None,
@@ -83,8 +83,8 @@ def run(arguments: Arguments) -> None:
     """Score the input and print what became of it."""
     import orjson
 
-    from service.bulk.job import run as run_job
-    from service.bulk.writing import readable
+    from service.files.job import run as run_job
+    from service.files.writing import readable
 
     began = time.monotonic()
     job = _job(arguments)
@@ -101,7 +101,7 @@ def run(arguments: Arguments) -> None:
 
 
 def _as_json(job: Job, summary: Summary, seconds: float) -> dict[str, Any]:
-    from service.bulk.writing import readable
+    from service.files.writing import readable
 
     return {
         "output": readable(job.output),
@@ -118,13 +118,13 @@ def _executor(job: Job, arguments: Arguments) -> Any:
     from dataclasses import replace
 
     if arguments.use_ray:
-        from service.deployment import bulk
+        from service.ray import bulk
 
         with bulk.cluster(job) as (prepared, score):
             yield prepared, score
         return
     from models.device import resolve_device, resolve_dtype
-    from service.bulk import local
+    from service.files import local
 
     device = resolve_device(job.request.device)
     dtype = str(resolve_dtype(job.request.dtype, device, deterministic=False)).removeprefix("torch.")
@@ -135,8 +135,8 @@ def _job(arguments: Arguments) -> Job:
     """Check all arguments before torch is imported, which takes seconds."""
     from models.checkpoint.config import read_config
     from models.checkpoint.hub import locate
-    from service.bulk.job import make_job
-    from service.bulk.writing import Layout
+    from service.files.job import make_job
+    from service.files.writing import Layout
 
     request = _request(arguments)
     paths = {variant.checkpoint or request.model for variant in request.live.variants}
@@ -147,8 +147,8 @@ def _job(arguments: Arguments) -> Job:
 
 
 def _request(arguments: Arguments) -> Request:
-    from service.bulk.reading import Fields
-    from service.bulk.request import Request
+    from service.files.reading import Fields
+    from service.files.request import Request
 
     fields = Fields(*arguments.columns)
     if len(set(fields.needed)) < len(fields.needed):
@@ -179,7 +179,7 @@ def _columns(arguments: Arguments, default: str | None) -> tuple[Column, ...]:
     If there are several, each is named by its variant, and by its mask if there are several masks. default:
     the variant that scores if none is named; None: each row names its own.
     """
-    from service.bulk.request import Column
+    from service.files.request import Column
 
     columns = []
     forms = {mask: read_form(mask) for mask in arguments.masks}
@@ -198,7 +198,7 @@ def _columns(arguments: Arguments, default: str | None) -> tuple[Column, ...]:
 
 def _live(setup: choice.Setup, variants: tuple[str, ...], all_variants: bool) -> LiveConfig:
     """Return the config's masks, and those of its variants that may be asked for."""
-    from service.settings import LiveConfig
+    from service.config.settings import LiveConfig
 
     live = setup.live
     # A row is scored without the other titles of its query, which a cascade ranks together.

@@ -20,18 +20,18 @@ import typer
 
 from models.device import check_device_name
 from models.errors import ModelError
-from service.deployment import access_log, config_file, environment, preflight
-from service.deployment.contents import pinned
-from service.deployment.guard import Guard, end_run
-from service.deployment.limited import start
-from service.deployment.live_edits import LiveEdits, glance
-from service.deployment.processes import STOP_SIGNALS, adopt_orphans, kill_family
-from service.deployment.run_directory import RunDirectory
+from service.ray import access_log, config_file, environment, preflight
+from service.ray.contents import pinned
+from service.ray.guard import Guard, end_run
+from service.ray.limited import start
+from service.ray.live_edits import LiveEdits, glance
+from service.ray.processes import STOP_SIGNALS, adopt_orphans, kill_family
+from service.ray.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from service.deployment.cluster import Cluster
-    from service.deployment.config_file import ConfigFile, Overrides
-    from service.deployment.live_edits import Glance
+    from service.ray.cluster import Cluster
+    from service.ray.config_file import ConfigFile, Overrides
+    from service.ray.live_edits import Glance
 
 DEFAULT_CONFIG = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 WATCH_S = 0.5
@@ -140,7 +140,7 @@ def _serve(
     stop.before_end = guard.dismiss
     # Ray prints errors to standard output, which must hold only our line that the service is ready.
     with (run / "ray.out").open("w") as ray_out, contextlib.redirect_stdout(ray_out):
-        from service.deployment.cluster import Cluster
+        from service.ray.cluster import Cluster
 
         preflight.check_schema(path, config)
         cluster = Cluster(run)

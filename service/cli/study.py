@@ -279,7 +279,7 @@ def _cluster(model: str | None, clf: Classifier, use_ray: bool) -> Iterator[Map 
         yield None
         return
     from models.checkpoint.hub import locate
-    from service.deployment import tasks
+    from service.ray import tasks
 
     with tasks.spread(str(locate(model)), str(clf.network.device), str(clf.network.dtype)) as remote:
         yield remote

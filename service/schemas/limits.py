@@ -6,10 +6,10 @@ from bisect import bisect_right
 
 from models.condense.methods import largest_cost
 from models.condense.words import count_words
+from service.config.settings import Settings
 from service.errors import InvalidRequest
 from service.schemas.condense import CondenseRequest
 from service.schemas.requests import AttentionRequest, CompareRequest, PairsRequest, ScoreRequest
-from service.settings import Settings
 
 MAX_CONDENSE_CHARS = 20_000_000
 """How many characters the queries of one `/v1/condense` may have together. All of them are kept in memory, in

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
 from models.errors import ModelError
-from models.head_mask import HeadMask
-from service.engine import Lane
+from models.masks.head_mask import HeadMask
+from service.config.masks import check_cascade, left_out_because, resolve_masks, resolve_variant
+from service.config.settings import InvalidConfig, LiveConfig
+from service.config.variants import CUSTOM, MaskForm
+from service.engine.threads import Lane
 from service.errors import InvalidRequest
 from service.experiments.definition.assignment import Assigner
 from service.scoring.cascade import Keep
-from service.settings import InvalidConfig, LiveConfig
-from service.variant_config import CUSTOM, MaskForm
-from service.variant_masks import check_cascade, left_out_because, resolve_masks, resolve_variant
 
 logger = logging.getLogger("headroom.variants")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from service.batching.scheduler import Item, Round, Scheduler, Ticket
-from service.batching.ticket import NextRound
+from service.config.settings import Settings
 from service.deadline import Deadline
-from service.engine import Outcome, Work
+from service.engine.scheduler import Item, Round, Scheduler, Ticket
+from service.engine.threads import Outcome, Work
+from service.engine.ticket import NextRound
 from service.errors import InvalidRequest
-from service.metrics import Metrics
+from service.observe.metrics import Metrics
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import ScoreResult, StageInfo
 from service.scoring import following
@@ -18,7 +19,6 @@ from service.scoring.answers import Computed
 from service.scoring.catalog import Choice
 from service.scoring.score_cache import Recalled, ScoreCache
 from service.scoring.stages import Rounds
-from service.settings import Settings
 
 AnyRequest = ScoreRequest | CompareRequest | AttentionRequest
 

@@ -19,11 +19,12 @@ from models.condense.loss import Floats, distributions
 from models.condense.search import Condensed, Steps, Task, search
 from models.condense.titles import Titles, kept_heads, with_unknown
 from models.condense.words import read_words
-from service.batching.scheduler import Item, Scheduler
+from service.config.settings import Settings
 from service.deadline import Deadline
-from service.engine import AttentionRow, Lane, Outcome, Row, RowScore, Work
+from service.engine.scheduler import Item, Scheduler
+from service.engine.threads import AttentionRow, Lane, Outcome, Row, RowScore, Work
 from service.errors import InvalidRequest
-from service.metrics import Metrics
+from service.observe.metrics import Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.responses import Timing, Usage
 from service.scoring import following
@@ -31,7 +32,6 @@ from service.scoring.catalog import Catalog, Choice
 from service.scoring.encoding import Encoder
 from service.scoring.heads import heads_of
 from service.scoring.listings import mask_info
-from service.settings import Settings
 
 T = TypeVar("T")
 

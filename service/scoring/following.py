@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.batching.trail import Trail
+from service.engine.trail import Trail
+from service.observe.followed import current
 from service.schemas.condense import CondenseRequest
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.scoring.catalog import Choice
-from service.telemetry.followed import current
 
 
 def asks_for(

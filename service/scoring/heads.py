@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from models.classifier import Classifier
 from models.errors import InvalidMask
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from service.errors import InvalidRequest
 
 

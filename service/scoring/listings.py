@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from models.classifier import Classifier
 from models.device import describe, processor_features
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from models.ops.integer_products import input_bits
 from models.ops.kernel_library import choice
 from service.schemas.listings import (

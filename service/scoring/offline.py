@@ -10,9 +10,9 @@ import numpy as np
 
 from models.checkpoint.chunks import Chunk, Overflow
 from models.classifier import Classifier, Scores
+from service.config.settings import LiveConfig
 from service.scoring.cascade import Course, floor_of
 from service.scoring.catalog import BASE, Choice, build_catalog
-from service.settings import LiveConfig
 
 PORTION = 1024
 """Number of pairs scored between two calls of `advance`."""

@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from models.classifier import Classifier
-from models.head_mask import HeadMask
-from service.batching.scheduler import Item, Round
-from service.batching.ticket import NextRound
-from service.engine import Outcome, Row, RowScore, Work, row_scores
+from models.masks.head_mask import HeadMask
+from service.engine.scheduler import Item, Round
+from service.engine.threads import Outcome, Row, RowScore, Work, row_scores
+from service.engine.ticket import NextRound
 
 KEY_BYTES = 16
 

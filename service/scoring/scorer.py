@@ -9,12 +9,14 @@ from itertools import zip_longest
 from models.checkpoint.chunks import LongTitles
 from models.classifier import Classifier
 from models.errors import InvalidMask
-from service.batching.scheduler import Item, Scheduler
+from service.config.settings import Settings
+from service.config.variants import MaskForm
 from service.deadline import Deadline
-from service.engine import AttentionRow, Lane, Outcome, Row, Work
+from service.engine.scheduler import Item, Scheduler
+from service.engine.threads import AttentionRow, Lane, Outcome, Row, Work
 from service.errors import InvalidRequest
 from service.experiments.definition.assignment import Assigned
-from service.metrics import Metrics
+from service.observe.metrics import Metrics
 from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
 from service.schemas.responses import (
     AttentionResponse,
@@ -36,8 +38,6 @@ from service.scoring.heads import heads_of
 from service.scoring.listings import mask_info
 from service.scoring.reading import check_whole, tokenizer_for
 from service.scoring.stages import Rounds, Staged
-from service.settings import Settings
-from service.variant_config import MaskForm
 
 
 class Scorer:

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from service.batching.scheduler import Batch, Item
-from service.engine import Lane, Outcome, RowScore, Work
+from service.engine.scheduler import Batch, Item
+from service.engine.threads import Lane, Outcome, RowScore, Work
 from service.experiments.analysis.paired import paired
 from service.experiments.definition.events import ShadowResult
 from service.experiments.definition.fields import Attribute

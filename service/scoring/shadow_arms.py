@@ -12,8 +12,8 @@ import numpy as np
 
 from models.checkpoint.chunks import LongTitles, encode_chunks
 from models.checkpoint.tokenizer import EncodedPair, PairTokenizer
-from service.batching.scheduler import Item
-from service.engine import Row, RowScore, Work
+from service.engine.scheduler import Item
+from service.engine.threads import Row, RowScore, Work
 from service.experiments.definition.config import ExperimentConfig
 from service.schemas.requests import ScoreRequest
 from service.scoring.answers import judged

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from service.batching.scheduler import Item, Round
-from service.engine import Lane, Outcome, Row, RowScore, Work
+from service.engine.scheduler import Item, Round
+from service.engine.threads import Lane, Outcome, Row, RowScore, Work
 from service.schemas.responses import ScoreResult, StageInfo
 from service.scoring.answers import judged, score_results
 from service.scoring.cascade import Course, floor_of

@@ -18,11 +18,11 @@ import jsonschema
 import pytest
 import yaml
 
-from service.deployment import config_file, environment
-from service.deployment.autoscaling import ByTokens
+from service.config.settings import LiveConfig, Settings
+from service.config.variants import VariantConfig
 from service.experiments.definition.config import ExperimentConfig
-from service.settings import LiveConfig, Settings
-from service.variant_config import VariantConfig
+from service.ray import config_file, environment
+from service.ray.autoscaling import ByTokens
 from tests.clients import environments
 from tests.deploy import try_image
 

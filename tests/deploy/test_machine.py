@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
-from service.api_keys import parse_api_keys
-from service.settings import Settings
+from service.config.keys import parse_api_keys
+from service.config.settings import Settings
 from tests.clients import environments
 from tests.referees import need
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.http import create_app, docs, playground
-from service.metrics import Metrics
-from service.settings import Settings
+from service.api import create_app, docs, playground
+from service.config.settings import Settings
+from service.observe.metrics import Metrics
 from tests.referees import need
 from tests.service.asgi import client
 

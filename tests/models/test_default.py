@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, BertForSequenceClassification
 
 from models import Classifier
 from models.checkpoint.hub import DEFAULT
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from models.quality.evaluation import Evaluation
 from models.quality.labelled import LabelledPair, read_labelled
 

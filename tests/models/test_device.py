@@ -16,7 +16,7 @@ from models.device import is_device_failure, is_out_of_memory, limit_memory, res
 from models.errors import ModelError
 from models.network import build
 from models.ops.torch import TorchOps
-from service import engine
+from service.engine import threads as engine
 from tests.models.reference import CPU
 
 H200, T4, PASCAL = (9, 0), (7, 5), (6, 1)

@@ -16,11 +16,11 @@ from models import Classifier
 from models.batch import pack
 from models.checkpoint.tokenizer import EncodedPair
 from models.compress.quantize import quantize
-from models.head_mask import HeadMask
 from models.live_heads import Live
+from models.masks.head_mask import HeadMask
+from models.masks.rows import RowMasks
 from models.network import Network
 from models.ops.torch import TorchOps
-from models.row_masks import RowMasks
 from tests.checkpoints import WORDS, random_model, write_checkpoint
 from tests.models.reference import CPU, network_of, random_pair
 from tests.modernberts import random_modernbert, write_modernbert

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from models.errors import InvalidMask
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 
 CASES = json.loads((Path(__file__).parents[1] / "cases" / "structured_masks.json").read_text("utf-8"))
 WRONG = CASES["wrong"]

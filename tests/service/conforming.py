@@ -13,7 +13,7 @@ import jsonschema_rs
 
 @cache
 def _operations() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
-    from tests.service.http.test_openapi import DOCUMENT
+    from tests.service.api.test_openapi import DOCUMENT
 
     patterns = {"model": ".+"}  # a model's name may hold slashes
     return [
@@ -24,7 +24,7 @@ def _operations() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
 
 @cache
 def _validator(schema: str) -> jsonschema_rs.Draft202012Validator:
-    from tests.service.http.test_openapi import exactly
+    from tests.service.api.test_openapi import exactly
 
     return exactly(json.loads(schema))
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from service.deadline import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView

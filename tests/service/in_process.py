@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from service.http import create_app
-from service.metrics import Metrics
+from service.api import create_app
+from service.config.settings import LiveConfig, Settings
+from service.observe.metrics import Metrics
 from service.replica import Replica
-from service.settings import LiveConfig, Settings
 from tests.service.asgi import client
 
 QUERY = "angle bracket"

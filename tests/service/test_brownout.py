@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from models import Classifier, HeadMask
-from service.deployment import config_file, preflight
-from service.deployment.config_file import ConfigFileError, Overrides
-from service.settings import InvalidConfig, LiveConfig
+from service.config.settings import InvalidConfig, LiveConfig
+from service.ray import config_file, preflight
+from service.ray.config_file import ConfigFileError, Overrides
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import eventually, exposed

@@ -21,11 +21,12 @@ from models import Classifier, HeadMask
 from models.checkpoint.digest import digest_of
 from models.compress.quantize import quantize
 from models.ops import kernel_build, kernel_library
-from service import engine, replica
-from service.batching.scheduler import Batch, Item
-from service.engine import Engine, Lane, Row, Work
+from service import replica
+from service.config.settings import InvalidConfig, LiveConfig
+from service.engine import threads as engine
+from service.engine.scheduler import Batch, Item
+from service.engine.threads import Engine, Lane, Row, Work
 from service.errors import DeviceFailed, OutOfMemory
-from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.asgi import Exchange, chunk
 from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
@@ -56,10 +57,7 @@ async def test_a_long_request_shuts_nobody_out(tiny_checkpoint: Path) -> None:
             await service.post("/v1/score", query=QUERY, titles=TITLES[:1])
         assert not long.done(), "too short for the test to mean something"
         refused = await asyncio.gather(
-            *(
-                service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES * 100})
-                for _ in range(20)
-            )
+            *(service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES * 100}) for _ in range(20))
         )
         assert {answer.status_code for answer in refused} == {429}
         assert len((await long)["results"]) == len(TITLES) * 200

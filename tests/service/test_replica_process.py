@@ -15,7 +15,7 @@ def test_loading_leaves_no_helper_threads_behind() -> None:
     script = """
 import os, torch
 from service.replica import load_classifier
-from service.settings import Settings
+from service.config.settings import Settings
 torch.set_num_threads(4)
 before = len(os.listdir("/proc/self/task"))
 load_classifier(Settings(device="cpu", dtype="float32"), None)
@@ -28,7 +28,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 def test_a_replica_imports_no_large_library_that_it_does_not_need() -> None:
     code = """
-import sys, service.http, service.replica
+import sys, service.api, service.replica
 print(sorted({"scipy", "pandas", "sklearn"} & set(sys.modules)))
 """
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from models.quality.bootstrap import Estimate, Floats
 from models.study.random.means import MeanOfMasks
 from models.study.statistics import METRICS, Resamples, equivalence_p, holm

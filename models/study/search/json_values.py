@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from models.quality.evaluation import Evaluation, within_range
 from models.study.search import rivals_report
 from models.study.search.compute import Candidate, Search

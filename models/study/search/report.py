@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from models.study import claims
 from models.study.result import Figure, Finding, Result, Section, Table
 from models.study.search import json_values, plots, rivals_report

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from models.study.result import Section, Table
 from models.study.search.noninferiority import TESTED_METRICS
 from models.study.search.rivals import ANYWHERE, LOWEST, MATCHED, Rivalry

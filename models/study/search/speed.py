@@ -15,7 +15,7 @@ import numpy as np
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
 from models.compress.prune import prune
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from models.quality.evaluation import Evaluation
 from models.study.base import Judged, Matrix
 from models.study.runner import Runner

@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_
 
 from models.errors import how_to_install
 from service.errors import DatabaseUnavailable
-from service.state_directory import make_private, state_directory
+from service.experiments.state_directory import make_private, state_directory
 
 CONNECT_S = 3
 LOCK_S = 3

@@ -17,7 +17,7 @@ from models.condense.methods import METHODS, Method
 from models.condense.search import Task
 from models.condense.words import read_words
 from models.errors import ModelError
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from tests.checkpoints import VOCABULARY, random_model, write_checkpoint
 
 QUERY = "where is a steel angle bracket for the deck?"

@@ -16,12 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from models.batch import pack
 from models.bert import Bert
 from models.checkpoint.tokenizer import EncodedPair
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
+from models.masks.rows import RowMasks
 from models.network import Network
 from models.ops import choose, cuda
 from models.ops.cuda import CudaOps, VarlenOps, fits_varlen
 from models.ops.torch import TorchOps, attention_probabilities
-from models.row_masks import RowMasks
 from tests.checkpoints import random_model
 from tests.models.ops.fake_gpu import FakeGpu
 from tests.models.reference import (

@@ -18,7 +18,7 @@ from models import Classifier, ModelError, UnsupportedCheckpoint
 from models.checkpoint.tokenizer import PairTokenizer
 from models.compress.prune import prune
 from models.compress.quantize import quantize
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from models.quality.labelled import read_labelled
 from models.training import tuning
 from models.training.epochs import grade_weights

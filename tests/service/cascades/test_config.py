@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from service.deployment import config_file, preflight
-from service.deployment.config_file import ConfigFile, ConfigFileError, Overrides
-from service.settings import LiveConfig
+from service.config.settings import LiveConfig
+from service.ray import config_file, preflight
+from service.ray.config_file import ConfigFile, ConfigFileError, Overrides
 
 FULL, FAST, OTHER = {"name": "full"}, {"name": "fast", "head_mask": "0.0"}, {"name": "other"}
 RANGE = "should be a whole number of titles from 1, or a share between 0 and 1 (both excluded)"

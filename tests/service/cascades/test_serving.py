@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from service.settings import InvalidConfig, LiveConfig
+from service.config.settings import InvalidConfig, LiveConfig
 from tests.service.asgi import Exchange, chunk
 from tests.service.cascades.cascading import CONFIG, TITLES, VARIANTS
 from tests.service.experimenting import config as experiment_config

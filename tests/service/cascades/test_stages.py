@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from models import Classifier
+from service.config.settings import InvalidConfig, LiveConfig
 from service.scoring.cascade import comparable_scores
-from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.cascades.cascading import TITLES, best, own_scores
 from tests.service.in_process import QUERY, Service, serve

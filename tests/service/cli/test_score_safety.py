@@ -15,7 +15,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from service.bulk.parts import Parts
+from service.files.parts import Parts
 from tests.modernberts import write_ettin
 from tests.service.cli.prompt import Run
 

@@ -13,9 +13,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from service.bulk.job import Summary
-from tests.service.bulk.killed import arguments, score_all
+from service.files.job import Summary
 from tests.service.cli.prompt import Output, Run
+from tests.service.files.killed import arguments, score_all
 
 BREAKS = ["a\rb", "a\nb", "a\r\nb", "\r", '"', 'say "x"', "a,b", "a\tb", ";", "'", " a ", "\\"]
 """Texts that a cell of csv or tsv must be quoted for, and some that it need not be."""

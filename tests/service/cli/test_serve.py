@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from models.cores import cores
-from service.deployment import machine
-from service.deployment.processes import VITAL
-from service.deployment.run_directory import sweep
+from service.ray import machine
+from service.ray.processes import VITAL
+from service.ray.run_directory import sweep
 from tests.service.client import request, score, send_raw, send_until_refused
 from tests.service.running import PATIENCE_S, Server, still_there
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.deployment import config_file, preflight
+from service.ray import config_file, preflight
 from tests.service.client import Answer, request, score, send_raw
 from tests.service.running import DEPLOY, Server, running
 

@@ -21,10 +21,10 @@ import yaml
 from loadtest.beside import free_port
 from models.checkpoint.config import read_config
 from models.checkpoint.head_study import FILE, weights_id
-from service.http import create_app
-from service.metrics import Metrics
+from service.api import create_app
+from service.config.settings import LiveConfig, Settings
+from service.observe.metrics import Metrics
 from service.replica import Replica
-from service.settings import LiveConfig, Settings
 from tests.checkpoints import write_checkpoint
 from tests.referees import in_ci
 from tests.service.page.browsing import PATIENCE_S, Page

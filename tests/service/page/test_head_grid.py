@@ -10,7 +10,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from models.errors import InvalidMask
-from models.head_mask import HeadMask
+from models.masks.head_mask import HeadMask
 from tests.service.page.browsing import Page
 from tests.service.page.playground import cell, settled, shown_scores, spec
 from tests.service.running import Server

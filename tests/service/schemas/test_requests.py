@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from service.config.settings import Settings
 from service.errors import InvalidRequest
 from service.schemas.limits import check_attention, check_compare, check_score
 from service.schemas.requests import (
@@ -15,7 +16,6 @@ from service.schemas.requests import (
     ScoreRequest,
 )
 from service.schemas.responses import ScoreResult, Timing, to_json
-from service.settings import Settings
 
 SETTINGS = Settings(max_pairs=10, max_columns=4, max_compare_rows=20, request_timeout_s=2.0)
 

@@ -9,9 +9,9 @@ import pytest
 
 from models import Classifier, HeadMask
 from models.errors import InvalidMask
+from service.config.settings import InvalidConfig, LiveConfig
 from service.errors import InvalidRequest
 from service.scoring.catalog import BASE, CACHED_CHOICES, Catalog, build_catalog
-from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
 
 

@@ -18,8 +18,8 @@ from models.condense.local import condense
 from models.condense.methods import METHODS, Method
 from models.condense.search import Task
 from models.condense.words import read_words
-from service.batching.scheduler import Batch
-from service.engine import Outcome, Work
+from service.engine.scheduler import Batch
+from service.engine.threads import Outcome, Work
 from tests.checkpoints import write_checkpoint
 from tests.service.asgi import DISCONNECT, Exchange, chunk
 from tests.service.in_process import TITLES, Service, serve

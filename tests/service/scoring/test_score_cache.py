@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from models import Classifier, HeadMask
+from service.config.settings import LiveConfig
 from service.scoring.score_cache import ScoreCache
-from service.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.in_process import CONFIG, QUERY, TITLES, Service, pairs, serve

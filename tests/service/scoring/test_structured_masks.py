@@ -12,8 +12,8 @@ import pytest
 from models import Classifier, HeadMask
 from models.checkpoint.config import read_config, read_stored_masks
 from models.errors import UnsupportedCheckpoint
-from service.settings import InvalidConfig, LiveConfig
-from service.variant_masks import resolve_masks
+from service.config.masks import resolve_masks
+from service.config.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.in_process import QUERY, TITLES, pairs, serve
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from service.config.settings import InvalidConfig, LiveConfig
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.events import Action
 from service.experiments.online.guardrails import Breach
 from service.experiments.online.live import LiveExperiments
 from service.experiments.online.observer import ExperimentObserver
 from service.experiments.storage.store import Store
-from service.settings import InvalidConfig, LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config, eventually
 from tests.service.in_process import QUERY, TITLES, serve

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from service.config.settings import LiveConfig
 from service.errors import Conflict, DatabaseUnavailable
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.events import Action
@@ -17,7 +18,6 @@ from service.experiments.online.guardrails import Breach
 from service.experiments.online.live import LiveExperiments
 from service.experiments.online.observer import ExperimentObserver
 from service.experiments.storage.store import Store
-from service.settings import LiveConfig
 from tests.service.experimenting import config
 
 ASSIGNER = LiveConfig.model_validate(config()).assigner

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import select
 
+from service.config.settings import LiveConfig
 from service.experiments.definition.events import Action
 from service.experiments.online.live import LiveExperiments
 from service.experiments.online.observer import ExperimentObserver
 from service.experiments.storage.schema import exposures
 from service.experiments.storage.store import Store
-from service.settings import LiveConfig
 from tests.service.experimenting import config, eventually
 from tests.service.experiments.storage.test_store import exposure
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.config.settings import LiveConfig
 from service.experiments.definition.epochs import Epoch
 from service.experiments.definition.events import Action
 from service.experiments.online.guardrails import Breach
 from service.experiments.online.live import LiveExperiments
 from service.experiments.online.observer import ExperimentObserver
 from service.experiments.storage.store import Store
-from service.settings import LiveConfig
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import BOSS, KEYS, config, eventually, score, write_broken_checkpoint
 from tests.service.experiments.storage.test_store import exposure

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from service.config.settings import InvalidConfig, LiveConfig
 from service.experiments.online.guardrails import Breach
-from service.settings import InvalidConfig, LiveConfig
 from tests.service.experimenting import BOSS, KEYS, USER, config, score
 from tests.service.in_process import Service, serve
 

@@ -1,0 +1,151 @@
+"""ASGI middleware at the edge of Ray Serve: makes what Serve itself reads and answers fit our contract.
+
+Serve's HTTP servers (the proxy, and each replica's own when HAProxy is in front) wrap their application in
+what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=service.api.edge:middlewares` returns. It does three things:
+
+* removes the request headers with which a client could steer Serve (switch off its request timeout and its
+  disconnect handling, pick a replica), before Serve reads them;
+* tells Serve in a replica, with the same headers, to leave clients and clocks of POST requests to us;
+* replaces the answers that Serve makes itself (plain text, or none at all when a replica dies) by errors of
+  our shape. Everything our application answers passes untouched, and so does what a replica tells HAProxy's
+  health check, which reads the text (see deployment/haproxy.py).
+
+It imports neither ray nor the application, and costs a few microseconds a request.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import orjson
+from starlette.middleware import Middleware
+
+from service.api.error_shapes import shaped
+from service.errors import (
+    DeadlineExceeded,
+    InternalError,
+    QueueFull,
+    ReplicaLost,
+    ServiceError,
+    Unavailable,
+)
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Compared in lower case with "_" for "-", as Serve does.
+_STEERING = (b"x_request_timeout_seconds", b"x_request_disconnect_disabled", b"x_session_id")
+_STEERING_PREFIXES = (b"serve_multiplexed_model_id", b"x_serve_router_")
+_REQUEST_ID = b"x-request-id"
+# POST routes watch client and clock themselves (`service.api.waiting`); Serve's watch costs two more tasks.
+_WATCHED = [(b"x-request-disconnect-disabled", b"?1"), (b"x-request-timeout-seconds", b"0")]
+SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+"""Request ids that we take over. Serve decodes the header as UTF-8 and writes it into its logs; any other is
+dropped, and Serve makes its own."""
+
+_HEALTH_CHECK = "/-/healthz"
+_MADE_BY_SERVE: dict[int, Callable[[], ServiceError]] = {
+    404: Unavailable,  # our application owns "/", so "no such route" means that it is not deployed (any more)
+    408: DeadlineExceeded,
+    429: QueueFull,
+    499: DeadlineExceeded,
+    503: Unavailable,
+}
+
+
+def middlewares() -> list[Middleware]:
+    """Return the middlewares that Ray Serve asks for: Starlette middlewares, outermost last."""
+    return [Middleware(Edge)]
+
+
+class Edge:
+    """Wraps one ASGI application of Ray Serve."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+        # In the replica's own server, no answer at all means that our application raised; in the proxy, that
+        # the replica died during the request.
+        self._in_replica = os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+        self._silence = InternalError if self._in_replica else ReplicaLost
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (self._in_replica and scope["path"] == _HEALTH_CHECK):
+            await self._app(scope, receive, send)
+            return
+        headers = [header for header in scope["headers"] if not _steers_serve(*header)]
+        if self._in_replica and scope["method"] == "POST":
+            headers += _WATCHED
+        scope["headers"] = headers
+        answer = _Answer(scope, send)
+        try:
+            await self._app(scope, receive, answer)
+        except Exception:
+            # If nothing was sent yet, the caller gets our shape; the server that runs us logs the cause.
+            await answer.replace(InternalError())
+            raise
+        await answer.replace(self._silence())
+
+
+class _Answer:
+    """An ASGI `send` that lets the application's own messages through and replaces those Serve made."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope = scope
+        self._send = send
+        self._replaced = False
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
+        if self._replaced:
+            return
+        if message["type"] == "http.response.start" and _is_made_by_serve(message):
+            await self.replace(_MADE_BY_SERVE.get(message["status"], InternalError)())
+            return
+        self.started = True
+        if message["type"] == "http.response.start":
+            _drop_second_request_id(message)
+        await self._send(message)
+
+    async def replace(self, error: ServiceError) -> None:
+        """Sends `error` as the whole answer, unless one has begun."""
+        if self.started:
+            return
+        self.started = self._replaced = True
+        status, content, extra = shaped(error, self._scope)
+        body = orjson.dumps(content)
+        headers = {"content-type": "application/json", "content-length": str(len(body)), **extra}
+        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _steers_serve(name: bytes, value: bytes) -> bool:
+    if name == _REQUEST_ID:
+        return SAFE_REQUEST_ID.fullmatch(value) is None
+    key = name.lower().replace(b"-", b"_")
+    return key in _STEERING or key.startswith(_STEERING_PREFIXES)
+
+
+def _drop_second_request_id(start: Message) -> None:
+    """Serve adds the header to the one that our application sent already."""
+    headers = list(start.get("headers", ()))
+    places = [place for place, (name, _) in enumerate(headers) if name.lower() == _REQUEST_ID]
+    for place in reversed(places[1:]):
+        del headers[place]
+    start["headers"] = headers
+
+
+def _is_made_by_serve(start: Message) -> bool:
+    """Our application answers errors as JSON, always; Serve's own are plain text."""
+    if start["status"] < 400:
+        return False
+    for name, value in start["headers"]:
+        if name.lower() == b"content-type":
+            return not bytes(value).startswith(b"application/json")
+    return True

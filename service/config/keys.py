@@ -1,0 +1,217 @@
+"""API keys: parsing, authentication, and the limits of each key.
+
+`HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]`.
+`rate` is in requests per second, `pairs` in pairs per second, and `burst` is how many pairs may come at once.
+All replicas of a node count together. Instead of a key, an entry may hold `sha256:` and the key's SHA-256
+digest in hex. Keys are kept as digests only, so no repr, log, pickle or error message can show one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from service.config.token_bucket import TokenBucket
+from service.errors import RateLimited, Unauthorized
+
+Role = Literal["user", "admin"]
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # the syntax of a bearer token in RFC 6750
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_FORM = "KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]"
+_LIMITS = {
+    "rate": "a number of requests per second above 0",
+    "pairs": "a number of pairs per second above 0",
+    "burst": "a number of pairs from 1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key: its digest, its role, and its limits.
+
+    rate: requests per second. pairs: pairs per second. None: unlimited.
+    burst: pairs that may come at once; None: those of one second.
+    """
+
+    digest: bytes
+    role: Role = "user"
+    rate: float | None = None
+    pairs: float | None = None
+    burst: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the key for logs: the start of its digest, as in `printf %s KEY | sha256sum`."""
+        return self.digest.hex()[:8]
+
+    @property
+    def entry(self) -> str:
+        """The entry with this key's digest, from which `parse_api_keys` makes the same key."""
+        given = {name: getattr(self, name) for name in _LIMITS if getattr(self, name) is not None}
+        limits = "".join(f";{name}={value!r}" for name, value in given.items())
+        return f"sha256:{self.digest.hex()};role={self.role}{limits}"
+
+    def __repr__(self) -> str:
+        return f"ApiKey(role={self.role!r}, rate={self.rate}, pairs={self.pairs}, burst={self.burst})"
+
+
+def parse_api_keys(value: object) -> tuple[ApiKey, ...]:
+    """Return the keys of `HEADROOM_API_KEYS`, or of a list of entries; empty if the list is.
+
+    Raises:
+        ValueError: the message says which entry is wrong and why, without repeating it. Blank text is
+            wrong: a secret that was left empty must not open the service to everybody.
+    """
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError(f"write {_FORM}, not an empty text; for a service without keys, leave it out")
+        entries: Sequence[object] = value.split(",")
+    elif isinstance(value, list | tuple):
+        entries = value
+    else:
+        raise ValueError(f"write {_FORM} in quotes, or a list of such entries; [] for none")
+    keys: list[ApiKey] = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            key = entry if isinstance(entry, ApiKey) else _parse_entry(entry)
+        except ValueError as error:
+            raise ValueError(f"entry {number}: {error}") from None
+        if key.digest in {other.digest for other in keys}:
+            raise ValueError(f"entry {number}: the same key is listed twice")
+        keys.append(key)
+    return tuple(keys)
+
+
+def _parse_entry(entry: object) -> ApiKey:
+    if not isinstance(entry, str):
+        raise ValueError("a key is text; put it in quotes")
+    token, *options = (part.strip() for part in entry.split(";"))
+    digest = _DIGEST.fullmatch(token)
+    if token.startswith("sha256:") and digest is None:
+        raise ValueError("sha256: must be followed by the 64 lower-case hex digits of the key's SHA-256")
+    if digest is None and not _TOKEN.fullmatch(token):
+        raise ValueError("a key is one or more of A-Z a-z 0-9 . _ ~ + / - and may end in =")
+    named = [option.partition("=")[0] for option in options]
+    if len(set(named)) < len(named):
+        raise ValueError("an option is given twice")
+    role: Role = "user"
+    limits: dict[str, float] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name == "role" and value in ("user", "admin"):
+            role = cast(Role, value)
+        elif name in _LIMITS:
+            limits[name] = _parse_limit(name, value)
+        else:
+            raise ValueError(
+                "the options are role=user, role=admin, rate=REQUESTS_PER_SECOND, pairs=PAIRS_PER_SECOND "
+                "and burst=PAIRS"
+            )
+    if "burst" in limits and "pairs" not in limits:
+        raise ValueError("burst needs pairs=PAIRS_PER_SECOND")
+    return ApiKey(bytes.fromhex(digest[1]) if digest else _digest(token.encode()), role, **limits)
+
+
+def _parse_limit(name: str, value: str) -> float:
+    try:
+        limit = float(value)
+    except ValueError:
+        limit = math.nan
+    if not (math.isfinite(limit) and limit > 0 and (name != "burst" or limit >= 1)):
+        raise ValueError(f"{name} is {_LIMITS[name]}")
+    return limit
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+class KeyRing:
+    """The keys that a service accepts, and what is left of their limits.
+
+    Args:
+        keys: the keys; if empty, the service is open to everybody.
+        clock: returns monotonic seconds.
+        directory: where the processes of a node share what is left, in files; None: each has its own.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[ApiKey],
+        clock: Callable[[], float] = time.monotonic,
+        directory: Path | None = None,
+    ) -> None:
+        self._keys = tuple(keys)
+        if directory is not None:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+        def bucket(key: ApiKey, limit: str, rate: float, capacity: float) -> TokenBucket:
+            # Not by the key's own digest: a weak key could be guessed from it.
+            name = f"{_digest(key.digest).hex()[:32]}.{limit}"
+            return TokenBucket(rate, capacity, clock, None if directory is None else directory / name)
+
+        self._requests = {
+            key.digest: bucket(key, "requests", key.rate, max(1.0, key.rate))
+            for key in keys
+            if key.rate is not None
+        }
+        self._pairs = {
+            key.digest: bucket(key, "pairs", key.pairs, key.burst or max(1.0, key.pairs))
+            for key in keys
+            if key.pairs is not None
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def authenticate(self, authorization: bytes | None) -> ApiKey:
+        """Return the key in an `Authorization` header, compared in constant time.
+
+        Raises:
+            Unauthorized: no header, another scheme, or a key that is not on the ring.
+        """
+        scheme, _, token = (authorization or b"").strip().partition(b" ")
+        if scheme.lower() != b"bearer":
+            raise Unauthorized
+        presented = _digest(token.strip())
+        matches = [key for key in self._keys if hmac.compare_digest(key.digest, presented)]
+        if not matches:
+            raise Unauthorized
+        return matches[0]
+
+    def spend(self, key: ApiKey) -> None:
+        """Count one request against the key's rate.
+
+        Raises:
+            RateLimited: the rate is used up; it says in how many seconds the next request is allowed.
+        """
+        bucket = self._requests.get(key.digest)
+        if bucket is not None and (wait_s := bucket.take(1.0)) > 0:
+            raise RateLimited(wait_s)
+
+    def spend_pairs(self, key: ApiKey, pairs: int) -> None:
+        """Count the pairs of a request against the key's rate of pairs.
+
+        A request of more pairs than the key may ever have at once is let in when it has all of those, and the
+        requests after it wait for the rest.
+
+        Raises:
+            RateLimited: the rate is used up; it says in how many seconds such a request is allowed.
+        """
+        bucket = self._pairs.get(key.digest)
+        if bucket is not None and (wait_s := bucket.take(pairs)) > 0:
+            raise RateLimited(wait_s, message="This API key's rate of pairs is used up; try again later.")
+
+    def correct_pairs(self, key: ApiKey, pairs: int) -> None:
+        """Give so many pairs back to a key; a negative number takes more, whether they are left or not."""
+        bucket = self._pairs.get(key.digest)
+        if bucket is not None:
+            bucket.add(pairs)

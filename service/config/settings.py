@@ -1,0 +1,335 @@
+"""The operator's settings: `Settings` for the start, from the environment, and `LiveConfig` for later."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+import orjson
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from models.device import DEVICES
+from service.config.cascades import check_cascades
+from service.config.keys import ApiKey, parse_api_keys
+from service.config.variants import DegradeConfig, MaskForm, VariantConfig, check_degrade
+from service.experiments.definition.assignment import Assigner
+from service.experiments.definition.config import ExperimentConfig, HoldoutConfig, check_together
+from service.experiments.definition.fields import ConfigName
+from service.observe.settings import TelemetrySettings
+
+ENVIRONMENT_PREFIX = "HEADROOM_"
+DEVICE_PATTERN = f"^({DEVICES.pattern})$"
+
+_NUMBER = re.compile(r"\b(int|float)\b")  # in an annotation
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Digest = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+_ApiKeys = Annotated[
+    tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_api_keys), WithJsonSchema({"type": "string"})
+]
+_ORIGIN = re.compile(r"https?://[^/\s*@?#]+")
+
+
+def _parse_origins(value: object) -> object:
+    origins = value.split(",") if isinstance(value, str) else value
+    if not isinstance(origins, list | tuple) or not all(isinstance(origin, str) for origin in origins):
+        raise ValueError("write origins such as https://shop.example, comma-separated, or a list of them")
+    origins = [origin.strip().lower() for origin in origins]
+    for number, origin in enumerate(origins, 1):
+        if not _ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"entry {number}: an origin is https://NAME or http://NAME, with :PORT if it is not the "
+                "usual one, and without a path"
+            )
+    return origins
+
+
+_Origins = Annotated[
+    tuple[str, ...], NoDecode, BeforeValidator(_parse_origins), WithJsonSchema({"type": "string"})
+]
+
+
+def variable_of(setting: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"{ENVIRONMENT_PREFIX}{setting.upper()}"
+
+
+class Settings(TelemetrySettings):
+    """Settings that are fixed while the process runs; each is an environment variable `HEADROOM_<NAME>`.
+
+    The HTTP contract gives the limits and their defaults. docs/settings.md is made from the descriptions.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+    model: str | None = Field(
+        None,
+        min_length=1,
+        description="Checkpoint directory or hub id (`name@revision`). Unset: the shipped model.",
+    )
+    device: Annotated[str, StringConstraints(pattern=DEVICE_PATTERN)] = Field(
+        "auto",
+        description="`cpu`, `cuda`, or `auto`: CUDA if there is any, else the CPU. A replica's one GPU is "
+        "`cuda`; `cuda:N` is for replicas with several (`num_gpus`).",
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Number format of the weights. `auto`: bfloat16 if the device has it, else float32, or "
+        "float16 on a GPU such as a T4. float16 needs a GPU; a score beyond its range is an error.",
+    )
+    deterministic: bool = Field(
+        False,
+        description="Give a pair the same float32 score, bit by bit, alone and in any batch; slower, and on "
+        "a CPU only.",
+    )
+    tokenizer_cache_size: int = Field(
+        65_536, ge=0, description="Number of texts whose tokens a replica keeps."
+    )
+    score_cache_size: int = Field(
+        0,
+        ge=0,
+        description="Number of pairs, each under one mask, whose scores a replica keeps; 0: none. "
+        "1,000,000 take about 310 MB.",
+    )
+
+    max_pairs: int = Field(1000, ge=1, description="Maximum titles or pairs of one request.")
+    max_columns: int = Field(64, ge=1, description="Maximum masks and variants of one `/v1/compare`.")
+    max_compare_rows: int = Field(
+        4096,
+        ge=1,
+        description="Maximum rows that one request may have scored: the pairs times the columns of a "
+        "`/v1/compare`, and the chunks of long titles (`overflow: chunks`).",
+    )
+    max_condense_pairs: int = Field(
+        20_000,
+        ge=1,
+        description="Maximum pairs that one `/v1/condense` may have scored, with all its shorter queries.",
+    )
+    max_request_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Maximum tokens of one request, all columns of a compare included; more gets 422. Unset: "
+        "only the limits on pairs and rows apply.",
+    )
+    max_attention_values: int = Field(
+        4_000_000, ge=1, description="Maximum values of one `/v1/attention`: heads times tokens squared."
+    )
+    max_body_bytes: int = Field(4_000_000, ge=1, description="Largest request body in bytes; more gets 413.")
+    max_json_depth: int = Field(32, ge=1, le=512, description="Deepest nesting of a request's JSON.")
+    body_timeout_s: _Positive = Field(15.0, description="Seconds in which a whole request body must arrive.")
+    request_timeout_s: _Positive = Field(
+        60.0, description="Seconds from a request to its answer; later, it gets 504."
+    )
+
+    max_batch_tokens: int | None = Field(
+        None, ge=1, description="Maximum tokens of one batch. Unset: 1,024 on a CPU, 16,384 on CUDA."
+    )
+    max_queue_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Number of queued tokens from which a replica answers 429. Unset: 64 full batches.",
+    )
+    max_queue_s: _Positive = Field(
+        1.0,
+        description="Longest expected wait in seconds, at the measured token rate; longer gets 429.",
+    )
+    max_age_s: _Positive = Field(
+        0.5,
+        description="Seconds after which a request is old; old ones get at least a quarter of each batch.",
+    )
+    drain_timeout_s: float = Field(
+        30.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds to answer accepted requests when the service stops.",
+    )
+
+    database_url: str | None = Field(
+        None,
+        repr=False,
+        description="Experiments' database: `sqlite:////path/file.db` or `postgresql://user:password@host/"
+        "name`. Unset: a SQLite file in `~/.local/state/headroom` (or in `$XDG_STATE_HOME`).",
+    )
+    retention_days: _Positive | None = Field(
+        180.0,
+        description="Days after which exposures and outcomes are deleted, except units of experiments in "
+        "the config and their outcomes; `null` in the config file: never.",
+    )
+
+    api_keys: _ApiKeys = Field(
+        (),
+        repr=False,
+        exclude=True,
+        description="API keys: `KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]`, comma-separated, or "
+        "a list in the config file. `sha256:HEX` may replace a key. Without keys, the service answers "
+        "only at localhost, to whoever uses this machine; with an empty variable it does not start.",
+    )
+
+    cors_origins: _Origins = Field(
+        (),
+        description="Origins whose web pages may call the service and read its answers, such as "
+        "`https://shop.example`: comma-separated, or a list in the config file. Unset: its own page alone.",
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        # pydantic takes `true` for the number 1, as in `score_cache_size: true`.
+        if value is True and _NUMBER.search(str(cls.model_fields[str(info.field_name)].annotation)):
+            raise ValueError("should be a number, not true")
+        return value
+
+    @model_validator(mode="after")
+    def _check_number_format(self) -> Self:
+        if self.deterministic and self.dtype not in ("auto", "float32"):
+            raise ValueError(f"dtype: deterministic scores need float32 (or auto), not {self.dtype}")
+        if self.deterministic and self.device.startswith("cuda"):
+            raise ValueError(f"device: deterministic scores need cpu, not {self.device}")
+        if self.dtype == "float16" and self.device == "cpu":
+            raise ValueError("dtype: float16 needs a GPU; give auto, float32 or bfloat16")
+        return self
+
+    @property
+    def max_json_parts(self) -> int:
+        """The most arrays, objects and keys of a body: enough for `max_pairs` documents of 60 fields.
+
+        Unbounded, a million empty arrays would cost seconds of garbage collection on the event loop, and
+        350,000 keys half a second of looking for duplicates.
+        """
+        return max(50_000, 64 * self.max_pairs)
+
+    def batch_tokens(self, device_type: str) -> int:
+        """Return the token budget of one batch on this type of device (`cpu`, `cuda`)."""
+        return self.max_batch_tokens or (16_384 if device_type == "cuda" else 1_024)
+
+    def request_tokens(self, window: int) -> int:
+        """Return the maximum tokens of one request, for a model that reads `window` tokens of a pair."""
+        return self.max_request_tokens or max(self.max_pairs, self.max_compare_rows) * window
+
+    def queue_tokens(self, device_type: str) -> int:
+        """Return the number of queued tokens from which a request gets 429."""
+        return self.max_queue_tokens or 64 * self.batch_tokens(device_type)
+
+
+class LiveConfig(BaseModel):
+    """Settings that may change while the service runs; Ray Serve's `user_config`.
+
+    Validation here needs no model; `resolve_masks` checks the masks against one. Both happen before a replica
+    gets a config, because a replica that refuses a config stops the service.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    masks: dict[ConfigName, MaskForm] = Field(
+        default_factory=dict,
+        description="Masks by name, for `@name` in requests and variants; these may switch units off.",
+    )
+    variants: tuple[VariantConfig, ...] = Field(
+        (VariantConfig(name="full"),), min_length=1, max_length=64, strict=False, description="Servables."
+    )
+    default: ConfigName | None = Field(
+        None, description="The variant of requests that name none. Unset: the first."
+    )
+    degrade: DegradeConfig | None = Field(
+        None, description="The variant that answers in place of the default while the queue is long."
+    )
+    experiments: tuple[ExperimentConfig, ...] = Field(
+        (), max_length=64, strict=False, description="A/B tests of variants."
+    )
+    holdout: HoldoutConfig | None = Field(None, description="A share of units that no experiment touches.")
+    digests: dict[str, Digest] = Field(
+        default_factory=dict,
+        description="SHA-256 of the files of checkpoints, by their path; by `''` that of the service's own. "
+        "`headroom serve` fills it in for directories; a replica refuses files with another content.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            unknown = sorted(str(key) for key in value if key not in cls.model_fields)
+            if unknown:
+                known = ", ".join(cls.model_fields)
+                raise ValueError(f"unknown key {', '.join(unknown)}; this version knows {known}")
+        return value
+
+    @field_validator("variants")
+    @classmethod
+    def _unique(cls, variants: tuple[VariantConfig, ...]) -> tuple[VariantConfig, ...]:
+        names = [variant.name for variant in variants]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two variants are called {name!r}")
+        return variants
+
+    @model_validator(mode="after")
+    def _default_exists(self) -> Self:
+        if self.default is not None and self.default not in {variant.name for variant in self.variants}:
+            raise ValueError(f"default: there is no variant {self.default!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        check_cascades({variant.name: variant.cascade for variant in self.variants})
+        check_together(self.experiments, self.holdout, [variant.name for variant in self.variants])
+        check_degrade(self.degrade, self.default_variant, [variant.name for variant in self.variants])
+        return self
+
+    @property
+    def default_variant(self) -> str:
+        return self.default or self.variants[0].name
+
+    def check_limits(self, max_queue_tokens: int) -> None:
+        """Raise InvalidConfig if `degrade` would begin where requests are refused already."""
+        if self.degrade is not None and self.degrade.above_queue_tokens >= max_queue_tokens:
+            raise InvalidConfig(
+                f"degrade.above_queue_tokens: {self.degrade.above_queue_tokens} is not below "
+                f"max_queue_tokens, {max_queue_tokens}, from which requests are refused; "
+                f"give 1 to {max_queue_tokens - 1}"
+            )
+
+    def user_of(self, variant: str) -> str | None:
+        """Return the place in this config that needs the variant, or None."""
+        if variant == self.default_variant:
+            return "default"
+        if self.degrade is not None and variant == self.degrade.variant:
+            return "degrade.variant"
+        for number, experiment in enumerate(self.experiments):
+            for index, arm in enumerate(experiment.arms):
+                if arm.variant == variant:
+                    return f"experiments[{number}].arms[{index}].variant"
+        for number, entry in enumerate(self.variants):
+            for index, stage in enumerate(entry.cascade or ()):
+                if stage.variant == variant and not entry.optional:
+                    return f"variants[{number}].cascade[{index}].variant"
+        return None
+
+    @cached_property
+    def assigner(self) -> Assigner:
+        """The assigner of units to arms under this config."""
+        return Assigner(self.experiments, self.holdout)
+
+    @cached_property
+    def version(self) -> str:
+        """12 hex digits that change with the content: the start of the canonical JSON's SHA-256."""
+        canonical = orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(canonical).hexdigest()[:12]
+
+
+class InvalidConfig(ValueError):
+    """A config that cannot be served; the message says where and why."""

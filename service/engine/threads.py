@@ -1,0 +1,326 @@
+"""The forward threads: run the batches that the scheduler forms, off the event loop.
+
+On a CPU one for each core, and batches side by side on one core each: that does far more than one batch at a
+time on all cores, whose threads wait for each other at every product (docs/decisions/005-side-by-side.md). A
+batch that is alone gets all cores, on a thread of its own. On a GPU two, each with a stream of its own: while
+one waits for its batch's scores, the other packs the next batch and sends it over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+
+from models.checkpoint.tokenizer import EncodedPair
+from models.classifier import Classifier
+from models.condense.attention import attention_to_query
+from models.device import is_device_failure, is_out_of_memory
+from models.masks.head_mask import HeadMask
+from models.masks.rows import RowMasks
+from service.engine.scheduler import Batch
+from service.errors import DeviceFailed, InferenceFailed, OutOfMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The network that a batch runs through, and for a sliced variant its one set of heads.
+
+    heads: the id of the mask whose heads are cut out, or None for masks that are multiplied.
+    kind: "score", "attention", or "attention_to_query".
+    """
+
+    checkpoint: str
+    heads: str | None = None
+    kind: str = "score"
+
+    @property
+    def sliced(self) -> bool:
+        """Whether its rows belong to a sliced variant and so share one mask."""
+        return self.heads is not None
+
+
+class Row(NamedTuple):
+    """A pair to score under a mask."""
+
+    pair: EncodedPair
+    mask: HeadMask
+
+
+class AttentionRow(NamedTuple):
+    """A pair whose attention is wanted: heads as (layer, head)."""
+
+    pair: EncodedPair
+    mask: HeadMask
+    heads: tuple[tuple[int, int], ...]
+
+
+class RowScore(NamedTuple):
+    """The result of a Row. A one-label cross-encoder gives a score and no grades.
+
+    raw_score: what ranks titles, see `Scores`. probabilities: (grades,) float32. logits: (labels,) float32.
+    """
+
+    score: np.float32
+    raw_score: float
+    grade: int | None
+    expected_grade: np.float32 | None
+    probabilities: np.ndarray | None
+    logits: np.ndarray
+
+
+_new_row_score = partial(tuple.__new__, RowScore)  # its own constructor is Python code
+
+SPLIT_TOKENS = 128
+"""Least tokens of a batch if the waiting work is split over slots: a smaller one would be mostly overhead."""
+
+GPU_SLOTS = 2
+"""Batches under way at once on a GPU: while one runs, the next is packed and sent over."""
+
+HANGS_AFTER_S = 60.0
+"""Least time after which a forward pass counts as hung: nobody waits longer for an answer by default."""
+WARM_UP_HANGS_AFTER_S = 300.0
+"""Time after which a pass of the first warm-up counts as hung: the device's rate is not known yet."""
+HANGS_AFTER_TIMES = 50.0
+"""It counts as hung only after that many times the duration that the warm-up lets expect. Attention over a
+text of 8,192 tokens takes several times as long for each token as the warm-up's short texts, and more beside
+other work."""
+
+logger = logging.getLogger("headroom.engine")
+
+Work = Row | AttentionRow
+Outcome = RowScore | np.ndarray
+
+
+class Engine:
+    """Owns the networks and the threads that run them.
+
+    classifiers: by checkpoint key, as named in `Lane.checkpoint`; may be replaced while it runs. One that is
+        no longer among them serves the requests that still hold it.
+    threads: torch threads of the forward pass on a CPU.
+    on_failure: told the kind when the device fails; from then on nothing runs any more.
+    tokens_per_second: the rate of the live config's default variant, from its warm-up; None before it.
+    batch_tokens: the largest batch for which the device had memory in the first warm-up; None before it.
+    device_type: cpu or cuda. slots: how many batches may be under way at once; split_tokens: as the scheduler
+        takes it.
+    """
+
+    def __init__(
+        self, classifiers: dict[str, Classifier], *, threads: int, on_failure: Callable[[str], None]
+    ) -> None:
+        self._held: WeakValueDictionary[str, Classifier] = WeakValueDictionary()
+        self.classifiers = classifiers
+        self._on_failure = on_failure
+        self._pass_ended = threading.Event()
+        self._hangs_at: dict[Future[Sequence[Outcome | Exception]], float] = {}  # of each pass under way
+        self.failure: DeviceFailed | None = None
+        self.tokens_per_second: float | None = None
+        self.batch_tokens: int | None = None
+        device = next((c.network.device for c in classifiers.values()), torch.device("cpu"))
+        self.device_type = device.type
+        self.split_tokens: int | None = None
+        if device.type == "cuda":
+            self.slots = GPU_SLOTS
+            self._wide = self._narrow = forward_pool(self.slots, threads, device)
+        else:
+            self.slots, self.split_tokens = threads, SPLIT_TOKENS
+            self._wide = forward_pool(1, threads, device)
+            self._narrow = forward_pool(self.slots, 1, device) if self.slots > 1 else self._wide
+
+    @property
+    def classifiers(self) -> dict[str, Classifier]:
+        """The classifiers of the live config."""
+        return self._classifiers
+
+    @classifiers.setter
+    def classifiers(self, classifiers: dict[str, Classifier]) -> None:
+        self._classifiers = classifiers
+        self._held.update(classifiers)
+
+    async def run(self, batch: Batch[Work]) -> Sequence[Outcome | Exception]:
+        """Score a batch of one lane, in its order.
+
+        Raises OutOfMemory (smaller batches may fit) and DeviceFailed (nothing will).
+        """
+        rows = [item.payload for item in batch.items]
+        assert isinstance(batch.lane, Lane)
+        classifier = self._held[batch.lane.checkpoint]
+        exact = classifier.network.deterministic
+        pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
+        limit_s = self._longest_pass_s(batch.tokens) or HANGS_AFTER_S
+        ended = self._submit(pool, classifier, batch.lane, rows, limit_s)
+        result = asyncio.wrap_future(ended)
+        ended.add_done_callback(lambda _: self._pass_ended.set())  # after the loop was told
+        return await result
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, classifier: Classifier, lane: Lane, rows: list[Work], limit_s: float
+    ) -> Future[Sequence[Outcome | Exception]]:
+        """Begin a pass, which counts as hung if it has not ended after `limit_s`."""
+        ended = pool.submit(self._forward, classifier, lane, rows)
+        self._hangs_at[ended] = time.monotonic() + limit_s
+        ended.add_done_callback(lambda ended: self._hangs_at.pop(ended, None))
+        return ended
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a forward pass takes so much longer than it should that it will never end."""
+        now = time.monotonic()
+        return any(now > hangs_at for hangs_at in list(self._hangs_at.values()))
+
+    def _longest_pass_s(self, tokens: int) -> float | None:
+        """Return after which time a pass counts as hung; None if the rate is not known yet."""
+        if self.tokens_per_second is None:
+            return None
+        return max(HANGS_AFTER_S, HANGS_AFTER_TIMES * self.slots * tokens / self.tokens_per_second)
+
+    def wait_for_pass(self, seconds: float) -> None:
+        """Block this thread until a pass ends, for at most so long.
+
+        It returns at once if a pass ended since the last call.
+        """
+        self._pass_ended.wait(seconds)
+        self._pass_ended.clear()
+
+    def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> tuple[float, int]:
+        """Run a lane's smallest and largest batch under a mask, so that no request pays for first use.
+
+        Return the rate of the last one, in tokens per second, and the tokens of the largest batch: half of
+        `batch_tokens`, a quarter and so on if the device has no memory for more.
+        Raises OutOfMemory if one pair does not fit, DeviceFailed, and TimeoutError if a pass hangs.
+        """
+        classifier = self.classifiers[lane.checkpoint]
+        pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
+        while True:
+            try:
+                return self._warm_up(classifier, lane, Row(pair, mask), batch_tokens), batch_tokens
+            except OutOfMemory:
+                if batch_tokens <= len(pair):
+                    raise
+            batch_tokens //= 2
+            logger.warning("the device's memory is full; batches of %d tokens are tried", batch_tokens)
+
+    def _warm_up(self, classifier: Classifier, lane: Lane, row: Row, batch_tokens: int) -> float:
+        """Run both batches on every thread, and return the rate of the last.
+
+        Each runs twice: the weights of a set of live heads are sliced when the set comes a second time.
+        """
+        rate = 0.0
+        tokens = len(row.pair)
+        for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
+            for count in (1, max(1, batch_tokens // tokens)) * 2:
+                began = time.monotonic()
+                limit_s = self._longest_pass_s(count * tokens) or WARM_UP_HANGS_AFTER_S
+                passes = [self._submit(pool, classifier, lane, [row] * count, limit_s) for _ in range(slots)]
+                for ended in wait(passes, limit_s).not_done:
+                    ended.cancel()
+                    raise TimeoutError(f"a warm-up pass of {count} pairs did not end within {limit_s:.0f} s")
+                for ended in passes:
+                    ended.result()
+                rate = slots * count * tokens / (time.monotonic() - began)
+        return rate
+
+    def close(self) -> None:
+        """End the threads after the batches in hand."""
+        self._wide.shutdown(wait=True)
+        self._narrow.shutdown(wait=True)
+
+    def _forward(self, classifier: Classifier, lane: Lane, rows: list[Work]) -> Sequence[Outcome | Exception]:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            if lane.kind == "attention":
+                return [
+                    classifier.attention(row.pair, row.heads, row.mask)
+                    for row in rows
+                    if isinstance(row, AttentionRow)
+                ]
+            if lane.kind == "attention_to_query":
+                return [
+                    attention_to_query(classifier, row.pair, row.heads, row.mask)
+                    for row in rows
+                    if isinstance(row, AttentionRow)
+                ]
+            return score_rows(classifier, rows, sliced=lane.sliced)
+        except (RuntimeError, MemoryError) as error:
+            if is_device_failure(error, classifier.network.device):
+                self.failure = DeviceFailed("cuda")
+                self._on_failure("cuda")
+                raise self.failure from error
+            if not is_out_of_memory(error):
+                raise
+        # Here the error is gone, and with it its traceback, whose frames hold the batch's tensors.
+        if classifier.network.device.type == "cuda":
+            torch.cuda.empty_cache()  # cuBLAS allocates beside torch's cache
+        raise OutOfMemory
+
+
+def forward_pool(size: int, torch_threads: int, device: torch.device) -> ThreadPoolExecutor:
+    """Start `size` threads, for passes that use `torch_threads` torch threads each.
+
+    Raises the error of a thread that cannot be prepared.
+    """
+    prepared = threading.Barrier(size)
+
+    def prepare() -> None:
+        try:
+            torch.set_num_threads(torch_threads)
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+                torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        except BaseException:
+            prepared.abort()
+            raise
+        prepared.wait()  # so that each thread runs this once
+
+    pool = ThreadPoolExecutor(size, thread_name_prefix="forward")
+    begun = [pool.submit(prepare) for _ in range(size)]
+    for error in [future.exception() for future in begun]:
+        if error is not None and not isinstance(error, threading.BrokenBarrierError):
+            pool.shutdown()
+            raise error
+    return pool
+
+
+def score_rows(
+    classifier: Classifier, rows: Sequence[Work], *, sliced: bool = False
+) -> list[RowScore | Exception]:
+    """Run one forward pass; a row whose logits are not finite gets an error instead of a score.
+
+    sliced: all rows have one mask, and it is a variant's that is sliced.
+    """
+    masks = RowMasks.of([row.mask for row in rows])
+    logits = classifier.forward([row.pair for row in rows], masks, sliced=sliced)
+    finite = np.isfinite(logits).all(axis=1).tolist()
+    return [
+        result if is_finite else InferenceFailed()
+        for is_finite, result in zip(finite, row_scores(classifier, logits), strict=True)
+    ]
+
+
+def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore]:
+    """Return the results of logits, (rows, labels) float32."""
+    scores = classifier.scores(logits)
+    if not classifier.config.is_graded:
+        pairs = zip(scores.score, scores.raw_score.tolist(), scores.logits, strict=True)
+        return [RowScore(score, raw_score, None, None, None, logits) for score, raw_score, logits in pairs]
+    columns = zip(
+        scores.score,
+        scores.raw_score.tolist(),
+        scores.grade.tolist(),
+        scores.expected_grade,
+        scores.probabilities,
+        scores.logits,
+        strict=True,
+    )
+    return list(map(_new_row_score, columns))

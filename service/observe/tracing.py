@@ -1,0 +1,168 @@
+"""Traces for OpenTelemetry. No other file imports it, and this one does so only if tracing is on.
+
+A request's trace is continued from its W3C `traceparent` header, or begins here. Under the request's span
+are `tokenize`, `queue`, `forward` and `respond`. A batch serves many requests, so `batch` is a trace of its
+own: it links to the `forward` span of each request in it, and those link back. It is recorded if one of them
+is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from service.observe.followed import Followed
+
+_HEADERS = {b"traceparent": "traceparent", b"tracestate": "tracestate"}
+_SCOPE = "headroom"
+
+
+class Tracing:
+    """Begins the traces of this process's requests and sends them, on a thread of OpenTelemetry's.
+
+    A collector that is slow or away costs spans, never a request: at most OTEL_BSP_MAX_QUEUE_SIZE wait.
+    """
+
+    def __init__(self) -> None:
+        resource = _resource()
+        processor = BatchSpanProcessor(OTLPSpanExporter())
+        # OTEL_TRACES_SAMPLER decides about requests; a batch is recorded if one of its requests is.
+        self._requests = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._batches = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+        for provider in (self._requests, self._batches):
+            provider.add_span_processor(processor)
+        self._tracer = self._requests.get_tracer(_SCOPE, version("headroom"))
+        self._batch_tracer = self._batches.get_tracer(_SCOPE, version("headroom"))
+        self._parents = TraceContextTextMapPropagator()
+
+    def begin(self, followed: Followed, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Begin a request's trace, or continue its caller's: the request gets its `trace_id` and `trace`."""
+        given = {_HEADERS[name]: value.decode("latin-1") for name, value in headers if name in _HEADERS}
+        now = time.time_ns()
+        clock_ns = now - time.monotonic_ns()
+        span = self._tracer.start_span(
+            followed.method,
+            context=self._parents.extract(given),
+            kind=SpanKind.SERVER,
+            attributes={"http.request.method": followed.method},
+            start_time=now,
+        )
+        context = span.get_span_context()
+        if context.is_valid:
+            followed.trace_id = f"{context.trace_id:032x}"
+        if span.is_recording():
+            followed.trace = RequestTrace(span, self._tracer, self._batch_tracer, clock_ns)
+
+    def close(self, timeout_s: float) -> None:
+        """Send what is left, for up to so many seconds."""
+        closing = threading.Thread(target=self._requests.shutdown, daemon=True)
+        closing.start()
+        closing.join(timeout_s)
+
+
+class RequestTrace:
+    """The spans of one recorded request. It is the `Trail` of the request's tickets.
+
+    clock_ns: what the wall clock is ahead of the monotonic one, so that all its spans are on one clock.
+    """
+
+    def __init__(self, span: Span, tracer: Any, batch_tracer: Any, clock_ns: int) -> None:
+        self._span = span
+        self._tracer = tracer
+        self._batch_tracer = batch_tracer
+        self._context = set_span_in_context(span)
+        self._clock_ns = clock_ns
+        self._forward: Span | None = None
+
+    def stage(self, name: str, began: float, ended: float) -> None:
+        """Add a stage that is over; the times are on the monotonic clock, in seconds."""
+        span = self._tracer.start_span(name, context=self._context, start_time=self._ns(began))
+        span.end(self._ns(ended))
+
+    def begins(self, submitted: float, now: float) -> None:
+        self.stage("queue", submitted, now)
+        self._forward = self._tracer.start_span("forward", context=self._context, start_time=self._ns(now))
+
+    def ends(self, now: float) -> None:
+        if self._forward is not None:
+            self._forward.end(self._ns(now))
+            self._forward = None
+
+    def leaves_queue(self, submitted: float, now: float) -> None:
+        self.stage("queue", submitted, now)
+
+    @contextlib.contextmanager
+    def in_batch(self, trails: Sequence[object], *, items: int, tokens: int) -> Iterator[None]:
+        """Record a batch while the context lasts, with links to the requests in it and back."""
+        forwards = [trail._forward for trail in trails if isinstance(trail, RequestTrace) and trail._forward]
+        batch = self._batch_tracer.start_span(
+            "batch",
+            links=[Link(forward.get_span_context()) for forward in forwards],
+            attributes={"headroom.pairs": items, "headroom.tokens": tokens},
+        )
+        for forward in forwards:
+            forward.add_link(batch.get_span_context())
+        try:
+            yield
+        except BaseException as error:
+            # The error's message may hold a caller's text.
+            batch.set_status(Status(StatusCode.ERROR))
+            batch.set_attribute("error.type", type(error).__name__)
+            raise
+        finally:
+            batch.end()
+
+    def end(self, followed: Followed) -> None:
+        """End the request's span, with all that is known of the request."""
+        now = time.monotonic()
+        self.ends(now)
+        if followed.responding is not None:
+            self.stage("respond", followed.responding, now)
+        self._span.update_name(f"{followed.method} {followed.route}")
+        self._span.set_attributes(_attributes(followed))
+        if followed.status >= 500:
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end(self._ns(now))
+
+    def _ns(self, seconds: float) -> int:
+        return int(seconds * 1e9) + self._clock_ns
+
+
+def _attributes(followed: Followed) -> Mapping[str, str | int]:
+    attributes: dict[str, str | int | None] = {
+        "http.route": followed.route,
+        "http.response.status_code": followed.status,
+        "headroom.request_id": followed.request_id,
+        "headroom.variant": followed.variant,
+        "headroom.mask": followed.mask,
+        "headroom.pairs": followed.pairs or None,
+        "headroom.shed": followed.shed,
+        "headroom.query": followed.query,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _resource() -> Resource:
+    """Return who we are; what the operator says in OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES counts."""
+    ours: dict[str, str | int] = {
+        "service.name": "headroom",
+        "service.version": version("headroom"),
+        "service.instance.id": str(uuid.uuid4()),
+        "process.pid": os.getpid(),
+    }
+    from_environment = OTELResourceDetector().detect().attributes
+    return Resource.create({name: value for name, value in ours.items() if name not in from_environment})

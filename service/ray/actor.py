@@ -1,0 +1,270 @@
+"""Ray Serve's deployment: one actor per replica, which answers HTTP by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import ray
+from pydantic import ValidationError
+from ray import serve
+from ray._common.network_utils import build_address
+from ray._common.tls_utils import add_port_to_grpc_server
+from ray.serve._private import replica as serve_replica
+from ray.serve._private.http_util import start_asgi_http_server
+
+from models.cores import cores
+from service.config.settings import InvalidConfig, LiveConfig, Settings
+from service.ray.autoscaling import METRIC
+from service.ray.config_file import DEPLOYMENT, first_problem
+from service.ray.environment import tell
+from service.ray.operator_log import show_to_operator
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from service.replica import Replica
+
+logger = logging.getLogger("headroom.deployment")
+
+COLLECT_AFTER = 50_000
+"""First threshold of Python's garbage collector: it looks for cycles when this many more objects were made
+than freed. A request's few hundred objects hold no cycles and are freed by reference counting; with Python's
+default of 700, useless searches took a tenth of the event loop's time."""
+
+MAX_REASON_CHARS = 300
+
+LAST_ARRIVALS_S = 1.0
+"""Seconds from when Serve closes a stopping replica's port until its drain, which refuses requests."""
+
+Verdict = Literal["applied", "refused", "pending"]
+
+
+def application(arguments: Mapping[str, Any]) -> Any:
+    """Return the Serve application. arguments: fields of Settings."""
+    return bind(Relevance, arguments)
+
+
+def bind(deployment: Any, arguments: Mapping[str, Any]) -> Any:
+    """Return a deployment with the settings of `arguments`, which win over the HEADROOM_* environment."""
+    settings = Settings.model_validate(dict(arguments))
+    bound = settings.model_dump(exclude_unset=True)
+    if "api_keys" in settings.model_fields_set:  # a dump leaves them out
+        bound["api_keys"] = [key.entry for key in settings.api_keys]
+    return deployment.bind(bound)
+
+
+@serve.deployment(name=DEPLOYMENT, user_config={})
+@serve.ingress()
+class Relevance:
+    """One replica: one process, all its cores or one GPU.
+
+    Serve builds it in this order: `__init__`, the ASGI app, `reconfigure` with the live config, which loads
+    and warms up the model; only then it gets requests. The heavy imports wait until then, so that the
+    processes that only handle the class (driver, controller) stay light.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+        if shared is not None:
+            Path(shared).mkdir(parents=True, exist_ok=True)  # before prometheus-client is imported
+        from service.observe.metrics import Metrics
+
+        show_to_operator()
+        _listen_on_loopback_only()
+        self._settings = Settings.model_validate(dict(settings))
+        self._metrics = Metrics()
+        self._replica: Replica | None = None
+        self._unconfirmed = ""  # the version that `headroom serve` asked about and may still undo
+        self._refused: tuple[str, str] | None = None  # the last config's version ("": it has none), and why
+        self._config_lock = asyncio.Lock()
+        self._drained: asyncio.Task[None] | None = None
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        from service.api import create_app
+
+        self._app = create_app(self._settings, self._metrics)
+        return self._app
+
+    async def reconfigure(self, user_config: Mapping[str, Any]) -> None:
+        """Put a live config in force.
+
+        The first one starts the replica, and raises if that fails: a replica without a config must not serve.
+        Later ones never raise, because Serve would take a healthy replica down for it: a config that cannot
+        be applied is logged, and the one before stays. (`headroom serve` asks `refusal` first, and `verdict`
+        afterwards.)
+        """
+        async with self._config_lock:
+            if self._replica is None:
+                await self._start(LiveConfig.model_validate(dict(user_config)))
+                return
+            version = ""
+            try:
+                config = LiveConfig.model_validate(dict(user_config))
+                version = config.version
+                await asyncio.to_thread(self._replica.apply, config, begin=version != self._unconfirmed)
+            except Exception as error:
+                self._refused = (version, _reason(error))
+                self._metrics.config_refused(True)
+                logger.error("config %s refused, the last good one stays: %s", version, _reason(error))
+            else:
+                self._refused = None
+                self._metrics.config_refused(False)
+
+    async def refusal(self, user_config: Mapping[str, Any]) -> str | None:
+        """Return why `reconfigure` would refuse this config, or None; change nothing."""
+        async with self._config_lock:
+            if self._replica is None:
+                return "the replica is starting"
+            try:
+                config = LiveConfig.model_validate(dict(user_config))
+                await asyncio.to_thread(self._replica.check, config)
+            except Exception as error:
+                return _reason(error)
+            self._unconfirmed = config.version
+            return None
+
+    async def begin(self, version: str) -> None:
+        """Start the new experiments of this config, because every replica has it and it stays."""
+        if self._unconfirmed == version:
+            self._unconfirmed = ""
+        if self._replica is not None:
+            await asyncio.to_thread(self._replica.live.ledger.begin, version)
+
+    async def verdict(self, version: str) -> tuple[Verdict, str]:
+        """Return what became of the config of this version here, and the reason if it was refused."""
+        if self._refused is not None and self._refused[0] in (version, ""):
+            return "refused", self._refused[1]
+        is_in_force = self._replica is not None and self._replica.config_version == version
+        return ("applied" if is_in_force else "pending"), ""
+
+    async def drain(self) -> None:
+        """Refuse new requests, answer those in hand, and end everything that lives here but the HTTP side.
+
+        `headroom serve` asks for it before it stops.
+        """
+        await asyncio.shield(self._begin_to_drain())
+
+    async def check_health(self) -> None:
+        """Raise if Serve should replace this replica: its device failed, a pass hangs, or a task ended."""
+        reason = None if self._replica is None else self._replica.failure
+        if reason is not None:
+            raise RuntimeError(f"not ready: {reason}")
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return the tokens of work that this replica holds, for `autoscaling.ByTokens`."""
+        return {} if self._replica is None else {METRIC: self._replica.scheduler.tokens}
+
+    async def __del__(self) -> None:
+        """End everything that lives here. Serve calls this when the requests in hand are answered."""
+        await self.drain()
+
+    def _begin_to_drain(self) -> asyncio.Task[None]:
+        if self._drained is None:
+            self._drained = asyncio.create_task(self._drain())
+        return self._drained
+
+    async def _drain(self) -> None:
+        if self._replica is not None:
+            await self._replica.drain()
+            if self._app.state.telemetry is not None:
+                await asyncio.to_thread(self._app.state.telemetry.close)
+
+    async def _start(self, config: LiveConfig) -> None:
+        start = await asyncio.to_thread(self._import)
+        self._metrics.experiments.tell = partial(tell, once=True)
+        try:
+            replica = await start(self._settings, config, self._metrics, threads=_threads())
+        except InvalidConfig as error:
+            tell(f"a replica cannot start: {error}", once=True)
+            raise
+        # What is loaded stays: a collection that walks all of torch's modules would hold up every request.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(COLLECT_AFTER)
+        self._replica = self._app.state.backend = replica
+        loop = asyncio.get_running_loop()
+        begin_soon = partial(loop.call_later, LAST_ARRIVALS_S, self._begin_to_drain)
+        _call_when_serve_stops(lambda: loop.call_soon_threadsafe(begin_soon))
+
+    def _import(self) -> Callable[..., Awaitable[Replica]]:
+        """Import what a replica is made of, torch included: it takes seconds, so call it on a thread."""
+        from models.device import limit_memory, resolve_device
+        from models.ops.kernel_library import choice
+        from service.replica import Replica
+
+        device = resolve_device(self._settings.device)
+        if device.type == "cuda":
+            limit_memory(device, _gpu_share())
+        else:
+            # The tokenizers library would run each text on its own threads, which wait for the cores that
+            # the forward threads use.
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+            if (notice := choice().notice) is not None:
+                tell(notice, once=True)
+        return Replica.start
+
+
+def _reason(error: Exception) -> str:
+    """Return why a config is refused, in one line."""
+    if isinstance(error, ValidationError):
+        return first_problem(error)
+    if isinstance(error, InvalidConfig):
+        return str(error)
+    logger.warning("a config cannot be applied", exc_info=error)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON_CHARS]
+
+
+def _gpu_share() -> float:
+    """Return this replica's part of a GPU (`num_gpus`); 1 if it asked for none."""
+    return float(ray.get_runtime_context().get_assigned_resources().get("GPU", 1.0))
+
+
+def _threads() -> int:
+    """Return the threads that Ray set for this replica (num_cpus, or `headroom serve`'s choice), else the
+    number of cores."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return int(threads) if threads.isdecimal() and int(threads) > 0 else cores()
+
+
+def _listen_on_loopback_only() -> None:
+    """Open this replica's ports on the loopback interface if Ray runs on one machine: nobody else uses them.
+
+    Serve 2.60 binds its gRPC port to every interface, and the HTTP port behind HAProxy to the address of
+    HAProxy itself; it has no setting for either. Call it before Serve opens them, which is after `__init__`.
+    """
+    host = ray.util.get_node_ip_address()
+    if not ipaddress.ip_address(host).is_loopback:
+        return
+
+    async def start_http(app: Any, options: Any, **more: Any) -> Any:
+        return await start_asgi_http_server(app, options.model_copy(update={"host": host}), **more)
+
+    def add_grpc_port(server: Any, _: str) -> Any:
+        return add_port_to_grpc_server(server, build_address(host, 0))
+
+    for name, ours in (("add_port_to_grpc_server", add_grpc_port), ("start_asgi_http_server", start_http)):
+        getattr(serve_replica, name)  # with another Ray this fails here, not by an open port
+        setattr(serve_replica, name, ours)
+
+
+def _call_when_serve_stops(begin_to_drain: Callable[[], object]) -> None:
+    """Call this when Serve stops the process's replica (fewer replicas, an update) and closes its port.
+
+    By then the front sends requests elsewhere. Serve itself only waits for those in hand, until it kills the
+    replica. Behind Serve's Python proxy, which keeps the port open, this is never called.
+    """
+    close_port = serve_replica.Replica._stop_accepting_direct_ingress  # fails with another Ray
+
+    def close_port_and_drain(replica: Any) -> None:
+        close_port(replica)
+        begin_to_drain()
+
+    serve_replica.Replica._stop_accepting_direct_ingress = close_port_and_drain

@@ -1,0 +1,363 @@
+"""A local Ray cluster that runs the application: start it, change its config live, drain it, stop it.
+
+`service.ray.environment.prepare` must have run before this module is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import ray
+from ray import serve
+from ray._private.node import Node
+from ray.serve._private.api import serve_start
+from ray.serve.schema import ApplicationStatus, ServeDeploySchema
+
+from models.cores import cores
+from service.observe.metrics import refused_edits
+from service.observe.node_metrics import NodeGauge
+from service.ray import autoscaling, environment, machine
+from service.ray.config_file import ConfigFile
+from service.ray.limited import start, within
+from service.ray.processes import deaf_children, kill_family, named
+
+OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the minimum that Ray accepts; no request passes through it
+POLL_S = 0.1
+CALL_S = 60.0
+"""Limit of every call to Ray and Serve, which block for ever if the process that should answer is gone."""
+
+CHECK_TIMEOUT_S = 60.0
+CHECK_POLL_S = 0.5
+"""How often a wait for the replicas' answers looks whether the service stops."""
+
+APPLY_TIMEOUT_S = 60.0
+"""How long a rollout waits for the next replica to apply the config before it gives up."""
+
+SLOW_START_S = 30.0
+"""How long a start takes before the operator is shown what Serve waits for, which it says after as long."""
+
+KILL_AFTER_DRAIN_S = 10.0
+"""Seconds beyond `drain_timeout_s` before Serve kills a replica."""
+
+WRITE_S = 8.0
+"""Seconds beyond `drain_timeout_s` for the replicas to write exposures, access log and traces."""
+
+CLOSE_S = 3.0
+"""Seconds after that for HAProxy to close."""
+
+IDLE_SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
+"""Methods that start programs for autoscaling, a driver's output and usage statistics, which are all off.
+`ray.init` waits for the last of them before it starts anything else."""
+
+
+Result = TypeVar("Result")
+
+
+class DeployError(Exception):
+    """The application did not start; the message is the last line of the replica's error."""
+
+
+class NoAnswer(Exception):
+    """Ray or Serve did not answer a call within its limit."""
+
+
+class Cluster:
+    """A local Ray cluster with one Serve application.
+
+    Args:
+        run: the directory that was given to `environment.prepare`.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._client: Any = None
+        self._application = ""
+        self._handle: Any = None
+        self._deployed: ConfigFile | None = None
+        self._notices = environment.notices_file(run)
+        self._notices.touch()
+        self._told = 0
+        self._metrics = run / "metrics"
+        self._refused_edits: NodeGauge | None = None
+
+    def start(self) -> None:
+        """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
+        for idle in IDLE_SERVICES:
+            getattr(Node, idle)  # raises if another release of Ray has renamed it
+            setattr(Node, idle, lambda *_, **__: None)
+        with deaf_children():
+            ray.init(
+                address="local",
+                num_cpus=cores(),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=OBJECT_STORE_BYTES,
+                _temp_dir=str(self._run / "ray"),
+            )
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+
+    def deploy(self, config: ConfigFile) -> None:
+        """Start Serve if it does not run yet, and give it the config.
+
+        If only `user_config` differs from the running config, Serve reconfigures the replicas one by one and
+        restarts none.
+        """
+        schema = ServeDeploySchema.model_validate(self._on_this_machine(config))
+        self._application = schema.applications[0].name
+        if self._client is None:
+            self._client = _call(
+                serve_start,
+                http_options=schema.http_options.model_dump(),
+                proxy_location=schema.proxy_location,
+                global_logging_config=schema.logging_config,
+            )
+        _call(self._client.deploy_apps, schema)
+        self._deployed = config
+
+    def wait_until_running(self, is_stopping: Callable[[], bool], say: Callable[[str], None]) -> bool:
+        """Wait until the application runs and the proxy lets requests through.
+
+        say: shows one line to the operator: what Serve waits for, if that takes long.
+        Returns False if `is_stopping` became true first. Raises DeployError if the application cannot run.
+        """
+        said, slow_from = "", time.monotonic() + SLOW_START_S
+        while not is_stopping():
+            application = _call(serve.status).applications.get(self._application)
+            if application is not None and application.status == ApplicationStatus.DEPLOY_FAILED:
+                raise DeployError(_start_error(application))
+            if application is not None and application.status == ApplicationStatus.RUNNING:
+                _call(self._client.wait_for_proxies_serving)
+                self._handle = _call(serve.get_app_handle, self._application)
+                return True
+            waits_for = "" if application is None else _waits_for(application)
+            if waits_for not in ("", said) and time.monotonic() > slow_from:
+                said = waits_for
+                say(f"still waiting for the replicas: {waits_for}")
+            time.sleep(POLL_S)
+        return False
+
+    def apply(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
+        """Apply a changed `user_config` to all running replicas, or to none.
+
+        Returns why a replica refuses it, or None. If a replica refuses only while it applies the config, all
+        of them return to the previous one.
+        """
+        previous = self._deployed
+        assert previous is not None
+        try:
+            reason = self._refusal(config, is_stopping)
+        except TimeoutError:
+            # The replicas go on, and keep what they have loaded for the next attempt.
+            if is_stopping():
+                return "the service stops before every replica has checked it"
+            return (
+                f"the replicas have not checked it in {CHECK_TIMEOUT_S:g} s (they may still be loading a "
+                "checkpoint); save it again to wait longer"
+            )
+        if reason is not None:
+            with contextlib.suppress(TimeoutError):
+                # So that no replica keeps checkpoints that only the refused config needs.
+                self._refusal(previous, is_stopping)
+            return reason
+        self.deploy(config)
+        reason = self._wait_until_applied(config, is_stopping)
+        if reason is None:
+            with contextlib.suppress(Exception):  # else the replicas start new experiments minutes later
+                self._ask_all(is_stopping, "begin", config.live.version)
+        if reason is None or is_stopping():
+            return reason
+        self.deploy(previous)
+        problem = self._wait_until_applied(previous, is_stopping)
+        return reason if problem is None else f"{reason}; back to the config before: {problem}"
+
+    def _refusal(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
+        """Ask all replicas, and return why one of them would refuse the config, or None. Changes nothing.
+
+        Raises TimeoutError as `_ask_all` does.
+        """
+        try:
+            answers = self._ask_all(is_stopping, "refusal", config.live.model_dump(mode="json"))
+        except TimeoutError:
+            raise
+        except Exception as error:  # no replica answers, or one died meanwhile
+            return f"not every replica could check it ({type(error).__name__}); save it again"
+        return _refused_by([answer for answer in answers if answer is not None], len(answers))
+
+    def _wait_until_applied(self, config: ConfigFile, is_stopping: Callable[[], bool]) -> str | None:
+        """Wait until each replica has the config or one refuses it. Returns why not all have it, or None."""
+        best, replicas, deadline = -1, 0, 0.0
+        while not is_stopping():
+            try:
+                is_settled = self._is_settled()
+                verdicts = self._ask_all(is_stopping, "verdict", config.live.version)
+                running = self._running()
+            except Exception:  # a replica or Serve's controller died: another one is started
+                is_settled, verdicts, running = False, [], 0
+            replicas = len(verdicts) or replicas
+            reasons = [reason for verdict, reason in verdicts if verdict == "refused"]
+            if reasons:
+                return _refused_by(reasons, replicas)
+            applied = [verdict for verdict, _ in verdicts].count("applied")
+            if is_settled and applied and applied == len(verdicts) == running:
+                return None
+            if applied > best:
+                best, deadline = applied, time.monotonic() + APPLY_TIMEOUT_S
+            elif time.monotonic() > deadline:
+                return (
+                    f"{best} of {replicas} replicas have applied it, the others not in {APPLY_TIMEOUT_S:g} s"
+                )
+            time.sleep(POLL_S)
+        return "the service stops before every replica has it"
+
+    def _is_settled(self) -> bool:
+        """Return whether Serve has finished the last deployment.
+
+        `serve.status()` says so too, but pickles the class that chooses replicas every time.
+        """
+        status = _call(self._client.get_serve_status, self._application).app_status.status
+        return bool(status == ApplicationStatus.RUNNING)
+
+    def _running(self) -> int:
+        """Return the number of serving replicas."""
+        application = _call(serve.status).applications.get(self._application)
+        deployments = [] if application is None else application.deployments.values()
+        return sum(
+            each.replica_states.get(kind, 0) for each in deployments for kind in ("RUNNING", "UPDATING")
+        )
+
+    def _ask_all(
+        self,
+        is_stopping: Callable[[], bool],
+        method: str,
+        *arguments: Any,
+        limit_s: float | None = None,
+    ) -> list[Any]:
+        """Return the answer of each running replica.
+
+        Raises the first error that a replica raises, or TimeoutError if not all answer within the limit
+        (default: CHECK_TIMEOUT_S) or before the service stops.
+        """
+        deadline = time.monotonic() + (CHECK_TIMEOUT_S if limit_s is None else limit_s)
+        asked = _call(self._handle.broadcast, method, *arguments)
+        while True:
+            try:
+                answers: list[Any] = _call(asked.results, timeout_s=CHECK_POLL_S)
+            except TimeoutError:
+                if is_stopping() or time.monotonic() > deadline:
+                    raise
+            else:
+                return answers
+
+    def show_refused(self, is_refused: bool) -> None:
+        """Show in the metrics whether the last edit of the config was refused. Call it after `deploy`."""
+        if is_refused and self._refused_edits is None:
+            self._refused_edits = refused_edits(self._metrics)
+        if self._refused_edits is not None:
+            self._refused_edits.set(is_refused)
+
+    def notices(self) -> list[str]:
+        """Return the lines for the operator that this run's processes wrote since the last call."""
+        with self._notices.open("rb") as file:
+            file.seek(self._told)
+            new = file.read()
+        self._told += len(new)
+        return new.decode(errors="replace").splitlines()
+
+    def drain(self, drain_timeout_s: float) -> None:
+        """Let the replicas answer what they have accepted and refuse the rest, then let HAProxy close.
+
+        HAProxy goes on until then, so every request gets an answer, and closes by its soft stop: it takes no
+        new connection, and ends when the last answer is sent. Does nothing before the application runs.
+        """
+        if self._handle is None:
+            return
+        deadline = time.monotonic() + drain_timeout_s
+        with contextlib.suppress(Exception):  # HAProxy then waits for the answers
+            self._ask_all(lambda: False, "drain", limit_s=drain_timeout_s + WRITE_S)
+        fronts = named(("haproxy",))
+        for front in fronts:
+            with contextlib.suppress(psutil.Error):
+                front.send_signal(signal.SIGUSR1)
+        psutil.wait_procs(fronts, timeout=max(CLOSE_S, deadline - time.monotonic()))
+        if not fronts:  # Serve's Python proxies
+            with contextlib.suppress(Exception):
+                within(CLOSE_S, serve.shutdown)
+
+    def end(self) -> None:
+        """End every process of this cluster. Ray's own way, `ray.shutdown`, hangs if one of them is dead."""
+        if self._refused_edits is not None:
+            self._refused_edits.close()
+        kill_family()
+
+    def _on_this_machine(self, config: ConfigFile) -> dict[str, Any]:
+        """Return the document with this run's replicas, their threads and GPUs, and a metrics directory."""
+        document = copy.deepcopy(config.document)
+        deployment = document["applications"][0]["deployments"][0]
+        options = deployment.setdefault("ray_actor_options", {})
+        variables = options.setdefault("runtime_env", {}).setdefault("env_vars", {})
+        self._metrics.mkdir(exist_ok=True)
+        variables["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics)
+        for name, value in environment.replica_variables().items():
+            variables.setdefault(name, value)
+        gpus = 0 if config.settings.device == "cpu" else _call(ray.cluster_resources).get("GPU", 0)
+        first, most = autoscaling.bounds(deployment)
+        replicas = config.replicas or first
+        if deployment.keys().isdisjoint(("num_replicas", "autoscaling_config")):
+            replicas = deployment["num_replicas"] = machine.replicas(cores(), gpus)
+        # Without this, Ray would set a replica's threads to its num_cpus.
+        variables.setdefault("OMP_NUM_THREADS", str(machine.threads(cores(), replicas)))
+        if gpus:
+            options.setdefault("num_gpus", machine.gpu_share(replicas, gpus))
+        cpus = options.get("num_cpus")
+        asked = 1 if cpus is None else float(cpus)
+        options["num_cpus"] = machine.cpu_share(asked, max(replicas, most), cores())
+        # After this time Serve kills a replica that still answers requests. Serve's own default is too short.
+        deployment["graceful_shutdown_timeout_s"] = max(
+            float(deployment.get("graceful_shutdown_timeout_s", 0)),
+            config.settings.drain_timeout_s + KILL_AFTER_DRAIN_S,
+        )
+        return document
+
+
+def _call(call: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    """Return what a call to Ray or Serve returns. Raises what it raises, or NoAnswer after CALL_S."""
+    done = start(call, *arguments, **options)
+    if not wait([done], CALL_S).done:
+        raise NoAnswer(f"Ray has not answered in {CALL_S:g} s")
+    return done.result()
+
+
+def _refused_by(reasons: Sequence[str], replicas: int) -> str | None:
+    """Return one sentence for the reasons of the replicas that refuse a config, or None if none does."""
+    if not reasons:
+        return None
+    count = "" if len(reasons) == replicas else f"{len(reasons)} of {replicas} replicas refused it: "
+    return f"{count}{reasons[0]}"
+
+
+def _waits_for(application: Any) -> str:
+    """Return the sentences of Serve about a deployment that does not run yet, or "" if there are none."""
+    messages = (deployment.message for deployment in application.deployments.values())
+    # What follows is a traceback, or advice that does not fit.
+    return next((re.split(r"\n| Use `ray status`| Error:\n", text)[0] for text in messages if text), "")
+
+
+def _start_error(application: Any) -> str:
+    """Return why the application did not start: the last line of a traceback, without the class."""
+    messages = [deployment.message for deployment in application.deployments.values()]
+    for message in (*messages, application.message):
+        lines = [line.strip() for line in message.splitlines() if line.strip()]
+        if lines:
+            return re.sub(r"^(?:\w+\.)+\w+: ", "", lines[-1])
+    return "the application did not start"

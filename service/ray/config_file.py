@@ -1,0 +1,231 @@
+"""Reads and checks the config file (deploy/serve.yaml), a Ray Serve config, and applies overrides to it.
+
+The same file works with `serve deploy` and as KubeRay's `serveConfigV2`. This module does not need ray.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from models.files import read_bytes
+from service.config.settings import DEVICE_PATTERN, LiveConfig, Settings, variable_of
+from service.experiments.definition.fields import NAME_PATTERN
+from service.ray import strict_yaml
+
+DEPLOYMENT = "Relevance"
+
+_SENTENCES = {
+    "extra_forbidden": "there is no such field",
+    "bool_type": "should be true or false",
+    "bool_parsing": "should be true or false",
+    "tuple_type": "should be a list",
+    "dict_type": "should be a mapping (name: value)",
+    "model_type": "should be a mapping (name: value)",
+    NAME_PATTERN: "should be 1 to 64 of the characters a-z, 0-9, _ and -",
+    DEVICE_PATTERN: "should be auto, cpu, cuda or cuda:N",
+}
+"""What is said in place of pydantic's message, by the type of the error or the pattern that was missed."""
+
+
+class ConfigFileError(Exception):
+    """The file cannot be served; the message says in one line where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """Values from the command line; None keeps the file's value."""
+
+    host: str | None = None
+    port: int | None = None
+    model: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    replicas: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A checked configuration.
+
+    document: the config for Ray Serve, which logs and shows it; so it holds digests of API keys, and no
+        password.
+    has_live: whether the file has a `user_config`; if not, `live` is the default.
+    """
+
+    document: dict[str, Any]
+    live: LiveConfig
+    settings: Settings
+    has_live: bool
+
+    @property
+    def host(self) -> str:
+        return str(self.document["http_options"]["host"])
+
+    @property
+    def port(self) -> int:
+        return int(self.document["http_options"]["port"])
+
+    @property
+    def deployment(self) -> dict[str, Any]:
+        """The part of `document` that describes our deployment (not a copy)."""
+        return _deployment(self.document)
+
+    def with_live_of(self, other: ConfigFile) -> ConfigFile:
+        """Return this config with the other's `user_config`, the only part that may change while it runs."""
+        document = copy.deepcopy(self.document)
+        _deployment(document)["user_config"] = other.deployment["user_config"]
+        return ConfigFile(document, other.live, self.settings, other.has_live)
+
+    @property
+    def replicas(self) -> int | None:
+        """Number of replicas that the command line or the file asks for.
+
+        None if neither does, or if the file leaves it to Serve's autoscaling (`auto`).
+        """
+        asked = self.deployment.get("num_replicas")
+        return asked if isinstance(asked, int) else None
+
+
+def load(path: Path, overrides: Overrides) -> ConfigFile:
+    """Read the file and apply the command line's values. Raises ConfigFileError."""
+    try:
+        content = read_bytes(path)
+    except OSError as error:
+        raise ConfigFileError(f"{path}: {error.strerror or error}") from None
+    return read(content, path, overrides)
+
+
+def read(content: bytes, path: Path, overrides: Overrides) -> ConfigFile:
+    """Check the content of the file at this path and apply the command line's values.
+
+    Raises ConfigFileError if it is no YAML, has not the shape of a Serve config, or holds a wrong value.
+    """
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise ConfigFileError(f"{path}: not UTF-8 text") from None
+    parsed = _parse(text, path)
+    has_live = parsed["applications"][0]["deployments"][0].get("user_config") is not None
+    document = _with_overrides(parsed, overrides, path)
+    settings = _settings(document["applications"][0]["args"], overrides, path)
+    arguments = document["applications"][0]["args"]
+    if "api_keys" in arguments:
+        arguments["api_keys"] = [key.entry for key in settings.api_keys]
+    if "database_url" in arguments and urlsplit(settings.database_url or "").password is not None:
+        raise ConfigFileError(
+            f"{path}: args.database_url: Ray Serve would write the password into its log; write the URL into "
+            f"{variable_of('database_url')} instead"
+        )
+    try:
+        live = LiveConfig.model_validate(_deployment(document)["user_config"])
+    except ValidationError as error:
+        raise ConfigFileError(f"{path}: {first_problem(error, 'user_config')}") from None
+    return ConfigFile(document, live, settings, has_live)
+
+
+def _settings(arguments: dict[str, Any], overrides: Overrides, path: Path) -> Settings:
+    try:
+        return Settings.model_validate(arguments)
+    except ValidationError as error:
+        # What pydantic or one of our validators says begins with the field.
+        name, _, problem = first_problem(error).partition(": ")
+        if name in Settings.model_fields and getattr(overrides, name, None) is not None:
+            place = f"--{name}"
+        elif name in Settings.model_fields and name not in arguments:
+            place = variable_of(name)
+        else:
+            place = f"{path}: args.{name}"
+        raise ConfigFileError(f"{place}: {problem}") from None
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        document = strict_yaml.parse(text)
+    except strict_yaml.InvalidYAML as error:
+        where = "" if error.line is None else f", line {error.line}"
+        raise ConfigFileError(f"{path}{where}: {error}") from None
+    if not isinstance(document, Mapping):
+        raise ConfigFileError(f"{path}: not a Ray Serve config (a mapping with `applications`)")
+    applications = document.get("applications")
+    if not isinstance(applications, list) or [type(entry) for entry in applications] != [dict]:
+        raise ConfigFileError(f"{path}: applications must hold exactly one application")
+    deployments = applications[0].get("deployments")
+    listed = deployments if isinstance(deployments, list) else []
+    if [entry.get("name") if isinstance(entry, Mapping) else None for entry in listed] != [DEPLOYMENT]:
+        raise ConfigFileError(f"{path}: applications[0].deployments must hold {DEPLOYMENT}, and it alone")
+    return dict(document)
+
+
+def _with_overrides(document: Mapping[str, Any], overrides: Overrides, path: Path) -> dict[str, Any]:
+    merged = copy.deepcopy(dict(document))
+    http = merged["http_options"] = {"host": "127.0.0.1", "port": 8000} | _mapping(
+        merged, "http_options", path
+    )
+    application = merged["applications"][0]
+    application.setdefault("name", "headroom")
+    application.setdefault("route_prefix", "/")
+    arguments = application["args"] = _mapping(application, "args", path)
+    deployment = _deployment(merged)
+    deployment["user_config"] = _mapping(deployment, "user_config", path)
+    place = deployment
+    for name in ("ray_actor_options", "runtime_env", "env_vars"):
+        if name in place:
+            place[name] = _mapping(place, name, path)
+            place = place[name]
+    for target, names in ((http, ("host", "port")), (arguments, ("model", "device", "dtype"))):
+        target.update({name: value for name in names if (value := getattr(overrides, name)) is not None})
+    if overrides.replicas is not None:
+        deployment.pop("autoscaling_config", None)  # Serve takes one of the two
+        deployment["num_replicas"] = overrides.replicas
+    _check_address(http, overrides, path)
+    return merged
+
+
+def _mapping(parent: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """Return the mapping of this name, or an empty one if the name is missing or has no value."""
+    value = parent.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise ConfigFileError(f"{path}: {name} must be a mapping (name: value), not a {type(value).__name__}")
+    return value or {}
+
+
+def _check_address(http: Mapping[str, Any], overrides: Overrides, path: Path) -> None:
+    if overrides.host == "":
+        raise ConfigFileError("--host must be an address such as 127.0.0.1")
+    if not isinstance(http["host"], str) or not http["host"]:
+        raise ConfigFileError(f"{path}: http_options.host must be an address in quotes, such as 127.0.0.1")
+    if type(http["port"]) is not int or not 1 <= http["port"] <= 65_535:
+        raise ConfigFileError(f"{path}: http_options.port must be a whole number from 1 to 65535")
+
+
+def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
+    deployment: dict[str, Any] = document["applications"][0]["deployments"][0]
+    return deployment
+
+
+def first_problem(error: ValidationError, root: str = "") -> str:
+    """Return one line about the first problem, with its place below `root` and without the value."""
+    first = error.errors(include_url=False)[0]
+    kind = first.get("ctx", {}).get("pattern", first["type"])
+    message = _SENTENCES.get(kind, first["msg"].removeprefix("Value error, "))
+    message = message.replace("Tuple should", "List should").replace(" after validation", "")
+    location = list(first["loc"])
+    if first["type"] == "string_type" and isinstance(first["input"], bool | int | float):
+        message += "; put it in quotes"
+    if location[-1:] == ["[key]"]:
+        location.pop()
+        message = f"as a name: {message}"
+    if location[1:] and location[-1] in (
+        "str",
+        "dict[str,any]",
+    ):  # a branch of a union, which is not in the file
+        location.pop()
+    place = root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return f"{place.removeprefix('.')}: {message}".removeprefix(": ")

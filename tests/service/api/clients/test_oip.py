@@ -1,0 +1,155 @@
+"""The Open Inference Protocol as KServe's and Triton's clients speak it, in JSON and in bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from models import Classifier
+from tests.checkpoints import GRADES, write_checkpoint
+from tests.service.api.clients.oip import INFER, INPUTS, LENGTH, outputs_of, tensor, with_bytes
+from tests.service.experimenting import config, score
+from tests.service.in_process import QUERY, Service, pairs, serve
+
+
+async def infer(service: Service, model: str = "full", **body: Any) -> dict[str, np.ndarray]:
+    answer = await service.http.post(f"/v2/models/{model}/infer", json={"inputs": INPUTS} | body)
+    assert answer.status_code == 200, answer.text
+    return outputs_of(answer)
+
+
+async def test_outputs_are_those_of_the_network_in_json_and_in_bytes(
+    service: Service, clf: Classifier
+) -> None:
+    scores = clf.score(pairs())
+    body, headers = with_bytes(INPUTS)
+    wanted_binary, wanted_headers = with_bytes(INPUTS, parameters={"binary_data_output": True})
+    answers = [
+        await service.http.post(INFER, json={"inputs": INPUTS}),
+        await service.http.post(INFER, content=body, headers=headers),
+        await service.http.post(INFER, content=wanted_binary, headers=wanted_headers),
+        await service.http.post(INFER, json={"inputs": INPUTS, "parameters": {"binary_data_output": True}}),
+    ]
+    for answer, binary in zip(answers, (False, False, True, True), strict=True):
+        outputs = outputs_of(answer)
+        assert list(outputs) == ["score", "probabilities", "grade"]
+        assert (LENGTH in answer.headers) == binary
+        np.testing.assert_allclose(outputs["score"], scores.score, atol=1e-6)
+        np.testing.assert_allclose(outputs["probabilities"], scores.probabilities, atol=1e-6)
+        assert outputs["grade"].tolist() == scores.grade.tolist()
+        assert answer.headers["x-config-version"]
+
+
+async def test_wanted_outputs_come_in_their_order_and_form_with_the_id(service: Service) -> None:
+    wanted = [
+        {"name": "grade", "parameters": {"binary_data": True}},
+        {"name": "score", "parameters": {"binary_data": False}},
+    ]
+    answer = await service.http.post(INFER, json={"id": "é-1", "inputs": INPUTS, "outputs": wanted})
+
+    head = orjson.loads(answer.content[: int(answer.headers[LENGTH])])
+    assert (head["id"], head["model_name"], head["model_version"]) == ("é-1", "full", "1")
+    assert [output["name"] for output in head["outputs"]] == ["grade", "score"]
+    assert ["data" in output for output in head["outputs"]] == [False, True]
+    assert head["parameters"] == {"variant": "full", "truncated": 1}
+    assert outputs_of(answer)["grade"].shape == (4,)
+
+
+async def test_queries_go_to_all_titles_or_one_by_one(service: Service) -> None:
+    queries, titles = [QUERY, "lamp"], ["steel angle", "wood lamp"]
+    both = await infer(service, inputs=[tensor("title", titles), tensor("query", queries, [2, 1])])
+    for place in range(2):
+        inputs = [tensor("query", [queries[place]]), tensor("title", [titles[place]], [1, 1])]
+        alone = await infer(service, inputs=inputs)
+        np.testing.assert_allclose(alone["score"], both["score"][place : place + 1], atol=1e-6)
+    nested = tensor("title", titles, [2, 1], data=[[title] for title in titles])
+    same = await infer(service, inputs=[tensor("query", queries), nested])
+    assert same["score"].tolist() == both["score"].tolist()
+
+
+async def test_a_model_is_a_checkpoint_a_variant_or_both(service: Service, clf: Classifier) -> None:
+    full, masked = await infer(service), await infer(service, "masked")
+    assert masked["score"].tolist() != full["score"].tolist()
+
+    for model, parameters, expected in (
+        (clf.name, {}, full),
+        (f"{clf.name}@masked", {}, masked),
+        (f"{clf.name}%40masked/versions/1", {}, masked),
+        (clf.name, {"variant": "masked"}, masked),
+        ("full", {"head_mask": "1.0-2", "unit": "user-1"}, masked),
+    ):
+        outputs = await infer(service, model, parameters=parameters)
+        assert outputs["score"].tolist() == expected["score"].tolist(), model
+    for fields in (
+        {"variant": "masked"},
+        {"head_mask": "1.0-2", "unit": "user-1", "deadline_ms": 60_000},
+        {
+            "variant": "masked",
+            "deadline_ms": 50_000,
+            "parameters": {"variant": "masked", "timeout": 50_000_000},
+        },
+    ):
+        outputs = await infer(service, clf.name, **fields)
+        assert outputs["score"].tolist() == masked["score"].tolist(), fields
+    for model in ("nope", f"{clf.name}@nope", "full@masked", "full/versions/2"):
+        for path in (f"/v2/models/{model}", f"/v2/models/{model}/ready"):
+            answer = await service.http.get(path)
+            assert answer.status_code == 404
+            assert answer.json()["error"].startswith(
+                f"There is no model '{model}'; there are {clf.name}@full"
+            )
+
+
+async def test_attributes_decide_whether_an_experiment_takes_the_request(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'experiments.db'}"
+    german = {"attributes": {"locale": "de"}}
+    async with serve(tiny_checkpoint, config(where={"locale": ["de"]}), database_url=url) as service:
+        model = service.replica.models().models[0].name
+        arms = {f"user-{number}": await score(service, f"user-{number}", **german) for number in range(20)}
+        unit = {"unit": next(unit for unit, answer in arms.items() if answer["variant"] == "cut")}
+        for fields, variant in (
+            (unit, "full"),
+            (unit | german, "cut"),
+            ({"parameters": unit | german}, "cut"),
+            ({"parameters": unit | {"attributes": {"locale": "fr"}}}, "full"),
+        ):
+            answer = await service.http.post(f"/v2/models/{model}/infer", json={"inputs": INPUTS} | fields)
+            assert answer.json()["parameters"]["variant"] == variant, fields
+
+
+async def test_metadata_says_what_to_send_and_what_comes(service: Service) -> None:
+    metadata = (await service.http.get("/v2/models/masked/versions/1")).json()
+
+    assert (metadata["name"], metadata["versions"]) == ("masked", ["1"])
+    assert metadata["inputs"] == [
+        {"name": name, "datatype": "BYTES", "shape": [-1]} for name in ("query", "title")
+    ]
+    outputs = await infer(service)
+    for described in metadata["outputs"]:
+        values = outputs[described["name"]]
+        assert {"FP32": np.float32, "INT64": np.int64}[described["datatype"]] == values.dtype
+        assert [-1, *values.shape[1:]] == described["shape"]
+    assert metadata["outputs"][1]["shape"] == [-1, len(GRADES)]
+    assert (await service.http.get("/v2/models/masked/ready")).json() == {"name": "masked", "ready": True}
+    assert "binary_tensor_data" in (await service.http.get("/v2")).json()["extensions"]
+
+
+async def test_a_one_label_model_has_a_score_and_no_grades(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, num_labels=1)
+    expected = Classifier.load(checkpoint, "cpu", "float32").score(pairs()).score
+    async with serve(checkpoint, {"variants": [{"name": "full"}]}) as single:
+        outputs = await infer(single)
+        metadata = (await single.http.get("/v2/models/full")).json()
+        refused = await single.http.post(INFER, json={"inputs": INPUTS, "outputs": [{"name": "grade"}]})
+
+    assert list(outputs) == ["score"] == [output["name"] for output in metadata["outputs"]]
+    np.testing.assert_allclose(outputs["score"], expected, atol=1e-6)
+    assert (refused.status_code, refused.json()) == (
+        400,
+        {"error": "outputs[0].name: a model with one label has no grade"},
+    )

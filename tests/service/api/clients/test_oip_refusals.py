@@ -1,0 +1,210 @@
+"""What the Open Inference Protocol refuses, and how it says so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from service.api import create_app
+from service.config.settings import Settings
+from service.errors import QueueFull
+from service.observe.metrics import Metrics
+from tests.service.api.clients.oip import INFER, INPUTS, LENGTH, tensor, with_bytes
+from tests.service.asgi import client
+from tests.service.fake_backend import FakeBackend
+from tests.service.in_process import TITLES
+
+APP = create_app(Settings(api_keys="alpha"), Metrics())
+KEY = {"authorization": "Bearer alpha"}
+
+
+async def answered(body: Any, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    """The status and error of a request to a replica without a model."""
+    APP.state.backend = FakeBackend()
+    content = body if isinstance(body, bytes) else orjson.dumps(body)
+    async with client(APP) as http:
+        answer = await http.post(INFER, content=content, headers=KEY | (headers or {}))
+    error = answer.json()
+    assert error.keys() == {"error"}, answer.text
+    return answer.status_code, error["error"]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no title": ({"inputs": INPUTS[:1]}, "inputs: there is no tensor 'title'; send query and title"),
+    "an unknown input": (
+        {"inputs": [*INPUTS, tensor("mask", ["a"])]},
+        "inputs[2]: there is no input 'mask'; send query and title",
+    ),
+    "two titles": ({"inputs": [*INPUTS, INPUTS[1]]}, "inputs[2]: is the second title"),
+    "numbers": (
+        {"inputs": [INPUTS[0], tensor("title", TITLES, datatype="FP32")]},
+        "inputs[1].datatype: should be BYTES, not FP32",
+    ),
+    "numbers called BYTES": (
+        {"inputs": [INPUTS[0], tensor("title", TITLES, data=[1, 2, 3, 4])]},
+        "inputs[1].data: should hold strings alone",
+    ),
+    "a matrix": (
+        {"inputs": [INPUTS[0], tensor("title", TITLES, [2, 2])]},
+        "inputs[1].shape: should be [n] or [n, 1], not [2, 2]",
+    ),
+    "a shape too large": (
+        {"inputs": [INPUTS[0], tensor("title", TITLES, [5])]},
+        "inputs[1].data: 4 elements do not fill the shape [5]",
+    ),
+    "no data": (
+        {"inputs": [INPUTS[0], tensor("title", TITLES, data=None)]},
+        "inputs[1].data: is missing; give the tensor's elements as strings",
+    ),
+    "queries and titles that do not match": (
+        {"inputs": [tensor("query", ["a", "b"]), INPUTS[1]]},
+        "query: 2 queries for 4 titles; send one, or as many",
+    ),
+    "a blank query": ({"inputs": [tensor("query", [" "]), INPUTS[1]]}, "query: must not be blank"),
+    "a blank query among others": (
+        {"inputs": [tensor("query", ["a", " "]), tensor("title", ["b", "c"])]},
+        "query[1]: must not be blank",
+    ),
+    "an unknown output": (
+        {"inputs": INPUTS, "outputs": [{"name": "embedding"}]},
+        "outputs[0].name: there is no output 'embedding'; there are score, probabilities, grade",
+    ),
+    "a classification": (
+        {"inputs": INPUTS, "outputs": [{"name": "grade", "parameters": {"classification": 2}}]},
+        "outputs[0].parameters.classification: is not supported",
+    ),
+    "shared memory": (
+        {"inputs": [INPUTS[0], tensor("title", TITLES, parameters={"shared_memory_region": "a"})]},
+        "inputs[1].parameters.shared_memory_region: is not supported",
+    ),
+    "a wrong mask": (
+        {"inputs": INPUTS, "parameters": {"head_mask": "99.0"}},
+        "head_mask: layer 99 does not exist; this model has layers 0 to 11",
+    ),
+    "too many titles": (
+        {"inputs": [INPUTS[0], tensor("title", ["a"] * 1001)]},
+        "title: 1001 are more than the 1000 of one request",
+    ),
+    "no inputs": ({}, "inputs: is missing"),
+    "a mask beside parameters that is wrong": (
+        {"inputs": INPUTS, "head_mask": "99.0"},
+        "head_mask: layer 99 does not exist; this model has layers 0 to 11",
+    ),
+    "a unit beside parameters that is wrong": (
+        {"inputs": INPUTS, "unit": ""},
+        "unit: should have at least 1 character",
+    ),
+    "two masks": (
+        {"inputs": INPUTS, "head_mask": "1.0", "parameters": {"head_mask": "2.0"}},
+        "head_mask: is another than parameters.head_mask; give one of them",
+    ),
+    "two variants": (
+        {"inputs": INPUTS, "variant": "full", "parameters": {"variant": "other"}},
+        "variant: is another than parameters.variant; give one of them",
+    ),
+    "two deadlines": (
+        {"inputs": INPUTS, "deadline_ms": 5, "parameters": {"timeout": 6_000}},
+        "deadline_ms: is another than parameters.timeout; give one of them",
+    ),
+    "a deadline too late": (
+        {"inputs": INPUTS, "deadline_ms": 60_001},
+        "deadline_ms: must be at most 60000, the request timeout",
+    ),
+    "a timeout that is no number of microseconds": (
+        {"inputs": INPUTS, "parameters": {"timeout": "9" * 400}},
+        "parameters.timeout: should be less than or equal to 9007199254740991",
+    ),
+    "a shape of many sides": (
+        {"inputs": [INPUTS[0], tensor("title", TITLES, [1] * 1000)]},
+        f"inputs[1].shape: should be [n] or [n, 1], not {str([1] * 1000)[:64]}…",
+    ),
+    "a shape of many digits": (
+        {"inputs": [INPUTS[0], tensor("title", TITLES, ["9" * 4000])]},  # type: ignore[list-item]
+        f"inputs[1].data: 4 elements do not fill the shape [{'9' * 63}…",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+async def test_wrong_tensors_are_refused_by_name(case: str) -> None:
+    body, message = WRONG[case]
+    assert await answered(body) == (400, message)
+
+
+async def test_bytes_that_are_not_what_the_json_says_are_refused() -> None:
+    body, headers = with_bytes(INPUTS)
+    for changed, length, message in (
+        (body, str(len(body) + 1), f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
+        (body, "-1", f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
+        (body, "0" * 20 + "9" * 30, f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
+        (body, "0" * 20 + "9" * 4400, f"{LENGTH}: should be the bytes of the JSON, at most {len(body)}"),
+        (body[:-1], headers[LENGTH], "inputs[1].parameters.binary_data_size: is more than the body holds"),
+        (body + b"12", headers[LENGTH], "inputs: 2 bytes after the JSON belong to no input"),
+    ):
+        assert await answered(changed, headers | {LENGTH: length}) == (400, message)
+
+    def raw(texts: bytes) -> tuple[bytes, dict[str, str]]:
+        content, headers = with_bytes([INPUTS[0], tensor("title", ["1234"])])
+        start = len(content) - 8
+        return content[:start] + texts, headers
+
+    for texts, message in (
+        (b"\x09\x00\x00\x001234", "inputs[1]: its bytes end within an element"),
+        (b"\x01\x00\x00\x0012\x00\x00", "inputs[1]: its bytes end within an element"),
+        (b"\x04\x00\x00\x00\xff\xfe\xfd\xfc", "inputs[1]: should hold text in UTF-8"),
+    ):
+        assert await answered(*raw(texts)) == (400, message)
+    status, _ = await answered(body, {"content-type": "application/octet-stream"})
+    assert status == 415
+    status, _ = await answered(b"{")
+    assert status == 400
+
+
+@settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    start=st.integers(0, 600),
+    end=st.integers(0, 12),
+    inserted=st.binary(max_size=6),
+    length=st.none() | st.integers(0, 700),
+)
+async def test_mangled_tensors_are_refused_or_understood(
+    start: int, end: int, inserted: bytes, length: int | None
+) -> None:
+    body, headers = with_bytes(INPUTS)
+    mangled = body[:start] + inserted + body[start + end :]
+    length_header = {} if length is None else {LENGTH: str(length)}
+    APP.state.backend = FakeBackend()
+    async with client(APP) as http:
+        answer = await http.post(INFER, content=mangled, headers=KEY | headers | length_header)
+    assert answer.status_code in (200, 400)
+    assert answer.status_code == 200 or answer.json().keys() == {"error"}
+
+
+async def test_its_own_timeout_a_full_queue_and_a_missing_key_are_told_in_the_protocols_shape() -> None:
+    APP.state.backend = FakeBackend(hangs=True)
+    async with client(APP) as http:
+        for deadline in ({"parameters": {"timeout": 1_000}}, {"deadline_ms": 1}):
+            async with asyncio.timeout(20):  # the server's own timeout comes after 60 s
+                late = await http.post(INFER, json={"inputs": INPUTS, **deadline}, headers=KEY)
+            assert (late.status_code, late.json().keys()) == (504, {"error"}), deadline
+        APP.state.backend = FakeBackend(fails=QueueFull())
+        full = await http.post(INFER, json={"inputs": INPUTS}, headers=KEY)
+        assert (full.status_code, full.json()) == (429, {"error": str(QueueFull())})
+        assert full.headers["retry-after"] == "1"
+        for method, path in (("POST", INFER), ("GET", "/v2"), ("GET", "/v2/models/full/ready")):
+            answer = await http.request(method, path)
+            assert (answer.status_code, answer.json().keys()) == (401, {"error"})
+        for path in ("/v2/repository/index", "/v2/", "/v2/models", "/v2/models/rerank"):
+            unknown = await http.get(path, headers=KEY)
+            assert (unknown.status_code, type(unknown.json()["error"])) == (404, str)
+        for path in ("/v2/health/live", "/v2/health/ready"):
+            assert (await http.get(path)).status_code == 200
+        APP.state.backend = None
+        assert (await http.get("/v2/health/live")).json() == {"live": True}
+        starting = await http.get("/v2/health/ready")
+        assert (starting.status_code, starting.json()) == (503, {"error": "Not ready: starting."})

@@ -1,0 +1,255 @@
+"""Text-embeddings-inference's routes, on a real small network and on one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from models import Classifier
+from service.api import create_app
+from service.config.settings import Settings
+from service.errors import DeadlineExceeded, DeviceFailed, InferenceFailed, InternalError, QueueFull
+from service.observe.metrics import Metrics
+from tests.checkpoints import GRADES, write_checkpoint
+from tests.service.asgi import client
+from tests.service.fake_backend import FakeBackend
+from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
+
+RERANK = {"query": QUERY, "texts": TITLES}
+APP = create_app(Settings(api_keys="alpha"), Metrics())
+TIMES = ("compute", "total", "tokenization", "queue", "inference")
+
+
+@pytest.fixture(scope="module")
+def one_label(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("one-label"), num_labels=1)
+
+
+@pytest.fixture
+async def one_label_service(one_label: Path) -> AsyncIterator[Service]:
+    async with serve(one_label, {"variants": [{"name": "full"}]}) as running:
+        yield running
+
+
+async def ask(service: Service, path: str, body: Any) -> Any:
+    answer = await service.http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_texts_come_back_sorted_all_of_them_and_with_their_text_if_wanted(
+    service: Service, clf: Classifier
+) -> None:
+    scores = clf.score(pairs()).score
+    order = np.argsort(-scores, kind="stable").tolist()
+
+    for path in ("/", "/rerank"):
+        ranks = await ask(service, path, RERANK | {"return_text": True})
+        assert [rank["index"] for rank in ranks] == order
+        assert [rank["text"] for rank in ranks] == [TITLES[index] for index in order]
+        assert [rank["score"] for rank in ranks] == pytest.approx(scores[order], abs=1e-6)
+    (best,) = await ask(service, "/", RERANK | {"top_n": 1})
+    assert best.keys() == {"index", "score"}
+
+
+async def test_a_raw_score_is_the_logit_of_the_score(service: Service, one_label_service: Service) -> None:
+    for running in (service, one_label_service):
+        plain, raw = [
+            {rank["index"]: rank["score"] for rank in await ask(running, "/", RERANK | {"raw_scores": raw})}
+            for raw in (False, True)
+        ]
+        for index, score in plain.items():
+            assert 1 / (1 + np.exp(-raw[index])) == pytest.approx(score, abs=1e-5)
+
+
+async def test_variant_and_mask_are_taken_as_further_fields_and_in_the_models_name(service: Service) -> None:
+    full = await ask(service, "/", RERANK)
+    masked = await ask(service, "/", RERANK | {"variant": "masked"})
+
+    assert masked != full
+    assert await ask(service, "/", RERANK | {"model": "any@masked"}) == masked
+    assert await ask(service, "/", RERANK | {"head_mask": "1.0-2"}) == masked
+    assert await ask(service, "/", RERANK | {"model": "BAAI/bge-reranker-base", "unheard_of": 1}) == full
+
+
+async def test_a_text_too_long_is_truncated_unless_the_request_says_no(
+    service: Service, clf: Classifier
+) -> None:
+    body = {"query": QUERY, "texts": ["lamp", "steel " * 100 + "angle bracket"]}
+
+    assert await ask(service, "/", body) == await ask(service, "/", body | {"truncate": True})
+    refused = await service.http.post("/", json=body | {"truncate": False})
+    assert (refused.status_code, refused.json()) == (
+        422,
+        {
+            "error": "texts[1]: does not fit into the window of 64 tokens; "
+            "send shorter texts, or allow truncation",
+            "error_type": "Validation",
+        },
+    )
+    kept = "steel " * (64 - 3 - 2 - 2) + "angle bracket"  # what is left of the window
+    (expected,) = clf.score([(QUERY, kept)]).score
+    for direction in ("Left", "left"):
+        ranks = await ask(service, "/", body | {"truncation_direction": direction})
+        (score,) = [rank["score"] for rank in ranks if rank["index"] == 1]
+        assert score == pytest.approx(expected, abs=1e-6)
+
+
+async def test_predictions_are_the_labels_by_probability(service: Service, clf: Classifier) -> None:
+    scores = clf.score([(QUERY, TITLES[0])])
+    for raw, values in ((False, scores.probabilities[0]), (True, scores.logits[0])):
+        single = await ask(service, "/predict", {"inputs": [QUERY, TITLES[0]], "raw_scores": raw})
+        assert [each["label"] for each in single] == [GRADES[place] for place in np.argsort(-values)]
+        assert [each["score"] for each in single] == pytest.approx(sorted(values, reverse=True), abs=1e-5)
+
+
+async def test_a_text_a_pair_and_a_batch_are_told_apart(service: Service, one_label_service: Service) -> None:
+    for running, labels in ((service, 5), (one_label_service, 1)):
+        text = await ask(running, "/predict", {"inputs": "angle"})
+        assert await ask(running, "/predict", {"inputs": ["angle"]}) == text
+        pair = await ask(running, "/predict", {"inputs": ["angle", "steel"]})
+        batch = await ask(running, "/", {"inputs": [["angle"], ["angle", "steel"], ["angle", ""]]})
+
+        assert [len(labelled) for labelled in batch] == [labels] * 3
+        for alone, beside in zip((text, pair), batch, strict=False):
+            assert [each["label"] for each in alone] == [each["label"] for each in beside]
+            assert [each["score"] for each in alone] == pytest.approx([each["score"] for each in beside])
+        assert batch[2] != batch[0]  # a text with an empty partner is no text alone
+
+
+@pytest.mark.parametrize(
+    "inputs", [[], [["a", "b", "c"]], ["a", "b", "c"], [["a"], "b"], [[1]], 7, None], ids=repr
+)
+async def test_other_inputs_are_refused(inputs: Any) -> None:
+    status, answer, _ = await answered(FakeBackend(), "/predict", {"inputs": inputs})
+
+    assert (status, answer["error_type"]) == (422, "Validation")
+    assert answer["error"].startswith("inputs: should be a text, a pair of texts, or a batch")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "at_fault"),
+    [
+        (" ", "inputs"),
+        (["", "b"], "inputs[0]"),
+        ([["a", "b"], ["", "b"]], "inputs[1][0]"),
+    ],
+    ids=["text", "pair", "batch"],
+)
+async def test_a_blank_text_is_named_as_the_request_has_it(inputs: Any, at_fault: str) -> None:
+    status, answer, _ = await answered(FakeBackend(), "/predict", {"inputs": inputs})
+    assert (status, answer["error"]) == (422, f"{at_fault}: must not be blank")
+    _, answer, _ = await answered(FakeBackend(), "/predict", {"inputs": "a", "variant": "none"})
+    assert answer["error"].startswith("variant: there is no such variant")
+
+
+async def test_info_tells_the_kind_of_model_and_the_limits_in_force(
+    service: Service, one_label_service: Service
+) -> None:
+    graded, single = [(await running.http.get("/info")).json() for running in (service, one_label_service)]
+
+    labels = graded["model_type"]["classifier"]
+    assert labels["id2label"] == {str(place): name for place, name in enumerate(GRADES)}
+    assert labels["label2id"] == {name: place for place, name in enumerate(GRADES)}
+    assert single["model_type"] == {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
+    settings = Settings()
+    assert graded["max_input_length"] == 64
+    assert graded["max_client_batch_size"] == settings.max_pairs
+    assert graded["max_batch_tokens"] == settings.batch_tokens("cpu")
+    assert graded["max_concurrent_requests"] == settings.queue_tokens("cpu") // 64
+    assert graded["model_dtype"] == "float32"
+    assert graded["auto_truncate"] is True
+
+
+async def test_headers_tell_what_it_took_in_whole_milliseconds(service: Service) -> None:
+    answer = await service.http.post("/", json=RERANK)
+
+    assert int(answer.headers["x-compute-characters"]) == len(QUERY) * 4 + sum(map(len, TITLES))
+    scored = await service.post("/v1/score", query=QUERY, titles=TITLES)
+    assert int(answer.headers["x-compute-tokens"]) == scored["usage"]["tokens"]
+    assert all(int(answer.headers[f"x-{name}-time"]) >= 0 for name in TIMES)
+
+
+async def answered(
+    backend: FakeBackend | None, path: str, body: Any, **headers: str
+) -> tuple[int, dict[str, Any], Any]:
+    """Status, JSON and headers of one request."""
+    APP.state.backend = backend
+    content = body if isinstance(body, bytes) else orjson.dumps(body)
+    async with client(APP) as http:
+        answer = await http.post(path, content=content, headers={"authorization": "Bearer alpha"} | headers)
+    return answer.status_code, answer.json(), answer.headers
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "kind"),
+    [
+        (QueueFull(), 429, "Overloaded"),
+        (DeviceFailed(), 503, "Unhealthy"),
+        (InferenceFailed(), 424, "Backend"),
+        (InternalError(), 500, "Backend"),
+        (DeadlineExceeded(), 504, "Overloaded"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("path", ["/predict", "/", "/rerank"])
+async def test_failures_have_their_statuses_and_types(
+    path: str, failure: Exception, status: int, kind: str
+) -> None:
+    body = {"inputs": "angle"} if path == "/predict" else RERANK
+    answer = await answered(FakeBackend(fails=failure), path, body)
+
+    assert answer[:2] == (status, {"error": str(failure), "error_type": kind})
+    assert ("retry-after" in answer[2]) == (status in (429, 503))
+
+
+@pytest.mark.parametrize("path", ["/", "/rerank"])
+@pytest.mark.parametrize(
+    ("body", "status", "answer"),
+    [
+        ({"query": "a", "texts": []}, 400, {"error": "texts: must not be empty", "error_type": "Empty"}),
+        (
+            {"query": " ", "texts": ["a"]},
+            422,
+            {"error": "query: must not be blank", "error_type": "Validation"},
+        ),
+        (
+            {"query": "a", "texts": ["b"] * 1001},
+            422,
+            {"error": "texts: 1001 are more than the 1000 of one request", "error_type": "Validation"},
+        ),
+        (
+            {"query": "a", "texts": ["b", 7]},
+            422,
+            {"error": "texts[1]: should be a string", "error_type": "Validation"},
+        ),
+    ],
+    ids=["empty", "blank", "too many", "no text"],
+)
+async def test_wrong_requests_are_refused_in_the_words_of_the_request(
+    path: str, body: Any, status: int, answer: dict[str, str]
+) -> None:
+    assert (await answered(FakeBackend(), path, body))[:2] == (status, answer)
+
+
+async def test_only_health_needs_no_key() -> None:
+    APP.state.backend = FakeBackend()
+    async with client(APP) as http:
+        for path in ("/health", "/ping"):
+            answer = await http.get(path)
+            assert (answer.status_code, answer.content) == (200, b"")
+        for method, path in (("GET", "/info"), ("POST", "/"), ("POST", "/predict")):
+            answer = await http.request(method, path, json={"inputs": "angle"})
+            assert answer.status_code == 401
+            assert answer.json()["error_type"] == "Validation"
+        APP.state.backend = None
+        for path in ("/health", "/ping"):
+            answer = await http.get(path)
+            assert answer.status_code == 503
+            assert answer.json() == {"error": "Not ready: starting.", "error_type": "Unhealthy"}
+    assert (await answered(FakeBackend(), "/predict", b"{"))[0] == 400

@@ -1,0 +1,115 @@
+"""vLLM's score requests, at /score and beside our own at /v1/score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models import Classifier
+from service.api import create_app
+from service.config.settings import Settings
+from service.observe.metrics import Metrics
+from tests.service.asgi import client
+from tests.service.fake_backend import FakeBackend
+from tests.service.in_process import QUERY, TITLES, Service
+
+APP = create_app(Settings(), Metrics())
+PATHS = ("/score", "/v1/score")
+
+
+async def test_one_to_one_one_to_many_and_pair_by_pair(service: Service, clf: Classifier) -> None:
+    queries = ["lamp", QUERY, "steel", "a"]
+    for first, second, pairs in (
+        (QUERY, TITLES[0], [(QUERY, TITLES[0])]),
+        (QUERY, TITLES, [(QUERY, title) for title in TITLES]),
+        ([QUERY], TITLES, [(QUERY, title) for title in TITLES]),
+        (queries, TITLES, list(zip(queries, TITLES, strict=True))),
+    ):
+        scores = clf.score(pairs)
+        for path in PATHS:
+            for names in (("text_1", "text_2"), ("queries", "documents")):
+                answer = await service.post(path, **dict(zip(names, (first, second), strict=True)))
+                assert [each["index"] for each in answer["data"]] == list(range(len(pairs)))
+                assert {each["object"] for each in answer["data"]} == {"score"}
+                np.testing.assert_allclose(
+                    [each["score"] for each in answer["data"]], scores.score, atol=1e-6
+                )
+                assert answer["object"] == "list"
+                assert answer["model"] == f"{clf.name}@full"
+                assert answer["usage"]["total_tokens"] == sum(map(len, clf.tokenizer.encode(pairs)))
+
+
+async def test_without_activation_the_scores_are_logits(service: Service) -> None:
+    plain, raw = [
+        [
+            each["score"]
+            for each in (await service.post("/score", text_1=QUERY, text_2=TITLES, **more))["data"]
+        ]
+        for more in ({}, {"use_activation": False})
+    ]
+    np.testing.assert_allclose(1 / (1 + np.exp(-np.array(raw))), plain, atol=1e-5)
+
+
+async def test_the_number_of_tokens_to_read_of_a_document_is_kept(service: Service, clf: Classifier) -> None:
+    (expected,) = clf.score([(QUERY, "steel angle")]).score
+    for limits, text in (
+        ({"truncate_prompt_tokens": 2}, "steel angle lamp light"),
+        ({"truncate_prompt_tokens": -1}, "steel angle"),
+        ({"max_tokens_per_doc": 2}, "steel angle lamp light"),
+        ({"max_tokens_per_doc": 0, "max_tokens_per_query": 0}, "steel angle"),
+    ):
+        answer = await service.post("/score", text_1=QUERY, text_2=text, **limits)
+        assert answer["data"][0]["score"] == pytest.approx(float(expected), abs=1e-6)
+
+
+async def test_a_request_of_ours_stays_ours(service: Service) -> None:
+    assert "results" in await service.post("/v1/score", query=QUERY, titles=TITLES)
+    error = await service.refused("/v1/score", 422, query=QUERY, titles=TITLES, queries=[QUERY])
+    assert error["message"] == "queries: there is no such field"
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        (
+            {"text_1": ["a", "b"], "text_2": ["c"]},
+            "text_1",
+            "2 texts for 1 of text_2; give one text, or as many",
+        ),
+        ({"queries": "a"}, "documents", "is missing"),
+        ({"queries": [], "documents": []}, "queries", ""),
+        ({"queries": "a", "documents": []}, "documents", ""),
+        ({"text_1": " ", "text_2": ["c"]}, "text_1", "must not be blank"),
+        ({"text_1": 3, "text_2": ["c"]}, "text_1", "should be a string or a list of strings"),
+        ({"queries": "a", "documents": ["b", 3]}, "documents", "should be a string or a list of strings"),
+        (
+            {"text_1": "a", "text_2": "c", "truncate_prompt_tokens": "9" * 400},
+            "truncate_prompt_tokens",
+            "should be less than or equal to 9007199254740991",
+        ),
+        (
+            {"text_1": "a", "text_2": "c", "max_tokens_per_query": 7},
+            "max_tokens_per_query",
+            "is not supported; leave it out, or send 0 for no limit",
+        ),
+        ({"text_1": ["a", " "], "text_2": ["c", "d"]}, "text_1[1]", "must not be blank"),
+        ({"text_1": "a", "text_2": ["c"] * 1001}, "text_2", "1001 are more than the 1000 of one request"),
+        (
+            {"text_1": "a", "text_2": "c", "model": "x@nope"},
+            "model",
+            "there is no such variant; there is full",
+        ),
+    ],
+)
+async def test_wrong_requests_are_refused_with_their_own_names(
+    path: str, body: dict[str, Any], param: str, message: str
+) -> None:
+    APP.state.backend = FakeBackend()
+    async with client(APP) as http:
+        answer = await http.post(path, json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (422, param)
+    assert error["message"].startswith(f"{param}: {message}")

@@ -1,0 +1,310 @@
+"""The HTTP side as a caller meets it: shapes, statuses, headers, and the document that promises them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from service.api import create_app
+from service.config.settings import Settings
+from service.observe.metrics import Metrics
+from tests.service.asgi import Exchange, client
+from tests.service.fake_backend import FakeBackend
+from tests.service.metering import samples
+
+SCORE = {"query": "angle bracket", "titles": ["Simpson Strong-Tie 12-Gauge Angle", ""]}
+GETS = ("/v1/models", "/v1/variants", "/v1/masks")
+
+
+def app_with(backend: FakeBackend | None = None, **settings: Any) -> FastAPI:
+    app = create_app(Settings(**settings), Metrics())
+    app.state.backend = backend if backend is not None else FakeBackend()
+    return app
+
+
+SHARED = app_with()
+"""For tests that change nothing and count nothing."""
+
+
+async def post(app: FastAPI, path: str, body: Any, **headers: str) -> httpx.Response:
+    async with client(app) as session:
+        return await session.post(path, content=orjson.dumps(body), headers=headers)
+
+
+async def get(app: FastAPI, path: str, **headers: str) -> httpx.Response:
+    async with client(app) as session:
+        return await session.get(path, headers=headers)
+
+
+def metrics_of(app: FastAPI) -> dict[str, float]:
+    metrics: Metrics = app.state.metrics
+    return samples(metrics.render())
+
+
+def assert_error(response: httpx.Response, status: int, kind: str, param: str | None = None) -> str:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    error = response.json()["error"]
+    assert list(error) == ["type", "message", "param"]
+    assert (error["type"], error["param"]) == (kind, param)
+    assert ("retry-after" in response.headers) == (status in (429, 503))
+    assert len(response.content) < 1000
+    return str(error["message"])
+
+
+async def test_a_score_has_the_contracts_fields_in_its_order() -> None:
+    response = await post(app_with(), "/v1/score", {**SCORE, "head_mask": " 2.3, 7.* "})
+    assert response.status_code == 200
+    body = response.json()
+    assert list(body) == [
+        *("model", "variant", "head_mask", "assignment", "degraded", "results", "usage", "timing_ms"),
+        "stages",
+    ]
+    assert body["head_mask"] == {
+        "id": body["head_mask"]["id"],
+        "spec": "2.3,7.*",
+        "heads_on": 131,
+        "heads": 144,
+        "units_on": 36_864,
+        "units": 36_864,
+        "layers_on": 12,
+        "layers": 12,
+    }
+    assert body["assignment"] is None
+    assert body["degraded"] is False
+    assert body["results"][1] == {
+        "index": 1,
+        "grade": 3,
+        "label": "good",
+        "expected_grade": 2.87,
+        "score": 0.717,
+        "probabilities": [0.01, 0.04, 0.2, 0.61, 0.14],
+        "tokens": 17,
+        "unknown_tokens": 0,
+        "truncated": False,
+        "raw_score": 0.93,
+        "empty": False,
+        "chunk": None,
+        "stage": None,
+    }
+    assert list(body["results"][0]) == list(body["results"][1])
+    assert body["usage"] == {"pairs": 2, "tokens": 34}
+    assert list(body["timing_ms"]) == ["tokenize", "queue", "inference", "total"]
+    assert response.headers["server-timing"] == (
+        "tokenize;dur=0.200, queue;dur=0.400, inference;dur=6.100, total;dur=7.000"
+    )
+    assert response.headers["x-config-version"] == "0123456789ab"
+
+
+async def test_pairs_stand_in_for_query_and_titles() -> None:
+    backend = FakeBackend()
+    response = await post(app_with(backend), "/v1/score", {"pairs": [["a", "x"], ["b", ""]], "query": None})
+    assert response.status_code == 200
+    assert backend.requests[0].texts() == [("a", "x"), ("b", "")]  # type: ignore[attr-defined]
+
+
+async def test_compare_answers_masks_first_then_variants() -> None:
+    body = {**SCORE, "masks": ["none", "0-5.*", {"off": [[1, 1]]}], "variants": ["full"]}
+    response = await post(app_with(), "/v1/compare", body)
+    assert response.status_code == 200
+    specs = [column["head_mask"]["spec"] for column in response.json()["columns"]]
+    assert specs == ["none", "0-5.*", "1.1", "none"]
+
+
+async def test_attention_gives_a_matrix_per_head() -> None:
+    body = {"query": "a", "title": "", "heads": "2.3,4.0-1"}
+    response = await post(app_with(), "/v1/attention", body)
+    assert response.status_code == 200
+    heads = response.json()["heads"]
+    assert [(head["layer"], head["head"]) for head in heads] == [(2, 3), (4, 0), (4, 1)]
+    assert [len(row) for row in heads[0]["probabilities"]] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("path", GETS)
+async def test_what_is_loaded_can_be_listed(path: str) -> None:
+    response = await get(app_with(), path)
+    assert response.status_code == 200
+    assert response.headers["x-config-version"] == "0123456789ab"
+    assert len(response.json()[path.rpartition("/")[2]]) == 1
+
+
+async def test_unknown_paths_and_methods_have_the_error_shape() -> None:
+    async with client(app_with()) as session:
+        for path in ("/nope", "/v1", "/v1/score/", "/v1/Score", "/healthy", "/docs/..%2f", "/%00"):
+            assert_error(await session.get(path), 404, "not_found")
+        for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"):
+            response = await session.request(method, "/v1/score")
+            assert response.status_code == 405
+            assert response.headers["allow"] == "POST"
+            if method != "HEAD":
+                assert_error(response, 405, "method_not_allowed")
+        response = await session.post("/v1/models", json={})
+        assert_error(response, 405, "method_not_allowed")
+        assert response.headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/", "GET, HEAD, POST"),
+        ("GET", "/v2/models/x/infer", "POST"),
+        ("PUT", "/v2/models/x/versions/1/infer", "POST"),
+        ("POST", "/v2/models/x/ready", "GET, HEAD"),
+        ("POST", "/v2/models/x", "GET, HEAD"),
+    ],
+)
+async def test_a_wrong_method_is_told_all_methods_of_the_path(method: str, path: str, allowed: str) -> None:
+    async with client(SHARED) as session:
+        response = await session.request(method, path)
+    assert (response.status_code, response.headers["allow"]) == (405, allowed)
+
+
+async def test_every_path_tells_its_methods_to_one_that_it_lacks() -> None:
+    paths = {re.sub(r"\{.*?\}", "x", route.path) for route in SHARED.routes if isinstance(route, Route)}
+    assert {"/openapi.json", "/docs", "/v1/score"} <= paths
+    async with client(SHARED) as session:
+        for path in paths:
+            response = await session.put(path)
+            assert response.status_code == 405, path
+            assert set(response.headers["allow"].split(", ")) & {"GET", "POST"}, path
+
+
+async def test_an_answer_names_the_config_that_it_was_made_under() -> None:
+    class Reconfigured(FakeBackend):
+        version = "old"
+
+        @property
+        def config_version(self) -> str:
+            return self.version
+
+        async def _work(self, request: object) -> None:
+            await super()._work(request)
+            self.version = "new"
+
+    backend = Reconfigured()
+    assert (await post(app_with(backend), "/v1/score", SCORE)).headers["x-config-version"] == "old"
+    assert (await post(app_with(backend), "/v1/score", SCORE)).headers["x-config-version"] == "new"
+
+
+async def test_head_is_get_without_the_body() -> None:
+    async with client(app_with()) as session:
+        for path in ("/health/live", "/v1/models", "/metrics", "/docs", "/docs/swagger-ui.css"):
+            head, full = await session.head(path), await session.get(path)
+            assert head.status_code == full.status_code == 200
+            assert head.content == b""
+            assert head.headers["content-type"] == full.headers["content-type"]
+
+
+async def test_health_tells_alive_from_ready() -> None:
+    app = create_app(Settings(), Metrics())
+    assert (await get(app, "/health/live")).json() == {"status": "live"}
+    assert "starting" in assert_error(await get(app, "/health/ready"), 503, "not_ready")
+    app.state.backend = FakeBackend()
+    assert (await get(app, "/health/ready")).json() == {"status": "ready"}
+    app.state.backend.reason = "draining"
+    assert "draining" in assert_error(await get(app, "/health/ready"), 503, "not_ready")
+    assert (await get(app, "/health/live")).status_code == 200
+
+
+async def test_requests_before_the_model_is_up_are_told_to_come_back() -> None:
+    app = create_app(Settings(), Metrics())
+    assert_error(await post(app, "/v1/score", SCORE), 503, "starting")
+    for path in GETS:
+        assert_error(await get(app, path), 503, "starting")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("abc-123", True),
+        ("A1b2/c3+d4=:._", True),
+        ("x" * 128, True),
+        ("x" * 129, False),
+        ("a b", False),
+        ("a<script>", False),
+        ("é", False),
+        ("", False),
+    ],
+)
+async def test_a_plain_request_id_comes_back_and_any_other_is_replaced(given: str, kept: bool) -> None:
+    exchange = Exchange(SHARED, "GET", "/health/live", [("X-Request-ID", given)])
+    answer = await exchange.answer()
+    assert (answer.headers["x-request-id"] == given) is kept
+    assert answer.headers["x-request-id"].isascii()
+    assert 1 <= len(answer.headers["x-request-id"]) <= 128
+
+
+async def test_every_answer_is_counted_under_its_route_and_never_under_a_callers_words() -> None:
+    app = app_with()
+    await post(app, "/v1/score", SCORE)
+    await post(app, "/v1/score", {})
+    async with client(app) as session:
+        await session.get("/v1/score")
+        await session.get("/v1/secrets-of-a-caller")
+        await session.get("/openapi.json")
+        await session.get("/docs")
+        await session.head("/health/live")
+    found = metrics_of(app)
+    counted = {name: value for name, value in found.items() if name.startswith("headroom_requests_total")}
+    assert counted == {
+        'headroom_requests_total{route="/v1/score",status="200"}': 1,
+        'headroom_requests_total{route="/v1/score",status="422"}': 1,
+        'headroom_requests_total{route="/v1/score",status="405"}': 1,
+        'headroom_requests_total{route="unmatched",status="404"}': 1,
+        'headroom_requests_total{route="/openapi.json",status="200"}': 1,
+        'headroom_requests_total{route="/docs",status="200"}': 1,
+        'headroom_requests_total{route="/health/live",status="200"}': 1,
+    }
+    for stage in ("tokenize", "queue", "inference", "respond"):
+        assert found[f'headroom_stage_seconds_count{{stage="{stage}"}}'] == 1
+    assert found['headroom_stage_seconds_sum{stage="inference"}'] == pytest.approx(0.0061)
+
+
+async def test_metrics_are_prometheus_text() -> None:
+    app = app_with()
+    response = await get(app, "/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "headroom_ready" in samples(response.content)
+
+
+async def test_the_documentation_loads_nothing_from_elsewhere() -> None:
+    async with client(app_with()) as session:
+        page = await session.get("/docs")
+        assert page.status_code == 200
+        assert "http://" not in page.text
+        assert "https://" not in page.text
+        for name in ("swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"):
+            assert f'"docs/{name}"' in page.text
+            file = await session.get(f"/docs/{name}")
+            assert file.status_code == 200
+            assert len(file.content) > 500
+
+
+async def test_the_document_names_this_servers_limits() -> None:
+    document = (await get(app_with(max_pairs=7, max_columns=3, request_timeout_s=5), "/openapi.json")).json()
+    score = document["components"]["schemas"]["ScoreRequest"]
+    assert score["properties"]["titles"]["anyOf"][0]["maxItems"] == 7
+    assert score["properties"]["pairs"]["anyOf"][0]["maxItems"] == 7
+    assert score["properties"]["deadline_ms"]["anyOf"][0]["maximum"] == 5000
+    assert document["components"]["schemas"]["CompareRequest"]["properties"]["masks"]["maxItems"] == 3
+    assert score["additionalProperties"] is False
+    assert set(document["paths"]["/v1/score"]["post"]["responses"]) == {
+        *("200", "400", "403", "408", "413", "415", "422", "429", "500", "503", "504"),
+    }
+    assert "securitySchemes" not in document["components"]
+
+
+async def test_a_limit_that_was_set_is_the_one_that_holds() -> None:
+    app = app_with(max_pairs=2, request_timeout_s=5)
+    assert_error(
+        await post(app, "/v1/score", {**SCORE, "titles": ["a"] * 3}), 422, "invalid_request", "titles"
+    )
+    assert_error(
+        await post(app, "/v1/score", {**SCORE, "deadline_ms": 5001}), 422, "invalid_request", "deadline_ms"
+    )

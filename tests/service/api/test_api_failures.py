@@ -1,0 +1,130 @@
+"""Work that fails, hangs or is given up: the status, what is counted, and that the work is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import orjson
+import pytest
+
+from models.errors import InvalidMask
+from service.errors import (
+    DeadlineExceeded,
+    DeviceFailed,
+    Draining,
+    OutOfMemory,
+    QueueFull,
+)
+from tests.service.api.test_api import SCORE, app_with, assert_error, metrics_of, post
+from tests.service.asgi import DISCONNECT, Exchange, chunk
+from tests.service.fake_backend import FakeBackend
+
+OUTCOMES = {
+    "outcomes": [
+        {"experiment": "e", "unit": "u", "metric": "click", "value": 1, "time": 1_700_000_000, "id": "1"}
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "shed"),
+    [
+        (QueueFull(2), 429, "queue_full", "queue_full"),
+        (Draining(1), 503, "draining", "draining"),
+        (DeadlineExceeded(), 504, "deadline_exceeded", "deadline"),
+        (DeviceFailed("cuda"), 503, "device_failed", None),
+        (OutOfMemory(), 503, "out_of_memory", None),
+    ],
+)
+async def test_what_the_model_refuses_is_answered_and_counted_once(
+    error: Exception, status: int, kind: str, shed: str | None
+) -> None:
+    app = app_with(FakeBackend(fails=error))
+    assert_error(await post(app, "/v1/score", SCORE), status, kind)
+    counted = {name: value for name, value in metrics_of(app).items() if "shed_total" in name and value}
+    assert counted == ({f'headroom_shed_total{{reason="{shed}"}}': 1} if shed else {})
+
+
+async def test_a_mask_the_model_refuses_is_the_callers_error() -> None:
+    app = app_with(FakeBackend(fails=InvalidMask("layer 12 does not exist")))
+    assert_error(await post(app, "/v1/score", SCORE), 422, "invalid_request", "head_mask")
+
+
+class Panic(BaseException):
+    """As of a library in Rust, such as tokenizers."""
+
+
+@pytest.mark.parametrize("defect", [ZeroDivisionError, Panic])
+async def test_a_defect_is_a_500_that_tells_nothing_and_is_logged(
+    defect: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_with(FakeBackend(fails=defect("secret detail")))
+    with caplog.at_level(logging.ERROR, "headroom.api"):
+        response = await post(app, "/v1/score", SCORE, **{"x-request-id": "abc-1"})
+    message = assert_error(response, 500, "internal_error")
+    assert "secret" not in message
+    assert "abc-1" in caplog.text
+    assert "secret detail" in caplog.text
+    assert metrics_of(app)['headroom_requests_total{route="/v1/score",status="500"}'] == 1
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/score", SCORE), ("/v1/outcomes", OUTCOMES)])
+async def test_a_client_that_hangs_up_has_its_work_cancelled_and_counted(
+    path: str, body: dict[str, Any]
+) -> None:
+    backend = FakeBackend(hangs=True)
+    app = app_with(backend)
+    exchange = Exchange(app, path=path, messages=[chunk(orjson.dumps(body), more=False)])
+    await backend.started.wait()
+    exchange.incoming.put_nowait(DISCONNECT)
+    async with asyncio.timeout(5):
+        await exchange.task
+    assert backend.cancelled == 1
+    found = metrics_of(app)
+    assert found['headroom_shed_total{reason="disconnect"}'] == 1
+    assert found[f'headroom_requests_total{{route="{path}",status="499"}}'] == 1
+
+
+async def test_a_proxy_that_gives_up_cancels_the_work_too() -> None:
+    backend = FakeBackend(hangs=True)
+    app = app_with(backend)
+    exchange = Exchange(app, messages=[chunk(orjson.dumps(SCORE), more=False)])
+    await backend.started.wait()
+    exchange.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exchange.task
+    assert backend.cancelled == 1
+    assert metrics_of(app)['headroom_shed_total{reason="disconnect"}'] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "body"),
+    [
+        ({"request_timeout_s": 0.05}, "/v1/score", SCORE),
+        ({}, "/v1/score", {**SCORE, "deadline_ms": 50}),
+        ({"request_timeout_s": 0.05}, "/v1/outcomes", OUTCOMES),
+    ],
+)
+async def test_time_runs_out_even_when_the_work_hangs(
+    settings: dict[str, Any], path: str, body: dict[str, Any]
+) -> None:
+    backend = FakeBackend(hangs=True)
+    app = app_with(backend, **settings)
+    async with asyncio.timeout(5):
+        assert_error(await post(app, path, body), 504, "deadline_exceeded")
+    assert backend.cancelled == 1
+    assert metrics_of(app)['headroom_shed_total{reason="deadline"}'] == 1
+
+
+async def test_the_time_of_a_request_begins_with_its_arrival_and_not_with_its_body() -> None:
+    """A body that takes longer than its own deadline leaves no time to score."""
+    backend = FakeBackend(hangs=True)
+    content = orjson.dumps({**SCORE, "deadline_ms": 50})
+    exchange = Exchange(app_with(backend), messages=[chunk(content[:9], more=True)])
+    await asyncio.sleep(0.06)
+    exchange.incoming.put_nowait(chunk(content[9:], more=False))
+    async with asyncio.timeout(5):
+        answer = await exchange.answer()
+    assert (answer.status, answer.error["type"]) == (504, "deadline_exceeded")

@@ -1,0 +1,254 @@
+"""What a hostile or careless client cannot do: send too much, too slowly, too often, or without a key."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+import pytest
+
+from models.errors import InvalidMask
+from service.api import body, create_app
+from service.http.post import BYTES_PER_PAIR
+from service.config.settings import Settings
+from service.errors import QueueFull
+from service.observe.metrics import Metrics
+from tests.service.api.test_api import SCORE, app_with, assert_error, metrics_of
+from tests.service.asgi import DISCONNECT, Exchange, chunk, client
+from tests.service.fake_backend import FakeBackend
+
+BODY = orjson.dumps(SCORE)
+
+
+async def refused(exchange: Exchange) -> int:
+    """Waits for the 413, which is sent while the body still arrives; returns how many parts of it came."""
+    async with asyncio.timeout(5):
+        while len(exchange.sent) < 2:
+            await asyncio.sleep(0)
+    received = exchange.received
+    assert exchange.sent[0]["status"] == 413
+    assert orjson.loads(exchange.sent[1]["body"])["error"]["type"] == "body_too_large"
+    return received
+
+
+async def test_a_body_announced_too_large_is_refused_before_a_byte_is_read() -> None:
+    app = app_with(max_body_bytes=1000)
+    for length in ("1001", "9" * 30, "9" * 5000):
+        exchange = Exchange(app, headers=[("Content-Length", length)])
+        assert await refused(exchange) == 0
+        exchange.incoming.put_nowait(DISCONNECT)
+        assert (await exchange.answer()).headers["connection"] == "close"
+
+
+async def test_a_body_that_grows_too_large_is_refused_while_it_is_read() -> None:
+    app = app_with(max_body_bytes=1000)
+    exchange = Exchange(app, messages=[chunk(b" " * 400, more=True)] * 3)
+    assert await refused(exchange) == 3
+    exchange.incoming.put_nowait(chunk(b" " * 400, more=False))
+    await exchange.answer()
+    assert exchange.received == 4
+
+
+async def test_a_refused_body_is_read_on_for_so_many_bytes_and_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app = app_with(max_body_bytes=1000)
+    monkeypatch.setattr(body, "DRAIN_BYTES", 5000)
+    endless = Exchange(app, messages=[chunk(b" " * 500, more=True)] * 100)
+    async with asyncio.timeout(5):
+        await endless.answer()
+    assert endless.received == 3 + 10
+    monkeypatch.setattr(body, "DRAIN_SECONDS", 0.05)
+    silent = Exchange(app, messages=[chunk(b" " * 1001, more=True)])
+    async with asyncio.timeout(5):
+        assert (await silent.answer()).status == 413
+
+
+async def test_a_body_too_large_that_is_all_there_is_waited_for_no_longer() -> None:
+    exchange = Exchange(app_with(max_body_bytes=1000), messages=[chunk(b" " * 1001, more=False)])
+    async with asyncio.timeout(5):
+        assert (await exchange.answer()).status == 413
+
+
+async def test_a_body_of_exactly_the_limit_is_taken() -> None:
+    app = app_with(max_body_bytes=len(BODY))
+    async with client(app) as session:
+        assert (await session.post("/v1/score", content=BODY)).status_code == 200
+        response = await session.post("/v1/score", content=BODY + b" ")
+        assert_error(response, 413, "body_too_large")
+
+
+async def test_a_body_that_never_ends_is_given_up() -> None:
+    app = app_with(body_timeout_s=0.05)
+    exchange = Exchange(app, messages=[chunk(b"{", more=True)])
+    async with asyncio.timeout(5):
+        answer = await exchange.answer()
+    assert (answer.status, answer.error["type"]) == (408, "request_timeout")
+
+
+async def test_a_body_that_trickles_cannot_hold_on_by_sending_a_little() -> None:
+    app = app_with(body_timeout_s=0.1)
+    exchange = Exchange(app)
+
+    async def trickle() -> None:
+        while not exchange.task.done():
+            exchange.incoming.put_nowait(chunk(b" ", more=True))
+            await asyncio.sleep(0.005)
+
+    feeder = asyncio.create_task(trickle())
+    async with asyncio.timeout(5):
+        answer = await exchange.answer()
+        await feeder
+    assert answer.status == 408
+
+
+async def test_a_body_in_many_chunks_is_put_together() -> None:
+    chunks = [chunk(bytes([byte]), more=True) for byte in BODY]
+    exchange = Exchange(app_with(), messages=[*chunks, chunk(b"", more=False)])
+    assert (await exchange.answer()).status == 200
+
+
+async def test_a_client_that_hangs_up_half_way_through_its_body_is_counted() -> None:
+    backend = FakeBackend()
+    app = app_with(backend)
+    exchange = Exchange(app, messages=[chunk(b"{", more=True), DISCONNECT])
+    async with asyncio.timeout(5):
+        await exchange.task
+    assert backend.requests == []
+    assert metrics_of(app)['headroom_shed_total{reason="disconnect"}'] == 1
+
+
+OPEN = (
+    *("/", "/health/live", "/health/ready", "/docs", "/docs/docs.js", "/docs/swagger-ui.css"),
+    *("/health", "/ping", "/v2/health/live", "/v2/health/ready"),
+)
+CLOSED = (
+    *("/v1/models", "/openapi.json", "/metrics", "/nope", "/healthy", "/docs/", "/docs/nope"),
+    *("/health/live/", "/health/../metrics", "//metrics", "/v1/score"),
+)
+
+
+async def test_without_keys_everything_is_open() -> None:
+    async with client(app_with()) as session:
+        for path in ("/v1/models", "/docs", "/openapi.json", "/metrics"):
+            assert (await session.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("path", OPEN)
+async def test_with_keys_health_and_the_pages_stay_open(path: str) -> None:
+    answer = await Exchange(app_with(api_keys="alpha"), "GET", path).answer()
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("path", CLOSED)
+async def test_with_keys_everything_else_is_closed(path: str) -> None:
+    app = app_with(api_keys="alpha")
+    for headers in ([], [("Authorization", "Bearer wrong")], [("Authorization", "Basic alpha")]):
+        answer = await Exchange(app, "GET", path, headers).answer()
+        assert (answer.status, answer.error["type"]) == (401, "unauthorized")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+    right = await Exchange(app, "GET", path, [("Authorization", "Bearer alpha")]).answer()
+    assert right.status in (200, 404, 405)
+
+
+async def test_a_stranger_is_refused_before_his_body_is_read() -> None:
+    backend = FakeBackend()
+    app = app_with(backend, api_keys="alpha")
+    exchange = Exchange(app, messages=[chunk(BODY, more=False)])
+    assert (await exchange.answer()).status == 401
+    assert exchange.received == 0
+    assert backend.requests == []
+    assert metrics_of(app)['headroom_requests_total{route="/v1/score",status="401"}'] == 1
+
+
+async def test_a_key_over_its_rate_is_told_when_to_come_back() -> None:
+    app = app_with(api_keys="slow;rate=0.01,fast")  # so slow that no machine takes as long for this test
+    async with client(app) as session:
+        slow, fast = {"authorization": "Bearer slow"}, {"authorization": "Bearer fast"}
+        assert (await session.post("/v1/score", content=BODY, headers=slow)).status_code == 200
+        response = await session.post("/v1/score", content=BODY, headers=slow)
+        assert_error(response, 429, "rate_limited")
+        assert 50 < int(response.headers["retry-after"]) <= 100
+        assert (await session.post("/v1/score", content=BODY, headers=fast)).status_code == 200
+        assert (await session.get("/health/ready", headers=slow)).status_code == 200
+    assert metrics_of(app)['headroom_shed_total{reason="rate"}'] == 1
+
+
+async def test_the_pairs_of_a_key_are_counted_and_given_back_if_there_was_no_room() -> None:
+    backend = FakeBackend()
+    app = app_with(backend, api_keys="slow;pairs=0.001;burst=10,fast;pairs=1000")
+    async with client(app) as session:
+        slow, fast = {"authorization": "Bearer slow"}, {"authorization": "Bearer fast"}
+        backend.fails = QueueFull()
+        for _ in range(10):
+            response = await session.post("/v1/score", content=BODY, headers=slow)
+            assert_error(response, 429, "queue_full")
+        backend.fails = None
+        wrong = await session.post("/v1/score", json=SCORE | {"titles": ["a"] * 2000}, headers=slow)
+        assert wrong.status_code == 422
+        compared = {"query": "a", "titles": ["b", "c"], "masks": ["none", "0.0"]}
+        for path, body, pairs in (
+            ("/v1/score", SCORE, 2),
+            ("/v1/compare", compared, 4),
+            ("/v1/attention", {"query": "a", "title": "b", "heads": "0.0"}, 1),
+            ("/v2/rerank", {"query": "a", "documents": ["b", "c"]}, 2),
+            ("/v1/condense", {"query": "a b", "titles": ["c"], "max_words": 1}, 1),
+        ):
+            response = await session.post(path, json=body, headers=slow)
+            assert response.status_code == 200, (path, pairs)
+        for path, body in (("/v1/score", SCORE), ("/rerank", {"query": "a", "texts": ["b"]})):
+            response = await session.post(path, json=body, headers=slow)
+            assert response.status_code == 429
+            assert 900 < int(response.headers["retry-after"]) <= 2000
+            assert "rate of pairs" in response.text
+        assert (await session.get("/v1/models", headers=slow)).status_code == 200
+        for _ in range(5):
+            assert (await session.post("/v1/score", content=BODY, headers=fast)).status_code == 200
+    assert metrics_of(app)['headroom_shed_total{reason="rate"}'] == 2
+    assert metrics_of(app)['headroom_shed_total{reason="queue_full"}'] == 10
+
+
+async def test_a_long_text_counts_as_many_pairs() -> None:
+    """One pair of four million characters would otherwise cost a key as much as one of forty."""
+    app = app_with(api_keys="slow;pairs=0.001;burst=10")
+    async with client(app) as session:
+        session.headers["authorization"] = "Bearer slow"
+        long = {"query": "a", "titles": ["b" * (8 * BYTES_PER_PAIR)]}
+        assert (await session.post("/v1/score", json=long)).status_code == 200
+        assert (await session.post("/v1/score", json={"query": "a", "titles": ["b"]})).status_code == 200
+        assert (await session.post("/v1/score", json={"query": "a", "titles": ["b"]})).status_code == 429
+
+
+async def test_the_pairs_of_a_request_that_only_the_replica_can_refuse_are_given_back() -> None:
+    backend = FakeBackend()
+    app = app_with(backend, api_keys="slow;pairs=0.001;burst=10")
+    body = SCORE | {"titles": ["b"] * 10}
+    async with client(app) as session:
+        session.headers["authorization"] = "Bearer slow"
+        for wrong in ({"variant": "typo"}, {"head_mask": "99.0"}):
+            response = await session.post("/v1/score", json=body | wrong)
+            assert response.status_code == 422
+        backend.fails = InvalidMask("layer 99 does not exist")
+        assert (await session.post("/v1/score", json=body)).status_code == 422
+        backend.fails = None
+        assert (await session.post("/v1/score", json=body)).status_code == 200
+        assert (await session.post("/v1/score", json=body)).status_code == 429
+
+
+async def test_the_document_says_that_keys_are_needed() -> None:
+    async with client(app_with(api_keys="alpha")) as session:
+        response = await session.get("/openapi.json", headers={"authorization": "Bearer alpha"})
+    document = response.json()
+    scheme = document["components"]["securitySchemes"]["key"]
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+    assert document["paths"]["/v1/score"]["post"]["security"] == [{"key": []}]
+    assert "401" in document["paths"]["/metrics"]["get"]["responses"]
+    assert document["paths"]["/health/live"]["get"]["security"] == []
+
+
+async def test_keys_appear_nowhere_in_what_the_service_says() -> None:
+    app = create_app(Settings(api_keys="s3cr3t;rate=1"), Metrics())
+    async with client(app) as session:
+        headers = {"authorization": "Bearer s3cr3t"}
+        said = [await session.get(path, headers=headers) for path in ("/openapi.json", "/metrics", "/docs")]
+    assert not any("s3cr3t" in response.text for response in said)

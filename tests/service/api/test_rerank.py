@@ -1,0 +1,347 @@
+"""The rerank routes as other people's clients call them; those clients themselves are in tests/clients."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from models import Classifier, HeadMask
+from service.errors import DeadlineExceeded, DeviceFailed, QueueFull
+from service.schemas.documents import DocumentsRequest
+from service.schemas.requests import ScoreRequest
+from tests.checkpoints import WORDS, random_model, write_vocabulary
+from tests.service.api.test_api import app_with, get, metrics_of, post
+from tests.service.asgi import client
+from tests.service.fake_backend import FakeBackend
+from tests.service.in_process import QUERY, TITLES, Service, serve
+
+PATHS = ("/v1/rerank", "/v2/rerank", "/rerank")
+APP = app_with()
+"""For tests that need no settings or metrics of their own."""
+BODY: dict[str, Any] = {"model": "rerank-v3.5", "query": "angle bracket", "documents": ["a", "b", "c"]}
+
+
+def assert_error(response: httpx.Response, status: int, kind: str, param: str | None = None) -> str:
+    assert response.status_code == status, response.text
+    answer = response.json()
+    assert list(answer) == ["message", "detail", "error"]
+    assert answer["message"] == answer["detail"] == answer["error"]["message"]
+    assert (answer["error"]["type"], answer["error"]["param"]) == (kind, param)
+    assert ("retry-after" in response.headers) == (status in (429, 503))
+    return str(answer["message"])
+
+
+async def requested(path: str, **fields: Any) -> ScoreRequest:
+    """What the backend is asked for a request of this shape."""
+    backend = APP.state.backend = FakeBackend()
+    response = await post(APP, path, BODY | fields)
+    assert response.status_code == 200, response.text
+    request = backend.requests[0]
+    assert isinstance(request, ScoreRequest)
+    return request
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_error_has_the_shape_that_the_clients_read(path: str) -> None:
+    app = app_with(max_body_bytes=1000)
+    async with client(app) as session:
+        assert_error(await session.post(path, content=b"{"), 400, "invalid_json")
+        assert_error(await session.post(path, content=b" " * 2000), 413, "body_too_large")
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        assert_error(await session.post(path, content=b"a=b", headers=form), 415, "unsupported_media_type")
+        assert_error(await session.put(path), 405, "method_not_allowed")
+        assert_error(await session.get("/v1/v1/rerank"), 404, "not_found")
+    assert_error(await post(app_with(api_keys="k"), path, BODY), 401, "unauthorized")
+    for error in (QueueFull(2.5), DeviceFailed(), DeadlineExceeded(), RuntimeError("secret")):
+        app.state.backend = FakeBackend(fails=error)
+        answer = await post(app, path, BODY)
+        assert_error(answer, getattr(error, "status", 500), getattr(error, "type", "internal_error"))
+        assert "secret" not in answer.text
+    app.state.backend = None
+    assert_error(await post(app, path, BODY), 503, "starting")
+
+
+async def test_v1_keeps_its_own_error_shape() -> None:
+    for answer in (await post(APP, "/v1/score", {}), await get(APP, "/v1/reranking")):
+        assert list(answer.json()) == ["error"]
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"query": None}, "query", "string"),
+    ({"query": " "}, "query", "blank"),
+    ({"documents": []}, "documents", "at least 1"),
+    ({"documents": "a"}, "documents", "list"),
+    ({"documents": ["a", 3]}, "documents[1]", "string"),
+    ({"documents": ["a"] * 1001}, "documents", "1000"),
+    ({"top_n": 0}, "top_n", "greater than or equal to 1"),
+    ({"top_n": -1}, "top_n", "greater than or equal to 1"),
+    ({"max_tokens_per_doc": -1}, "max_tokens_per_doc", "greater than or equal to 0"),
+    ({"max_tokens_per_query": 7}, "max_tokens_per_query", "is not supported"),
+    ({"model": "rerank-v3.5@nobody"}, "model", "no such variant"),
+    ({"model": "rerank-v3.5@"}, "model", "at least 1"),
+    ({"model": "rerank-v3.5@full", "variant": "other"}, "model", "variant"),
+    ({"variant": "nobody"}, "variant", "no such variant"),
+    ({"head_mask": "99.*"}, "head_mask", "99"),
+    ({"unit": ""}, "unit", "at least 1"),
+    ({"deadline_ms": -5}, "deadline_ms", "greater than 0"),
+    ({"deadline_ms": 60_001}, "deadline_ms", "60000"),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("fields", "param", "sentence"), WRONG, ids=lambda value: str(value)[:40])
+async def test_a_wrong_field_is_a_400_that_names_it_as_the_client_does(
+    path: str, fields: dict[str, Any], param: str, sentence: str
+) -> None:
+    message = assert_error(await post(APP, path, BODY | fields), 400, "invalid_request", param)
+    assert message.startswith(f"{param}: ")
+    assert sentence in message
+    assert "title" not in message
+
+
+async def test_our_fields_are_taken_and_unknown_ones_ignored() -> None:
+    ours = {"head_mask": "2.3", "unit": "u-1", "attributes": {"locale": "de"}, "deadline_ms": 500}
+    for path in PATHS:
+        request = await requested(path, colour="red", priority=3, **ours)
+        assert request.titles == ["a", "b", "c"]
+        assert request.model_dump(include=set(ours)) == ours
+        assert request.variant is None
+        assert (await requested(path, model="any/name@full")).variant == "full"
+        assert (await requested(path, model=None, variant="full")).variant == "full"
+        assert (await requested(path, model="any@full", variant="full")).variant == "full"
+
+
+async def test_an_answer_names_what_scored_and_counts_under_the_routes_template() -> None:
+    app = app_with()
+    for path in PATHS:
+        response = await post(app, path, BODY | {"head_mask": "2.3,7.*", "model": "anything"})
+        answer = response.json()
+        assert answer["model"] == "fake@full"
+        assert answer["head_mask"]["spec"] == "2.3,7.*"
+        assert answer["assignment"] is None
+        assert response.headers["x-config-version"] == "0123456789ab"
+        assert "inference;dur=" in response.headers["server-timing"]
+        assert metrics_of(app)[f'headroom_requests_total{{route="{path}",status="200"}}'] == 1
+
+
+async def test_equal_documents_keep_the_requests_order_and_top_n_cuts() -> None:
+    for path, results in (("/v1/rerank", "results"), ("/v2/rerank", "results"), ("/rerank", "results")):
+        answer = (await post(APP, path, BODY | {"top_n": 2})).json()
+        assert [result["index"] for result in answer[results]] == [0, 1]
+        everything = (await post(APP, path, BODY | {"top_n": 100})).json()
+        assert len(everything[results]) == 3
+    voyage = (await post(APP, "/v1/rerank", BODY | {"top_k": 2, "return_documents": True})).json()
+    assert [(result["index"], result["document"]) for result in voyage["data"]] == [(0, "a"), (1, "b")]
+    assert (await post(APP, "/v1/rerank", BODY | {"top_k": 0})).status_code == 400
+
+
+async def test_documents_come_back_as_each_client_reads_them_and_only_when_asked_for() -> None:
+    for path in ("/v1/rerank", "/rerank"):
+        answer = (await post(APP, path, BODY)).json()
+        assert "document" not in answer["results"][0]  # a null is refused by litellm
+    documents = [{"text": "a", "id": 7}, "b", "c"]
+    objects = (
+        await post(APP, "/v1/rerank", BODY | {"documents": documents, "return_documents": True})
+    ).json()
+    assert [r["document"] for r in objects["results"]] == [
+        {"text": "a", "id": 7},
+        {"text": "b"},
+        {"text": "c"},
+    ]
+    texts = (await post(APP, "/rerank", BODY | {"documents": documents, "return_documents": True})).json()
+    assert [result["document"] for result in texts["results"]] == ["a", "b", "c"]
+    for own in ({"truncate_prompt_tokens": 5}, {"max_tokens_per_doc": 0}, {"use_activation": True}):
+        asked = BODY | {"documents": documents, "return_documents": True, **own}
+        vllms = (await post(APP, "/rerank", asked)).json()
+        assert [result["document"] for result in vllms["results"]] == [
+            {"text": "a", "id": 7},
+            {"text": "b"},
+            {"text": "c"},
+        ]
+
+
+async def test_rank_fields_choose_what_is_ranked_and_in_which_order() -> None:
+    documents = [
+        {"title": "Angle", "text": "for decks", "price": 3.5},
+        {"text": "alone", "title": None},
+        "plain",
+    ]
+    assert (await requested("/v1/rerank", documents=documents)).titles == ["for decks", "alone", "plain"]
+    fields = ["title", "text", "price"]
+    request = await requested("/v1/rerank", documents=documents, rank_fields=fields)
+    assert request.titles == ["title: Angle\ntext: for decks\nprice: 3.5\n", "text: alone\n", "plain"]
+    for documents, fields, param in (
+        ([{"title": "a"}], None, "documents[0]"),
+        (["a", {"text": "b"}], ["title"], "documents[1]"),
+        (["a"], [], "rank_fields"),
+    ):
+        body = BODY | {"documents": documents, "rank_fields": fields}
+        assert_error(await post(APP, "/v1/rerank", body), 400, "invalid_request", param)
+    body = BODY | {"documents": [{"text": "a"}]}
+    assert_error(await post(APP, "/v2/rerank", body), 400, "invalid_request", "documents[0]")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        ("/v2/rerank", {"max_tokens_per_doc": None}, None),
+        ("/v2/rerank", {"max_tokens_per_doc": 4096}, ("chunks", 4096, None)),
+        ("/v2/rerank", {"max_tokens_per_doc": 0, "max_tokens_per_query": 0}, None),
+        ("/v1/rerank", {"max_tokens_per_doc": 0, "max_tokens_per_query": 0}, None),
+        ("/v1/rerank", {"max_tokens_per_doc": 0, "max_chunks_per_doc": 2}, ("chunks", None, 2)),
+        ("/rerank", {"max_tokens_per_doc": 0}, None),
+        ("/v1/rerank", {"max_chunks_per_doc": 10}, ("chunks", None, 10)),
+        ("/v1/rerank", {"max_chunks_per_doc": 10, "max_tokens_per_doc": 99}, ("chunks", 99, 10)),
+        ("/v1/rerank", {"truncate_prompt_tokens": 99}, ("truncate", 99, None)),
+        ("/v1/rerank", {"truncate_prompt_tokens": -1}, None),
+    ],
+)
+async def test_how_much_is_read_of_long_documents(path: str, fields: dict[str, Any], expected: Any) -> None:
+    request = await requested(path, **fields)
+    if expected is None:
+        assert type(request) is ScoreRequest
+        assert request.overflow == "truncate"
+    else:
+        assert isinstance(request, DocumentsRequest)
+        assert (request.overflow, request.max_tokens_per_doc, request.max_chunks_per_doc) == expected
+
+
+async def test_documents_rank_as_v1_score_scores_them(service: Service) -> None:
+    scored = await service.post("/v1/score", query=QUERY, titles=TITLES, variant="cut")
+    scores = [result["score"] for result in scored["results"]]
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    for path in PATHS:
+        answer = await service.post(path, query=QUERY, documents=TITLES, model="x@cut")
+        assert [result["index"] for result in answer["results"]] == order
+        assert [result["relevance_score"] for result in answer["results"]] == [scores[i] for i in order]
+        assert answer["meta"]["tokens"]["input_tokens"] == scored["usage"]["tokens"]
+        (warning,) = answer["meta"]["warnings"]
+        assert "(index 3)" in warning
+        assert answer["model"].endswith("@cut")
+    many = await service.post("/v1/rerank", query=QUERY, documents=[TITLES[3]] * 101)
+    assert many["meta"]["billed_units"] == {"search_units": 2}
+    assert "101 documents were truncated" in many["meta"]["warnings"][0]
+    assert "(index 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …)" in many["meta"]["warnings"][0]
+
+
+async def test_raw_scores_of_a_graded_model_are_the_log_odds_of_the_score(service: Service) -> None:
+    plain = await service.post("/v1/rerank", query=QUERY, documents=TITLES)
+    for asked in ({"raw_scores": True}, {"use_activation": False}):
+        raw = await service.post("/rerank", query=QUERY, documents=TITLES, **asked)
+        assert [r["index"] for r in raw["results"]] == [r["index"] for r in plain["results"]]
+        for logit, score in zip(raw["results"], plain["results"], strict=True):
+            back = 1 / (1 + math.exp(-logit["relevance_score"]))
+            assert back == pytest.approx(score["relevance_score"], abs=1e-6)
+
+
+async def test_raw_scores_of_a_model_with_one_label_are_its_logits_however_sure_it_is(tmp_path: Path) -> None:
+    model = random_model(num_labels=1)
+    model.classifier.weight.data *= -1000  # its sigmoid is 1 or 0 in float32
+    model.save_pretrained(tmp_path)
+    write_vocabulary(tmp_path)
+    logits = Classifier.load(tmp_path, "cpu", "float32").score([(QUERY, title) for title in TITLES]).logits
+    assert np.abs(logits).max() > 40
+    async with serve(tmp_path, {"variants": [{"name": "full"}]}) as service:
+        raw = await service.post("/v1/rerank", query=QUERY, documents=TITLES, raw_scores=True)
+        for result in raw["results"]:
+            assert result["relevance_score"] == pytest.approx(float(logits[result["index"], 0]), rel=1e-4)
+        plain = await service.post("/v1/rerank", query=QUERY, documents=TITLES)
+        assert all(0 <= result["relevance_score"] <= 1 for result in plain["results"])
+
+
+async def test_titles_whose_scores_round_to_1_are_ranked_by_their_logits(tmp_path: Path) -> None:
+    titles = [" ".join(WORDS[i : i + 4]) for i in range(20)]
+    model = random_model(num_labels=1)
+    model.classifier.weight.data *= 3
+    model.classifier.bias.data += 40  # no float32 between the sigmoids of these logits
+    model.save_pretrained(tmp_path)
+    write_vocabulary(tmp_path)
+    clf = Classifier.load(tmp_path, "cpu", "float32")
+    scores = clf.score([(QUERY, title) for title in titles])
+    assert set(scores.score.tolist()) == {1.0}
+    best = np.argsort(-scores.logits[:, 0], kind="stable").tolist()
+    assert best != sorted(best)
+    cheap = clf.score([(QUERY, title) for title in titles], HeadMask.parse("0.*", layers=3, heads=4))
+    kept = np.argsort(-cheap.logits[:, 0], kind="stable")[:3].tolist()
+    cascade = {"name": "cascade", "cascade": [{"variant": "cheap", "keep": 3}, {"variant": "full"}]}
+    variants = [{"name": "full"}, {"name": "cheap", "head_mask": "0.*"}, cascade]
+    async with serve(tmp_path, {"variants": variants}) as service:
+        for path, extra in (
+            ("/v1/rerank", {"raw_scores": True}),
+            ("/v1/rerank", {}),
+            ("/v2/rerank", {}),
+            ("/rerank", {"use_activation": False}),
+        ):
+            answer = await service.post(path, query=QUERY, documents=titles, top_n=2, **extra)
+            assert [result["index"] for result in answer["results"]] == best[:2], path
+        voyage = await service.post("/v1/rerank", query=QUERY, documents=titles, top_k=2)
+        assert [result["index"] for result in voyage["data"]] == best[:2]
+        ranks = await service.http.post("/rerank", json={"query": QUERY, "texts": titles})
+        assert [rank["index"] for rank in ranks.json()] == best
+        own = (await service.post("/v1/score", query=QUERY, titles=titles))["results"]
+        assert sorted(range(20), key=lambda i: -own[i]["raw_score"]) == best
+        staged = await service.post("/v1/score", query=QUERY, titles=titles, variant="cascade")
+        assert [row["index"] for row in staged["results"] if row["stage"] == "full"] == sorted(kept)
+        raw = await service.post(
+            "/v1/rerank", query=QUERY, documents=titles, model="x@cascade", raw_scores=True
+        )
+        assert [row["index"] for row in raw["results"][:3]] == [index for index in best if index in kept]
+
+
+async def test_an_empty_title_says_so_and_ranks_last(service: Service) -> None:
+    documents = ["", "angle", " \u200b", "steel bracket, black"]
+    own = (await service.post("/v1/score", query=QUERY, titles=documents))["results"]
+    assert [row["empty"] for row in own] == [True, False, True, False]
+    assert [row["score"] for row in own if row["empty"]] == [0, 0]
+    assert own[0]["grade"] == 0
+    assert own[0]["probabilities"] == [1, 0, 0, 0, 0]
+    order = [3, 1, 0, 2] if own[3]["score"] > own[1]["score"] else [1, 3, 0, 2]
+    for path in PATHS:
+        answer = await service.post(path, query=QUERY, documents=documents)
+        assert [row["index"] for row in answer["results"]] == order
+        assert answer["meta"]["warnings"] == ["2 documents were empty and ranked last (index 0, 2)."]
+    voyage = await service.post("/v1/rerank", query=QUERY, documents=documents, top_k=None)
+    assert [row["index"] for row in voyage["data"]] == order
+    assert voyage["warnings"] == ["2 documents were empty and ranked last (index 0, 2)."]
+    ranks = await service.http.post("/rerank", json={"query": QUERY, "texts": documents})
+    assert [rank["index"] for rank in ranks.json()] == order
+    columns = (await service.post("/v1/compare", query=QUERY, titles=documents, masks=["none", "0.*"]))[
+        "columns"
+    ]
+    assert all(column["results"][0]["score"] == 0 and column["results"][0]["empty"] for column in columns)
+    alone = await service.http.post("/predict", json={"inputs": "angle"})
+    assert max(prediction["score"] for prediction in alone.json()) < 1
+
+
+async def test_voyage_refuses_long_documents_only_without_truncation(service: Service) -> None:
+    body = {"query": QUERY, "documents": TITLES, "top_k": None}
+    assert (await service.post("/v1/rerank", **body))["warnings"]
+    refused = await service.refused("/v1/rerank", 400, **body, truncation=False)
+    assert refused["param"] == "documents[3]"
+    assert "allow truncation" in refused["message"]
+
+
+async def test_what_voyage_refuses_as_too_long_is_neither_scored_nor_charged(tiny_checkpoint: Path) -> None:
+    long = {"query": QUERY, "documents": TITLES, "top_k": None, "truncation": False}
+    short = long | {"documents": TITLES[:3]}
+    async with serve(tiny_checkpoint, api_keys=f"k;pairs=0.001;burst={len(TITLES)}") as service:
+        service.http.headers["authorization"] = "Bearer k"
+        for _ in range(3):
+            await service.refused("/v1/rerank", 400, **long)
+        assert service.metric("headroom_pairs_total") == 0
+        assert len((await service.post("/v1/rerank", **short))["data"]) == 3
+
+
+async def test_the_proxys_own_answers_carry_what_the_clients_read() -> None:
+    from service.ray.haproxy_pages import error_files
+
+    pages = [content for _, content in error_files() if content]
+    assert pages
+    for page in pages:
+        answer = httpx.Response(200, content=page.split(b"\r\n\r\n")[1]).json()
+        assert answer["message"] == answer["detail"] == answer["error"]["message"]

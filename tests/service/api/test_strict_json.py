@@ -1,0 +1,194 @@
+"""Strict JSON: what a sloppy parser would have let through or choked on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import tracemalloc
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.api import strict_json
+from service.config.settings import Settings
+from service.errors import InvalidJSON
+from tests.service.api.test_api import app_with
+from tests.service.asgi import client
+
+DEPTH, PARTS = 32, 50_000
+
+
+def loads(body: bytes, *, max_depth: int, max_parts: int = PARTS) -> Any:
+    return strict_json.loads(body, max_depth=max_depth, max_parts=max_parts)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "empty"),
+        (b" \n\t", "empty"),
+        (b"{", "line 1"),
+        (b'{"a": 1} x', "column 10"),
+        (b'{"a": 1,}', "not valid JSON"),
+        (b"{'a': 1}", "not valid JSON"),
+        (b'{"a": NaN}', "not valid JSON"),
+        (b'{"a": Infinity}', "not valid JSON"),
+        (b'{"a": -Infinity}', "not valid JSON"),
+        (b'{"a": 1e999}', "infinity"),
+        (b'{"a": ' + b"9" * 100_000 + b"}", "infinity"),
+        (b'{"a": "\xff"}', "UTF-8"),
+        (b'{"a": "\xed\xa0\x80"}', "UTF-8"),
+        ('{"a": "é"}'.encode("latin-1"), "UTF-8"),
+        ('{"a": 1}'.encode("utf-16"), "not valid JSON"),
+        (b'\xef\xbb\xbf\xef\xbb\xbf{"a": 1}', "BOM"),
+        (b"\xef\xbb\xbf ", "empty"),
+        (rb'{"a": "\ud800"}', "surrogate"),
+        (rb'{"a": "x\udc00y"}', "surrogate"),
+        (rb'{"\ud83d": 1}', "surrogate"),
+        (b'{"a": "\x00"}', "not valid JSON"),
+        (b'{"query": "a", "query": "b"}', '"query" appears twice'),
+        (b'{"a": [{"b": {"off": 1, "off": 1}}]}', '"off" appears twice'),
+        (rb'{"a": 1, "\u0061": 2}', '"a" appears twice'),
+        (b"[" * (DEPTH + 1) + b"]" * (DEPTH + 1), "32 levels"),
+        (b'{"a":' * 40 + b"1" + b"}" * 40, "32 levels"),
+    ],
+)
+def test_what_is_not_strict_json_is_refused_with_the_reason(body: bytes, says: str) -> None:
+    with pytest.raises(InvalidJSON) as caught:
+        loads(body, max_depth=DEPTH)
+    assert says in caught.value.message
+    assert len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"query": "a: b: c", "titles": ["x: {y}", "[[[["]}',  # colons and brackets inside text are text
+        b'{"head_mask": {"off": [[2, 3]]}, "query": "a"}',
+        rb'{"a": "\ud83d\ude00", "b": "\u0000"}',
+        b"[" * DEPTH + b"]" * DEPTH,
+        b'\xef\xbb\xbf{"a": 1}',
+        b'{"a": {"x": 1}, "b": {"x": 1}}',  # the same key in two objects is no duplicate
+        b"1",
+        b"null",
+        b'["' + b"[{" * 60_000 + rb"\" [[ " + b'"]',  # a title may be all brackets
+        b'"text: more"',
+    ],
+)
+def test_right_json_passes_unchanged(body: bytes) -> None:
+    assert loads(body, max_depth=DEPTH) == json.loads(body)
+
+
+JSON_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON_VALUES)
+def test_whatever_a_right_encoder_writes_is_read_back(value: object) -> None:
+    for ascii_only in (True, False):
+        try:
+            body = json.dumps(value, ensure_ascii=ascii_only).encode()
+        except UnicodeEncodeError:
+            continue
+        assert loads(body, max_depth=64) == value
+
+
+@given(st.dictionaries(st.text(max_size=8), st.integers(0, 9), min_size=1), st.data())
+def test_no_duplicate_key_is_ever_missed(members: dict[str, int], data: st.DataObject) -> None:
+    pairs = [f"{json.dumps(key)}: {value}" for key, value in members.items()]
+    again = data.draw(st.sampled_from(sorted(members)))
+    position = data.draw(st.integers(0, len(pairs)))
+    escaped = "".join(f"\\u{unit:04x}" for unit in _utf16_units(again))
+    pairs.insert(position, f'"{escaped}" : 1')
+    with pytest.raises(InvalidJSON, match="twice"):
+        loads(("[{" + ",".join(pairs) + "}]").encode(), max_depth=DEPTH)
+
+
+def _utf16_units(text: str) -> list[int]:
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(raw[at : at + 2], "big") for at in range(0, len(raw), 2)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 4_000_000,
+        b'{"a":' * 800_000,
+        b"[" * 100_000 + b"]" * 100_000,
+        b"[" + b"[]," * 1_300_000 + b"[]]",
+        b"{" + b",".join(b'"%d":1' % n for n in range(350_000)) + b',"7":1}',
+        b'{"a":{' + b",".join(b'"%d":1' % n for n in range(350_000)) + b"}}",
+        b'{"a":' + b"1" * 4_000_000 + b"}",
+        b'{"a": "' + b"\\u0041" * 660_000,
+        b'{"a":1}' + b" " * 4_000_000 + b":",
+        b"[" * 60_000 + b'"' + rb"\"" * 1_900_000,
+        b"[" + b'"a",' * 900_000 + b'"a"]',
+    ],
+    ids=[
+        "open arrays",
+        "open objects",
+        "deep",
+        "wide",
+        "duplicate at the end",
+        "keys",
+        "digits",
+        "escapes",
+        "tail",
+        "open string of escaped quotes",
+        "a million strings",
+    ],
+)
+def test_a_hostile_body_of_four_megabytes_costs_less_than_a_second(body: bytes) -> None:
+    started = time.thread_time()
+    with contextlib.suppress(InvalidJSON):
+        loads(body, max_depth=DEPTH)
+    assert time.thread_time() - started < 1.0
+
+
+def test_signs_in_strings_are_not_counted_as_arrays_or_keys_whatever_is_escaped() -> None:
+    texts = ['[{"', "\\", '\\"[', "[" * 60_000, '"' + "{" * 60_000, ":" * 60_000, '":' * 60_000]
+    assert loads(json.dumps({"titles": texts}).encode(), max_depth=3) == {"titles": texts}
+    keys = {str(number): number for number in range(60_000)}
+    for parts in ([[]] * 60_000, [{}] * 60_000, [keys]):
+        with pytest.raises(InvalidJSON, match="more than 50000 arrays, objects and keys"):
+            loads(json.dumps({"titles": texts + parts}).encode(), max_depth=3)
+
+
+@pytest.mark.parametrize("shift", range(6))
+def test_strings_that_go_on_from_piece_to_piece_are_counted_as_strings(shift: int) -> None:
+    text = "x" * shift + '\\"{[:' * 60_000  # escapes and signs at every place of the 65,536 bytes of a piece
+    assert loads(json.dumps([text, "]"]).encode(), max_depth=3) == [text, "]"]
+    with pytest.raises(InvalidJSON, match="more than 50000 arrays, objects and keys"):
+        loads(json.dumps([text, [[]] * 60_000]).encode(), max_depth=3)
+
+
+async def test_a_service_with_larger_requests_takes_more_parts() -> None:
+    """A thousand documents of 51 fields were refused whatever the settings."""
+    documents = [{f"field{n}": "text" for n in range(51)} | {"text": "a"}] * 1000
+    body = orjson.dumps({"query": "a", "documents": documents, "model": "full"})
+    async with client(app_with()) as session:
+        response = await session.post("/v1/rerank", content=body)
+    assert response.status_code == 200, response.text
+    assert Settings().max_json_parts < Settings(max_pairs=30_000).max_json_parts
+
+
+@pytest.mark.parametrize("body", [b"[" * 4_000_000, b'{"a":' * 800_000], ids=["arrays", "objects"])
+def test_a_deep_bomb_takes_little_memory_beside_its_body(body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidJSON):
+            loads(body, max_depth=DEPTH)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()

@@ -1,0 +1,22 @@
+"""docs/settings.md: it says what the code says, and it says it of every setting."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.config.reference import PAGE, page
+from service.config.settings import LiveConfig, Settings
+from service.config.variants import VariantConfig
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    command = ".venv/bin/python -m service.config.reference"
+    assert command in page()
+    assert PAGE.read_text(encoding="utf-8") == page(), f"docs/settings.md is stale; write it again: {command}"
+
+
+@pytest.mark.parametrize("model", [Settings, LiveConfig, VariantConfig])
+def test_every_setting_is_described(model: type[Settings | LiveConfig | VariantConfig]) -> None:
+    for name, field in model.model_fields.items():
+        assert field.description, f"{model.__name__}.{name} needs a description"
+        assert f"| `{name}` |" in page()

@@ -1,0 +1,232 @@
+"""Settings and the live config: a wrong one is refused before it can do harm."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from models.masks.head_mask import HeadMask
+from service.config.masks import resolve_masks, resolve_variant
+from service.config.settings import InvalidConfig, LiveConfig, Settings
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("HEADROOM_"):
+            monkeypatch.delenv(name)
+
+
+def test_the_defaults_are_the_contracts() -> None:
+    settings = Settings()
+    assert settings.max_pairs == 1000
+    assert settings.max_columns == 64
+    assert settings.max_compare_rows == 4096
+    assert settings.max_body_bytes == 4_000_000
+    assert settings.max_json_depth == 32
+    assert settings.request_timeout_s == 60
+    assert settings.api_keys == ()
+
+
+def test_the_environment_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADROOM_MAX_PAIRS", "10")
+    monkeypatch.setenv("HEADROOM_DEVICE", "cuda:1")
+    monkeypatch.setenv("HEADROOM_API_KEYS", "alpha,beta;role=admin")
+    monkeypatch.setenv("HEADROOM_DATABASE_URL", "sqlite://")  # another part's variable is no mistake
+    settings = Settings()
+    assert settings.max_pairs == 10
+    assert settings.device == "cuda:1"
+    assert [key.role for key in settings.api_keys] == ["user", "admin"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MAX_PAIRS", "0"),
+        ("MAX_PAIRS", "many"),
+        ("DEVICE", "gpu"),
+        ("DTYPE", "float8"),
+        ("REQUEST_TIMEOUT_S", "inf"),
+        ("REQUEST_TIMEOUT_S", "-1"),
+        ("BODY_TIMEOUT_S", "nan"),
+        ("MAX_BATCH_TOKENS", "0"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"HEADROOM_{name}", value)
+    with pytest.raises(ValidationError, match=name.lower()):
+        Settings()
+
+
+def test_keys_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADROOM_API_KEYS", "s3cr3t-one,s3cr3t-two;role=root")
+    with pytest.raises(ValidationError, match="entry 2") as caught:
+        Settings()
+    assert "s3cr3t" not in str(caught.value)
+    monkeypatch.setenv("HEADROOM_API_KEYS", "s3cr3t-one")
+    settings = Settings()
+    assert "s3cr3t" not in f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
+    assert b"s3cr3t" not in pickle.dumps(settings)
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_an_empty_variable_of_keys_is_refused(monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
+    monkeypatch.setenv("HEADROOM_API_KEYS", blank)
+    with pytest.raises(ValidationError, match="api_keys"):
+        Settings()
+
+
+@pytest.mark.parametrize(("device", "tokens"), [("cpu", 1024), ("cuda", 16_384), ("mps", 1024)])
+def test_the_token_budget_follows_the_device(device: str, tokens: int) -> None:
+    assert Settings().batch_tokens(device) == tokens
+    assert Settings().queue_tokens(device) == 64 * tokens
+    assert Settings(max_batch_tokens=7, max_queue_tokens=9).batch_tokens(device) == 7
+    assert Settings(max_batch_tokens=7, max_queue_tokens=9).queue_tokens(device) == 9
+
+
+CONFIG: dict[str, Any] = {
+    "masks": {"lower": "0-5.*", "both": {"off": [[6, 1]]}},
+    "variants": [
+        {"name": "full"},
+        {"name": "masked", "head_mask": "@lower"},
+        {"name": "pruned", "head_mask": "random:0.2@7", "sliced": True},
+        {"name": "other", "checkpoint": "/models/other"},
+    ],
+}
+
+
+def experiment(*variants: str) -> dict[str, Any]:
+    arms = [{"name": f"arm{i}", "variant": variant} for i, variant in enumerate(variants)]
+    return {"name": "e", "salt": "s", "arms": arms}
+
+
+def test_a_config_of_yaml_shape_is_taken_and_its_first_variant_is_the_default() -> None:
+    config = LiveConfig.model_validate(CONFIG)
+    assert config.default_variant == "full"
+    assert [variant.name for variant in config.variants] == ["full", "masked", "pruned", "other"]
+    assert LiveConfig.model_validate({**CONFIG, "default": "pruned"}).default_variant == "pruned"
+    assert LiveConfig().default_variant == "full"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"degrade": {"above_queue_tokens": 1}}, "degrade"),
+        ({"experiment": []}, "experiment"),
+        ({"version": 3}, "version"),
+        ({"variants": []}, "at least 1"),
+        ({"variants": [{"name": "a"}, {"name": "a"}]}, "two variants"),
+        ({"variants": [{"name": "custom"}]}, "taken"),
+        ({"variants": [{"name": "A b"}]}, "name"),
+        ({"variants": [{"name": "x" * 65}]}, "name"),
+        ({"variants": [{"name": "a", "sliced": True}]}, "sliced"),
+        ({"variants": [{"name": "a", "mask": "2.3"}]}, "mask"),
+        ({"variants": [{"name": "a", "head_mask": 3}]}, "head_mask"),
+        ({"variants": [{"name": "a", "sliced": "yes", "head_mask": "2.3"}]}, "sliced"),
+        ({"variants": [{}]}, "name"),
+        ({"variants": "full"}, "variants"),
+        ({"masks": {"a b": "2.3"}}, "masks"),
+        ({"default": "nobody"}, "nobody"),
+        ({3: 4}, "3"),
+    ],
+)
+def test_a_wrong_config_is_refused(change: dict[Any, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        LiveConfig.model_validate({**CONFIG, **change})
+
+
+def test_the_version_follows_the_content_and_nothing_else() -> None:
+    version = LiveConfig.model_validate(CONFIG).version
+    assert len(version) == 12
+    assert int(version, 16) < 2**53
+    assert LiveConfig.model_validate(dict(reversed(CONFIG.items()))).version == version
+    assert LiveConfig.model_validate({**CONFIG, "default": "pruned"}).version != version
+    assert LiveConfig.model_validate({**CONFIG, "masks": {"lower": "0-4.*"}}).version != version
+
+
+def test_masks_resolve_against_the_models_shape_and_stored_masks() -> None:
+    stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
+    config = LiveConfig.model_validate(
+        {"masks": {"a": "0.0", "b": "@a"}, "variants": [{"name": "x", "head_mask": "@tuned"}, {"name": "y"}]}
+    )
+    masks = resolve_masks(config, layers=12, heads=12, stored=stored)
+    assert {name: mask.spec for name, mask in masks.items()} == {"tuned": "1.1", "a": "0.0", "b": "0.0"}
+    tuned, plain = config.variants
+    assert resolve_variant(config, tuned, layers=12, heads=12, masks=masks).spec == "1.1"
+    assert resolve_variant(config, plain, layers=12, heads=12, masks=masks).is_none
+
+
+def test_an_optional_variant_is_for_models_that_store_its_mask() -> None:
+    config = LiveConfig.model_validate(
+        {"variants": [{"name": "full"}, {"name": "x", "head_mask": "@tuned", "optional": True}]}
+    )
+    stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
+    optional = config.variants[1]
+    assert resolve_variant(config, optional, layers=12, heads=12, masks=stored) == stored["tuned"]
+    assert resolve_variant(config, optional, layers=12, heads=12, masks={}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"default": "x"}, "default is x"),
+        ({"variants": [{"name": "x", "head_mask": "@tuned", "optional": True}]}, "default is x"),
+        ({"experiments": [experiment("full", "x")]}, r"experiments\[0\]\.arms\[1\]\.variant is x"),
+    ],
+)
+def test_a_model_without_the_mask_is_refused_where_an_optional_variant_is_needed(
+    change: dict[str, object], place: str
+) -> None:
+    variants = [{"name": "full"}, {"name": "x", "head_mask": "@tuned", "optional": True}]
+    config = LiveConfig.model_validate({"variants": variants, **change})
+    stored = {"tuned": HeadMask.parse("1.1", layers=12, heads=12)}
+    optional = config.variants[-1]
+    assert resolve_variant(config, optional, layers=12, heads=12, masks=stored) == stored["tuned"]
+    with pytest.raises(InvalidConfig, match=f"{place}, but the model has no mask @tuned"):
+        resolve_variant(config, optional, layers=12, heads=12, masks={})
+
+
+def test_optional_is_for_masks_that_are_stored_with_models() -> None:
+    with pytest.raises(ValueError, match="optional"):
+        LiveConfig.model_validate({"variants": [{"name": "y", "head_mask": "0.1", "optional": True}]})
+
+
+def test_a_mask_that_does_not_fit_the_model_is_refused_with_its_place() -> None:
+    config = LiveConfig.model_validate(CONFIG)
+    with pytest.raises(InvalidConfig, match=r"^masks\.lower: .*3"):
+        resolve_masks(config, layers=4, heads=4)
+    bad = LiveConfig.model_validate({"variants": [{"name": "full"}, {"name": "x", "head_mask": "@nobody"}]})
+    with pytest.raises(InvalidConfig, match=r"^variants\[1\]\.head_mask: .*nobody"):
+        resolve_variant(bad, bad.variants[1], layers=12, heads=12, masks={})
+
+
+@pytest.mark.parametrize("spec", ["@upper", " @upper", "@alias"])
+def test_a_mask_that_a_variants_own_checkpoint_cannot_have_is_named_with_that_checkpoint(spec: str) -> None:
+    variants = [{"name": "full"}, {"name": "x", "checkpoint": "/m/small", "head_mask": spec}]
+    config = LiveConfig.model_validate({"masks": {"upper": "11.*", "alias": "@upper"}, "variants": variants})
+    assert list(resolve_masks(config, layers=12, heads=12)) == ["upper", "alias"]
+    with pytest.raises(InvalidConfig) as refused:
+        resolve_masks(config, layers=2, heads=12, checkpoint="/m/small")
+    reason = "masks.upper: layer 11 does not exist; this model has layers 0 to 1"
+    assert str(refused.value) == f"{reason} (the checkpoint /m/small)"
+
+
+def test_a_mask_called_none_is_not_what_the_spec_none_needs() -> None:
+    variants = [{"name": "full"}, {"name": "x", "checkpoint": "/m/small", "head_mask": "none"}]
+    config = LiveConfig.model_validate({"masks": {"none": "11.*"}, "variants": variants})
+    assert resolve_masks(config, layers=2, heads=12, checkpoint="/m/small") == {}
+
+
+@pytest.mark.parametrize("own", [{}, {"checkpoint": "/m/small"}])
+@pytest.mark.parametrize("spec", ["0.0," * 10_000, "@" + "a" * 40_000])
+def test_a_spec_that_is_too_long_is_refused_with_its_place(spec: str, own: dict[str, str]) -> None:
+    variants = [{"name": "full"}, {"name": "x", "head_mask": spec, **own}]
+    config = LiveConfig.model_validate({"variants": variants})
+    masks = resolve_masks(config, layers=2, heads=2, checkpoint=own.get("checkpoint"))
+    with pytest.raises(InvalidConfig, match=r"^variants\[1\]\.head_mask: the spec has 40,00. characters"):
+        resolve_variant(config, config.variants[1], layers=2, heads=2, masks=masks)

@@ -1,0 +1,110 @@
+"""Runs jobs in processes that a test may kill; they start quickly, because torch is imported once for all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from service.cli import score_files
+from service.files.job import Summary, run
+from service.files.reading import WINDOW_ROWS
+
+START = -1
+"""What a job sends before its first window."""
+
+
+def arguments(source: Path, output: Path, model: Path, **options: Any) -> score_files.Arguments:
+    plain: dict[str, Any] = {
+        "columns": ("query", "title", None, None, ","),
+        "masks": (),
+        "variants": (),
+        "model": str(model),
+        "config": None,
+        "device": "cpu",
+        "dtype": "float32",
+        "overflow": "truncate",
+        "prefix": "",
+        "overwrite": False,
+        "use_ray": False,
+        "as_json": False,
+    }
+    return score_files.Arguments(str(source), str(output), **(plain | options))
+
+
+def score_all(
+    job: score_files.Arguments, report: Callable[[float, int, int], None], *, window_rows: int
+) -> Summary:
+    """Do what `headroom score --input` does, with windows of so many rows."""
+    planned = replace(score_files._job(job), window_rows=window_rows)
+    with score_files._executor(planned, job) as (prepared, score):
+        return run(prepared, score, report, overwrite=job.overwrite)
+
+
+@dataclass
+class Child:
+    """A process with a job, which tells how many rows are done after each window and waits for an answer."""
+
+    process: Any
+    events: Connection
+
+    def event(self) -> Any:
+        """Return what the job tells next, and let it go on. Raises EOFError after its end."""
+        told = self.events.recv()
+        if isinstance(told, int):  # the last word is none
+            self.events.send(None)
+        return told
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    @property
+    def was_killed(self) -> bool:
+        return bool(self.process.exitcode == -signal.SIGKILL)
+
+
+def start(job: score_files.Arguments, *, window_rows: int, file_bytes: int | None = None) -> Child:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.service.files.killed", "service.files.local"])
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_run, args=(job, theirs, window_rows, file_bytes))
+    process.start()
+    theirs.close()
+    return Child(process, ours)
+
+
+def peak_bytes(job: score_files.Arguments) -> int:
+    """Run a job to its end and return the peak of its resident memory."""
+    child = start(job, window_rows=WINDOW_ROWS)
+    last: Any = None
+    try:
+        while True:
+            last = child.event()
+    except EOFError:
+        child.process.join()
+    assert isinstance(last, tuple), last
+    return int(last[1])
+
+
+def _run(job: score_files.Arguments, events: Connection, window_rows: int, file_bytes: int | None) -> None:
+    if file_bytes is not None:  # what a full disk does: the next byte is an OSError
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+
+    def tell(what: int) -> None:
+        events.send(what)
+        events.recv()
+
+    tell(START)
+    try:
+        score_all(job, lambda _share, rows, _before: tell(rows), window_rows=window_rows)
+    except Exception as error:
+        events.send(str(error))
+    else:
+        events.send(("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))

@@ -1,0 +1,125 @@
+"""Jobs that are killed, run out of disk, or are larger than memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.checkpoints import WORDS
+from tests.service.files.killed import START, Child, arguments, peak_bytes, start
+
+ROWS = 1000
+
+
+def pairs_file(path: Path, rows: int) -> Path:
+    rng = np.random.default_rng(0)
+    with path.open("w") as stream:
+        for row in range(rows):
+            query, title = (" ".join(rng.choice(WORDS, rng.integers(1, 12))) for _ in range(2))
+            bad = row % 97 == 13
+            stream.write(
+                "not json\n" if bad else json.dumps({"id": row, "query": query, "title": title}) + "\n"
+            )
+    return path
+
+
+def to_the_end(child: Child) -> list[object]:
+    events: list[object] = []
+    try:
+        while True:
+            events.append(child.event())
+    except EOFError:
+        child.process.join()
+    return events
+
+
+@pytest.mark.parametrize(("ending", "kills"), [("jsonl.gz", 7), ("parquet", 3)])
+def test_a_job_that_is_killed_at_random_moments_gives_the_rows_of_an_undisturbed_one(
+    tiny_checkpoint: Path, tmp_path: Path, ending: str, kills: int
+) -> None:
+    source = pairs_file(tmp_path / "pairs.jsonl", ROWS)
+    options = {"model": tiny_checkpoint, "masks": ("none", "0-1.*")}
+    undisturbed, output = tmp_path / f"undisturbed.{ending}", tmp_path / f"killed.{ending}"
+    to_the_end(start(arguments(source, undisturbed, **options), window_rows=50))
+
+    rng = np.random.default_rng(1)
+    for _ in range(kills):
+        child = start(arguments(source, output, **options), window_rows=50)
+        assert child.event() == START
+        for _ in range(rng.integers(0, 20 // kills)):
+            child.event()
+        child.kill()
+        assert child.was_killed
+        assert not output.exists()
+    last = to_the_end(start(arguments(source, output, **options), window_rows=50))
+
+    assert len(last) < 2 + ROWS // 50, "it did not go on from what was done"
+    assert output.read_bytes() == undisturbed.read_bytes()
+    rejects = [
+        [json.loads(line) for line in Path(f"{file}.rejects.jsonl").read_text().splitlines()]
+        for file in (output, undisturbed)
+    ]
+    assert rejects[0] == rejects[1]
+    assert [reject["line"] for reject in rejects[0]] == list(range(14, ROWS + 1, 97))
+    if ending == "jsonl.gz":
+        ids = [json.loads(line)["id"] for line in gzip.decompress(output.read_bytes()).splitlines()]
+        assert ids == [row for row in range(ROWS) if row % 97 != 13]
+    assert sorted(path.name for path in tmp_path.glob("killed*")) == [
+        output.name,
+        output.name + ".rejects.jsonl",
+    ]
+
+
+@pytest.mark.parametrize("way", ["written", "replaced"])
+def test_an_input_that_changes_meanwhile_gives_no_output(
+    tiny_checkpoint: Path, tmp_path: Path, way: str
+) -> None:
+    """Else the output would hold rows of two contents, and nobody would know."""
+    source, output = pairs_file(tmp_path / "pairs.jsonl", 300), tmp_path / "scored.jsonl"
+    child = start(arguments(source, output, tiny_checkpoint), window_rows=50)
+    assert child.event() == START
+    child.event()
+    if way == "replaced":  # by a file of the same size and time of change, as `cp -p` makes it
+        before = source.stat()
+        other = tmp_path / "other"
+        other.write_bytes(source.read_bytes().replace(b"lamp", b"wood"))
+        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+        other.replace(source)
+    else:
+        pairs_file(source, 310)
+    assert f"{source} has changed while it was scored" in str(to_the_end(child)[-1])
+    assert not output.exists()
+
+    to_the_end(start(arguments(source, output, tiny_checkpoint), window_rows=50))
+    assert len(output.read_text().splitlines()) == {"replaced": 300 - 3, "written": 310 - 4}[way]
+
+
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    source = pairs_file(tmp_path / "pairs.jsonl", 600)
+    job = arguments(source, tmp_path / "scored.jsonl", tiny_checkpoint)
+    # A part is smaller than the limit, the whole output is larger.
+    full = to_the_end(start(job, window_rows=50, file_bytes=60_000))
+    assert isinstance(full[-1], str)
+    assert "scored.jsonl cannot be written: File too large; what is scored is kept" in full[-1]
+    assert not (tmp_path / "scored.jsonl").exists()
+
+    to_the_end(start(job, window_rows=50))
+    assert len((tmp_path / "scored.jsonl").read_text().splitlines()) == 600 - 7
+
+
+def test_a_file_larger_than_the_memory_it_takes(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    title = "steel wood lamp " * 6400  # 100 KB
+    sizes = {}
+    for name, rows in (("small", 20), ("large", 2600)):
+        with gzip.open(tmp_path / f"{name}.csv.gz", "wt", compresslevel=1) as stream:
+            stream.write("query,title\n")
+            stream.writelines(f"angle {row},{title}\n" for row in range(rows))
+        job = arguments(tmp_path / f"{name}.csv.gz", tmp_path / f"{name}.out.csv.zst", tiny_checkpoint)
+        sizes[name] = peak_bytes(job)
+    assert 2600 * len(title) > 250e6
+    assert sizes["large"] - sizes["small"] < 200e6

@@ -1,0 +1,74 @@
+"""Rows of damaged csv: each line comes out once, in a time that grows with the file and no faster."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from service.files.reading import Fields, Row
+from service.files.reading_text import csv_source, jsonl_source
+
+LINES = 30_000
+"""Read for every one of them, the lines would take hours."""
+
+
+def rows(text: str) -> list[Row]:
+    return list(csv_source("a.csv", io.BytesIO(("query,title\n" + text).encode()), ",", Fields()).rows)
+
+
+@pytest.mark.parametrize(
+    ("line", "good"),
+    [
+        ('b","c\n', 0),  # closes a quote and opens another one
+        ('b,"c\n', 0),
+        ('",b,"\n', 0),
+        ("b,c\n", LINES),
+    ],
+)
+def test_every_line_after_an_open_quote_comes_out_once(line: str, good: int) -> None:
+    found = rows('a,"b\n' + line * LINES + "last,one\n")
+    assert [row.line for row in found] == list(range(2, LINES + 4))
+    assert [row.values is not None for row in found[:-1]].count(True) == good
+    assert found[-1].values == {"query": "last", "title": "one"}
+
+
+def test_lines_of_a_refused_row_that_is_whole_stay_together() -> None:
+    text = b'query,title\nq1,"caf\xe9\nfor two"\nq2,good\n'
+    bad, good = csv_source("a.csv", io.BytesIO(text), ",", Fields()).rows
+    assert (bad.line, bad.reason) == (2, "not UTF-8 text")
+    assert bad.text == 'q1,"caf\\xe9\nfor two"'
+    assert good.values == {"query": "q2", "title": "good"}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('a,"b\n', "a quote that never closes"),
+        (
+            'a,"b" c\n',
+            "text after a closing quote: another quote is missing, or one in the text is not doubled",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_row_is_said_in_words(line: str, reason: str) -> None:
+    assert [row.reason for row in rows(line)] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ('{"query": "a: b", "query": "c", "title": "d"}', "query"),
+        ('{"query": "a", "title": "b", "more": [{"id": 1, "id": 2}]}', "id"),
+        ('{"query": "a: b", "title": "c"}', None),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused_as_in_a_request(line: str, key: str | None) -> None:
+    (row,) = jsonl_source(io.BytesIO(line.encode())).rows
+    assert row.reason == ("" if key is None else f'the key "{key}" appears twice in one object')
+
+
+def test_json_that_is_wrong_is_named_by_its_column() -> None:
+    (row,) = jsonl_source(io.BytesIO(b'{"query": lamp}\n')).rows
+    assert row.reason.startswith("not JSON (")
+    assert row.reason.endswith(" at column 11)")

@@ -1,0 +1,191 @@
+"""Files in S3: pyarrow's own client against moto, which stands in for Amazon's server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from pyarrow import fs
+
+from tests.clients.environments import HERE, python
+from tests.service.files.test_job import pairs_file
+
+JOB = """
+import os, signal, sys
+from tests.service.files.killed import arguments, score_all
+
+source, output, model, last = sys.argv[1:]
+
+def report(share, rows, before):
+    if rows >= int(last):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+score_all(arguments(source, output, model), report, window_rows=50)
+"""
+FAILS = """
+import sys
+from service.files.storage import storage_of
+
+with storage_of(sys.argv[1]).create(sys.argv[1]) as stream:
+    stream.write(bytes(int(sys.argv[2])))
+    raise RuntimeError("meanwhile")
+"""
+HEADROOM = Path(sys.executable).with_name("headroom")
+NEVER = 10**9
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    command = [python("s3"), HERE / "scripts" / "s3.py"]
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing, text=True) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+        server.communicate()
+
+
+@pytest.fixture(scope="module")
+def environment(endpoint: str) -> dict[str, str]:
+    """The environment of an operator with a store of their own."""
+    keys = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+    return os.environ | keys | {"AWS_ENDPOINT_URL": endpoint}
+
+
+@pytest.fixture(scope="module")
+def store(endpoint: str) -> fs.S3FileSystem:
+    made = fs.S3FileSystem(
+        access_key="somebody",
+        secret_key="secret",
+        region="us-east-1",
+        endpoint_override=endpoint,
+        allow_bucket_creation=True,
+    )
+    made.create_dir("logs")
+    return made
+
+
+def names(store: fs.S3FileSystem, directory: str) -> list[str]:
+    found = store.get_file_info(fs.FileSelector(directory, recursive=True))
+    return sorted(info.path for info in found if info.type == fs.FileType.File)
+
+
+def headroom(environment: dict[str, str], *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [str(HEADROOM), *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_a_directory_in_s3_is_scored_as_one_on_disk(
+    tiny_checkpoint: Path, tmp_path: Path, environment: dict[str, str], store: fs.S3FileSystem
+) -> None:
+    files = ("monday.jsonl", "ts=00%3A00/é #1 [a]?.jsonl")
+    for name in files:
+        (tmp_path / "pairs" / name).parent.mkdir(parents=True, exist_ok=True)
+        content = pairs_file(tmp_path / "pairs" / name, 120).read_bytes()
+        with store.open_output_stream(f"logs/pairs/{name}") as stream:
+            stream.write(content)
+    for source, target in (
+        (tmp_path / "pairs", tmp_path / "scored"),
+        ("s3://logs/pairs/", "s3://logs/scored/"),
+    ):
+        result = headroom(
+            environment, "score", "--input", source, "--output", target, "--model", tiny_checkpoint
+        )
+        assert result.returncode == 0, result.stderr
+
+    assert names(store, "logs/scored") == [f"logs/scored/{name}" for name in ["_SUCCESS", *files]]
+    for name in files:
+        with store.open_input_stream(f"logs/scored/{name}") as stream:
+            assert stream.read() == (tmp_path / "scored" / name).read_bytes()
+
+
+def test_a_killed_job_goes_on_from_its_parts_in_s3(
+    tiny_checkpoint: Path, tmp_path: Path, environment: dict[str, str], store: fs.S3FileSystem
+) -> None:
+    source, output = pairs_file(tmp_path / "pairs.jsonl", 300), "s3://logs/killed.parquet"
+
+    def run(target: object, last: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", JOB, *map(str, (source, target, tiny_checkpoint, last))]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+
+    assert run(output, 150).returncode == -signal.SIGKILL
+    parts = [name for name in names(store, "logs") if name.startswith("logs/killed.parquet")]
+    assert parts
+    assert "logs/killed.parquet" not in parts
+    done = run(output, NEVER)
+    assert done.returncode == 0, done.stderr
+    undisturbed = run(tmp_path / "undisturbed.parquet", NEVER)
+    assert undisturbed.returncode == 0, undisturbed.stderr
+
+    left = [name for name in names(store, "logs") if name.startswith("logs/killed.parquet")]
+    assert left == ["logs/killed.parquet", "logs/killed.parquet.rejects.jsonl"]
+    with store.open_input_stream("logs/killed.parquet") as stream:
+        assert stream.read() == (tmp_path / "undisturbed.parquet").read_bytes()
+
+
+def test_nothing_is_copied_in_s3_where_a_copy_ends_at_5_gib(
+    tiny_checkpoint: Path, tmp_path: Path, environment: dict[str, str], store: fs.S3FileSystem, endpoint: str
+) -> None:
+    """A bucket with versions remembers each name that an object had for a while."""
+    store.create_dir("kept")
+    versions = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    urlopen(
+        Request(f"{endpoint}/kept?versioning", versions, {"Content-Type": "text/xml"}, method="PUT")
+    ).close()
+    source, key = pairs_file(tmp_path / "pairs.jsonl", 60), "a b#1?.jsonl"
+    result = headroom(
+        environment,
+        *("score", "--input", source, "--output", f"s3://kept/{key}", "--model", tiny_checkpoint),
+    )
+    assert result.returncode == 0, result.stderr
+    assert names(store, "kept") == [f"kept/{key}", f"kept/{key}.rejects.jsonl"]
+    with urlopen(f"{endpoint}/kept?versions") as answer:
+        listed = answer.read().decode()
+    assert f"<Key>{key}.parts/plan.json</Key>" in listed
+    assert ".writing" not in listed
+
+
+def test_an_upload_that_fails_leaves_the_object_that_was_there(
+    environment: dict[str, str], store: fs.S3FileSystem, endpoint: str
+) -> None:
+    """Also when the process ends, where pyarrow would complete the upload. Nor is there an unfinished upload,
+    whose pieces Amazon would store and bill until somebody aborts it."""
+    with store.open_output_stream("logs/failed.csv") as stream:
+        stream.write(b"before")
+    for name, before in (("failed.csv", b"before"), ("new.csv", None)):
+        for size in (1, 30 << 20):  # pyarrow sends the larger one in pieces
+            done = subprocess.run(
+                [sys.executable, "-c", FAILS, f"s3://logs/{name}", str(size)],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+            assert done.returncode == 1
+            assert done.stderr.endswith("RuntimeError: meanwhile\n")
+            if before is None:
+                assert f"logs/{name}" not in names(store, "logs")
+            else:
+                with store.open_input_stream(f"logs/{name}") as stream:
+                    assert stream.read() == before
+    with urlopen(f"{endpoint}/logs?uploads") as answer:
+        assert "<Upload>" not in answer.read().decode()
+
+
+def test_a_bucket_that_is_missing_is_named(tiny_checkpoint: Path, environment: dict[str, str]) -> None:
+    result = headroom(
+        environment,
+        *("score", "--input", "s3://nowhere/pairs.csv", "--output", "s3://nowhere/scored.csv"),
+        *("--model", tiny_checkpoint),
+    )
+    assert result.returncode != 0
+    assert "s3://nowhere/pairs.csv" in result.stderr
+    assert "Traceback" not in result.stderr

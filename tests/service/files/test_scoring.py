@@ -1,0 +1,127 @@
+"""Rows of a file that name their own masks and variants get scores of their own."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import torch
+
+from models import Classifier, HeadMask, ModelError
+from service.files.job import Summary
+from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
+from tests.service.files.killed import arguments, score_all
+
+TITLES = ["red lamp", "wood lamp usb", "steel cable red", "angle wood", "table light"]
+
+
+def write(path: Path, masks: list[str]) -> list[dict[str, str]]:
+    """Write a file whose row i has the ith mask, and return its rows."""
+    rows = [
+        {"query": "wood lamp", "title": f"{TITLES[i % 5]} {i % 7}", "choice": mask}
+        for i, mask in enumerate(masks)
+    ]
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, ["query", "title", "choice"])
+        writer.writeheader()
+        writer.writerows(rows)
+    return rows
+
+
+def score(source: Path, output: Path, model: Path, *, window_rows: int = 4096, **options: Any) -> Summary:
+    job = arguments(source, output, model, **options)
+    return score_all(job, lambda *_: None, window_rows=window_rows)
+
+
+def check(output: Path, rows: list[dict[str, str]], model: Path, masks: dict[str, str]) -> None:
+    """Compare each row's score with that of its pair alone."""
+    clf = Classifier.load(model, "cpu", "float32")
+    with output.open(newline="") as stream:
+        scored = list(csv.DictReader(stream))
+    assert [row["title"] for row in scored] == [row["title"] for row in rows]
+    for found, row in zip(scored, rows, strict=True):
+        mask = HeadMask.parse(masks[row["choice"]], layers=3, heads=4)
+        expected = clf.score([(row["query"], row["title"])], mask)
+        assert float(found["score"]) == pytest.approx(expected.score[0], abs=1e-5)
+        assert orjson.loads(found["probabilities"]) == pytest.approx(expected.probabilities[0], abs=1e-5)
+        assert found["label"] == clf.grades[expected.grade[0]]
+
+
+def test_batches_that_do_not_fit_the_memory_are_halved(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that a GPU scores beside something else ended in a traceback, hours in."""
+    rows = write(tmp_path / "in.csv", ["none"] * 100)
+    forward, sizes = Classifier.forward, []
+
+    def small(self: Classifier, pairs: Any, *how: Any, **options: Any) -> Any:
+        sizes.append(sum(map(len, pairs)))
+        if sizes[-1] > 250:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, pairs, *how, **options)
+
+    monkeypatch.setattr(Classifier, "forward", small)
+    score(tmp_path / "in.csv", tmp_path / "out.csv", tiny_checkpoint, window_rows=50)
+    first_fit = next(index for index, size in enumerate(sizes) if size <= 250)
+    assert max(sizes[first_fit + 3 :]) <= 250, "later batches are as large as the one that did not fit"
+    pairs = [(row["query"], row["title"]) for row in rows]
+    whole = Classifier.load(tiny_checkpoint, "cpu", "float32").score(pairs)
+    assert whole.score.shape == (100,)
+    monkeypatch.undo()
+    check(tmp_path / "out.csv", rows, tiny_checkpoint, {"none": "none"})
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(Classifier, "forward", full)
+    with pytest.raises(ModelError, match="too small for one pair"):
+        score(tmp_path / "in.csv", tmp_path / "none.csv", tiny_checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("masks", "window_rows"),
+    [
+        (["0-1.*", "1.*", "0-1.*", "none", "1.*"], 4096),
+        (["0-1.*", "1.*"] * 36, 64),  # the first window has enough rows of each mask, the last one has not
+    ],
+)
+def test_each_row_gets_the_score_of_its_own_mask(
+    tiny_checkpoint: Path, tmp_path: Path, masks: list[str], window_rows: int
+) -> None:
+    source, output = tmp_path / "a.csv", tmp_path / "out.csv"
+    rows = write(source, masks)
+    columns = ("query", "title", "choice", None)
+    score(source, output, tiny_checkpoint, window_rows=window_rows, columns=columns)
+    check(output, rows, tiny_checkpoint, {mask: mask for mask in masks})
+
+
+def test_each_row_gets_the_score_of_its_own_variant(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    source, output, config = tmp_path / "a.csv", tmp_path / "out.csv", tmp_path / "serve.yaml"
+    live = "{variants: [{name: full}, {name: small, head_mask: '0.*'}]}"
+    config.write_text(f"applications: [{{deployments: [{{name: Relevance, user_config: {live}}}]}}]")
+    rows = write(source, ["full", "small", "full", "small"])
+    score(source, output, tiny_checkpoint, config=config, columns=("query", "title", None, "choice"))
+    check(output, rows, tiny_checkpoint, {"full": "none", "small": "0.*"})
+
+
+def test_a_row_without_a_finite_score_is_the_one_set_aside(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    broken = random_model()
+    with torch.no_grad():
+        signs = torch.tensor([1.0, -1.0]).repeat(16)
+        broken.get_input_embeddings().weight[VOCABULARY.index("usb")] = 3e38 * signs  # overflows in the norm
+    broken.save_pretrained(model)
+    write_vocabulary(model)
+    source, output = tmp_path / "a.csv", tmp_path / "out.csv"
+    rows = write(source, ["0-1.*", "1.*", "0-1.*", "none", "1.*"])
+
+    summary = score(source, output, model, columns=("query", "title", "choice", None))
+
+    assert (summary.rows, summary.rejects) == (4, 1)
+    reject = orjson.loads(Path(summary.rejects_file).read_text())
+    assert reject["reason"] == "the model gives no finite score"
+    assert orjson.loads(reject["text"]) == rows[1]
+    check(output, [rows[0], *rows[2:]], model, {row["choice"]: row["choice"] for row in rows})

@@ -1,0 +1,150 @@
+"""Jobs that are stopped at any step of writing, and are started again by the same command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.errors import ModelError
+from service.files.parts import Parts
+from service.files.storage import Disk, ObjectStore
+from tests.service.files.killed import arguments, score_all
+
+STEPS = ("create", "make_directory", "move", "remove")
+
+
+class Stopped(BaseException):
+    """What a test stops a job with."""
+
+
+class Stops:
+    """Stops a job before its nth step that writes. A directory to remove has lost one file by then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: int | None = None
+        self._count = 0
+        for storage in (Disk, ObjectStore):
+            for name in STEPS:
+                monkeypatch.setattr(storage, name, self._wrapped(getattr(storage, name), name))
+
+    def _wrapped(self, step: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def wrapped(storage: Disk | ObjectStore, *names: str) -> Any:
+            if self.left is None:
+                return step(storage, *names)
+            self.left -= 1
+            self._count += 1
+            if self.left:
+                return step(storage, *names)
+            self.left = None
+            if name == "remove" and (files := storage.files(names[0])):
+                storage.remove(files[0])
+            raise Stopped if self._count % 2 else OSError("no more space")
+
+        return wrapped
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def score(source: Path, output: object, model: Path, *, overwrite: bool) -> None:
+    job = arguments(source, output, model, overwrite=overwrite)  # type: ignore[arg-type]
+    score_all(job, lambda *_: None, window_rows=2)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("in_store", [False, True])
+@pytest.mark.parametrize("ending", ["", ".csv"])
+def test_the_same_command_ends_a_job_that_was_stopped_at_any_step(
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: str,
+    in_store: bool,
+    overwrite: bool,
+) -> None:
+    source = tmp_path / f"in{ending}"
+    files = [source] if ending else [source / "a.csv", source / "b.csv"]
+    for number, file in enumerate(files):
+        file.parent.mkdir(exist_ok=True)
+        rows = "".join(f"wood lamp,lamp {number} {row}\n" for row in range(3))
+        file.write_text(f"query,title\n{rows}no,{number},pair\n")
+    score(source, tmp_path / f"expected{ending}", tiny_checkpoint, overwrite=False)
+    rejects = (tmp_path / f"expected{ending}.rejects.jsonl").read_bytes()
+
+    stops = Stops(monkeypatch)
+    refused = 0
+    for step in range(1, 100):
+        output = tmp_path / str(step) / f"out{ending}"
+        output.parent.mkdir()
+        if overwrite and ending:
+            output.write_text("old")
+        elif overwrite:
+            output.mkdir()
+            for name in ("a.csv", "old.csv", "_SUCCESS"):
+                (output / name).write_text("old")
+        name = output.as_uri() if in_store else output
+        stops.left = step
+        try:
+            score(source, name, tiny_checkpoint, overwrite=overwrite)
+        except (Stopped, ModelError):
+            try:
+                score(source, name, tiny_checkpoint, overwrite=overwrite)
+            except ModelError as problem:
+                if "exists; choose another --output" not in str(problem):
+                    raise
+                refused += 1  # the first run had nothing left to do
+        if ending:
+            assert output.read_bytes() == (tmp_path / f"expected{ending}").read_bytes(), step
+        else:
+            expected = tree(tmp_path / "expected") | ({"_SUCCESS": b""} if in_store else {})
+            assert tree(output) == expected, step
+        assert Path(f"{output}.rejects.jsonl").read_bytes() == rejects
+        assert refused or not Path(f"{output}.parts").exists()
+        if stops.left is not None:
+            break
+    assert stops.left is not None
+    assert step > 8
+    assert refused <= 1
+
+
+def test_overwrite_leaves_the_parts_of_a_job_that_is_running(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "a.csv", tmp_path / "out.csv"
+    source.write_text("query,title\nwood lamp,lamp\n")
+    parts = Parts(str(output), {"mask or variant": "another"})
+    with parts.locked():
+        parts.begin()
+        with pytest.raises(ModelError, match="another process is writing this output"):
+            score(source, output, tiny_checkpoint, overwrite=True)
+        assert parts.holds_plan()
+    score(source, output, tiny_checkpoint, overwrite=True)
+    assert output.exists()
+    assert not Path(parts.directory).exists()
+
+
+@pytest.mark.parametrize(
+    ("masks", "asked"),
+    [((), "no mask and no variant"), (("0.1", "0-1.*"), "--mask 0.1 --mask '0-1.*'")],
+)
+def test_the_masks_of_another_run_are_named_as_they_were_asked_for(
+    tiny_checkpoint: Path, tmp_path: Path, masks: tuple[str, ...], asked: str
+) -> None:
+    source, output = tmp_path / "in.csv", tmp_path / "out.csv"
+    source.write_text("query,title\nlamp,red lamp\n")
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        score_all(arguments(source, output, tiny_checkpoint, masks=masks), stop, window_rows=2)
+    job = arguments(source, output, tiny_checkpoint, masks=("1.0",))
+    with pytest.raises(ModelError) as refused:
+        score_all(job, lambda *_: None, window_rows=2)
+    assert f"another mask or variant ({asked}, now --mask 1.0); repeat that run" in str(refused.value)

@@ -1,0 +1,181 @@
+"""The access log of a replica in this process, read from the pipe that `headroom serve` would read."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.observe import access_log
+from service.observe.access_log import AccessLog, console_line, json_line
+from service.observe.followed import Followed
+from tests.service.in_process import QUERY, TITLES, Service, serve
+from tests.service.observe.collector import PATIENCE_S
+
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+HOSTILE = (
+    "\n2026-01-01 200 GET /forged",
+    "\r\x1b[2J\x1b]0;title\x07",
+    "\u2028\u2029\x85\x9b31m",
+    '" status=200 "',
+    "\x00\x7f",
+    "%0a\\n",
+)
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """A function that returns the lines that have been written to the pipe since its last call."""
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setenv(access_log.PIPE, str(tmp_path / "pipe"))
+    reader = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
+
+    def written() -> list[str]:
+        try:
+            return os.read(reader, 1_000_000).decode("ascii").splitlines()
+        except BlockingIOError:
+            return []
+
+    return written
+
+
+@asynccontextmanager
+async def logged(model: Path, **settings: Any) -> AsyncIterator[Service]:
+    """A replica whose lines have all been written when the block has ended."""
+    async with serve(model, **settings) as running:
+        yield running
+    await asyncio.to_thread(running.app.state.telemetry._access_log.close, PATIENCE_S)
+
+
+async def test_a_line_says_who_asked_for_what_and_how_it_went(
+    tiny_checkpoint: Path, lines: Callable[[], list[str]]
+) -> None:
+    async with logged(tiny_checkpoint, access_log="json") as running:
+        headers = {"x-request-id": "mine-1", "traceparent": TRACEPARENT, "cookie": "secret"}
+        body = {"query": QUERY, "titles": TITLES, "head_mask": "2.*"}
+        answer = await running.http.post("/v1/score?key=secret", json=body, headers=headers)
+        timing = answer.json()["timing_ms"]
+        await running.refused("/v1/score", 422, query=QUERY, titles=["secret"], head_mask="secret")
+        late = {"query": QUERY, "titles": [f"{TITLES[0]} {number}" for number in range(1000)]}
+        await running.http.post("/v1/score", json=late | {"deadline_ms": 1})
+        await running.post("/v1/compare", query=QUERY, titles=TITLES, masks=["none"], variants=["cut"])
+        await running.http.head("/health/live")
+    written = lines()
+    first, refused, shed, compare, head = (json.loads(line) for line in written)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert first.pop("duration_ms") >= first["queue_ms"] + first["inference_ms"]
+    assert first == {
+        "request_id": "mine-1",
+        "trace_id": TRACEPARENT.split("-")[1],
+        "key": None,
+        "method": "POST",
+        "path": "/v1/score",
+        "status": 200,
+        "pairs": len(TITLES),
+        "variant": "full",
+        "mask": answer.json()["head_mask"]["id"],
+        "queue_ms": pytest.approx(timing["queue"], abs=0.001),
+        "inference_ms": pytest.approx(timing["inference"], abs=0.001),
+        "shed": None,
+    }
+    assert (refused["status"], refused["variant"], refused["trace_id"]) == (422, None, None)
+    # The queue may know at once that it cannot be done in time.
+    assert (shed["status"], shed["shed"]) in ((504, "deadline"), (429, "queue_full"))
+    assert shed["pairs"] == 1000
+    assert (compare["variant"], compare["pairs"]) == ("full,cut", len(TITLES))
+    assert (head["method"], head["path"], head["status"]) == ("HEAD", "/health/live", 200)
+    assert not any("secret" in line or QUERY in line or TITLES[0] in line for line in written)
+
+
+async def test_lines_tell_callers_apart_by_a_name_of_their_key(
+    tiny_checkpoint: Path, lines: Callable[[], list[str]]
+) -> None:
+    async with logged(tiny_checkpoint, access_log="json", api_keys="s3cr3t;rate=1,other") as running:
+        for key in ("s3cr3t", "s3cr3t", "other", "wrong"):
+            await running.http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
+    name = hashlib.sha256(b"s3cr3t").hexdigest()[:8]
+    mine, limited, other, wrong = written = [json.loads(line) for line in lines()]
+    assert [line["status"] for line in written] == [200, 429, 200, 401]
+    assert mine["key"] == limited["key"] == name, "who sends too much is in the line of the refusal, too"
+    assert other["key"] not in (name, None)
+    assert wrong["key"] is None
+    assert "s3cr3t" not in json.dumps(written)
+
+
+async def test_the_query_is_written_only_if_the_operator_says_so(
+    tiny_checkpoint: Path, lines: Callable[[], list[str]]
+) -> None:
+    async with logged(tiny_checkpoint, access_log="console", log_queries=True) as running:
+        await running.post("/v1/score", query='a "b"\n\x1b[31m ' + "x" * 300, titles=["a title"])
+        await running.http.get("/v1/models")
+    score, models = lines()
+    time, status, method, path, _, identity, *words = score.split(" ")
+    assert (status, method, path) == ("200", "POST", "/v1/score")
+    assert identity.startswith("id=")
+    assert words[:2] == ["pairs=1", "variant=full"]
+    assert r'query="a \"b\"\n\u001b[31m xxx' in score
+    assert "x" * 180 in score
+    assert "x" * 200 not in score
+    assert "title" not in score
+    assert re.fullmatch(rf"{time[:10]}T\S+Z 200 GET /v1/models [\d.]+ms id=[0-9a-f]{{32}}", models)
+
+
+@pytest.mark.parametrize("line_of", [json_line, console_line])
+def test_no_request_can_forge_a_line_or_move_the_cursor(line_of: Callable[[Followed], str]) -> None:
+    for text in HOSTILE:
+        request = Followed("id", "GET" + text, b"/" + text.encode() + b"\xff\xfe", keeps_query=True)
+        request.asks_for([("full", "20e5ffaa4b14")], 1, text * 100)
+        line = line_of(request)
+        assert line.endswith("\n")
+        assert re.fullmatch(r"[ -~]*", line[:-1]), text
+        assert " status=200 " not in line.partition("query")[0]
+        assert len(line) < access_log.CHUNK_BYTES
+    long = Followed("i" * 128, "M" * 10_000, b"/" + b"\n" * 1_000_000, keeps_query=True)
+    long.asks_for([("v" * 64, "0" * 12)] * 64, 1, "\u2028" * 1000)
+    assert len(line_of(long)) < access_log.CHUNK_BYTES
+
+
+def test_no_line_is_lost_that_came_while_the_last_one_was_written(
+    lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AccessLog("json")
+    write_all = access_log.write_all
+
+    def slow(out: int, data: bytes) -> None:
+        monkeypatch.setattr(access_log, "write_all", write_all)
+        log.write(Followed("second", "GET", b"/", keeps_query=False))
+        log._closing.set()
+        write_all(out, data)
+
+    monkeypatch.setattr(access_log, "write_all", slow)
+    log.write(Followed("first", "GET", b"/", keeps_query=False))
+    log._thread.join(PATIENCE_S)
+    assert [json.loads(line)["request_id"] for line in lines()] == ["first", "second"]
+
+
+async def test_lines_that_nobody_reads_are_counted_and_hold_up_nobody(
+    lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_log, "MAX_WAITING_LINES", 100)
+    log = AccessLog("json")
+    request = Followed("id", "GET", b"/x", keeps_query=False)
+    for _ in range(100_000):
+        log.write(request)
+    closing = asyncio.create_task(asyncio.to_thread(log.close, PATIENCE_S))
+    written = []
+    while not closing.done():
+        written += lines()
+        await asyncio.sleep(0.01)
+    written += lines()
+    lost = sum(json.loads(line).get("lost_lines", 0) for line in written)
+    told = sum("lost_lines" in line for line in written)
+    assert lost
+    assert len(written) - told + lost == 100_000

@@ -1,0 +1,148 @@
+"""Metrics: exact counts, at a cost that does not grow with the pairs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Histogram
+
+from service.api import create_app
+from service.config.settings import Settings
+from service.experiments.definition.assignment import Assigner
+from service.experiments.definition.config import ExperimentConfig
+from service.experiments.definition.events import Action, Exposure
+from service.experiments.online.ledger import COUNTS_EVERY
+from service.experiments.online.live import LiveExperiments
+from service.experiments.storage.store import Store
+from service.observe.metrics import Metrics, _observe
+from tests.service.asgi import client
+from tests.service.metering import check, feed, samples
+
+
+def test_counts_are_exact_in_one_process() -> None:
+    metrics = Metrics()
+    feed(metrics)
+    found = samples(metrics.render())
+    check(found)
+    assert found["headroom_config_version"] == 0x0123456789AB
+    assert not [name for name in found if "_created" in name]
+
+
+def test_two_services_in_one_process_do_not_mix() -> None:
+    one, other = Metrics(), Metrics()
+    feed(one)
+    assert samples(other.render())["headroom_truncated_total"] == 0
+
+
+def test_a_variant_that_left_the_config_keeps_no_number() -> None:
+    metrics = Metrics()
+    metrics.config("01", {"full": 144, "old": 100})
+    metrics.config("02", {"full": 144})
+    found = samples(metrics.render())
+    assert math.isnan(found['headroom_heads_on{variant="old"}'])
+    assert found['headroom_heads_on{variant="full"}'] == 144
+
+
+@pytest.mark.parametrize("end", ["stop", "removal", "new epoch"])
+def test_an_experiment_that_is_not_measured_has_no_p_value(end: str, tmp_path: Path) -> None:
+    """Otherwise the alert about its arms would go on until the replicas restart."""
+    metrics, store = Metrics(), Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    arms = [{"name": name, "variant": name} for name in ("control", "pruned")]
+    config = ExperimentConfig.model_validate({"name": "prune20", "salt": "x", "arms": arms})
+    live = LiveExperiments(store, metrics.experiments)
+
+    def p() -> float:
+        for _ in range(COUNTS_EVERY):
+            live.ledger.refresh()
+        live.guard.watch()
+        return samples(metrics.render())['headroom_sample_ratio_p{experiment="prune20"}']
+
+    try:
+        live.apply(Assigner((config,)), "v")
+        epoch = live.ledger.standing("prune20").epoch
+        now = time.time()
+        store.add_exposures(
+            [Exposure("prune20", f"u{i}", arms[i % 2]["name"], i, now, "v", epoch) for i in range(100)]
+        )
+        assert p() > 0.1
+        if end == "stop":
+            store.record_action(Action("prune20", "stop", now, "test"))
+        elif end == "removal":
+            live.apply(Assigner(()), "w")
+        else:
+            store.record_action(Action("prune20", "ramp", now, "test", traffic=0.5))
+        assert math.isnan(p())
+    finally:
+        store.close()
+
+
+def test_failures_of_the_device_are_counted_from_zero() -> None:
+    """Prometheus sees no increase in a series that appears at 3, and the alert would not fire."""
+    assert samples(Metrics().render())['headroom_device_failures_total{kind="cuda"}'] == 0
+
+
+@pytest.mark.parametrize("value", [0.0, 0.05, 0.1, 0.100001, 3.0, 1e9])
+def test_observing_many_at_once_is_observing_each(value: float) -> None:
+    registry = CollectorRegistry()
+    each = Histogram("each", "-", buckets=(0.05, 0.1, 1.0), registry=registry)
+    once = Histogram("once", "-", buckets=(0.05, 0.1, 1.0), registry=registry)
+    for _ in range(7):
+        each.observe(value)
+    _observe(once, value, times=7)
+    (first, second) = registry.collect()
+    assert [(s.name[4:], s.labels, s.value) for s in first.samples] == [
+        (s.name[4:], s.labels, pytest.approx(s.value)) for s in second.samples
+    ]
+
+
+def test_seconds_of_pairs_are_the_same_in_any_order_after_years() -> None:
+    """If the sum fell by its last bit when a dead process is added up, Prometheus would see a new start."""
+    sums = []
+    for years_first in (True, False):
+        metrics = Metrics()
+        for years in (years_first, not years_first):
+            for _ in range(1000):
+                metrics.scored("full", pairs=10**7 if years else 3, seconds=30.0 if years else 0.0123)
+        sums.append(samples(metrics.render())['headroom_pair_seconds_sum{arm="",variant="full"}'])
+    assert sums[0] == sums[1] == pytest.approx(3e11 + 3000 * 0.0123, abs=0.2)
+
+
+def test_a_thousand_pairs_cost_no_more_than_one() -> None:
+    metrics = Metrics()
+
+    def cost(pairs: int) -> float:
+        grades = [pairs, 0, 0, 0, 0]
+        started = time.thread_time()
+        for _ in range(200):
+            metrics.scored("full", pairs=pairs, seconds=0.01, grades=grades)
+        return time.thread_time() - started
+
+    cost(1)
+    assert min(cost(1000) for _ in range(5)) < 5 * min(cost(1) for _ in range(5))
+
+
+async def test_a_scrape_leaves_the_event_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics()
+    begun, free = threading.Event(), threading.Event()
+    render = metrics.render
+
+    def slow() -> bytes:
+        begun.set()
+        assert free.wait(60)  # until the event loop has gone on
+        return render()
+
+    monkeypatch.setattr(metrics, "render", slow)
+    app = create_app(Settings(), metrics)
+    async with client(app) as http:
+        scrape = asyncio.create_task(http.get("/metrics"))
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        assert (await http.get("/health/live")).status_code == 200
+        assert not scrape.done()
+        free.set()
+        assert "headroom_ready" in (await scrape).text

@@ -1,0 +1,188 @@
+"""Traces, the access log, and what no log may hold, on the whole way through a real `headroom serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.checkpoints import VOCABULARY, random_model, write_vocabulary
+from tests.service.client import Answer, request, send_raw
+from tests.service.observe.collector import Collector, Spanned, collecting
+from tests.service.running import Server, still_there
+
+KEY, WRONG_KEY = "Kq7SECRETKEYx9", "Kq7WRONGKEYx9"
+SECRETS = (KEY, WRONG_KEY, "secretquery", "secrettitle", "secretunit", "secretparam", "secretcookie")
+POISON = "keyboard"
+"""A word whose embedding overflows: a request with it fails with 500."""
+TRACES = {name: f"{number:032x}" for number, name in enumerate(("sampled", "not", "failed", "last"), 1)}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the run left. files: the text of every file of the run's directory; output: standard output."""
+
+    answers: dict[str, Answer]
+    spans: list[Spanned]
+    sent: list[bytes]
+    files: dict[Path, bytes]
+    stderr: str
+    output: list[str]
+
+    def line(self, name: str) -> dict[str, Any]:
+        """Return the line of the access log about this request."""
+        (line,) = [line for line in self.lines() if line["request_id"] == name]
+        return line
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.output]
+
+
+def write_poisoned(directory: Path) -> Path:
+    model = random_model()
+    with torch.no_grad():
+        embedding = model.get_input_embeddings().weight[VOCABULARY.index(POISON)]
+        embedding.fill_(3.3e38)  # finite, but no sum of two of them is
+        embedding[::4] = -3.3e38
+    model.save_pretrained(directory)
+    write_vocabulary(directory)
+    return directory
+
+
+def post(name: str, path: str = "/v1/score", *, key: str = KEY, trace: str = "", **body: Any) -> bytes:
+    texts = {"query": "secretquery bracket", "titles": ["secrettitle one", "two"]}
+    headers = f"x-request-id: {name}\r\nauthorization: Bearer {key}\r\ncookie: a=secretcookie\r\n{trace}"
+    return request("POST", path, json.dumps(texts | body).encode(), headers)
+
+
+def traceparent(name: str, flags: str = "01") -> str:
+    return f"traceparent: 00-{TRACES[name]}-00f067aa0ba902b7-{flags}\r\n"
+
+
+def contents(path: Path) -> bytes:
+    """Return what a file holds; nothing if it was just removed."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_bytes()
+    return b""
+
+
+async def traffic(server: Server, collector: Collector) -> dict[str, Answer]:
+    """Send one request of each kind: what succeeds, is refused, fails, and is cut off by a crash."""
+    wrong_json = request(
+        "POST", "/v1/score", b'{"query": "secretquery", "secrettitle', f"authorization: Bearer {KEY}\r\n"
+    )
+    requests = {
+        "sampled": post("sampled", trace=traceparent("sampled"), unit="secretunit"),
+        "not": post("not", trace=traceparent("not", "00")),
+        "compare": post("compare", "/v1/compare", masks=["none"]),
+        "refused": post("refused", head_mask="secretquery"),
+        "unknown": post("unknown", secretunit="secretquery"),
+        "wrong_json": wrong_json,
+        "unauthorized": post("unauthorized", key=WRONG_KEY),
+        "failed": post("failed", trace=traceparent("failed"), titles=[f"secrettitle {POISON}"]),
+        "odd_path": request("GET", "/no%0Awhere%1b[31m?secretparam=1", headers="x-request-id: odd_path\r\n"),
+    }
+    answers = {name: await send_raw(server.port, data) for name, data in requests.items()}
+    collector.wait_for(
+        lambda spans: {TRACES["sampled"], TRACES["failed"]} <= {s.trace for s in spans if s.kind == 2}
+    )
+    collector.hangs.set()
+    answers["last"] = await send_raw(server.port, post("last", trace=traceparent("last")))
+    return answers
+
+
+async def crash(server: Server) -> None:
+    """Kill the replica while it works on a long request, and wait until Serve has noticed."""
+    replica = server.replica()
+    long = asyncio.create_task(
+        send_raw(server.port, post("crash", titles=[f"secrettitle {number}" for number in range(1000)]))
+    )
+    await asyncio.sleep(0.2)  # in any order: the test only looks for what the crash leaves
+    replica.kill()
+    assert (await long).status in (0, 200, 503)
+    assert still_there([replica]) == []
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    directory = tmp_path_factory.mktemp("followed")
+    with collecting() as collector:
+        environment = {
+            "HEADROOM_API_KEYS": KEY,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+        options = {"access_log": "json", "tracing": True}
+        server = Server(directory, write_poisoned(directory / "model"), environment=environment, **options)
+        try:
+            assert server.wait_until_ready(), server.stderr
+            answers = asyncio.run(traffic(server, collector))
+            asyncio.run(crash(server))
+            (run,) = server.run_directories()
+            found = [Path(folder, name) for folder, _, names in os.walk(run) for name in names]
+            files = {path: contents(path) for path in found if path.is_file()}
+            assert server.stop() == 0, server.stderr
+            assert server.process.stdout is not None
+            output = server.process.stdout.read().splitlines()
+            yield Seen(answers, list(collector.spans), collector.bodies, files, server.stderr, output)
+        finally:
+            server.kill()
+
+
+@pytest.mark.slow
+def test_a_trace_goes_on_through_the_proxy_to_the_batch(seen: Seen) -> None:
+    spans = {span.name: span for span in seen.spans if span.trace == TRACES["sampled"]}
+    assert spans.keys() == {"POST /v1/score", "tokenize", "queue", "forward", "respond"}
+    assert spans["POST /v1/score"].parent == "00f067aa0ba902b7"
+    (batch,) = [span for span in seen.spans if span.id in spans["forward"].links]
+    assert (batch.name, spans["forward"].id in batch.links) == ("batch", True)
+    assert not [span for span in seen.spans if span.trace == TRACES["not"]]
+    failed = {span.name: span for span in seen.spans if span.trace == TRACES["failed"]}
+    assert failed["POST /v1/score"].is_error
+    assert failed["POST /v1/score"].attributes["http.response.status_code"] == 500
+
+
+@pytest.mark.slow
+def test_a_collector_that_hangs_fails_no_request_and_no_stop(seen: Seen) -> None:
+    assert seen.answers["last"].status == 200
+    assert not [span for span in seen.spans if span.trace == TRACES["last"]]
+
+
+@pytest.mark.slow
+def test_the_access_log_is_on_standard_output_with_ids_and_times(seen: Seen) -> None:
+    statuses = {
+        "sampled": 200,
+        "not": 200,
+        "compare": 200,
+        "refused": 422,
+        "unknown": 422,
+        "unauthorized": 401,
+    }
+    statuses |= {"failed": 500, "odd_path": 401, "last": 200}
+    assert {name: seen.answers[name].status for name in statuses} == statuses
+    assert {name: seen.line(name)["status"] for name in statuses} == statuses
+    for name in ("sampled", "not", "failed"):
+        assert seen.line(name)["trace_id"] == TRACES[name]
+    sampled = seen.line("sampled")
+    assert (sampled["pairs"], sampled["variant"], sampled["shed"]) == (2, "full", None)
+    assert sampled["duration_ms"] > sampled["inference_ms"] > 0
+    assert seen.line("odd_path")["path"] == "/no%0Awhere%1b[31m"
+
+
+@pytest.mark.slow
+def test_no_log_no_span_and_no_file_of_the_run_holds_a_text_a_key_or_a_header(seen: Seen) -> None:
+    assert any(b"request failed failed" in text for text in seen.files.values()), "the 500 left no trace"
+    assert len(seen.files) > 20
+    for secret in SECRETS:
+        assert [str(path) for path, text in seen.files.items() if secret.encode() in text] == []
+        assert secret not in seen.stderr
+        assert not [line for line in seen.output if secret in line]
+        assert not [body for body in seen.sent if secret.encode() in body]

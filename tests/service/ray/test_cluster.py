@@ -1,0 +1,333 @@
+"""service.ray.cluster: an edit is in force on each replica or on none. The test plays Serve."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from service.config.settings import InvalidConfig, LiveConfig
+from service.ray import config_file
+from service.ray.config_file import ConfigFile, Overrides
+from tests.service.running import DEPLOY
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray's own, at import
+    from service.ray import cluster
+    from service.ray.actor import Relevance
+
+BEFORE: dict[str, Any] = {"variants": [{"name": "full"}]}
+EDITED: dict[str, Any] = {"variants": [{"name": "full"}, {"name": "half", "head_mask": "random:0.5@1"}]}
+
+
+class Replica:
+    """Holds a config. checks, applies: what these do with another one first."""
+
+    def __init__(self, checks: Callable[[], None] | None, applies: Callable[[], None] | None) -> None:
+        self.config = LiveConfig.model_validate(BEFORE)
+        self._checks = checks
+        self._applies = applies
+
+    @property
+    def config_version(self) -> str:
+        return self.config.version
+
+    def check(self, _config: LiveConfig) -> None:
+        if self._checks is not None:
+            self._checks()
+
+    def apply(self, config: LiveConfig, *, begin: bool = True) -> None:  # noqa: ARG002
+        if self._applies is not None and config.version != self.config.version:
+            self._applies()
+        self.config = config
+
+
+def replica(checks: Callable[[], None] | None = None, applies: Callable[[], None] | None = None) -> Any:
+    deployment: Any = Relevance
+    ours = deployment.func_or_class.__mro__[1]
+    made = type("Replica", (ours,), {"__del__": lambda _: None})({})
+    made._replica = Replica(checks, applies)
+    return made
+
+
+class Serve:
+    """Ray Serve for one application: reconfigures a replica each time somebody looks how far it is."""
+
+    def __init__(self, replicas: Sequence[Any]) -> None:
+        self.replicas = replicas
+        self._waiting: list[Any] = []
+        self._user_config: Any = None
+        self.deployed = 0
+        self.failures = 0  # calls that find the controller dead
+        self.unanswered = 0  # waits that end before the replicas answer
+        self.asked: list[tuple[str, Any]] = []
+
+    def deploy_apps(self, schema: Any) -> None:
+        self._user_config = schema.applications[0].deployments[0].user_config
+        self._waiting = list(self.replicas)
+        self.deployed += 1
+
+    def get_serve_status(self, name: str) -> Any:
+        assert name == "headroom"
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("the controller died")
+        if self._waiting:
+            asyncio.run(self._waiting.pop(0).reconfigure(self._user_config))
+        status = "DEPLOYING" if self._waiting else "RUNNING"
+        return SimpleNamespace(app_status=SimpleNamespace(status=status))
+
+    def status(self) -> Any:
+        deployment = SimpleNamespace(replica_states={"RUNNING": len(self.replicas)})
+        application = SimpleNamespace(deployments={"Relevance": deployment})
+        return SimpleNamespace(applications={"headroom": application})
+
+    def get_app_handle(self, _name: str) -> Serve:
+        return self
+
+    def broadcast(self, method: str, argument: Any = None) -> Any:
+        self.asked.append((method, argument))
+
+        def results(timeout_s: float) -> list[Any]:
+            assert timeout_s > 0
+            if self.unanswered:
+                self.unanswered -= 1
+                raise TimeoutError
+            return [asyncio.run(getattr(replica, method)(argument)) for replica in self.replicas]
+
+        return SimpleNamespace(results=results)
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[Any, Serve]]:
+    def start(*replicas: Any) -> tuple[Any, Serve]:
+        serve = Serve(replicas)
+        monkeypatch.setattr(cluster, "serve", serve)
+        monkeypatch.setattr(cluster, "POLL_S", 0.0)
+        found = cluster.Cluster(tmp_path)
+        found._client = found._handle = serve
+        found.deploy(config(tmp_path, BEFORE))
+        while serve._waiting:
+            serve.get_serve_status("headroom")
+        return found, serve
+
+    return start
+
+
+def config(directory: Path, live: Any, **more: Any) -> ConfigFile:
+    """Return deploy/serve.yaml with this user_config and more fields of the deployment; None removes one."""
+    document = yaml.safe_load(DEPLOY.read_text())
+    deployment = document["applications"][0]["deployments"][0] | {"user_config": live} | more
+    fields = {name: value for name, value in deployment.items() if value is not None}
+    document["applications"][0]["deployments"][0] = fields
+    path = directory / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return config_file.load(path, Overrides(device="cpu"))
+
+
+def refuse(reason: str) -> Callable[[], None]:
+    def raise_it() -> None:
+        raise InvalidConfig(reason)
+
+    return raise_it
+
+
+def never() -> bool:
+    return False
+
+
+def versions(serve: Serve) -> set[str]:
+    return {replica._replica.config_version for replica in serve.replicas}
+
+
+def test_an_edit_is_applied_when_all_replicas_have_it(running: Any, tmp_path: Path) -> None:
+    found, serve = running(replica(), replica(), replica())
+    edited = config(tmp_path, EDITED)
+    assert found.apply(edited, never) is None
+    assert versions(serve) == {edited.live.version}
+
+
+def test_an_edit_that_one_replica_would_refuse_reaches_none(running: Any, tmp_path: Path) -> None:
+    found, serve = running(replica(), replica(checks=refuse("masks.a: no")), replica())
+    before = versions(serve)
+    reason = found.apply(config(tmp_path, EDITED), never)
+    assert reason == "1 of 3 replicas refused it: masks.a: no"
+    assert (versions(serve), serve.deployed) == (before, 1)
+
+
+def test_if_one_replica_cannot_apply_an_edit_the_others_go_back(running: Any, tmp_path: Path) -> None:
+    found, serve = running(replica(), replica(applies=refuse("no memory is left")), replica())
+    before = versions(serve)
+    assert found.apply(config(tmp_path, EDITED), never) == "1 of 3 replicas refused it: no memory is left"
+    assert versions(serve) == before
+    # It is asked again the next time, not remembered.
+    serve.replicas[1]._replica._applies = None
+    edited = config(tmp_path, EDITED)
+    assert found.apply(edited, never) is None
+    assert versions(serve) == {edited.live.version}
+
+
+def test_an_unexpected_error_of_a_replica_is_a_refusal_too(running: Any, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError("the disk\nis gone")
+
+    found, serve = running(replica(checks=fail))
+    before = versions(serve)
+    assert found.apply(config(tmp_path, EDITED), never) == "OSError: the disk is gone"
+    assert versions(serve) == before
+
+
+def test_a_replica_that_never_applies_an_edit_does_not_block_for_ever(
+    running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, serve = running(replica(), replica())
+    before = versions(serve)
+    monkeypatch.setattr(cluster, "APPLY_TIMEOUT_S", 0.05)
+    stuck = serve.replicas[1]
+
+    async def hang(_user_config: Any) -> None:
+        pass
+
+    monkeypatch.setattr(stuck, "reconfigure", hang)
+    reason = found.apply(config(tmp_path, EDITED), never)
+    assert reason == "1 of 2 replicas have applied it, the others not in 0.05 s"
+    assert versions(serve) == before
+
+
+@pytest.mark.parametrize("trouble", [{"failures": 3}, {"unanswered": 5}], ids=str)
+def test_an_edit_outlives_a_dead_controller_and_a_long_check(
+    trouble: dict[str, int], running: Any, tmp_path: Path
+) -> None:
+    """Otherwise an edit that is in force would be called refused."""
+    found, serve = running(replica(), replica())
+    vars(serve).update(trouble)
+    edited = config(tmp_path, EDITED)
+    assert found.apply(edited, never) is None
+    assert versions(serve) == {edited.live.version}
+
+
+def test_what_a_replica_loads_for_too_long_is_kept_for_the_next_attempt(
+    running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica forgets what it has loaded if it is asked about another config."""
+    found, serve = running(replica())
+    monkeypatch.setattr(cluster, "CHECK_TIMEOUT_S", -1.0)
+    serve.unanswered = 1
+    edited = config(tmp_path, EDITED)
+    assert "save it again to wait longer" in found.apply(edited, never)
+    assert serve.asked == [("refusal", edited.live.model_dump(mode="json"))]
+    assert found.apply(edited, never) is None
+
+
+def test_a_stop_ends_a_check(running: Any, tmp_path: Path) -> None:
+    found, serve = running(replica())
+    serve.unanswered = 1_000_000
+    assert found.apply(config(tmp_path, EDITED), lambda: True) == (
+        "the service stops before every replica has checked it"
+    )
+    assert serve.deployed == 1
+
+
+def test_a_long_start_says_what_serve_waits_for(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, serve = running(replica())
+    monkeypatch.setattr(cluster, "SLOW_START_S", -1.0)
+    needs = 'Deployment has 2 replicas that have taken more than 30s to be scheduled. Resources: {"CPU": 2}.'
+    messages = [
+        "",
+        f"{needs} Use `ray status` for more details.",
+        f"{needs} Use `ray status` for more details.",
+        "A replica failed. Error:\nTraceback (most recent call last)",
+    ]
+
+    def status() -> Any:
+        deployments = {"Relevance": SimpleNamespace(message=messages.pop(0))}
+        application = SimpleNamespace(status="DEPLOYING", deployments=deployments)
+        return SimpleNamespace(applications={"headroom": application})
+
+    monkeypatch.setattr(serve, "status", status)
+    said: list[str] = []
+    assert not found.wait_until_running(lambda: not messages, said.append)
+    waits = "still waiting for the replicas"
+    assert said == [f"{waits}: {needs}", f"{waits}: A replica failed."]
+
+
+@pytest.mark.parametrize(
+    ("fields", "cpus"),
+    [
+        ({}, 1),
+        ({"ray_actor_options": {"num_cpus": 2}}, 1),
+        ({"ray_actor_options": None, "num_replicas": 4}, 0.5),
+        ({"num_replicas": 1, "ray_actor_options": {"num_cpus": 2}}, 2),
+        ({"autoscaling_config": {"min_replicas": 1, "max_replicas": 4}}, 0.5),
+        ({"num_replicas": "auto"}, 0.02),  # Serve takes up to 100
+        ({"num_replicas": "auto", "autoscaling_config": {"max_replicas": 5}}, 0.4),
+    ],
+)
+def test_all_replicas_find_a_place_on_two_cores(
+    fields: dict[str, Any], cpus: float, running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the start would wait for ever, or autoscaling for its last replicas."""
+    found, _ = running(replica())
+    monkeypatch.setattr(cluster, "cores", lambda: 2)
+    document = found._on_this_machine(config(tmp_path, BEFORE, **fields))
+    deployment = document["applications"][0]["deployments"][0]
+    assert deployment["ray_actor_options"]["num_cpus"] == cpus
+
+
+@pytest.mark.parametrize(
+    ("in_the_file", "drain", "seconds"), [(40, "120", 130), (None, "30", 40), (40, "30", 40), (40, "5", 40)]
+)
+def test_serve_kills_no_replica_before_its_drain_timeout(
+    in_the_file: float | None,
+    drain: str,
+    seconds: float,
+    running: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, _ = running(replica())
+    monkeypatch.setenv("HEADROOM_DRAIN_TIMEOUT_S", drain)
+    document = found._on_this_machine(config(tmp_path, BEFORE, graceful_shutdown_timeout_s=in_the_file))
+    assert document["applications"][0]["deployments"][0]["graceful_shutdown_timeout_s"] == seconds
+
+
+def test_a_stop_ends_the_wait(running: Any, tmp_path: Path) -> None:
+    found, _ = running(replica(), replica())
+    assert found.apply(config(tmp_path, EDITED), lambda: True) == (
+        "the service stops before every replica has it"
+    )
+
+
+@pytest.mark.parametrize("call", ["deploy_apps", "get_serve_status", "status", "broadcast"])
+def test_an_edit_is_refused_if_ray_never_answers(
+    call: str, running: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call into a dead Ray blocks for ever; the service would take no other edit and no stop."""
+    found, serve = running(replica())
+    ended = threading.Event()
+    monkeypatch.setattr(cluster, "CALL_S", 0.05)
+    monkeypatch.setattr(cluster, "APPLY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(serve, call, lambda *_: ended.wait())
+    try:
+        with suppress(cluster.NoAnswer):  # LiveEdits takes what is raised for a refusal, too
+            assert found.apply(config(tmp_path, EDITED), never)
+    finally:
+        ended.set()
+
+
+def test_a_drain_ends_also_if_no_replica_answers(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, serve = running(replica())
+    monkeypatch.setattr(cluster, "WRITE_S", 0.01)
+    monkeypatch.setattr(cluster, "CLOSE_S", 0.01)
+    monkeypatch.setattr(serve, "shutdown", lambda: None, raising=False)
+    serve.unanswered = 1_000_000
+    found.drain(0.05)
+    assert serve.asked == [("drain", None)]

@@ -1,0 +1,249 @@
+"""service.ray.config_file: a wrong config is refused in one line before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.config.keys import parse_api_keys
+from service.config.settings import Settings
+from service.ray.config_file import ConfigFileError, Overrides, load
+from tests.service.running import DEPLOY
+
+
+@pytest.fixture
+def document() -> Any:
+    return yaml.safe_load(DEPLOY.read_text())
+
+
+def refusal(path: Path, text: str) -> str:
+    path.write_text(text)
+    with pytest.raises(ConfigFileError) as caught:
+        load(path, Overrides())
+    reason = str(caught.value)
+    assert "\n" not in reason
+    return reason.removeprefix(str(path)).removeprefix(": ")
+
+
+def test_the_shipped_file_is_right() -> None:
+    config = load(DEPLOY, Overrides())
+    assert (config.host, config.port, config.replicas) == ("127.0.0.1", 8000, None)
+    names = [variant.name for variant in config.live.variants]
+    assert names == ["full", "pruned20", "pruned60", "fast", "rough", "cascade"]
+    assert config.settings.request_timeout_s == config.document["http_options"]["request_timeout_s"]
+
+
+def test_the_command_line_wins() -> None:
+    config = load(DEPLOY, Overrides("0.0.0.0", 9, "m", "cpu", "float32", 3))
+    assert (config.host, config.port, config.replicas) == ("0.0.0.0", 9, 3)
+    assert (config.settings.model, config.settings.device, config.settings.dtype) == ("m", "cpu", "float32")
+
+
+@pytest.mark.parametrize(("said", "replicas"), [("3", 3), ("auto", None)])
+def test_a_file_says_how_many_replicas_or_leaves_it_to_serve(
+    said: str, replicas: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "serve.yaml"
+    deployment = f"{{name: Relevance, num_replicas: {said}}}"
+    path.write_text(f"applications: [{{import_path: x:y, deployments: [{deployment}]}}]")
+    assert load(path, Overrides()).replicas == replicas
+    assert load(path, Overrides(replicas=2)).replicas == 2
+
+
+def test_a_file_that_says_little_gets_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text("applications: [{import_path: x:y, deployments: [{name: Relevance}]}]")
+    config = load(path, Overrides())
+    assert (config.host, config.port, config.live.default_variant) == ("127.0.0.1", 8000, "full")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not a Ray Serve config (a mapping with `applications`)"),
+        ("applications: {}", "applications must hold exactly one application"),
+        ("applications: [{}, {}]", "applications must hold exactly one application"),
+        ("applications: [{}]", "applications[0].deployments must hold Relevance, and it alone"),
+        ("applications: [{deployments: Relevance}]", "deployments must hold Relevance, and it alone"),
+        ("applications: [{deployments: [Relevance]}]", "deployments must hold Relevance, and it alone"),
+        ("a: [", ", line 1: "),
+        ("a: \x00", "special characters are not allowed"),
+    ],
+)
+def test_what_is_not_a_serve_config_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+    assert reason in refusal(tmp_path / "serve.yaml", text)
+
+
+def test_a_wrong_live_value_is_named(document: Any, tmp_path: Path) -> None:
+    variants = document["applications"][0]["deployments"][0]["user_config"]["variants"]
+    variants[1]["sliced"] = "perhaps"
+    reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
+    assert reason.startswith("user_config.variants[1].sliced: ")
+
+
+def test_a_wrong_setting_is_named(document: Any, tmp_path: Path) -> None:
+    document["applications"][0]["args"] = {"body_timeout_s": -1}
+    reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
+    assert reason.startswith("args.body_timeout_s: ")
+
+
+def test_a_wrong_setting_of_the_environment_is_named_as_such(
+    document: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADROOM_MAX_PAIRS", "many")
+    reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
+    assert reason.startswith("HEADROOM_MAX_PAIRS: Input should be a valid integer")
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "args", "place"),
+    [
+        ({"device": "cpu", "dtype": "float16"}, {}, {}, "--dtype"),
+        ({"device": "cpu"}, {"HEADROOM_DTYPE": "float16"}, {"dtype": "float32"}, None),
+        ({"device": "cpu"}, {"HEADROOM_DTYPE": "float16"}, {}, "HEADROOM_DTYPE"),
+        ({"device": "cpu"}, {}, {"dtype": "float16"}, "FILE: args.dtype"),
+        ({"dtype": "float16"}, {"HEADROOM_DTYPE": "auto"}, {"device": "cpu", "dtype": "auto"}, "--dtype"),
+        ({"model": ""}, {}, {"model": "tiny"}, "--model"),
+        ({"host": ""}, {}, {}, "--host"),
+    ],
+)
+def test_a_wrong_value_is_blamed_on_where_it_was_written(
+    options: dict[str, str],
+    variables: dict[str, str],
+    args: dict[str, str],
+    place: str | None,
+    document: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    document["applications"][0]["args"] = args
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+    if place is None:
+        load(path, Overrides(**options))  # type: ignore[arg-type]
+        return
+    with pytest.raises(ConfigFileError) as caught:
+        load(path, Overrides(**options))  # type: ignore[arg-type]
+    assert str(caught.value).startswith(place.replace("FILE", str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("max_pair", 3, "there is no such field"),
+        ("device", "mps", "should be auto, cpu, cuda or cuda:N"),
+        ("deterministic", "perhaps", "should be true or false"),
+        ("score_cache_size", True, "should be a number, not true"),
+        ("retention_days", True, "should be a number, not true"),
+        ("access_log", True, "Input should be 'off', 'console' or 'json'"),
+        ("model", "", "String should have at least 1 character"),
+    ],
+)
+def test_what_a_wrong_setting_should_be_is_said(
+    name: str, value: Any, reason: str, document: Any, tmp_path: Path
+) -> None:
+    document["applications"][0]["args"] = {name: value}
+    assert refusal(tmp_path / "serve.yaml", yaml.safe_dump(document)) == f"args.{name}: {reason}"
+
+
+def test_an_off_without_quotes_which_yaml_reads_as_false_is_off(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(DEPLOY.read_text().replace("args: {}", "args: {access_log: off}"))
+    assert load(path, Overrides()).settings.access_log == "off"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"args": [1]}, "args must be a mapping (name: value), not a list"),
+        ({"http_options": [1]}, "http_options must be a mapping"),
+        ({"http_options": {"port": "many"}}, "http_options.port must be a whole number from 1 to 65535"),
+        ({"http_options": {"port": 70_000}}, "http_options.port must be a whole number from 1 to 65535"),
+        ({"http_options": {"host": 1.5}}, "http_options.host must be an address"),
+        ({"user_config": [1]}, "user_config must be a mapping"),
+        ({"user_config": {"downgrade": {}}}, "user_config: unknown key downgrade"),
+        ({"user_config": {"masks": []}}, "user_config.masks: should be a mapping (name: value)"),
+        ({"user_config": {"variants": {}}}, "user_config.variants: should be a list"),
+        ({"user_config": {"variants": []}}, "user_config.variants: List should have at least 1 item, not 0"),
+        (
+            {"user_config": {"variants": [{"name": "Full"}]}},
+            "user_config.variants[0].name: should be 1 to 64 of the characters a-z, 0-9, _ and -",
+        ),
+        ({"user_config": {"masks": {"a": 2.3}}}, "user_config.masks.a: Input should be a valid string; put"),
+        ({"user_config": {"masks": {1: "2.3"}}}, "user_config.masks[1]: as a name: Input should be a valid"),
+        ({"ray_actor_options": [1]}, "ray_actor_options must be a mapping"),
+        ({"ray_actor_options": {"runtime_env": "x"}}, "runtime_env must be a mapping"),
+    ],
+)
+def test_a_wrong_shape_is_named(change: dict[str, Any], reason: str, document: Any, tmp_path: Path) -> None:
+    application = document["applications"][0]
+    for name, value in change.items():
+        parent = {"args": application, "http_options": document}.get(name, application["deployments"][0])
+        parent[name] = value
+    assert refusal(tmp_path / "serve.yaml", yaml.safe_dump(document)).startswith(reason)
+
+
+@pytest.mark.parametrize("keys", ["s3cr3t, b0ss;role=admin;rate=5", ["s3cr3t", "b0ss;role=admin;rate=5"]])
+def test_keys_in_the_file_reach_serve_as_digests(keys: Any, document: Any, tmp_path: Path) -> None:
+    """Serve logs the arguments of an application and shows them in its status."""
+    document["applications"][0]["args"] = {"api_keys": keys}
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+    config = load(path, Overrides())
+    assert config.settings.api_keys == parse_api_keys("s3cr3t,b0ss;role=admin;rate=5")
+    handed_on = config.document["applications"][0]["args"]
+    assert Settings.model_validate(handed_on).api_keys == config.settings.api_keys
+    for shown in (str(handed_on), repr(config)):
+        assert "s3cr3t" not in shown
+        assert "b0ss" not in shown
+
+
+def test_a_database_password_in_the_file_is_refused_and_not_repeated(document: Any, tmp_path: Path) -> None:
+    """Serve would write it into its log."""
+    for url, is_refused in (
+        ("postgresql://me:s3cr3t@host/name", True),
+        ("postgresql://host/name", False),
+        ("sqlite:////tmp/file.db", False),
+    ):
+        document["applications"][0]["args"] = {"database_url": url}
+        text = yaml.safe_dump(document)
+        if is_refused:
+            reason = refusal(tmp_path / "serve.yaml", text)
+            assert reason.startswith("args.database_url: ")
+            assert "HEADROOM_DATABASE_URL" in reason
+            assert "s3cr3t" not in reason
+        else:
+            (tmp_path / "serve.yaml").write_text(text)
+            assert load(tmp_path / "serve.yaml", Overrides()).settings.database_url == url
+
+
+def test_a_number_of_replicas_on_the_command_line_wins_over_autoscaling(
+    document: Any, tmp_path: Path
+) -> None:
+    document["applications"][0]["deployments"][0]["autoscaling_config"] = {"max_replicas": 4}
+    path = tmp_path / "serve.yaml"
+    path.write_text(yaml.safe_dump(document))
+    config = load(path, Overrides(replicas=2))
+    assert config.replicas == 2
+    deployment = config.document["applications"][0]["deployments"][0]
+    assert "autoscaling_config" not in deployment, "Serve refuses both together"
+
+
+@pytest.mark.parametrize(
+    "keys", [None, 12345, [12345], {"s3cr3t": "admin"}, "s3cr3t;role=root", ["s3cr3t", "s3cr3t"], "sha256:ab"]
+)
+def test_wrong_keys_are_refused_and_never_mean_none(keys: Any, document: Any, tmp_path: Path) -> None:
+    document["applications"][0]["args"] = {"api_keys": keys}
+    reason = refusal(tmp_path / "serve.yaml", yaml.safe_dump(document))
+    assert reason.startswith("args.api_keys: ")
+    assert "s3cr3t" not in reason
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigFileError, match="No such file"):
+        load(tmp_path / "none.yaml", Overrides())

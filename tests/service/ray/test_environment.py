@@ -1,0 +1,98 @@
+"""The environment of Ray's processes: what an operator has set stays where it may."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray._private.services import JEMALLOC_SO
+
+from service.ray import environment
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Stands in for this process's environment; empty."""
+    own: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", own)
+    return own
+
+
+def test_memory_settings_are_set_unless_the_operator_did(variables: dict[str, str], tmp_path: Path) -> None:
+    variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = "1024"
+    variables["RAY_LD_PRELOAD_ON_WORKERS"] = "0"
+    environment.prepare_tasks(tmp_path)
+    assert variables["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "1024"
+    assert variables["RAY_LD_PRELOAD_ON_WORKERS"] == "0"
+    assert variables["LRU_CACHE_CAPACITY"] == "64"
+    assert variables["MALLOC_CONF"] == "dirty_decay_ms:-1,narenas:1,lg_extent_max_active_fit:64"
+
+
+def test_the_operators_options_of_jemalloc_hold_in_every_process(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    variables["MALLOC_CONF"] = "narenas:4"
+    environment.prepare(tmp_path, request_timeout_s=10)
+    assert variables["MALLOC_CONF"] == "narenas:4"
+    assert not environment.replica_variables()
+
+
+@pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
+def test_jemalloc_understands_what_it_is_told(variables: dict[str, str], tmp_path: Path) -> None:
+    environment.prepare(tmp_path, request_timeout_s=10)
+    replicas = environment.replica_variables()["MALLOC_CONF"]
+    for told, understood in ((variables["MALLOC_CONF"], True), (replicas, True), ("narena:1", False)):
+        own = {"LD_PRELOAD": str(JEMALLOC_SO), "MALLOC_CONF": f"abort_conf:true,{told}"}
+        ended = subprocess.run([sys.executable, "-S", "-c", ""], env=own, capture_output=True, check=False)
+        assert (ended.returncode == 0) is understood, ended.stderr
+
+
+BURSTS = """
+for round in range(12):
+    small, large = [bytes(1000) for _ in range(8000)], bytearray(12 << 20)
+    del small, large
+    print(int(open("/proc/self/statm").read().split()[1]) * 4096)
+"""
+
+
+@pytest.mark.skipif(JEMALLOC_SO is None, reason="ray brings no jemalloc for this system")
+def test_many_small_blocks_again_and_again_take_no_more_memory(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    environment.prepare_tasks(tmp_path)
+    own = {"LD_PRELOAD": str(JEMALLOC_SO), "MALLOC_CONF": variables["MALLOC_CONF"]}
+    printed = subprocess.run([sys.executable, "-S", "-c", BURSTS], env=own, capture_output=True, check=True)
+    resident = [int(line) for line in printed.stdout.split()]
+    assert resident[-1] - resident[1] < 8 * 2**20  # one burst
+
+
+def test_logs_are_bounded_unless_the_operator_did(variables: dict[str, str], tmp_path: Path) -> None:
+    variables["RAY_ROTATION_BACKUP_COUNT"] = "9"
+    environment.prepare_tasks(tmp_path)
+    assert variables["RAY_ROTATION_MAX_BYTES"] == str(32 * 2**20)
+    assert variables["RAY_ROTATION_BACKUP_COUNT"] == "9"
+
+
+def test_another_cluster_of_rays_is_not_inherited(variables: dict[str, str], tmp_path: Path) -> None:
+    variables.update(RAY_ADDRESS="10.0.0.1:6379", RAY_AUTH_TOKEN="theirs", RAY_USAGE_STATS_ENABLED="1")
+    environment.prepare_tasks(tmp_path)
+    assert variables.keys().isdisjoint(("RAY_ADDRESS", "RAY_AUTH_TOKEN"))
+    assert variables["RAY_USAGE_STATS_ENABLED"] == "0"
+    token = Path(variables["RAY_AUTH_TOKEN_PATH"])
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert len(token.read_text()) == 64
+
+
+def test_the_operator_is_told_once_what_every_replica_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(environment.NOTICES, raising=False)
+    environment.tell("nobody reads this")
+    file = environment.notices_file(tmp_path)
+    monkeypatch.setenv(environment.NOTICES, str(file))
+    for line, once in (("slow", True), ("slow", True), ("slower", True), ("again", False), ("again", False)):
+        environment.tell(line, once=once)
+    assert file.read_text() == "slow\nslower\nagain\nagain\n"

@@ -1,0 +1,157 @@
+"""service.ray.live_edits: a running service takes whole, right edits and survives all others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.ray.config_file import ConfigFile, Overrides, load
+from service.ray.contents import pinned
+from service.ray.live_edits import LiveEdits, glance
+from tests.service.running import DEPLOY
+
+GOOD = DEPLOY.read_text()
+EDITED = GOOD.replace("masks: {}", 'masks: {new: "0.0"}')
+LINE = GOOD[: GOOD.index("masks: {}")].count("\n") + 1
+WITHOUT_LIVE = GOOD[: GOOD.index("        user_config:")]
+
+
+class Service:
+    """A service with the shipped config. It records what is applied and what the operator is told."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.applied: list[list[str]] = []
+        self.said: list[str] = []
+        self.is_refused: bool | None = None
+        self.refusal: str | Exception | None = None
+        file.write_text(GOOD)
+        config = load(file, Overrides())
+        self.edits = self.watch(config)
+
+    def watch(self, config: ConfigFile) -> LiveEdits:
+        return LiveEdits(
+            self.file,
+            glance(self.file),
+            Overrides(),
+            config,
+            apply=self._apply,
+            say=self.said.append,
+            refused=self._show,
+        )
+
+    def _show(self, is_refused: bool) -> None:
+        self.is_refused = is_refused
+
+    def _apply(self, config: ConfigFile) -> str | None:
+        if isinstance(self.refusal, Exception):
+            raise self.refusal
+        if self.refusal is None:
+            self.applied.append(list(config.live.masks))
+        return self.refusal
+
+    def edit(self, content: str | bytes, looks: int = 2) -> None:
+        self.file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        for _ in range(looks):
+            self.edits.look()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return Service(tmp_path / "serve.yaml")
+
+
+def test_an_edit_is_applied_after_two_equal_reads(service: Service) -> None:
+    service.edit(EDITED, looks=1)
+    assert service.applied == []
+    service.edits.look()
+    service.edits.look()
+    assert service.applied == [["new"]]
+    assert [line.startswith("config applied: version ") for line in service.said] == [True]
+
+
+def test_a_file_that_is_still_written_is_not_applied(service: Service) -> None:
+    """Each look finds more of it; the parts are right by themselves."""
+    for end in (EDITED.index("masks:"), EDITED.index("            # Candidates"), len(EDITED)):
+        service.edit(EDITED[:end], looks=1)
+    assert (service.applied, service.said) == ([], [])
+    service.edits.look()
+    assert service.applied == [["new"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "not a Ray Serve config"),
+        (WITHOUT_LIVE, "user_config is missing; is the file complete?"),
+        (WITHOUT_LIVE + "        user_config:\n", "user_config is missing"),
+        (EDITED.replace("args: {}", "args: [1]"), "args must be a mapping"),
+        (EDITED.replace("http_options:", "http_options: [1]\nx:"), "http_options must be a mapping"),
+        (EDITED.replace("port: 8000", "port: many"), "http_options.port must be"),
+        (EDITED.replace('"0.0"', "2026-11-31"), f", line {LINE}: 2026-11-31 is read as a date"),
+        (EDITED.replace('"0.0"', "7" * 5000), f", line {LINE}: not a valid whole number"),
+        (EDITED.replace('"0.0"', "&x [*x]"), f", line {LINE}: *x stands inside what it names"),
+        (EDITED.replace('"0.0"', "[" * 5000), f", line {LINE}: nested more than"),
+        (EDITED.replace('"0.0"', '"0.0", new: "0.1"'), f", line {LINE}: the key 'new' stands twice"),
+        (EDITED.replace('"0.0"', "0.1"), "masks.new: Input should be a valid string; put it in quotes"),
+        (EDITED.encode("utf-16"), "not UTF-8 text"),
+    ],
+)
+def test_a_wrong_edit_is_refused_in_one_line_and_the_last_good_config_stays(
+    content: str | bytes, reason: str, service: Service
+) -> None:
+    service.edit(content, looks=5)
+    (line,) = service.said
+    assert line.startswith(f"config refused, the last good one stays: {service.file}")
+    assert reason in line
+    assert "\n" not in line
+    assert service.is_refused
+    service.edit(EDITED)
+    assert service.applied == [["new"]]
+    assert service.is_refused is False
+
+
+@pytest.mark.parametrize("refusal", ["masks.new: no", RuntimeError("the controller\nis gone"), KeyError()])
+def test_whatever_a_replica_says_or_raises_is_a_refusal(refusal: str | Exception, service: Service) -> None:
+    service.refusal = refusal
+    service.edit(EDITED)
+    (line,) = service.said
+    assert line.startswith(f"config refused, the last good one stays: {service.file}: ")
+    assert "\n" not in line
+    assert service.is_refused
+    service.refusal = None
+    os.utime(service.file, (1, 1))  # saved again as it is
+    service.edits.look()
+    service.edits.look()
+    assert service.applied == [["new"]]
+
+
+def test_a_file_that_is_gone_is_said_once(service: Service) -> None:
+    service.file.unlink()
+    for _ in range(5):
+        service.edits.look()
+    assert service.said == [
+        f"config refused, the last good one stays: {service.file}: No such file or directory"
+    ]
+
+
+def test_a_service_that_never_had_a_user_config_does_not_ask_for_one(
+    tmp_path: Path, service: Service
+) -> None:
+    file = tmp_path / "little.yaml"
+    file.write_text(WITHOUT_LIVE)
+    edits = LiveEdits(
+        file,
+        glance(file),
+        Overrides(),
+        pinned(load(file, Overrides())),
+        apply=lambda _: "never",
+        say=service.said.append,
+        refused=lambda _: None,
+    )
+    file.write_text(WITHOUT_LIVE.replace("8000", "8001"))
+    edits.look()
+    edits.look()
+    assert service.said == ["config: what was changed outside user_config applies at the next start"]

@@ -1,0 +1,67 @@
+"""In a container, what a replica logs is lost with it unless `headroom serve` prints it."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from service.ray.operator_log import MAX_LINES, MAX_RECORDS, WINDOW_S, OperatorHandler
+
+NAME = f"replica {os.getpid()}"
+
+
+def record(
+    message: str, exc_info: bool = False, name: str = "headroom.engine", level: int = logging.ERROR
+) -> logging.LogRecord:
+    error = None
+    if exc_info:
+        try:
+            raise OSError("the disk is full")
+        except OSError as raised:
+            error = (OSError, raised, raised.__traceback__)
+    return logging.LogRecord(name, level, __file__, 1, message, None, error)
+
+
+def test_a_traceback_is_shown_line_by_line() -> None:
+    lines: list[str] = []
+    OperatorHandler(lines.append).emit(record("a pass failed", exc_info=True))
+    assert lines[0] == f"{NAME}: ERROR headroom.engine: a pass failed"
+    assert lines[1] == "Traceback (most recent call last):"
+    assert lines[-1] == "OSError: the disk is full"
+
+
+def test_what_is_no_trouble_is_not_shown() -> None:
+    lines: list[str] = []
+    handler = OperatorHandler(lines.append)
+    for name, level in (
+        ("headroom.engine", logging.INFO),
+        ("headroom.variants", logging.WARNING),
+        ("ray.serve", logging.WARNING),
+    ):
+        handler.emit(record("quiet", name=name, level=level))
+    handler.emit(record("loud", name="service.experiments.storage.writer", level=logging.WARNING))
+    assert lines == [f"{NAME}: WARNING service.experiments.storage.writer: loud"]
+
+
+def test_a_flood_is_cut_and_counted() -> None:
+    lines: list[str] = []
+    now = [0.0]
+    handler = OperatorHandler(lines.append, clock=lambda: now[0])
+    for number in range(1000):
+        handler.emit(record(f"failure {number}"))
+    assert len(lines) == MAX_RECORDS
+    now[0] += WINDOW_S
+    handler.emit(record("\n".join(["long"] * 1000)))
+    assert lines[MAX_RECORDS] == f"{NAME}: {1000 - MAX_RECORDS} more records are in its log"
+    assert len(lines) == MAX_RECORDS + 1 + MAX_LINES
+
+
+def test_a_full_disk_does_not_reach_who_logs() -> None:
+    def fails(_: str) -> None:
+        raise OSError
+
+    handler = OperatorHandler(fails)
+    shown: list[logging.LogRecord] = []
+    handler.handleError = shown.append  # type: ignore[method-assign]
+    handler.emit(record("a pass failed"))
+    assert len(shown) == 1
