@@ -57,7 +57,10 @@ async def test_a_long_request_shuts_nobody_out(tiny_checkpoint: Path) -> None:
             await service.post("/v1/score", query=QUERY, titles=TITLES[:1])
         assert not long.done(), "too short for the test to mean something"
         refused = await asyncio.gather(
-            *(service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES * 100}) for _ in range(20))
+            *(
+                service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES * 100})
+                for _ in range(20)
+            )
         )
         assert {answer.status_code for answer in refused} == {429}
         assert len((await long)["results"]) == len(TITLES) * 200

@@ -9,7 +9,7 @@ import pytest
 
 from service.api import create_app
 from service.api.edge import Edge, Message, Receive, Scope, Send, middlewares
-from service.http.post import PostRoute
+from service.api.post import PostRoute
 from service.config.settings import Settings
 from service.observe.metrics import Metrics
 

@@ -112,7 +112,9 @@ async def test_a_unit_whose_arm_fails_is_exposed_whatever_its_request_got(
         async with serve(tiny_checkpoint, config(variants), database_url=database) as service:
             seen = {
                 (
-                    await service.http.post("/v1/score", json={"query": QUERY, "titles": TITLES, "unit": unit})
+                    await service.http.post(
+                        "/v1/score", json={"query": QUERY, "titles": TITLES, "unit": unit}
+                    )
                 ).status_code
                 for unit in units
             }
