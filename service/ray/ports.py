@@ -7,6 +7,7 @@ backup.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import socket
 from typing import NamedTuple
@@ -28,7 +29,9 @@ class Ports(NamedTuple):
 @functools.cache
 def of_this_process() -> Ports:
     """Return the ports that this process has for itself while it lives. Raises OSError as `reserve` does."""
-    return reserve()
+    own = reserve()
+    atexit.register(own.mark.close)
+    return own
 
 
 def reserve() -> Ports:

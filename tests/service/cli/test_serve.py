@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -22,13 +23,21 @@ from service.ray.run_directory import sweep
 from tests.service.client import request, score, send_raw, send_until_refused
 from tests.service.running import PATIENCE_S, Server, still_there
 
+REQUEST_S, DRAIN_S = 30, 30
+LAST_ANSWER_S = REQUEST_S + DRAIN_S + 15
+"""By then even a request that came with the stop has its answer: 504 after REQUEST_S, 503 after DRAIN_S."""
+
+BUSY_S = 8
+"""How long the accepted requests of a stop take: longer than the stop's signals, shorter than DRAIN_S."""
+
 
 @pytest.fixture
 def own_server(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Server]:
     """A service that the test may end."""
-    # Small batches and a long queue: twenty large requests keep it busy for seconds, or longer if it is slow.
-    limits = {"max_batch_tokens": 64, "max_queue_tokens": 1_000_000, "request_timeout_s": 30}
-    server = Server(tmp_path, tiny_checkpoint, host="0.0.0.0", **limits)
+    # Small batches and a long queue: twenty large requests keep it busy for seconds.
+    limits = {"max_batch_tokens": 64, "max_queue_tokens": 1_000_000}
+    times = {"request_timeout_s": REQUEST_S, "drain_timeout_s": DRAIN_S}
+    server = Server(tmp_path, tiny_checkpoint, host="0.0.0.0", **limits, **times)
     try:
         yield server
     finally:
@@ -47,9 +56,12 @@ async def test_sigterm_to_every_process_answers_what_was_accepted_and_leaves_not
     }
     processes = own_server.family()
     run = next(Path(token).parent for token in tokens(processes))
-    tokens_of_one = (await send_raw(own_server.port, score(1000))).json["usage"]["tokens"]
+    trial = await send_raw(own_server.port, score(1000), timeout_s=LAST_ANSWER_S)
+    titles = min(1000, int(1000 * BUSY_S / 20 / trial.seconds))
+    large = partial(send_raw, own_server.port, score(titles), timeout_s=LAST_ANSWER_S)
+    tokens_of_one = (await large()).json["usage"]["tokens"]
     before = await tokens_taken(own_server)
-    accepted = [asyncio.create_task(send_raw(own_server.port, score(1000))) for _ in range(20)]
+    accepted = [asyncio.create_task(large()) for _ in range(20)]
     refused = 0
     while await tokens_taken(own_server) - before < (19.5 - refused) * tokens_of_one:  # not yet all of them
         refused = sum(task.done() and task.result().status != 200 for task in accepted)
