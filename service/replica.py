@@ -18,7 +18,7 @@ from models.classifier import Classifier
 from models.compress.speed import warn_if_slow
 from models.device import describe, one_thread
 from service.config.settings import InvalidConfig, LiveConfig, Settings
-from service.deadline import Deadline
+from service.engine.deadline import Deadline
 from service.engine.free_memory import give_back_for_ever
 from service.engine.scheduler import DRAINING_RETRY_S, Observer, Scheduler
 from service.engine.threads import Engine, Outcome, Work
@@ -351,7 +351,6 @@ def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Schedule
         tokens_per_second=engine.tokens_per_second,
         slots=engine.slots,
         split_tokens=engine.split_tokens,
-        wait_for_pass=engine.wait_for_pass if engine.device_type == "cpu" else None,
         observer=_Meter(metrics),
     )
 

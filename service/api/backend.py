@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from service.deadline import Deadline
+from service.engine.deadline import Deadline
 from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt
 from service.schemas.condense import CondenseRequest, CondenseResponse

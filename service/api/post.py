@@ -28,7 +28,7 @@ from service.api.validation import explain
 from service.api.waiting import answer
 from service.config.keys import ApiKey, KeyRing
 from service.config.settings import Settings
-from service.deadline import Deadline
+from service.engine.deadline import Deadline
 from service.errors import Forbidden, InvalidRequest, NotReady, QueueFull, Starting, Unavailable
 from service.observe.followed import current
 from service.observe.metrics import Metrics

@@ -11,8 +11,7 @@ waits; it never waits for a batch to fill up. What arrives while every slot is b
     results = await ticket.result()
 
 The parts: `admission` (who is let in), `fair_queue` (who is next), `sizing` (how large a batch is), `runner`
-(the forward pass, and what happens if it fails), `ticket` (the caller's claim on the results),
-`coalescing` (the requests of a rush are handled in groups).
+(the forward pass, and what happens if it fails), `ticket` (the caller's claim on the results).
 """
 
 from __future__ import annotations
@@ -20,18 +19,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from math import inf
 from typing import Generic, TypeVar
 
 from service.engine.admission import Admission
-from service.engine.coalescing import RUSH_REQUESTS, Coalescing
 from service.engine.fair_queue import FairQueue
 from service.engine.queued import Item, TakenItem
 from service.engine.rate import TokenRate
 from service.engine.runner import Batch, BatchRunner, Observer
 from service.engine.sizing import Sizing, TokenBudget
-from service.engine.ticket import NextRound, Round, Ticket, Timer
+from service.engine.ticket import NextRound, Round, Ticket
 from service.engine.trail import Trail
 from service.errors import DeadlineExceeded, Draining
 
@@ -69,9 +66,7 @@ class Scheduler(Generic[P, R]):
         split_tokens: None: each slot uses the whole device. Else the slots run side by side, each at its part
             of the rate, as the cores of a processor do: what waits is spread over the idle ones, in batches
             of at least so many tokens.
-        wait_for_pass: as `Coalescing` takes it, for a device that shares its cores with the event loop.
         clock: seconds that never go backwards; deadlines are read on it.
-        call_later: calls back after so many seconds of that clock; default: the event loop's own.
     """
 
     def __init__(
@@ -87,14 +82,11 @@ class Scheduler(Generic[P, R]):
         tokens_per_second: float | None = None,
         slots: int = 1,
         split_tokens: int | None = None,
-        wait_for_pass: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
         observer: Observer | None = None,
     ) -> None:
         self._slots = slots
         self._clock = clock
-        self._call_later = call_later
         self._observer = observer or Observer()
         self._queue: FairQueue[P, Ticket[R]] = FairQueue(max_age_s=max_age_s)
         self._budget = TokenBudget(max_batch_tokens, first_batch_tokens)
@@ -110,7 +102,6 @@ class Scheduler(Generic[P, R]):
         self._runner: BatchRunner[P, R] = BatchRunner(
             forward, self._budget, self._rate, self._observer, clock
         )
-        self._coalescing = Coalescing(self._is_rush, wait_for_pass)
         self._tickets: set[Ticket[R]] = set()  # the open ones
         self._draining = False
         self._work = asyncio.Event()
@@ -177,12 +168,8 @@ class Scheduler(Generic[P, R]):
             ticket.trail = trail
             self._runner.has_trails = True
         ticket.queued = self._queue.push(ticket, items, now=now, deadline=deadline, later_tokens=later_tokens)
-        if deadline is not None:
-            call_later = self._call_later or asyncio.get_running_loop().call_later
-            ticket.timer = call_later(max(0.0, deadline - now), partial(self._expire, ticket))
         self._tickets.add(ticket)
         self._work.set()
-        self._coalescing.begin()
         return ticket
 
     async def run(self) -> None:
@@ -226,11 +213,6 @@ class Scheduler(Generic[P, R]):
             self._work.clear()
             await self._work.wait()
 
-    def _is_rush(self) -> bool:
-        """Whether many requests are open, all slots are busy and the next batch is full already."""
-        busy = self._runner.busy_slots == self._slots and self._queue.tokens >= self._budget.tokens
-        return busy and len(self._tickets) >= RUSH_REQUESTS
-
     def _is_alone(self) -> bool:
         """Whether no other batch runs, or could start at once."""
         return not self._runner.busy_slots and not self._queue.tokens
@@ -267,11 +249,6 @@ class Scheduler(Generic[P, R]):
         ticket.begin_round(len(items), now)
         self._queue.extend(ticket.queued, items, later_tokens)
         self._work.set()
-
-    def _expire(self, ticket: Ticket[R]) -> None:
-        """Drop a request whose deadline has passed, unless all of its work has begun."""
-        if ticket.queued is not None and ticket.queued.items:
-            self._close(ticket, DeadlineExceeded())
 
     def _cancel(self, ticket: Ticket[R]) -> None:
         """Drop a request that nobody waits for any more."""

@@ -121,7 +121,6 @@ class Engine:
         self._held: WeakValueDictionary[str, Classifier] = WeakValueDictionary()
         self.classifiers = classifiers
         self._on_failure = on_failure
-        self._pass_ended = threading.Event()
         self._hangs_at: dict[Future[Sequence[Outcome | Exception]], float] = {}  # of each pass under way
         self.failure: DeviceFailed | None = None
         self.tokens_per_second: float | None = None
@@ -159,9 +158,7 @@ class Engine:
         pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
         limit_s = self._longest_pass_s(batch.tokens) or HANGS_AFTER_S
         ended = self._submit(pool, classifier, batch.lane, rows, limit_s)
-        result = asyncio.wrap_future(ended)
-        ended.add_done_callback(lambda _: self._pass_ended.set())  # after the loop was told
-        return await result
+        return await asyncio.wrap_future(ended)
 
     def _submit(
         self, pool: ThreadPoolExecutor, classifier: Classifier, lane: Lane, rows: list[Work], limit_s: float
@@ -183,14 +180,6 @@ class Engine:
         if self.tokens_per_second is None:
             return None
         return max(HANGS_AFTER_S, HANGS_AFTER_TIMES * self.slots * tokens / self.tokens_per_second)
-
-    def wait_for_pass(self, seconds: float) -> None:
-        """Block this thread until a pass ends, for at most so long.
-
-        It returns at once if a pass ended since the last call.
-        """
-        self._pass_ended.wait(seconds)
-        self._pass_ended.clear()
 
     def warm_up(self, lane: Lane, batch_tokens: int, mask: HeadMask) -> tuple[float, int]:
         """Run a lane's smallest and largest batch under a mask, so that no request pays for first use.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from service.engine.queued import Item, QueuedRequest
 from service.engine.trail import Trail
@@ -27,12 +27,6 @@ NextRound = Callable[[Sequence[Any]], Round[Any]]
 """Makes the next round of all results so far, exceptions included. It runs on the event loop."""
 
 
-class Timer(Protocol):
-    """A callback that is due later and can be cancelled."""
-
-    def cancel(self) -> object: ...
-
-
 class Ticket(Generic[R]):
     """A request's claim on its results, for one waiter.
 
@@ -49,7 +43,6 @@ class Ticket(Generic[R]):
     started: when the round's first batch began; None before.
     next_round: makes the round after this one; None if there is none.
     queued: the request in the queue; None if it never entered, or once the ticket is closed.
-    timer: goes off at the deadline; None if there is no deadline, or once the ticket is closed.
     trail: told what becomes of the request; None if it is not traced.
     """
 
@@ -65,7 +58,6 @@ class Ticket(Generic[R]):
         self.started: float | None = None
         self.next_round: NextRound | None = None
         self.queued: QueuedRequest[Any, Ticket[R]] | None = None
-        self.timer: Timer | None = None
         self.trail: Trail | None = None
         self._on_cancel = on_cancel
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -73,7 +65,7 @@ class Ticket(Generic[R]):
     async def result(self) -> list[R | Exception]:
         """Return the results in the order of the items, with an exception in place of each that failed.
 
-        Raises DeadlineExceeded as soon as the deadline passes if some work has not begun, Draining if the
+        Raises DeadlineExceeded if work would begin after the deadline, Draining if the
         scheduler was stopped first, CancelledError after `cancel`. If the waiter is cancelled, so is the
         ticket.
         """
@@ -113,9 +105,6 @@ class Ticket(Generic[R]):
     def close(self, error: BaseException | None = None) -> None:
         """Wake the waiter, with the results or with an error. Closing a second time has no effect."""
         self.is_open = False
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
         if self._closed.done():  # it was closed before, or its waiter was cancelled
             return
         if error is None:

@@ -10,7 +10,7 @@ import numpy as np
 from models.checkpoint.chunks import ChunkedPair, best_chunks
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from service.deadline import Deadline
+from service.engine.deadline import Deadline
 from service.engine.threads import Outcome, RowScore
 from service.experiments.definition.assignment import Assigned
 from service.schemas.responses import (

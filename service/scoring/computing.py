@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from service.config.settings import Settings
-from service.deadline import Deadline
+from service.engine.deadline import Deadline
 from service.engine.scheduler import Item, Round, Scheduler, Ticket
 from service.engine.threads import Outcome, Work
 from service.engine.ticket import NextRound

@@ -20,7 +20,7 @@ from models.condense.search import Condensed, Steps, Task, search
 from models.condense.titles import Titles, kept_heads, with_unknown
 from models.condense.words import read_words
 from service.config.settings import Settings
-from service.deadline import Deadline
+from service.engine.deadline import Deadline
 from service.engine.scheduler import Item, Scheduler
 from service.engine.threads import AttentionRow, Lane, Outcome, Row, RowScore, Work
 from service.errors import InvalidRequest

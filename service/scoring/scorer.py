@@ -11,7 +11,7 @@ from models.classifier import Classifier
 from models.errors import InvalidMask
 from service.config.settings import Settings
 from service.config.variants import MaskForm
-from service.deadline import Deadline
+from service.engine.deadline import Deadline
 from service.engine.scheduler import Item, Scheduler
 from service.engine.threads import AttentionRow, Lane, Outcome, Row, Work
 from service.errors import InvalidRequest

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from service.deadline import Deadline
+from service.engine.deadline import Deadline
 from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, as_service_error
 from service.experiments.online.router import Route, Router
 from service.schemas.requests import ScoreRequest

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 
 from models.masks.head_mask import HeadMask
-from service.deadline import Deadline
+from service.engine.deadline import Deadline
 from service.errors import InvalidRequest, NotFound
 from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
 from service.experiments.definition.events import Outcome, OutcomeReceipt

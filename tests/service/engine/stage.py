@@ -6,50 +6,24 @@ So every order of events can be played.
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from service.engine.scheduler import Batch, Item, Observer, Scheduler
 
 
-class FakeTimer:
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback: Callable[[], None] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
 class FakeClock:
-    """Seconds that pass when told to; timers go off on the way, in order."""
+    """Seconds that pass when told to."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self._timers: list[tuple[float, int, FakeTimer]] = []
-        self._count = 0
 
     def __call__(self) -> float:
         return self.now
 
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> FakeTimer:
-        self._count += 1
-        timer = FakeTimer(callback)
-        heapq.heappush(self._timers, (self.now + seconds, self._count, timer))
-        return timer
-
     def advance(self, seconds: float) -> None:
-        end = self.now + seconds
-        while self._timers and self._timers[0][0] <= end:
-            self.now, _, timer = heapq.heappop(self._timers)
-            if timer.callback is not None:
-                timer.callback()
-        self.now = end
-
-    @property
-    def pending(self) -> int:
-        return sum(timer.callback is not None for _, _, timer in self._timers)
+        self.now += seconds
 
 
 class FakeDevice(Observer):
@@ -111,7 +85,6 @@ class Stage:
         self.scheduler: Scheduler[Any, Any] = Scheduler(
             self.device.run,
             clock=self.clock,
-            call_later=self.clock.call_later,
             observer=self.device,
             **limits,
         )
@@ -139,4 +112,4 @@ async def stage(**limits: Any) -> AsyncIterator[Stage]:
     assert draining.done(), "drain() hangs"
     await running
     assert not here.scheduler._tickets
-    assert here.scheduler.queued_tokens == here.scheduler.in_flight_items == here.clock.pending == 0
+    assert here.scheduler.queued_tokens == here.scheduler.in_flight_items == 0

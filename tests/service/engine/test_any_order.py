@@ -164,9 +164,6 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
         assert self.scheduler.queued_tokens == sum(item.tokens for item in waiting)
         assert not waiting or len(self.device.running) == SLOTS, "a slot idles while work is queued"
         assert len(self.device.running) <= SLOTS
-        for name, deadline in enumerate(self.deadlines):
-            begun = all(item.payload in self.begun for item in self.requests[name])
-            assert deadline > self.clock() or begun or self.waiters[name].done(), "a waiter past its deadline"
 
     def teardown(self) -> None:
         draining = self.loop.create_task(self.scheduler.drain())
@@ -190,7 +187,7 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
                     else:
                         assert result == result_of(item.payload)
         assert not self.scheduler._tickets
-        assert self.clock.pending == self.scheduler.in_flight_items == self.scheduler.queued_tokens == 0
+        assert self.scheduler.in_flight_items == self.scheduler.queued_tokens == 0
         self.loop.close()
 
 

@@ -75,7 +75,7 @@ class Machine:
         self.slots = slots
         self.stall_s = 0.0
         self._chance = random.Random(1)
-        self._ends: list[float] = []
+        self._ends: list[tuple[float, int, asyncio.Future[None]]] = []
         here.scheduler._runner._forward = self._compute
 
     async def answer(self, titles: int) -> None:
@@ -83,14 +83,15 @@ class Machine:
         ticket = self.stage.scheduler.submit(items(*range(titles), tokens=20))
         await settle()
         while ticket.is_open:
-            self.stage.clock.advance(heapq.heappop(self._ends) - self.stage.clock() + 1e-9)
+            end, _, done = heapq.heappop(self._ends)
+            self.stage.clock.advance(end - self.stage.clock())
+            done.set_result(None)
             await settle()
 
     async def _compute(self, batch: Batch[Any]) -> Sequence[Any]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         seconds = self.slots * batch.tokens / DEVICE + self._chance.uniform(0, AT_ONCE_S) + self.stall_s
-        heapq.heappush(self._ends, self.stage.clock() + seconds)
-        self.stage.clock.call_later(seconds, lambda: done.set_result(None))
+        heapq.heappush(self._ends, (self.stage.clock() + seconds, id(done), done))
         await done
         return [None] * len(batch.items)
 

@@ -162,6 +162,7 @@ async def test_a_round_that_waits_past_the_deadline_is_dropped_as_any_work() -> 
         await settle()
         assert s.device.payloads == [["a"], ["other"]]
         s.clock.advance(2.0)
+        await s.finish_all()
         assert s.scheduler.queued_tokens == 0
         with pytest.raises(DeadlineExceeded):
             await ticket.result()
