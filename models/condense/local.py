@@ -9,11 +9,9 @@ import numpy as np
 from models.batch import batches_by_length
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.condense import frequencies
-from models.condense.attention import attention_to_query, importance_of_words
 from models.condense.loss import Floats, check_grades, distributions
 from models.condense.search import Condensed, Task, search
-from models.condense.titles import Titles, kept_heads, with_unknown
+from models.condense.titles import Titles, with_unknown
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
@@ -26,29 +24,20 @@ def condense(
     task: Task,
     titles: Sequence[str],
     head_mask: HeadMask | None = None,
-    heads: Sequence[tuple[int, int]] | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Condensed:
     """Return the words of a query that keep the relevance of its titles, at least one, under a head mask.
 
-    task: says how, and holds the grades of the titles if they are known. heads: (layer, head) each, for the
-    method `attention`; None: all that the mask keeps. advance: told how many more queries are judged.
-    Raises ModelError if the query has no token, grades do not fit, or a score is not finite.
+    task: says how, and holds the grades of the titles if they are known. advance: told how many more
+    queries are judged. Raises ModelError if the query has no token, grades do not fit, or a score is not
+    finite.
     """
     if task.grades is not None:
         check_grades(task.grades, len(titles))
     encoded = Titles(classifier.tokenizer, titles)
-    rows = encoded.encode([task.query])
-    if not rows[0].query_tokens:
+    if not encoded.encode([task.query])[0].query_tokens:
         raise ModelError("the query holds no character that the model can read")
-    importance = None
-    if task.method == "idf":
-        importance = frequencies.importance_of_words(task.words, titles)
-    elif task.method == "attention":
-        wanted = kept_heads(classifier, head_mask) if heads is None else heads
-        received = [attention_to_query(classifier, row, wanted, head_mask) for row in rows]
-        importance = importance_of_words(classifier.tokenizer, task.query, task.words, received)
-    steps = search(task, importance)
+    steps = search(task)
     queries = next(steps)
     while True:
         judged = judge(classifier, encoded.encode(queries), head_mask)
@@ -64,5 +53,5 @@ def judge(classifier: Classifier, rows: Sequence[EncodedPair], head_mask: HeadMa
     logits = np.empty((len(rows), len(classifier.config.labels)), np.float32)
     weights = None if head_mask is None else RowMasks.of(head_mask)
     for batch in batches_by_length([len(row) for row in rows], BATCH_TOKENS):
-        logits[batch] = classifier.forward([rows[place] for place in batch], weights)
+        logits[batch] = classifier.forward([rows[index] for index in batch], weights)
     return distributions(classifier.scores(logits))

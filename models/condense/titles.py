@@ -8,10 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
-from models.classifier import Classifier
 from models.condense.loss import Floats
 from models.condense.search import Condensed
-from models.masks.head_mask import HeadMask
 
 
 class Titles:
@@ -43,11 +41,3 @@ def with_unknown(tokenizer: PairTokenizer, query: str, condensed: Condensed) -> 
         return condensed
     unread = f"The model's vocabulary cannot read {text.unknown} of the query's {text.tokens} tokens."
     return replace(condensed, note=" ".join(filter(None, (unread, condensed.note))))
-
-
-def kept_heads(classifier: Classifier, head_mask: HeadMask | None) -> tuple[tuple[int, int], ...]:
-    """Return the heads that the checkpoint holds and the mask keeps, as (layer, head); all that it holds if
-    the mask keeps none."""
-    held = [(layer, head) for layer, kept in enumerate(classifier.config.kept_heads) for head in kept]
-    on = held if head_mask is None else [head for head in held if head_mask.matrix[head]]
-    return tuple(on or held)

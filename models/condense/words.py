@@ -1,18 +1,21 @@
-"""The words of a query as people write them: what stands between spaces."""
+"""The words of a query as people write them: between spaces, and in Chinese between characters."""
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from models.condense.particles import strip_particle
 
-LANGUAGES: dict[str, Callable[[str], str]] = {"ko": strip_particle}
-"""The languages with a rule for particles, and the rule."""
-
 _RUN = re.compile(r"\S+")
+_SCRIPT = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]+|[^\s\u3400-\u4dbf\u4e00-\u9fff]+")
+"""A run of Chinese characters, or of anything else without spaces."""
+
 _OPENING = "\"'“”„‘’«»‹›([{<¿¡「『《〈（【"
 _CLOSING = ".,;:?!…\"'“”‘’«»‹›)]}>。？！、，．；：」』》〉）】"
 _INCHES = "\"'”’″′"
@@ -23,41 +26,80 @@ _INCHES = "\"'”’″′"
 class Word:
     """A word of a query.
 
-    text: as it was typed. form: as a shorter query has it, without the quotation marks, brackets and
-    sentence marks around it and, by a language's rule, without its particle. start, end: its place in the
-    query, query[start:end] == text.
+    text: as it was typed. form: as a shorter query has it, without the marks around it and without a Korean
+    particle. run: the number of the run between spaces that it is from.
     """
 
     text: str
     form: str
-    start: int
-    end: int
+    run: int
 
 
-def read_words(query: str, language: str | None = None) -> tuple[Word, ...]:
+def read_words(query: str) -> tuple[Word, ...]:
     """Return the words of a query in their order; a query that is not blank has at least one.
 
-    A run of punctuation alone is no word, unless there is nothing else. language: one of LANGUAGES.
+    A run of punctuation alone is no word, unless there is nothing else. Chinese characters are split into
+    words by jieba; without it, each is a word.
     """
-    runs = [(match.group(), match.start(), match.end()) for match in _RUN.finditer(query)]
-    said = [run for run in runs if not _is_punctuation(run[0])]
-    rule = LANGUAGES[language] if language else str
-    opened = any(run[0][0] in _INCHES for run in runs)
-    return tuple(
-        Word(text, rule(_bare(text, opened)), start, end) if said else Word(text, text, start, end)
-        for text, start, end in said or runs
-    )
+    runs = _RUN.findall(query)
+    spoken = [run for run in runs if not _is_punctuation(run)]
+    if not spoken:
+        return tuple(Word(run, run, number) for number, run in enumerate(runs))
+    opened = any(run[0] in _INCHES for run in spoken)
+    words: list[Word] = []
+    for number, run in enumerate(spoken):
+        bare = _bare(run, opened)
+        parts = [part for part in _SCRIPT.findall(bare) if not _is_punctuation(part)]
+        if not any(map(_is_chinese, parts)):
+            words.append(Word(run, strip_particle(bare), number))
+            continue
+        for part in parts:
+            split = split_chinese(part) if _is_chinese(part) else [part]
+            words += [Word(word, word, number) for word in split]
+    return tuple(words)
 
 
 def count_words(query: str) -> int:
-    """Return how many words `read_words` returns; it takes a fraction of the time."""
+    """Return how many words `read_words` returns at most; it takes a fraction of the time."""
     runs = query.split()
-    return sum(not _is_punctuation(run) for run in runs) or len(runs)
+    return sum(_most_words(run) for run in runs if not _is_punctuation(run)) or len(runs)
 
 
 def join(words: Iterable[Word]) -> str:
-    """Return the query of these words."""
-    return " ".join(word.form for word in words)
+    """Return the query of these words. Words of one run have no space between them, as they were typed."""
+    words = list(words)
+    spaces = ["" if one.run == other.run else " " for one, other in pairwise(words)]
+    return "".join(word.form + space for word, space in zip(words, [*spaces, ""], strict=True))
+
+
+def split_chinese(text: str) -> list[str]:
+    """Return the words of a text in Chinese characters: jieba's, or single characters without jieba."""
+    split = _jieba()
+    return list(text) if split is None else split(text)
+
+
+@functools.cache
+def _jieba() -> Callable[[str], list[str]] | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its regular expressions have invalid escapes
+        try:
+            import jieba
+        except ImportError:
+            return None
+        jieba.setLogLevel("WARNING")
+        jieba.initialize()
+    split: Callable[[str], list[str]] = jieba.lcut
+    return split
+
+
+def _most_words(run: str) -> int:
+    parts = _SCRIPT.findall(run)
+    chinese = [part for part in parts if _is_chinese(part)]
+    return sum(map(len, chinese)) + len(parts) - len(chinese) if chinese else 1
+
+
+def _is_chinese(part: str) -> bool:
+    return "\u3400" <= part[0] <= "\u9fff"
 
 
 def _is_punctuation(run: str) -> bool:

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from models.condense.methods import Method
+from models.condense.search import Method
 from service.cli.mask_option import FORMS
 from service.cli.options import AsJson, Config, Device, Dtype, Model
 
@@ -33,8 +33,7 @@ Titles = Annotated[
 HowChosen = Annotated[
     Method,
     typer.Option(
-        help="How the words are chosen: greedy deletion, the loss of each word left out alone, the "
-        "attention that titles pay to each word, or inverse document frequency."
+        help="How the words are chosen: greedy deletion, or the loss of each word left out alone (cheaper)."
     ),
 ]
 
@@ -53,12 +52,6 @@ def command(
     grades: Annotated[
         bool, typer.Option("--grades", help="Keep NDCG@10 by the column grade of the file of titles.")
     ] = False,
-    language: Annotated[
-        Literal["ko"] | None, typer.Option(help="Strip the particles of this language: ko (Korean).")
-    ] = None,
-    heads: Annotated[
-        str | None, typer.Option(help="Heads whose attention counts, such as 2.3,4.* (with attention).")
-    ] = None,
     mask: Annotated[str | None, typer.Option(help=f"Mask: {FORMS}.")] = None,
     variant: Annotated[
         str | None,
@@ -80,8 +73,6 @@ def command(
 
     if not query.strip():
         raise typer.BadParameter("must not be blank", param_hint="QUERY")
-    if heads is not None and method != "attention":
-        raise typer.BadParameter(f"the method {method} reads no attention", param_hint="--heads")
     candidates, known = read_candidates(titles, query, grades)
     choice = resolve(model, config, variant, mask, device, dtype)
     clf, head_mask = choice.variant.classifier, choice.mask
@@ -89,8 +80,8 @@ def command(
     from models.condense.search import Task
     from models.condense.words import read_words
 
-    task = Task(query, read_words(query, language), method, known, words, max_loss)
-    condensed = _run(clf, task, candidates, head_mask, heads)
+    task = Task(query, read_words(query), method, known, words, max_loss)
+    condensed = _run(clf, task, candidates, head_mask)
     if as_json:
         print(_as_json(task, condensed))
     else:
@@ -136,20 +127,14 @@ def _lines(source: str) -> list[str]:
         raise ModelError(f"--titles: {reading_problem(source, error)}") from None
 
 
-def _run(clf: Classifier, task: Task, titles: Sequence[str], mask: HeadMask, heads: str | None) -> Condensed:
+def _run(clf: Classifier, task: Task, titles: Sequence[str], mask: HeadMask | None) -> Condensed:
     from models.condense.local import condense
-    from models.condense.methods import largest_cost
+    from models.condense.search import largest_cost
     from service.cli.terminal import Stages
-    from service.errors import InvalidRequest
-    from service.scoring.heads import heads_of
 
-    try:
-        wanted = None if heads is None else heads_of(heads, clf)
-    except InvalidRequest as error:
-        raise ValueError(f"--{error}") from None  # it begins with the field: "heads: …"
     with contextlib.closing(Stages()) as stages:
         stages.start("shorter queries", largest_cost(len(task.words), task.method))
-        return condense(clf, task, titles, mask, wanted, stages.advance)
+        return condense(clf, task, titles, mask, stages.advance)
 
 
 def _as_text(condensed: Condensed) -> list[str]:

@@ -24,7 +24,6 @@ import torch
 
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.condense.attention import attention_to_query
 from models.device import is_device_failure, is_out_of_memory
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
@@ -37,7 +36,7 @@ class Lane:
     """The network that a batch runs through, and for a sliced variant its one set of heads.
 
     heads: the id of the mask whose heads are cut out, or None for masks that are multiplied.
-    kind: "score", "attention", or "attention_to_query".
+    kind: "score" or "attention".
     """
 
     checkpoint: str
@@ -231,12 +230,6 @@ class Engine:
             if lane.kind == "attention":
                 return [
                     classifier.attention(row.pair, row.heads, row.mask)
-                    for row in rows
-                    if isinstance(row, AttentionRow)
-                ]
-            if lane.kind == "attention_to_query":
-                return [
-                    attention_to_query(classifier, row.pair, row.heads, row.mask)
                     for row in rows
                     if isinstance(row, AttentionRow)
                 ]

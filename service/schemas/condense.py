@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from models.condense.methods import Method
+from models.condense.search import Method
 from service.schemas.requests import (
     MAX_GRADE,
-    MAX_SPEC_CHARS,
     DeadlineMs,
     MaskForm,
     Query,
@@ -29,7 +28,9 @@ def _whole(value: object) -> object:
 class CondenseRequest(Request):
     """Shorten a query to the words that still find the same titles."""
 
-    query: Query = Field(description="The verbose query; not blank. Its words stand between spaces.")
+    query: Query = Field(
+        description="The verbose query; not blank. Words stand between spaces; Chinese text is split."
+    )
     titles: Annotated[list[Text], Field(min_length=1, fail_fast=True)] = Field(
         description="The query's candidates, whose relevance is to stay as it is."
     )
@@ -49,16 +50,7 @@ class CondenseRequest(Request):
     method: Method = Field(
         "greedy",
         description="`greedy`: leave out one word after the other, each time the one whose loss is least. "
-        "`leave_one_out`: in the order of the loss of each word alone, which is cheaper. `attention`: in the "
-        "order of the attention that the titles pay to each word. `idf`: in the order of their rarity.",
-    )
-    heads: Annotated[str, Field(min_length=1, max_length=MAX_SPEC_CHARS)] | None = Field(
-        None,
-        description="For `attention`: whose attention counts, as the list form of a mask (`2.3,4.*`). "
-        "Unset: all heads that are on.",
-    )
-    language: Literal["ko"] | None = Field(
-        None, description="A language whose particles are stripped from the words: `ko` (Korean)."
+        "`leave_one_out`: in the order of the loss of each word alone, which is cheaper.",
     )
     variant: VariantName | None = Field(None, description="A variant of `GET /v1/variants`.")
     head_mask: MaskForm | None = Field(None, description="Multiplied onto the variant's own mask.")
@@ -88,11 +80,7 @@ class WordOfQuery:
     kept: Annotated[bool, Field(description="Whether the condensed query has it.")]
     importance: Annotated[
         float,
-        Field(
-            description="By method: the loss of the query without this word alone (`greedy`, "
-            "`leave_one_out`), the attention it gets (`attention`), its inverse document frequency (`idf`). "
-            "1 for the only word."
-        ),
+        Field(description="The loss of the query without this word alone; 1 for the only word."),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from models.condense.methods import largest_cost
+from models.condense.search import largest_cost
 from models.condense.words import count_words
 from service.config.settings import Settings
 from service.errors import InvalidRequest
@@ -63,8 +63,6 @@ def check_condense(request: CondenseRequest, settings: Settings) -> None:
             raise InvalidRequest(
                 "every title has the same grade, so NDCG@10 is not defined; leave them out", param="grades"
             )
-    if request.heads is not None and request.method != "attention":
-        raise InvalidRequest(f"the method {request.method} reads no attention", param="heads")
     _check_condense_chars(request)
     words, titles = count_words(request.query), len(set(request.titles))
     queries = largest_cost(words, request.method)
@@ -81,7 +79,7 @@ def check_condense(request: CondenseRequest, settings: Settings) -> None:
 
 def _check_condense_chars(request: CondenseRequest) -> None:
     """Raise InvalidRequest if the shorter queries would be too much text."""
-    words, chars = len(request.query.split()), len(request.query)  # faster than `count_words`
+    words, chars = count_words(request.query), len(request.query)
 
     def largest(count: int) -> int:
         """Return the characters of all queries, at most, for so many words of this query's mean length."""

@@ -6,23 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import isqrt
 from typing import TypeVar
 
 import numpy as np
 
 from models.checkpoint.tokenizer import EncodedPair
 from models.classifier import Classifier
-from models.condense import frequencies
-from models.condense.attention import importance_of_words
 from models.condense.loss import Floats, distributions
 from models.condense.search import Condensed, Steps, Task, search
-from models.condense.titles import Titles, kept_heads, with_unknown
+from models.condense.titles import Titles, with_unknown
 from models.condense.words import read_words
 from service.config.settings import Settings
 from service.engine.deadline import Deadline
 from service.engine.scheduler import Item, Scheduler
-from service.engine.threads import AttentionRow, Lane, Outcome, Row, RowScore, Work
+from service.engine.threads import Outcome, Row, RowScore, Work
 from service.errors import InvalidRequest
 from service.observe.metrics import Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
@@ -30,14 +27,9 @@ from service.schemas.responses import Timing, Usage
 from service.scoring import following
 from service.scoring.catalog import Catalog, Choice
 from service.scoring.encoding import Encoder
-from service.scoring.heads import heads_of
 from service.scoring.listings import mask_info
 
 T = TypeVar("T")
-
-MAX_ATTENTION_VALUES = 40_000_000
-"""How many attention values of one pair the method `attention` may compute: heads times tokens squared. They
-are all in memory at once, in 4 bytes each. The 144 heads of BERT-base need so many for 512 tokens."""
 
 
 class Condenser:
@@ -65,17 +57,16 @@ class Condenser:
         """
         choice = catalog.choose(request.variant, request.head_mask)
         following.asks_for(request, [choice])
-        wanted = None if request.heads is None else heads_of(request.heads, choice.variant.classifier)
         task = Task(
             request.query,
-            await self.off_loop(read_words, request.query, request.language),
+            await self.off_loop(read_words, request.query),
             request.method,
             None if request.grades is None else tuple(request.grades),
             request.max_words,
             request.max_loss,
         )
         run = _Run(self, request, choice, deadline, count_pairs)
-        condensed = await run.search(task, wanted)
+        condensed = await run.search(task)
         return run.answer(task, condensed)
 
     def close(self) -> None:
@@ -155,11 +146,10 @@ class _Run:
     def _classifier(self) -> Classifier:
         return self._choice.variant.classifier
 
-    async def search(self, task: Task, heads: tuple[tuple[int, int], ...] | None) -> Condensed:
+    async def search(self, task: Task) -> Condensed:
         """Drive the search to its end."""
         await self._read_titles()
-        importance = await self._importance(task, heads)
-        steps = search(task, importance)
+        steps = search(task)
         queries = await self._condenser.off_loop(_begin, steps)
         while True:
             judged = await self._judge(queries)
@@ -193,29 +183,6 @@ class _Run:
                 **{stage: seconds * 1000 for stage, seconds in self._seconds.items()},
                 total=self._deadline.elapsed() * 1000,
             ),
-        )
-
-    async def _importance(
-        self, task: Task, heads: tuple[tuple[int, int], ...] | None
-    ) -> Sequence[float] | None:
-        """Return the importance of each word, for the methods that do not judge deletions."""
-        if task.method == "idf":
-            return await self._condenser.off_loop(
-                frequencies.importance_of_words, task.words, self._request.titles
-            )
-        if task.method != "attention":
-            return None
-        rows = await self._rows([task.query])
-        mask = self._choice.mask
-        lane = Lane(self._choice.variant.checkpoint, kind="attention_to_query")
-        wanted = kept_heads(self._classifier, mask) if heads is None else heads
-        _check_attention_values(len(wanted), max(map(len, rows)))
-        outcomes = await self._outcomes(
-            [Item(len(row), lane, AttentionRow(row, mask, wanted)) for row in rows]
-        )
-        received = [outcome for outcome in outcomes if isinstance(outcome, np.ndarray)]
-        return await self._condenser.off_loop(
-            importance_of_words, self._classifier.tokenizer, task.query, task.words, received
         )
 
     async def _judge(self, queries: Sequence[str]) -> Floats:
@@ -252,18 +219,6 @@ class _Run:
         if queries[0] == self._request.query and not rows[0].query_tokens:
             raise InvalidRequest("holds no character that the model can read", param="query")
         return rows
-
-
-def _check_attention_values(heads: int, tokens: int) -> None:
-    """Raise InvalidRequest if the attention over a request's longest pair is too much."""
-    values = heads * tokens**2
-    if values > MAX_ATTENTION_VALUES:
-        raise InvalidRequest(
-            f"{heads} heads over a query and a title of {tokens} tokens have {values} attention values; the "
-            f"limit is {MAX_ATTENTION_VALUES}: send titles with which the query has at most "
-            f"{isqrt(MAX_ATTENTION_VALUES // heads)} tokens, or name fewer heads",
-            param="titles",
-        )
 
 
 def _begin(steps: Steps) -> list[str]:

@@ -19,8 +19,6 @@ const MIN_WORDS = 3;
 const METHODS = [
   ["greedy", "one deletion after the other"],
   ["leave_one_out", "each word left out alone"],
-  ["attention", "attention to the words"],
-  ["idf", "rare words stay (IDF)"],
 ];
 const BAR = 14;
 const HEIGHT = 34;

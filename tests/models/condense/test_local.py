@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 
 from models.classifier import Classifier
-from models.condense.attention import attention_to_query
-from models.condense.frequencies import importance_of_words
 from models.condense.local import condense
 from models.condense.loss import jensen_shannon
-from models.condense.methods import METHODS, Method
-from models.condense.search import Task
+from models.condense.search import METHODS, Method, Task
 from models.condense.words import read_words
 from models.errors import ModelError
 from models.masks.head_mask import HeadMask
@@ -35,8 +32,8 @@ def clf(tiny_checkpoint: Path) -> Classifier:
     return Classifier.load(tiny_checkpoint, "cpu", "float32")
 
 
-def task(query: str = QUERY, language: str | None = None, **options: object) -> Task:
-    return Task(query, read_words(query, language), **options)  # type: ignore[arg-type]
+def task(query: str = QUERY, **options: object) -> Task:
+    return Task(query, read_words(query), **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -72,38 +69,6 @@ def test_a_one_label_model(tmp_path: Path) -> None:
     assert -1 <= graded.loss <= 1
 
 
-def test_attention_of_a_word_is_that_of_its_pieces(clf: Classifier) -> None:
-    query = "screwing  bracket-screws light"  # words of several pieces each
-    (pair,) = clf.tokenizer.encode([(query, "wood deck screws")])
-    maps = clf.attention(pair, [(0, 1), (2, 3)])
-    title = range(pair.title_start, len(pair) - 1)
-    received = maps[:, list(title), 1 : 1 + pair.query_tokens].mean((0, 1))
-    np.testing.assert_allclose(attention_to_query(clf, pair, [(0, 1), (2, 3)]), received, rtol=1e-5)
-
-    tokens = clf.tokenizer.tokens(pair)[1 : 1 + pair.query_tokens]
-    first = tokens.index("bracket")
-    assert first > 1
-    chosen = [(0, 1), (2, 3)]
-    result = condense(clf, task(query, method="attention", max_words=1), ["wood deck screws"], None, chosen)
-    expected = [received[:first].sum(), received[first:-1].sum(), received[-1]]
-    assert result.importance == pytest.approx(expected, rel=1e-4)
-
-
-def test_query_words_beyond_the_window_do_not_break_it(clf: Classifier) -> None:
-    query = " ".join(["steel", "wood", "lamp", "deck"] * 20)  # the window has 64 tokens
-    result = condense(clf, task(query, method="attention", max_words=2), TITLES)
-    assert sum(result.kept) == 2
-    assert result.importance[-1] == 0
-
-
-def test_rare_words_have_more_weight(clf: Classifier) -> None:
-    words = read_words("where is the best Wi-Fi duck 오리")
-    weights = dict(zip([word.form for word in words], importance_of_words(words, ["오리 맛집"]), strict=True))
-    assert weights["the"] < weights["is"] < weights["best"] < weights["duck"]
-    assert weights["duck"] < weights["오리"]
-    assert condense(clf, task(method="idf", max_words=2), TITLES).query == "bracket deck"
-
-
 def test_what_cannot_be_condensed_is_refused(clf: Classifier) -> None:
     with pytest.raises(ModelError, match="2 grades for 5 titles"):
         condense(clf, task(grades=(1, 2)), TITLES)
@@ -130,6 +95,6 @@ def test_korean_with_particles_stripped(tmp_path: Path) -> None:
     assert unread is not None
     assert "cannot read 2 of the query's" in unread
 
-    result = condense(clf, task(query, "ko", max_words=4), titles)
+    result = condense(clf, task(query, max_words=4), titles)
     assert len(result.query.split()) == 4
     assert set(result.query.split()) <= set("강남역 가장 회식 하기 좋은 오리고기 맛있는 집 어디야".split())

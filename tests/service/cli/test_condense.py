@@ -73,21 +73,6 @@ def test_grades_of_a_labelled_file_and_estimates(run: Run, options: list[str], t
     assert len(answer["condensed"].split()) == 1
 
 
-def test_heads_are_read_as_over_http(run: Run, options: list[str], tmp_path: Path) -> None:
-    file = tmp_path / "titles.txt"
-    file.write_text("\n".join(TITLES), encoding="utf-8")
-    arguments = ("condense", QUERY, "--titles", str(file), "--method", "attention", *options, "--heads")
-    assert run(*arguments, "1.0,2.*").status == 0
-    for heads, reason in (
-        ("skip:1", "--heads: names layers with skip:; list heads, such as 2.3,4.*"),
-        ("none", "--heads: names no head; list some, such as 2.3,4.*"),
-        ("9.0", "--heads: layer 9 does not exist"),
-    ):
-        output = run(*arguments, heads)
-        assert output.status == 1
-        assert reason in output.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
@@ -96,7 +81,6 @@ def test_heads_are_read_as_over_http(run: Run, options: list[str], tmp_path: Pat
         (["a b"], 2, "--titles"),
         (["a b", "--titles", "gone.txt", "--words", "0"], 2, "greater than or equal to 1"),
         (["a b", "--titles", "gone.txt", "--method", "magic"], 2, "magic"),
-        (["a b", "--titles", "gone.txt", "--heads", "0.1"], 2, "reads no attention"),
         (["a b", "--titles", "gone.txt", "--grades"], 1, "--grades needs"),
     ],
 )

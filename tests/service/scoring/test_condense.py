@@ -15,8 +15,7 @@ import pytest
 from models import Classifier, HeadMask
 from models.condense import search, words
 from models.condense.local import condense
-from models.condense.methods import METHODS, Method
-from models.condense.search import Task
+from models.condense.search import METHODS, Method, Task
 from models.condense.words import read_words
 from service.engine.scheduler import Batch
 from service.engine.threads import Outcome, Work
@@ -52,8 +51,7 @@ async def test_the_answer_is_that_of_the_command(service: Service, clf: Classifi
     np.testing.assert_allclose([step["loss"] for step in answer["path"]], losses, atol=1e-4)
     assert answer["head_mask"]["spec"] == "1.0-2"
     assert (answer["variant"], answer["method"], answer["measure"]) == ("full", method, "jensen_shannon")
-    attention = len(TITLES) if method == "attention" else 0
-    assert answer["usage"]["pairs"] == expected.judged * len(TITLES) + attention
+    assert answer["usage"]["pairs"] == expected.judged * len(TITLES)
     assert set(answer["timing_ms"]) == {"tokenize", "queue", "inference", "total"}
     assert service.metric('headroom_pairs_total{arm="",variant="custom"}') == answer["usage"]["pairs"]
 
@@ -67,12 +65,7 @@ async def test_grades_variants_repeated_titles_and_a_bound(service: Service) -> 
     assert answer["usage"]["pairs"] % len(TITLES) == 0  # a title that comes twice is scored once
 
 
-async def test_chosen_heads_and_one_word(service: Service) -> None:
-    some, all_of_them = [
-        await service.post("/v1/condense", query=QUERY, titles=TITLES, method="attention", **heads)
-        for heads in ({"heads": "0.1"}, {})
-    ]
-    assert some["words"] != all_of_them["words"]
+async def test_one_word_stays_and_a_note_says_why(service: Service) -> None:
     one = await service.post("/v1/condense", query="오리고기맛집", titles=TITLES)
     assert (one["condensed"], one["loss"]) == ("오리고기맛집", 0.0)
     assert "one word" in one["note"]
@@ -90,8 +83,6 @@ async def test_a_one_label_model(tmp_path: Path) -> None:
         ({"query": "\u0301 \u0301"}, "query", "no character that the model can read"),
         ({"variant": "nope"}, "variant", "there are full, masked, cut"),
         ({"head_mask": "9.9"}, "head_mask", "layers 0 to 2"),
-        ({"method": "attention", "heads": "9.9"}, "heads", "layers 0 to 2"),
-        ({"method": "attention", "heads": "none"}, "heads", "names no head"),
     ],
 )
 async def test_what_only_the_model_can_refuse_names_the_field(
@@ -101,16 +92,6 @@ async def test_what_only_the_model_can_refuse_names_the_field(
     assert error["param"] == param
     assert says in error["message"]
     assert service.metric("headroom_batch_pairs_count") == 0
-
-
-async def test_attention_over_very_long_titles_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
-    body = {"query": "steel angle", "titles": ["lamp", "steel bracket " * 1000], "method": "attention"}
-    async with serve(write_checkpoint(tmp_path / "long", max_position_embeddings=2048)) as service:
-        error = await service.refused("/v1/condense", 422, **body)
-        assert error["param"] == "titles"
-        assert "at most 1825 tokens, or name fewer heads" in error["message"]
-        assert service.metric("headroom_batch_pairs_count") == 0
-        await service.post("/v1/condense", **body, heads="0.*")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -130,11 +111,9 @@ async def test_no_text_of_a_request_is_written_or_read_on_the_event_loop(
 
     monkeypatch.setattr(search, "join", noting("join", search.join))
     monkeypatch.setattr(words, "_bare", noting("_bare", words._bare))
-    for name in ("encode_texts", "portions"):
-        monkeypatch.setattr(tokenizer, name, noting(name, getattr(tokenizer, name)))
+    monkeypatch.setattr(tokenizer, "encode_texts", noting("encode_texts", tokenizer.encode_texts))
     await service.post("/v1/condense", query=QUERY, titles=TITLES, method=method)
-    portions = {"portions"} if method == "attention" else set()
-    assert threads.keys() == {"_bare", "join", "encode_texts"} | portions
+    assert threads.keys() == {"_bare", "join", "encode_texts"}
     assert not any(threading.get_ident() in idents for idents in threads.values())
 
 
