@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -38,3 +39,23 @@ def test_links_lead_to_files_and_headings_that_exist() -> None:
             elif anchor and target.suffix == ".md" and anchor not in anchors(target):
                 broken.append(f"{name}: {link}: no such heading")
     assert broken == []
+
+
+@pytest.mark.parametrize(("name", "words"), [("README.md", 700), ("docs/tutorial.md", 1500)])
+def test_the_first_pages_are_short(name: str, words: int) -> None:
+    assert len((ROOT / name).read_text("utf-8").split()) <= words
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_no_page_is_long(page: Path) -> None:
+    limit = 450 if page.parent.name == "decisions" else 3500
+    assert len(page.read_text("utf-8").split()) <= limit
+
+
+def test_the_sample_of_judgments_is_what_its_command_makes(tmp_path: Path) -> None:
+    sample = ROOT / "data" / "sample"
+    made = runpy.run_path(str(sample / "make_judgments.py"))
+    made["write"](tmp_path / "judgments.csv")
+    text = (sample / "judgments.csv").read_text("utf-8")
+    assert text == (tmp_path / "judgments.csv").read_text("utf-8")
+    assert len(text.splitlines()) == 301
