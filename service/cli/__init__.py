@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from service.cli.interrupt import EXIT_STATUS
+from models.commands.interrupt import EXIT_STATUS
 
 
 def main() -> None:

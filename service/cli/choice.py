@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.cli.mask_option import read_form
+from models.commands.host import Network
+from models.commands.mask_option import read_form
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -75,18 +76,11 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
     return Setup(model or settings.model, file.live, device, dtype, path)
 
 
-def resolve(
-    model: str | None,
-    config: Path | None,
-    variant: str | None,
-    mask: str | None,
-    device: str,
-    dtype: str,
-) -> Choice:
+def resolve(network: Network) -> Choice:
     """Return the variant and mask that the options name; without a variant, the config's default."""
-    form = None if mask is None else read_form(mask)
-    setup = read_setup(model, config, device, dtype)
-    live = setup.only([variant or setup.live.default_variant])
+    form = None if network.mask is None else read_form(network.mask)
+    setup = read_setup(network.model, network.config, network.device, network.dtype)
+    live = setup.only([network.variant or setup.live.default_variant])
     for entry in live.variants:
         check_masks(live.model_copy(update={"variants": (entry,)}), entry.checkpoint or setup.model, form)
 

@@ -8,7 +8,9 @@ import typer
 from typer.core import TyperGroup
 
 from loadtest.cli import app as load
-from service.cli import condense, evaluate, experiment, prune, quantize, score, serve, study, train
+from models.commands import condense, evaluate, prune, quantize, study, train
+from models.commands.host import Network, host
+from service.cli import experiment, score, serve
 
 
 class Program(TyperGroup):
@@ -50,6 +52,27 @@ def program(
 ) -> None:
     """A BERT relevance server whose attention heads are run-time switches."""
 
+
+def _resolve(network: Network) -> Any:
+    from service.cli.choice import resolve
+
+    choice = resolve(network)
+    return choice.variant.classifier, choice.mask
+
+
+def _sides(*arguments: Any) -> Any:
+    from service.cli.evaluate_variant import sides
+
+    return sides(*arguments)
+
+
+def _cluster(*arguments: str) -> Any:
+    from service.ray.tasks import spread
+
+    return spread(*arguments)
+
+
+host.resolve, host.sides, host.cluster = _resolve, _sides, _cluster
 
 app.command("serve")(serve.command)
 app.command("score")(score.command)

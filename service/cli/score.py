@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from models.commands.host import Network
+from models.commands.mask_option import FORMS
+from models.commands.options import Config, Device, Dtype, Model
 from service.cli import choice, score_files
-from service.cli.mask_option import FORMS
-from service.cli.options import Config, Device, Dtype, Model
 
 if TYPE_CHECKING:
     from service.scoring.catalog import Choice
@@ -93,7 +94,7 @@ def command(
         raise typer.BadParameter("give a query and titles, or --input and --output", param_hint="QUERY")
     one_mask, one_variant = only_one("--mask", mask), only_one("--variant", variant)
     pairs = pairs_of(query, titles)
-    chosen = choice.resolve(model, config, one_variant, one_mask, device, dtype)
+    chosen = choice.resolve(Network(model, config, one_variant, one_mask, device, dtype))
     if one_variant is None and not chosen.variant.mask.is_none:
         on = f"{chosen.mask.heads_on} of {chosen.mask.matrix.size} heads are on"
         print(f"headroom: {choice.of_default(chosen.variant.name, one_mask)}; {on}", file=sys.stderr)

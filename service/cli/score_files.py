@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from models.commands.interrupt import ends_at_once
+from models.commands.mask_option import read_form
+from models.commands.options import one_character
+from models.commands.terminal import Share
 from service.cli import choice
-from service.cli.interrupt import ends_at_once
-from service.cli.mask_option import read_form
-from service.cli.options import one_character
-from service.cli.terminal import Share
 
 if TYPE_CHECKING:
     from service.config.settings import LiveConfig

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from models.commands.options import AsJson
+from models.commands.terminal import table
 from models.numbers import number, percent
-from service.cli.options import AsJson
-from service.cli.terminal import table
 
 if TYPE_CHECKING:
     from service.experiments.planning.plan import ArmWeights, Need, Plan

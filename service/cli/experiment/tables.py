@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from models.commands.terminal import table
 from models.numbers import number, percent
-from service.cli.terminal import table
 
 LATEST = 10
 """How many entries of the log are shown, newest last."""

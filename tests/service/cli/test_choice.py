@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from service.cli.choice import read_setup
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 QUERY = "steel angle bracket"
 TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]

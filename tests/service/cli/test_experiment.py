@@ -17,7 +17,7 @@ from service.experiments.analysis.report_spec import ReportSpec
 from service.experiments.definition.events import Action, Exposure, Outcome
 from service.experiments.definition.metric import Metric
 from service.experiments.storage.store import Store
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 
 def test_a_plan_says_units_days_and_what_goes_into_the_config(run: Run) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 INTERRUPTED = """
 import os, signal, sys

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from models import Classifier, HeadMask
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 QUERY = "angle bracket"
 TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from models import Classifier, HeadMask
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 PAIRS = [
     ("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"),

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from service.files.parts import Parts
 from tests.modernberts import write_ettin
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 ROWS = "query,title\nwood lamp,red lamp\n"
 

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from service.files.job import Summary
-from tests.service.cli.prompt import Output, Run
+from tests.prompt import Output, Run
 from tests.service.files.killed import arguments, score_all
 
 BREAKS = ["a\rb", "a\nb", "a\r\nb", "\r", '"', 'say "x"', "a,b", "a\tb", ";", "'", " a ", "\\"]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from models.checkpoint.config import ModelConfig
     from models.masks.head_mask import HeadMask
-    from service.config.variants import MaskForm
 
 FORMS = "a spec such as 6-11.* or @pruned60, a JSON form, or a .json file such as a study's mask.json"
 """What the help texts say of a mask."""
 
 
-def read_form(value: str) -> MaskForm:
+def read_form(value: str) -> str | dict[str, Any]:
     """Return the spec or the JSON form that a value of `--mask` gives or whose file it names.
 
     A file holds a JSON form, or, as a study writes it and a checkpoint stores it, a spec or a form under the
@@ -38,7 +37,7 @@ def read_form(value: str) -> MaskForm:
         content = json.loads(read_text(text))
         if not isinstance(content, dict):
             raise ModelError(f"{text} does not hold a JSON object")
-        form: MaskForm = content if content.keys() & set(KEYS) else content["mask"]
+        form: str | dict[str, Any] = content if content.keys() & set(KEYS) else content["mask"]
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(reading_problem(text, error)) from None
     return form

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from service.cli import terminal
-from service.cli.terminal import Stages
+from models.commands import terminal
+from models.commands.terminal import Stages
 
 
 def test_a_stage_with_more_steps_than_expected_never_shows_more_than_all_of_it(

@@ -8,11 +8,11 @@ import orjson
 import pytest
 
 from models import Classifier, HeadMask
+from models.commands.condense import read_candidates
 from models.condense.local import condense
 from models.condense.search import Task
 from models.condense.words import read_words
-from service.cli.condense import read_candidates
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 QUERY = "where is a steel angle bracket?"
 TITLES = ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws", "lamp"]

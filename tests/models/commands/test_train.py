@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from models import Classifier
+from models.commands.train import what_is_kept
 from models.training.job import Options, read_split
-from service.cli.train import what_is_kept
 from tests.checkpoints import unusual_modes
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 
 @pytest.fixture

@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from models.commands.host import Network, host
+from models.commands.mask_option import FORMS, parse_mask
+from models.commands.options import (
+    AsJson,
+    Data,
+    Delimiter,
+    Device,
+    Dtype,
+    GradeColumn,
+    QueryColumn,
+    TitleColumn,
+)
+from models.commands.scoring import evaluation_of, scored
+from models.commands.terminal import table
 from models.errors import how_to_install
 from models.numbers import fixed
-from service.cli import evaluate_variant
-from service.cli.mask_option import FORMS, parse_mask
-from service.cli.options import AsJson, Data, Delimiter, Device, Dtype, GradeColumn, QueryColumn, TitleColumn
-from service.cli.terminal import table
 
 if TYPE_CHECKING:
     from models import HeadMask
@@ -34,14 +44,31 @@ Masks = Annotated[
     typer.Option(help=f"Mask to compare with the unmasked model: {FORMS}; repeat it to compare several."),
 ]
 Out = Annotated[Path | None, typer.Option(help="Directory for report.html, with plots, and report.json.")]
+Variant = Annotated[
+    str | None,
+    typer.Option(
+        help="Variant of the config file to measure, beside its intact model (`full`); a cascade beside its "
+        "last stage alone, its titles ranked by the cascade's scores."
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --variant: the config file that declares it. Its model, device and dtype count, unless an "
+        "option names others."
+    ),
+]
+
+WHOLE = "full"
+"""The variant with everything on, which masks are laid on."""
 
 
 def command(
     data: Data,
     model: Models = None,
     mask: Masks = None,
-    variant: evaluate_variant.Variant = None,
-    config: evaluate_variant.Config = None,
+    variant: Variant = None,
+    config: Config = None,
     query_column: QueryColumn = "query",
     title_column: TitleColumn = "title",
     grade_column: GradeColumn = "grade",
@@ -82,10 +109,9 @@ def command(
             sides += sides_of_model
         labels = labels_of(paths[0])
     else:
-        of_model = model[0] if model else None
-        sides, pairs, labels, stages = evaluate_variant.sides(
-            data, columns, of_model, config, variant, device, dtype
-        )
+        network = Network(model[0] if model else None, config, variant, None, device, dtype)
+        judged = host.sides(network, data, columns)
+        sides, pairs, labels, stages = judged.sides, judged.pairs, judged.labels, judged.stages
 
     import orjson
 
@@ -100,7 +126,7 @@ def command(
         for stage, count in stages.items():
             print(f"{count} {'pair' if count == 1 else 'pairs'} ended at stage {stage}")
     if out is not None:
-        from service.cli import evaluate_report
+        from models.commands import evaluate_report
 
         evaluate_report.write(out, comparison, document, labels)
         if not as_json:
@@ -176,18 +202,16 @@ def score(
     """Load a model and grade the pairs under each mask, laid on the variant `full`: the intact model."""
     from models import Classifier  # imports torch, so it comes after the checks that do not need it
     from models.quality.comparison import Side
-    from service.scoring.offline import whole
 
     clf = Classifier.load(path, device, dtype)
-    choice = whole(clf)
-    variant = choice.variant.name
+    texts = [(pair.query, pair.title) for pair in pairs]
     return [
         Side(
-            variant if name == "none" else f"{variant} {name}",
+            WHOLE if name == "none" else f"{WHOLE} {name}",
             clf.name,
-            variant,
+            WHOLE,
             mask.spec,
-            evaluate_variant.evaluate(replace(choice, mask=mask), pairs)[0],
+            evaluation_of(pairs, scored(clf, texts, None if mask.is_none else mask)),
         )
         for name, mask in masks.items()
     ]

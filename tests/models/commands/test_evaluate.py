@@ -13,7 +13,7 @@ from sklearn.metrics import confusion_matrix
 from models import Classifier, HeadMask
 from models.quality.evaluation import Evaluation
 from tests.checkpoints import write_checkpoint
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 
 @pytest.fixture

@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from models.commands.host import host
+from models.commands.interrupt import ends_at_once
+from models.commands.options import (
+    Data,
+    Delimiter,
+    Device,
+    Dtype,
+    GradeColumn,
+    Model,
+    QueryColumn,
+    TitleColumn,
+)
+from models.commands.terminal import Stages
 from models.errors import how_to_install
-from service.cli.interrupt import ends_at_once
-from service.cli.options import Data, Delimiter, Device, Dtype, GradeColumn, Model, QueryColumn, TitleColumn
-from service.cli.terminal import Stages
 
 if TYPE_CHECKING:
     from models import Classifier
@@ -279,7 +289,6 @@ def _cluster(model: str | None, clf: Classifier, use_ray: bool) -> Iterator[Map 
         yield None
         return
     from models.checkpoint.hub import locate
-    from service.ray import tasks
 
-    with tasks.spread(str(locate(model)), str(clf.network.device), str(clf.network.dtype)) as remote:
+    with host.cluster(str(locate(model)), str(clf.network.device), str(clf.network.dtype)) as remote:
         yield remote

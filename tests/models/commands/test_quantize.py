@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from models import Classifier
 from models.quality.evaluation import Evaluation
 from tests.checkpoints import WORDS, unusual_modes, write_checkpoint
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 
 @pytest.fixture
@@ -157,5 +157,5 @@ def test_an_empty_directory_is_filled_and_progress_is_shown_to_the_end(
     assert output.status == 0, output.err
     assert Classifier.load(out, "cpu").config.int8
     assert not [path.name for path in out.iterdir() if "unfinished" in path.name]
-    assert "pairs measured" in output.err
+    assert "1926 of 1926 pairs" in output.err
     assert "speed: round" in output.err

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from models.commands.interrupt import ends_at_once
+from models.commands.options import Data, Delimiter, Device, GradeColumn, QueryColumn, TitleColumn
+from models.commands.terminal import table
 from models.numbers import fixed
-from service.cli.interrupt import ends_at_once
-from service.cli.options import Data, Delimiter, Device, GradeColumn, QueryColumn, TitleColumn
-from service.cli.terminal import table
 
 Out = Annotated[Path, typer.Option(help="Checkpoint directory to write; it must be empty or new.")]
 Validation = Annotated[

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from models import Classifier, HeadMask
 from tests.checkpoints import random_model, unusual_modes, write_checkpoint
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 PAIRS = [("angle bracket", "Simpson Strong-Tie 12-Gauge Angle"), ("usb lamp", "a lamp with a usb charger")]
 SCALES = [[1.0, 0.0, 2.5, 1.0], [0.5, 1.0, 1.0, 0.0], [1.0, 1.2, 1.0, 1.0]]

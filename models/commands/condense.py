@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from models.commands.host import Network, host
+from models.commands.mask_option import FORMS
+from models.commands.options import AsJson, Config, Device, Dtype, Model
 from models.condense.search import Method
-from service.cli.mask_option import FORMS
-from service.cli.options import AsJson, Config, Device, Dtype, Model
 
 if TYPE_CHECKING:
     from models import Classifier, HeadMask
@@ -69,13 +70,10 @@ def command(
 
     Example: headroom condense "where can i buy a good wireless mouse" --titles candidates.txt --words 2
     """
-    from service.cli.choice import resolve
-
     if not query.strip():
         raise typer.BadParameter("must not be blank", param_hint="QUERY")
     candidates, known = read_candidates(titles, query, grades)
-    choice = resolve(model, config, variant, mask, device, dtype)
-    clf, head_mask = choice.variant.classifier, choice.mask
+    clf, head_mask = host.resolve(Network(model, config, variant, mask, device, dtype))
 
     from models.condense.search import Task
     from models.condense.words import read_words
@@ -128,9 +126,9 @@ def _lines(source: str) -> list[str]:
 
 
 def _run(clf: Classifier, task: Task, titles: Sequence[str], mask: HeadMask | None) -> Condensed:
+    from models.commands.terminal import Stages
     from models.condense.local import condense
     from models.condense.search import largest_cost
-    from service.cli.terminal import Stages
 
     with contextlib.closing(Stages()) as stages:
         stages.start("shorter queries", largest_cost(len(task.words), task.method))
@@ -139,7 +137,7 @@ def _run(clf: Classifier, task: Task, titles: Sequence[str], mask: HeadMask | No
 
 def _as_text(condensed: Condensed) -> list[str]:
     """Return the lines to print; an estimated loss has a ~."""
-    from service.cli.terminal import table
+    from models.commands.terminal import table
 
     rows = [
         (str(length.words), f"{'' if length.measured else '~'}{length.loss:.3f}", length.query)

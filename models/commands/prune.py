@@ -8,8 +8,8 @@ from typing import Annotated, cast
 
 import typer
 
-from service.cli.mask_option import FORMS, parse_mask
-from service.cli.options import AsJson, Model, NewDirectory
+from models.commands.mask_option import FORMS, parse_mask
+from models.commands.options import AsJson, Model, NewDirectory
 
 Scales = Annotated[
     Path | None,

@@ -9,8 +9,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from service.cli.mask_option import read_form
-from tests.service.cli.prompt import Run
+from models.commands.mask_option import read_form
+from tests.prompt import Run
 
 QUERY, TITLES = "steel angle bracket", ["Simpson Strong-Tie 12-Gauge Angle", "wood deck screws"]
 FORM = {"off": [[0, 0], [0, 1], [0, 2], [0, 3], [1, 2]]}

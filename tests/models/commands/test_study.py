@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.service.cli.prompt import Run
+from tests.prompt import Run
 
 
 def write(path: Path, queries: int, seed: int = 0) -> Path:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.service.cli.test_study import write
+from tests.models.commands.test_study import write
 
 # One native call, which returns to Python only after a minute or more.
 NATIVE = """
 import hashlib, signal
-from service.cli.interrupt import ends_at_once
+from models.commands.interrupt import ends_at_once
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts a job in the background
 with ends_at_once("headroom: stopped"):
     print("ready", flush=True)
@@ -29,7 +29,7 @@ BAR = """
 import sys, time
 from rich.console import Console
 from rich.progress import Progress
-from service.cli.interrupt import ends_at_once
+from models.commands.interrupt import ends_at_once
 with ends_at_once("headroom: stopped"):
     Progress(console=Console(stderr=True)).start()
     print("ready", file=sys.__stdout__, flush=True)  # rich redirects the other to the bar

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.interrupt import ends_at_once
-from service.cli.options import AsJson, Model, NewDirectory
-from service.cli.terminal import counted, progress, table
+from models.commands.interrupt import ends_at_once
+from models.commands.options import AsJson, Model, NewDirectory
+from models.commands.scoring import scored
+from models.commands.terminal import progress, table
 
 if TYPE_CHECKING:
     from models import Classifier
-    from models.classifier import Scores
     from models.quality.agreement import Agreement
 
 BATCH = 64
@@ -80,7 +79,7 @@ def command(
     with new_directory(out) as draft:
         convert(before, source, draft, calibration)
         after = Classifier.load(draft, "cpu")
-        scores_before, scores_after = scores_of((before, after), pairs)
+        scores_before, scores_after = scored(before, pairs), scored(after, pairs)
         result = agreement(scores_before, scores_after, labelled)
         few = after.tokenizer.encode(pairs[:BATCH])
         with progress("speed: round {task.completed} of {task.total}", speeds.ROUNDS) as advance:
@@ -108,14 +107,6 @@ def command(
     warn(result)
     if (notice := speeds.doubt(after.config, speed)) is not None:
         print(f"headroom: {notice}", file=sys.stderr)
-
-
-def scores_of(sides: Sequence[Classifier], pairs: list[tuple[str, str]]) -> list[Scores]:
-    """Return the scores of the pairs by each classifier; show progress on standard error."""
-    from service.scoring.offline import score, whole
-
-    with counted("{task.completed} of {task.total} pairs measured", len(sides) * len(pairs)) as advance:
-        return [score(whole(side), pairs, advance=advance).scores for side in sides]
 
 
 def convert(clf: Classifier, source: Path, out: Path, calibration: list[tuple[str, str]]) -> None:
