@@ -18,7 +18,7 @@ from pathlib import Path
 from models.checkpoint.hub import LOCATED, share
 from models.cores import cores
 from service.observe.access_log import PIPE
-from service.ray import access_log, haproxy_pages, ports
+from service.ray import access_log, haproxy_files, ports
 
 MIN_OPEN_FILES = 1024
 
@@ -178,7 +178,7 @@ def _logs() -> Mapping[str, str]:
 def _serve() -> dict[str, str]:
     return {
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.api.edge:middlewares",
-        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.ray.controller:install",
+        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.ray.haproxy:install",
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
         # By default the controller and the replicas' gauges run ten times a second.
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
@@ -205,7 +205,7 @@ def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[st
     patience = str(int(request_timeout_s) + 5)
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy_pages.write_launcher(run)),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy_files.write(run)),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(run / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(run / "metrics.sock"),

@@ -338,9 +338,9 @@ async def test_what_voyage_refuses_as_too_long_is_neither_scored_nor_charged(tin
 
 
 async def test_the_proxys_own_answers_carry_what_the_clients_read() -> None:
-    from service.ray.haproxy_pages import error_files
+    from service.ray.haproxy_files import error_pages
 
-    pages = [content for _, content in error_files() if content]
+    pages = [content for _, content in error_pages() if content]
     assert pages
     for page in pages:
         answer = httpx.Response(200, content=page.split(b"\r\n\r\n")[1]).json()

