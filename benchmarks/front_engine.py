@@ -16,9 +16,9 @@ from ray import serve
 from models.batch import PackedBatch
 from models.classifier import Classifier
 from service import replica
+from service.config.file import DEPLOYMENT
 from service.engine.threads import GPU_SLOTS, Engine
 from service.ray.actor import Relevance, bind
-from service.ray.config_file import DEPLOYMENT
 
 if TYPE_CHECKING:
     _Relevance = Relevance

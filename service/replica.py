@@ -54,6 +54,9 @@ AGAIN_SECONDS = 1.0
 EXPOSURES_SECONDS = 5.0
 """How long `drain` waits for exposures to reach the database."""
 
+MAX_AGE_S = 0.5
+"""Age from which a request is old; old ones get at least a quarter of each batch."""
+
 GAUGE_SECONDS = 0.5
 """How often the gauges of the queue and of readiness are updated."""
 
@@ -286,7 +289,6 @@ def load_classifier(settings: Settings, path: str | None) -> Classifier:
             settings.device,
             settings.dtype,
             deterministic=settings.deterministic,
-            tokenizer_cache=settings.tokenizer_cache_size,
         )
     warn_if_slow(classifier, path)
     return classifier
@@ -346,7 +348,7 @@ def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Schedule
         first_batch_tokens=engine.batch_tokens,
         max_queue_tokens=settings.queue_tokens(engine.device_type),
         max_request_tokens=settings.request_tokens(engine.classifiers[BASE].max_tokens),
-        max_age_s=settings.max_age_s,
+        max_age_s=MAX_AGE_S,
         max_wait_s=settings.max_queue_s,
         tokens_per_second=engine.tokens_per_second,
         slots=engine.slots,

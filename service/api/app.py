@@ -23,7 +23,7 @@ from service.api.validation import explain
 from service.config.keys import KeyRing
 from service.config.settings import Settings
 from service.errors import InvalidRequest, MethodNotAllowed, NotFound, ServiceError
-from service.observe.metrics import Metrics, node_directory
+from service.observe.metrics import Metrics
 from service.observe.telemetry import Telemetry
 
 API_VERSION = "1"
@@ -54,8 +54,7 @@ def create_app(settings: Settings, metrics: Metrics) -> FastAPI:
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.backend = None
-    shared = node_directory()
-    app.state.keys = KeyRing(settings.api_keys, directory=None if shared is None else shared / "keys")
+    app.state.keys = KeyRing(settings.api_keys)
     app.state.telemetry = Telemetry.of(settings)
     # The last one added is the outermost.
     app.add_middleware(PostMiddleware)

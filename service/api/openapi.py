@@ -7,6 +7,7 @@ from typing import Any
 from service.api.error_shapes import shape_of, tei
 from service.api.examples import ANSWERS
 from service.api.middleware import is_open
+from service.api.strict_json import MAX_DEPTH
 from service.config.settings import Settings
 from service.errors import (
     BodyTooLarge,
@@ -26,6 +27,7 @@ from service.errors import (
     UnsupportedMediaType,
     to_response,
 )
+from service.schemas.limits import MAX_COLUMNS
 from service.schemas.requests import PairsRequest
 from service.schemas.responses import Error
 
@@ -102,10 +104,10 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
             _of_type(schemas[name]["properties"][field], "array")["maxItems"] = settings.max_pairs
     schemas["CondenseRequest"]["properties"]["titles"]["maxItems"] = settings.max_pairs
     for field in ("masks", "variants"):
-        schemas["CompareRequest"]["properties"][field]["maxItems"] = settings.max_columns
+        schemas["CompareRequest"]["properties"][field]["maxItems"] = MAX_COLUMNS
     schemas["CompareRequest"]["description"] = (
         "Score the same pairs under several masks and variants, in the same batches: "
-        f"up to {settings.max_columns} of them, and {settings.max_compare_rows} rows in all."
+        f"up to {MAX_COLUMNS} of them, and {settings.max_compare_rows} rows in all."
     )
     for schema in schemas.values():
         fields = schema.get("properties", {})
@@ -115,7 +117,7 @@ def complete(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
             fields["documents"]["maxItems"] = settings.max_pairs
     document["info"]["description"] = (
         f"{DESCRIPTION}\nA body holds up to {settings.max_body_bytes} bytes, nested "
-        f"{settings.max_json_depth} deep, with up to {settings.max_pairs} titles or pairs; "
+        f"{MAX_DEPTH} deep, with up to {settings.max_pairs} titles or pairs; "
         f"a request takes up to {settings.request_timeout_s:g} s."
     )
     if settings.api_keys:

@@ -161,9 +161,7 @@ class PostRoute(APIRoute):
 
     def _parsed(self, content: bytes, request: Post) -> Any:
         settings = request.settings
-        return strict_json.loads(
-            content, max_depth=settings.max_json_depth, max_parts=settings.max_json_parts
-        )
+        return strict_json.loads(content, max_depth=strict_json.MAX_DEPTH, max_parts=settings.max_json_parts)
 
     def _checked(self, value: Any, _: Post) -> BaseModel:
         return validated(self._model, value)

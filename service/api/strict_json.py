@@ -16,6 +16,9 @@ import orjson
 
 from service.errors import InvalidJSON
 
+MAX_DEPTH = 32
+"""The deepest nesting of a request's JSON."""
+
 _KEY_SHOWN = 64  # how many characters of a caller's key a message repeats
 
 _PIECE_BYTES = 65_536

@@ -59,8 +59,8 @@ def read_setup(model: str | None, config: Path | None, device: str, dtype: str) 
     """
     from models.device import check_device_name, check_dtype_name
     from service.cli.serve import DEFAULT_CONFIG
+    from service.config import file as config_file
     from service.config.settings import LiveConfig
-    from service.ray import config_file
 
     check_device_name(device)
     check_dtype_name(dtype)

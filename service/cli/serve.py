@@ -20,18 +20,18 @@ import typer
 
 from models.device import check_device_name
 from models.errors import ModelError
-from service.ray import access_log, config_file, environment, preflight
-from service.ray.contents import pinned
+from service.config import file as config_file
+from service.config.edits import LiveEdits, glance, pinned
+from service.ray import access_log, environment, preflight
 from service.ray.guard import Guard, end_run
 from service.ray.limited import start
-from service.ray.live_edits import LiveEdits, glance
 from service.ray.processes import STOP_SIGNALS, adopt_orphans, kill_family
 from service.ray.run_directory import RunDirectory
 
 if TYPE_CHECKING:
+    from service.config.edits import Glance
+    from service.config.file import ConfigFile, Overrides
     from service.ray.cluster import Cluster
-    from service.ray.config_file import ConfigFile, Overrides
-    from service.ray.live_edits import Glance
 
 DEFAULT_CONFIG = Path(__file__).parents[2] / "deploy" / "serve.yaml"
 WATCH_S = 0.5

@@ -2,7 +2,7 @@
 
 `HEADROOM_API_KEYS` holds comma-separated entries `KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]`.
 `rate` is in requests per second, `pairs` in pairs per second, and `burst` is how many pairs may come at once.
-All replicas of a node count together. Instead of a key, an entry may hold `sha256:` and the key's SHA-256
+Each replica counts by itself. Instead of a key, an entry may hold `sha256:` and the key's SHA-256
 digest in hex. Keys are kept as digests only, so no repr, log, pickle or error message can show one.
 """
 
@@ -15,10 +15,8 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, cast
 
-from service.config.token_bucket import TokenBucket
 from service.errors import RateLimited, Unauthorized
 
 Role = Literal["user", "admin"]
@@ -26,6 +24,7 @@ Role = Literal["user", "admin"]
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # the syntax of a bearer token in RFC 6750
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _FORM = "KEY[;role=admin][;rate=50][;pairs=2000][;burst=10000]"
+ROUNDING = 1e-9
 _LIMITS = {
     "rate": "a number of requests per second above 0",
     "pairs": "a number of pairs per second above 0",
@@ -134,37 +133,48 @@ def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
+class _Bucket:
+    """A rate with bursts: it holds `capacity` and fills by `rate` per second; it begins full.
+
+    Who takes more than it can ever hold gets it from a full bucket, which then owes the rest. So a rate holds
+    on average for requests of any size.
+    """
+
+    def __init__(self, rate: float, capacity: float, clock: Callable[[], float]) -> None:
+        self._rate, self._capacity, self._clock = rate, capacity, clock
+        self._missing, self._at = 0.0, clock()  # what was missing until it is full, and when
+
+    def take(self, amount: float) -> float:
+        """Take an amount. Returns 0, or the seconds until it may be taken; then nothing was."""
+        self.add(0.0)
+        excess = self._missing + min(amount, self._capacity) - self._capacity
+        if excess > ROUNDING:
+            return excess / self._rate
+        self._missing += amount
+        return 0.0
+
+    def add(self, amount: float) -> None:
+        """Put an amount back; a negative one is taken, even if the bucket then owes it."""
+        now = self._clock()
+        missing = max(0.0, self._missing - (now - self._at) * self._rate)
+        self._missing, self._at = max(0.0, missing - amount), now
+
+
 class KeyRing:
-    """The keys that a service accepts, and what is left of their limits.
+    """The keys that a replica accepts, and what is left of their limits.
 
     Args:
         keys: the keys; if empty, the service is open to everybody.
         clock: returns monotonic seconds.
-        directory: where the processes of a node share what is left, in files; None: each has its own.
     """
 
-    def __init__(
-        self,
-        keys: Sequence[ApiKey],
-        clock: Callable[[], float] = time.monotonic,
-        directory: Path | None = None,
-    ) -> None:
+    def __init__(self, keys: Sequence[ApiKey], clock: Callable[[], float] = time.monotonic) -> None:
         self._keys = tuple(keys)
-        if directory is not None:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-        def bucket(key: ApiKey, limit: str, rate: float, capacity: float) -> TokenBucket:
-            # Not by the key's own digest: a weak key could be guessed from it.
-            name = f"{_digest(key.digest).hex()[:32]}.{limit}"
-            return TokenBucket(rate, capacity, clock, None if directory is None else directory / name)
-
         self._requests = {
-            key.digest: bucket(key, "requests", key.rate, max(1.0, key.rate))
-            for key in keys
-            if key.rate is not None
+            key.digest: _Bucket(key.rate, max(1.0, key.rate), clock) for key in keys if key.rate is not None
         }
         self._pairs = {
-            key.digest: bucket(key, "pairs", key.pairs, key.burst or max(1.0, key.pairs))
+            key.digest: _Bucket(key.pairs, key.burst or max(1.0, key.pairs), clock)
             for key in keys
             if key.pairs is not None
         }

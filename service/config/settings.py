@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import os
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -20,16 +22,15 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from models.device import DEVICES
-from service.config.cascades import check_cascades
+from models.errors import how_to_install
 from service.config.keys import ApiKey, parse_api_keys
-from service.config.variants import DegradeConfig, MaskForm, VariantConfig, check_degrade
+from service.config.variants import DegradeConfig, MaskForm, VariantConfig, check_cascades, check_degrade
 from service.experiments.definition.assignment import Assigner
 from service.experiments.definition.config import ExperimentConfig, HoldoutConfig, check_together
 from service.experiments.definition.fields import ConfigName
-from service.observe.settings import TelemetrySettings
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
 DEVICE_PATTERN = f"^({DEVICES.pattern})$"
@@ -67,7 +68,7 @@ def variable_of(setting: str) -> str:
     return f"{ENVIRONMENT_PREFIX}{setting.upper()}"
 
 
-class Settings(TelemetrySettings):
+class Settings(BaseSettings):
     """Settings that are fixed while the process runs; each is an environment variable `HEADROOM_<NAME>`.
 
     The HTTP contract gives the limits and their defaults. docs/settings.md is made from the descriptions.
@@ -97,9 +98,6 @@ class Settings(TelemetrySettings):
         description="Give a pair the same float32 score, bit by bit, alone and in any batch; slower, and on "
         "a CPU only.",
     )
-    tokenizer_cache_size: int = Field(
-        65_536, ge=0, description="Number of texts whose tokens a replica keeps."
-    )
     score_cache_size: int = Field(
         0,
         ge=0,
@@ -108,17 +106,11 @@ class Settings(TelemetrySettings):
     )
 
     max_pairs: int = Field(1000, ge=1, description="Maximum titles or pairs of one request.")
-    max_columns: int = Field(64, ge=1, description="Maximum masks and variants of one `/v1/compare`.")
     max_compare_rows: int = Field(
         4096,
         ge=1,
         description="Maximum rows that one request may have scored: the pairs times the columns of a "
         "`/v1/compare`, and the chunks of long titles (`overflow: chunks`).",
-    )
-    max_condense_pairs: int = Field(
-        20_000,
-        ge=1,
-        description="Maximum pairs that one `/v1/condense` may have scored, with all its shorter queries.",
     )
     max_request_tokens: int | None = Field(
         None,
@@ -126,11 +118,7 @@ class Settings(TelemetrySettings):
         description="Maximum tokens of one request, all columns of a compare included; more gets 422. Unset: "
         "only the limits on pairs and rows apply.",
     )
-    max_attention_values: int = Field(
-        4_000_000, ge=1, description="Maximum values of one `/v1/attention`: heads times tokens squared."
-    )
     max_body_bytes: int = Field(4_000_000, ge=1, description="Largest request body in bytes; more gets 413.")
-    max_json_depth: int = Field(32, ge=1, le=512, description="Deepest nesting of a request's JSON.")
     body_timeout_s: _Positive = Field(15.0, description="Seconds in which a whole request body must arrive.")
     request_timeout_s: _Positive = Field(
         60.0, description="Seconds from a request to its answer; later, it gets 504."
@@ -147,10 +135,6 @@ class Settings(TelemetrySettings):
     max_queue_s: _Positive = Field(
         1.0,
         description="Longest expected wait in seconds, at the measured token rate; longer gets 429.",
-    )
-    max_age_s: _Positive = Field(
-        0.5,
-        description="Seconds after which a request is old; old ones get at least a quarter of each batch.",
     )
     drain_timeout_s: float = Field(
         30.0,
@@ -185,6 +169,34 @@ class Settings(TelemetrySettings):
         description="Origins whose web pages may call the service and read its answers, such as "
         "`https://shop.example`: comma-separated, or a list in the config file. Unset: its own page alone.",
     )
+
+    access_log: Literal["off", "console", "json"] = Field(
+        "off",
+        description="Write one line per request to standard output, for people (`console`) or programs "
+        "(`json`). It holds neither texts nor headers nor API keys.",
+    )
+    log_queries: bool = Field(
+        False,
+        description="Also write each request's query, cut to 200 characters, into its line of the access log "
+        "and its trace. Titles are never written.",
+    )
+    tracing: bool = Field(
+        False,
+        description="Send traces by OTLP over HTTP (extra `[otel]`). OpenTelemetry's own variables say the "
+        "rest: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME` …",
+    )
+
+    @field_validator("access_log", mode="before")
+    @classmethod
+    def _off(cls, value: object) -> object:
+        return "off" if value is False else value  # how YAML reads an off without quotes
+
+    @field_validator("tracing")
+    @classmethod
+    def _can_export(cls, value: bool) -> bool:
+        if value:
+            check_exporter()
+        return value
 
     @field_validator("*", mode="before")
     @classmethod
@@ -278,16 +290,13 @@ class LiveConfig(BaseModel):
         return variants
 
     @model_validator(mode="after")
-    def _default_exists(self) -> Self:
-        if self.default is not None and self.default not in {variant.name for variant in self.variants}:
-            raise ValueError(f"default: there is no variant {self.default!r}")
-        return self
-
-    @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        check_cascades({variant.name: variant.cascade for variant in self.variants})
-        check_together(self.experiments, self.holdout, [variant.name for variant in self.variants])
-        check_degrade(self.degrade, self.default_variant, [variant.name for variant in self.variants])
+        variants = {variant.name: variant for variant in self.variants}
+        if self.default is not None and self.default not in variants:
+            raise ValueError(f"default: there is no variant {self.default!r}")
+        check_cascades(variants)
+        check_together(self.experiments, self.holdout, list(variants))
+        check_degrade(self.degrade, self.default_variant, variants)
         return self
 
     @property
@@ -333,3 +342,20 @@ class LiveConfig(BaseModel):
 
 class InvalidConfig(ValueError):
     """A config that cannot be served; the message says where and why."""
+
+
+_OTLP_PROTOCOL = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
+_OTLP_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
+
+
+def check_exporter() -> None:
+    """Raise ValueError if traces cannot be sent: the extra is missing, or another protocol is asked for."""
+    try:
+        is_installed = importlib.util.find_spec(_OTLP_EXPORTER) is not None
+    except ModuleNotFoundError:
+        is_installed = False
+    if not is_installed:
+        raise ValueError(f"needs OpenTelemetry's exporter: {how_to_install('otel')}")
+    for variable in _OTLP_PROTOCOL:
+        if (protocol := os.environ.get(variable)) not in (None, "", "http/protobuf"):
+            raise ValueError(f"{variable} is {protocol}; traces can only be sent as http/protobuf")

@@ -1,13 +1,21 @@
-"""Variants in the live config, and the one that stands in for the default while the queue is long."""
+"""Variants in the live config: a checkpoint with a mask, a cascade of variants, the one of a brownout."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
-from service.config.cascades import MAX_STAGES, StageConfig, check_stages
 from service.experiments.definition.fields import STORABLE, ConfigName
 
 CUSTOM = "custom"
@@ -16,9 +24,39 @@ CUSTOM = "custom"
 MaskForm = str | dict[str, Any]
 """A head mask in a config: a spec, or one of the mask's JSON forms."""
 
+MAX_STAGES = 8
+KEEP_RANGE = "a whole number of titles from 1, or a share between 0 and 1 (both excluded)"
+
 
 class _Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _keep(value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (value >= 1 if isinstance(value, int) else 0 < value < 1):
+        raise PydanticCustomError("keep", "should be " + KEEP_RANGE)
+    return value
+
+
+_KEEP_SCHEMA = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1},
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    ]
+}
+Keep = Annotated[int | float, BeforeValidator(_keep), WithJsonSchema(_KEEP_SCHEMA)]
+
+
+class StageConfig(_Config):
+    """One stage of a cascade."""
+
+    variant: ConfigName = Field(description="The variant that scores in this stage; not a cascade.")
+    keep: Keep | None = Field(
+        None,
+        description="How many of a query's titles the next stage scores: a number, or a share of this "
+        "stage's titles, rounded up. The last stage has none.",
+    )
 
 
 class VariantConfig(_Config):
@@ -48,9 +86,10 @@ class VariantConfig(_Config):
         if self.name == CUSTOM:
             raise ValueError(f"the name {CUSTOM!r} is taken: it stands for masks that callers bring along")
         if self.cascade is not None:
-            check_stages(
-                self.cascade, head_mask=self.head_mask, sliced=self.sliced, checkpoint=self.checkpoint
-            )
+            for field in ("head_mask", "sliced", "checkpoint"):
+                if getattr(self, field):
+                    raise ValueError(f"{field}: a cascade has none of its own; its stages' variants have")
+            _check_stages(self.cascade)
             return self
         if self.sliced and self.head_mask is None:
             raise ValueError("sliced needs a head_mask that says which heads to cut out")
@@ -75,7 +114,43 @@ class DegradeConfig(_Config):
     variant: ConfigName = Field(description="The variant that answers then; not the default.")
 
 
-def check_degrade(degrade: DegradeConfig | None, default: str, variants: Sequence[str]) -> None:
+def _check_stages(stages: Sequence[StageConfig]) -> None:
+    """Check what one cascade says by itself. Raises ValueError, which names the stage."""
+    seen: set[str] = set()
+    kept: int | None = None
+    for number, stage in enumerate(stages):
+        place = f"cascade[{number}]"
+        if stage.variant in seen:
+            raise ValueError(f"{place}.variant: {stage.variant!r} is already an earlier stage")
+        seen.add(stage.variant)
+        if number == len(stages) - 1:
+            if stage.keep is not None:
+                raise ValueError(f"{place}.keep: the last stage keeps all of its titles; leave keep out")
+        elif stage.keep is None:
+            raise ValueError(f"{place}.keep is missing: {KEEP_RANGE}")
+        elif isinstance(stage.keep, int):
+            if kept is not None and stage.keep >= kept:
+                raise ValueError(
+                    f"{place}.keep: {stage.keep} is not fewer than the {kept} that an earlier stage keeps"
+                )
+            kept = stage.keep
+
+
+def check_cascades(variants: Mapping[str, VariantConfig]) -> None:
+    """Check that the stages of all cascades are variants, and no cascades. Raises ValueError."""
+    for number, variant in enumerate(variants.values()):
+        for index, stage in enumerate(variant.cascade or ()):
+            place = f"variants[{number}].cascade[{index}].variant"
+            if stage.variant not in variants:
+                known = ", ".join(name for name, each in variants.items() if each.cascade is None)
+                raise ValueError(f"{place}: there is no variant {stage.variant!r}; there are {known}")
+            if variants[stage.variant].cascade is not None:
+                raise ValueError(
+                    f"{place}: {stage.variant!r} is a cascade itself; name its stages in its place"
+                )
+
+
+def check_degrade(degrade: DegradeConfig | None, default: str, variants: Mapping[str, VariantConfig]) -> None:
     """Check that the variant of `degrade` is one of these and not the default. Raises ValueError."""
     if degrade is None:
         return

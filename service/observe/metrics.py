@@ -2,7 +2,7 @@
 
 If `PROMETHEUS_MULTIPROC_DIR` is set when the process starts, all replicas of a node share that directory and
 each of them answers a scrape for all. Counters and histograms are summed over live and dead processes; gauges
-come from live processes only. `service.observe.node_metrics` keeps the directory small.
+come from live processes only (`service.observe.node_metrics`).
 
 Label values come from the config and from fixed words, never from a request.
 """
@@ -29,8 +29,9 @@ from prometheus_client import (
 )
 
 from service.errors import ShedReason
+from service.observe import node_metrics
 from service.observe.experiment_metrics import ExperimentMetrics
-from service.observe.node_metrics import NodeGauge, NodeMetrics
+from service.observe.node_metrics import NodeGauge
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -67,7 +68,7 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # removes a series per counter and histogram that nobody uses
         own = self._registry = CollectorRegistry()
-        self._node = _node()
+        self._directory = node_directory()
         self._scrapes = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._variants: set[str] = set()
         self._children: dict[tuple[object, ...], object] = {}
@@ -253,11 +254,9 @@ class Metrics:
 
     def render(self) -> bytes:
         """Return the metrics of this process, or of every replica that shares the multi-process directory."""
-        if self._node is None:
+        if self._directory is None:
             return generate_latest(self._registry)
-        registry = CollectorRegistry()
-        registry.register(self._node)
-        return generate_latest(registry)
+        return node_metrics.render(self._directory)
 
 
 def refused_edits(directory: Path) -> NodeGauge:
@@ -272,11 +271,6 @@ def node_directory() -> Path | None:
     if values.ValueClass is values.MutexValue:
         return None
     return Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
-
-
-def _node() -> NodeMetrics | None:
-    directory = node_directory()
-    return None if directory is None else NodeMetrics(directory)
 
 
 def _observe(histogram: Histogram, value: float, *, times: int = 1, steps: float = _STEPS) -> None:

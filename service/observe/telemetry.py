@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from service.config.settings import Settings
 from service.observe.access_log import AccessLog
 from service.observe.followed import Followed, current
-from service.observe.settings import TelemetrySettings
 
 if TYPE_CHECKING:
     from service.observe.tracing import Tracing
@@ -29,7 +29,7 @@ class Telemetry:
         self._keeps_query = keeps_query
 
     @classmethod
-    def of(cls, settings: TelemetrySettings) -> Telemetry | None:
+    def of(cls, settings: Settings) -> Telemetry | None:
         """Return what the settings ask for; None if that is nothing."""
         tracing: Tracing | None = None
         if settings.tracing:

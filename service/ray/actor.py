@@ -21,9 +21,9 @@ from ray.serve._private import replica as serve_replica
 from ray.serve._private.http_util import start_asgi_http_server
 
 from models.cores import cores
+from service.config.file import DEPLOYMENT, first_problem
 from service.config.settings import InvalidConfig, LiveConfig, Settings
 from service.ray.autoscaling import METRIC
-from service.ray.config_file import DEPLOYMENT, first_problem
 from service.ray.environment import tell
 from service.ray.operator_log import show_to_operator
 

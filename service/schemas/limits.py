@@ -11,6 +11,12 @@ from service.errors import InvalidRequest
 from service.schemas.condense import CondenseRequest
 from service.schemas.requests import AttentionRequest, CompareRequest, PairsRequest, ScoreRequest
 
+MAX_COLUMNS = 64
+"""Maximum masks and variants of one `/v1/compare`."""
+
+MAX_CONDENSE_PAIRS = 20_000
+"""Maximum pairs that one `/v1/condense` may have scored, with all its shorter queries."""
+
 MAX_CONDENSE_CHARS = 20_000_000
 """How many characters the queries of one `/v1/condense` may have together. All of them are kept in memory, in
 1 to 4 bytes per character, and writing so many takes about a second."""
@@ -30,9 +36,9 @@ def check_compare(request: CompareRequest, settings: Settings) -> None:
     columns = len(request.masks) + len(request.variants)
     if columns == 0:
         raise InvalidRequest("give at least one mask or variant to compare", param="masks")
-    if columns > settings.max_columns:
+    if columns > MAX_COLUMNS:
         raise InvalidRequest(
-            f"{columns} masks and variants are more than the {settings.max_columns} of one compare",
+            f"{columns} masks and variants are more than the {MAX_COLUMNS} of one compare",
             param="masks" if request.masks else "variants",
         )
     if rows * columns > settings.max_compare_rows:
@@ -66,11 +72,11 @@ def check_condense(request: CondenseRequest, settings: Settings) -> None:
     _check_condense_chars(request)
     words, titles = count_words(request.query), len(set(request.titles))
     queries = largest_cost(words, request.method)
-    if queries * titles > settings.max_condense_pairs:
-        max_titles = settings.max_condense_pairs // queries
+    if queries * titles > MAX_CONDENSE_PAIRS:
+        max_titles = MAX_CONDENSE_PAIRS // queries
         raise InvalidRequest(
             f"{words} words and {titles} titles are up to {queries * titles} pairs to score with the method "
-            f"{request.method}; the limit is {settings.max_condense_pairs}: "
+            f"{request.method}; the limit is {MAX_CONDENSE_PAIRS}: "
             + (f"send at most {max_titles} titles" if max_titles else "send fewer words"),
             param="titles" if max_titles else "query",
         )

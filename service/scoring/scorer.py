@@ -39,6 +39,9 @@ from service.scoring.listings import mask_info
 from service.scoring.reading import check_whole, tokenizer_for
 from service.scoring.stages import Rounds, Staged
 
+MAX_ATTENTION_VALUES = 4_000_000
+"""Maximum values of one `/v1/attention`: heads times tokens squared."""
+
 
 class Scorer:
     """Answers scoring requests with the variants and masks that they name.
@@ -224,10 +227,11 @@ class Scorer:
     def _wanted_heads(self, spec: str, classifier: Classifier, tokens: int) -> tuple[tuple[int, int], ...]:
         """Return the heads of a list such as `2.3,4.*`, if their values fit into one answer."""
         heads = heads_of(spec, classifier)
-        values, limit = len(heads) * tokens**2, self._settings.max_attention_values
-        if values > limit:
+        values = len(heads) * tokens**2
+        if values > MAX_ATTENTION_VALUES:
             raise InvalidRequest(
-                f"{len(heads)} heads of {tokens} tokens are {values} values; one answer holds {limit}",
+                f"{len(heads)} heads of {tokens} tokens are {values} values; "
+                f"one answer holds {MAX_ATTENTION_VALUES}",
                 param="heads",
             )
         return heads

@@ -18,10 +18,11 @@ import jsonschema
 import pytest
 import yaml
 
+from service.config import file as config_file
 from service.config.settings import LiveConfig, Settings
 from service.config.variants import VariantConfig
 from service.experiments.definition.config import ExperimentConfig
-from service.ray import config_file, environment
+from service.ray import environment
 from service.ray.autoscaling import ByTokens
 from tests.clients import environments
 from tests.deploy import try_image

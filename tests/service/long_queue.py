@@ -15,7 +15,6 @@ LIMITS: dict[str, Any] = {
     "max_queue_tokens": 10**6,
     "max_queue_s": 1e6,  # however slow the machine, nothing is refused
     "request_timeout_s": 1e6,
-    "max_age_s": 1e6,  # and the long requests take no part of the small batches
 }
 """Settings of such a service."""
 

@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from models import Classifier, HeadMask
+from service.config import file as config_file
+from service.config.file import ConfigFileError, Overrides
 from service.config.settings import InvalidConfig, LiveConfig
-from service.ray import config_file, preflight
-from service.ray.config_file import ConfigFileError, Overrides
+from service.ray import preflight
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.experimenting import eventually, exposed

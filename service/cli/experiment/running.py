@@ -129,10 +129,10 @@ def from_database(name: str, url: str, path: Path) -> dict[str, Any]:
     import dataclasses
     import time
 
+    from service.config.file import Overrides, load
     from service.experiments.analysis.report import analyse
     from service.experiments.analysis.report_spec import ReportSpec
     from service.experiments.storage.store import Store
-    from service.ray.config_file import Overrides, load
 
     check_there(url)
     declared = {config.name: config for config in load(path, Overrides()).live.experiments}

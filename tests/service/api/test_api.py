@@ -287,12 +287,12 @@ async def test_the_documentation_loads_nothing_from_elsewhere() -> None:
 
 
 async def test_the_document_names_this_servers_limits() -> None:
-    document = (await get(app_with(max_pairs=7, max_columns=3, request_timeout_s=5), "/openapi.json")).json()
+    document = (await get(app_with(max_pairs=7, request_timeout_s=5), "/openapi.json")).json()
     score = document["components"]["schemas"]["ScoreRequest"]
     assert score["properties"]["titles"]["anyOf"][0]["maxItems"] == 7
     assert score["properties"]["pairs"]["anyOf"][0]["maxItems"] == 7
     assert score["properties"]["deadline_ms"]["anyOf"][0]["maximum"] == 5000
-    assert document["components"]["schemas"]["CompareRequest"]["properties"]["masks"]["maxItems"] == 3
+    assert document["components"]["schemas"]["CompareRequest"]["properties"]["masks"]["maxItems"] == 64
     assert score["additionalProperties"] is False
     assert set(document["paths"]["/v1/score"]["post"]["responses"]) == {
         *("200", "400", "403", "408", "413", "415", "422", "429", "500", "503", "504"),

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from service.config.keys import ApiKey, KeyRing, parse_api_keys
 from service.errors import RateLimited, Unauthorized
-
-ROOT = Path(__file__).parents[3]
 
 
 class Clock:
@@ -202,58 +195,6 @@ def test_a_request_larger_than_the_burst_goes_through_and_is_paid_off() -> None:
     with pytest.raises(RateLimited) as caught:
         ring.spend_pairs(key, 10)
     assert caught.value.retry_after == pytest.approx(1.5)
-
-
-def test_the_processes_of_a_node_count_together(tmp_path: Path) -> None:
-    """Else a key's limit would grow with the replicas, and depend on which of them the proxy chooses."""
-    text = "alpha;pairs=0.001;burst=10;rate=0.001,beta;pairs=0.001;burst=10"
-    keys = parse_api_keys(text)
-    here = KeyRing(keys, directory=tmp_path / "keys")
-    here.spend_pairs(keys[0], 4)
-    script = """
-import sys
-from pathlib import Path
-from service.config.keys import KeyRing, parse_api_keys
-keys = parse_api_keys(sys.argv[1])
-ring = KeyRing(keys, directory=Path(sys.argv[2]))
-ring.spend(keys[0])
-ring.spend_pairs(keys[0], 6)
-"""
-    command = [sys.executable, "-c", script, text, str(tmp_path / "keys")]
-    subprocess.run(command, cwd=ROOT, check=True)
-    for spend in (lambda: here.spend(keys[0]), lambda: here.spend_pairs(keys[0], 1)):
-        with pytest.raises(RateLimited):
-            spend()
-    here.spend_pairs(keys[1], 10)
-    files = list((tmp_path / "keys").iterdir())
-    assert [(file.stat().st_size, file.stat().st_mode & 0o77) for file in files] == [(16, 0)] * 3
-    assert not any(keys[0].digest.hex()[:8] in file.name for file in files)
-
-
-def test_a_key_at_its_limit_is_free_again_after_the_machine_starts_anew(tmp_path: Path) -> None:
-    """The file may survive, while the clock begins at zero."""
-    clock = Clock()
-    clock.now = 1_000_000.0
-    (key,) = keys = parse_api_keys("alpha;pairs=10;burst=20")
-    ring = KeyRing(keys, clock, tmp_path)
-    ring.spend_pairs(key, 1000)
-    clock.now = 60.0
-    ring = KeyRing(keys, clock, tmp_path)
-    ring.spend_pairs(key, 20)
-    with pytest.raises(RateLimited) as caught:
-        ring.spend_pairs(key, 5)
-    assert caught.value.retry_after == pytest.approx(0.5)
-
-
-def test_a_process_that_was_stopped_while_it_counted_stops_no_other(tmp_path: Path) -> None:
-    (key,) = keys = parse_api_keys("alpha;pairs=0.001;burst=10")
-    ring = KeyRing(keys, directory=tmp_path)
-    (file,) = tmp_path.iterdir()
-    with file.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        ring.spend_pairs(key, 10)
-        with pytest.raises(RateLimited):
-            ring.spend_pairs(key, 1)
 
 
 def test_an_empty_ring_is_false_so_that_everything_is_open() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from service.config import file as config_file
+from service.config.file import ConfigFile, ConfigFileError, Overrides
 from service.config.settings import LiveConfig
-from service.ray import config_file, preflight
-from service.ray.config_file import ConfigFile, ConfigFileError, Overrides
+from service.ray import preflight
 
 FULL, FAST, OTHER = {"name": "full"}, {"name": "fast", "head_mask": "0.0"}, {"name": "other"}
 RANGE = "should be a whole number of titles from 1, or a share between 0 and 1 (both excluded)"

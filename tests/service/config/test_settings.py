@@ -10,8 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from models.masks.head_mask import HeadMask
+from service.api.strict_json import MAX_DEPTH
 from service.config.masks import resolve_masks, resolve_variant
 from service.config.settings import InvalidConfig, LiveConfig, Settings
+from service.schemas.limits import MAX_COLUMNS
 
 
 @pytest.fixture(autouse=True)
@@ -24,10 +26,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_defaults_are_the_contracts() -> None:
     settings = Settings()
     assert settings.max_pairs == 1000
-    assert settings.max_columns == 64
-    assert settings.max_compare_rows == 4096
+    assert (MAX_COLUMNS, settings.max_compare_rows, MAX_DEPTH) == (64, 4096, 32)
     assert settings.max_body_bytes == 4_000_000
-    assert settings.max_json_depth == 32
     assert settings.request_timeout_s == 60
     assert settings.api_keys == ()
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from service.config import file as config_file
+from service.config.file import ConfigFile, Overrides
 from service.config.settings import InvalidConfig, LiveConfig
-from service.ray import config_file
-from service.ray.config_file import ConfigFile, Overrides
 from tests.service.running import DEPLOY
 
 with warnings.catch_warnings():

@@ -94,9 +94,10 @@ def test_what_is_killed_on_purpose_while_it_is_looked_at_is_not_called_dead(
 ) -> None:
     """A second Ctrl-C kills Ray's processes in the middle of a look, and ends with its own status."""
     reasons: list[str] = []
-    looked = threading.Event()
+    made, looked = threading.Event(), threading.Event()
 
     def killed_meanwhile(_: psutil.Process) -> bool:
+        made.wait(PATIENCE_S)
         watching.dismiss()
         looked.set()
         return True
@@ -105,6 +106,7 @@ def test_what_is_killed_on_purpose_while_it_is_looked_at_is_not_called_dead(
     monkeypatch.setattr(guard, "named", lambda _: {psutil.Process(): "raylet"})
     monkeypatch.setattr(guard, "has_ended", killed_meanwhile)
     watching = Guard(reasons.append)
+    made.set()
     assert looked.wait(PATIENCE_S)
     watching.close()  # waits for the end of the look
     assert reasons == []

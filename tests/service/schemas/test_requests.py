@@ -17,7 +17,7 @@ from service.schemas.requests import (
 )
 from service.schemas.responses import ScoreResult, Timing, to_json
 
-SETTINGS = Settings(max_pairs=10, max_columns=4, max_compare_rows=20, request_timeout_s=2.0)
+SETTINGS = Settings(max_pairs=10, max_compare_rows=200, request_timeout_s=2.0)
 
 
 def test_both_forms_give_the_same_pairs() -> None:
@@ -51,14 +51,14 @@ def test_counts_are_allowed_up_to_the_limit_itself() -> None:
     check_score(ScoreRequest(query="a", titles=["t"] * 10, deadline_ms=2000), SETTINGS)
     with pytest.raises(InvalidRequest, match="11 are more than the 10"):
         check_score(ScoreRequest(query="a", titles=["t"] * 11), SETTINGS)
-    check_compare(CompareRequest(query="a", titles=["t"] * 5, masks=["none"] * 4), SETTINGS)
-    with pytest.raises(InvalidRequest, match="24 rows; the limit is 20") as caught:
+    check_compare(CompareRequest(query="a", titles=["t"] * 3, masks=["none"] * 64), SETTINGS)
+    with pytest.raises(InvalidRequest, match="240 rows; the limit is 200") as caught:
         check_compare(
-            CompareRequest(pairs=[("a", "b")] * 6, masks=["none"] * 2, variants=["x"] * 2), SETTINGS
+            CompareRequest(pairs=[("a", "b")] * 10, masks=["none"] * 20, variants=["x"] * 4), SETTINGS
         )
     assert caught.value.param == "pairs"
-    with pytest.raises(InvalidRequest, match="5 masks and variants") as caught:
-        check_compare(CompareRequest(query="a", titles=["t"], variants=["x"] * 5), SETTINGS)
+    with pytest.raises(InvalidRequest, match="65 masks and variants") as caught:
+        check_compare(CompareRequest(query="a", titles=["t"], variants=["x"] * 65), SETTINGS)
     assert caught.value.param == "variants"
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from service.config.file import first_problem
 from service.config.settings import LiveConfig
 from service.experiments.definition.buckets import BUCKETS, exposed_buckets, least_traffic
 from service.experiments.definition.config import ExperimentConfig
 from service.experiments.definition.fields import seconds
-from service.ray.config_file import first_problem
 
 CONTROL = {"name": "control", "variant": "full", "weight": 50}
 EXPERIMENT: dict[str, Any] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from models.files import read_bytes
+from service.config import strict_yaml
 from service.config.settings import DEVICE_PATTERN, LiveConfig, Settings, variable_of
 from service.experiments.definition.fields import NAME_PATTERN
-from service.ray import strict_yaml
 
 DEPLOYMENT = "Relevance"
 
@@ -77,11 +77,11 @@ class ConfigFile:
         """The part of `document` that describes our deployment (not a copy)."""
         return _deployment(self.document)
 
-    def with_live_of(self, other: ConfigFile) -> ConfigFile:
-        """Return this config with the other's `user_config`, the only part that may change while it runs."""
+    def with_live(self, user_config: dict[str, Any], live: LiveConfig) -> ConfigFile:
+        """Return this config with another `user_config`, the only part that may change while it runs."""
         document = copy.deepcopy(self.document)
-        _deployment(document)["user_config"] = other.deployment["user_config"]
-        return ConfigFile(document, other.live, self.settings, other.has_live)
+        _deployment(document)["user_config"] = user_config
+        return replace(self, document=document, live=live)
 
     @property
     def replicas(self) -> int | None:

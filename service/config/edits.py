@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+from models.checkpoint.digest import bytes_of_weights, digest_of
+from models.checkpoint.hub import locate
+from models.checkpoint.hub_files import check_files
+from models.errors import UnsupportedCheckpoint
 from models.files import read_bytes
-from service.ray import config_file
-from service.ray.config_file import ConfigFile, ConfigFileError, Overrides
-from service.ray.contents import pinned
+from service.config.file import ConfigFile, ConfigFileError, Overrides, load, read
+from service.config.settings import LiveConfig
 
 Glance = tuple[int, bytes] | None
 """A file's modification time and content, so that saving it unchanged counts; None if it is unreadable."""
+
+
+def glance(path: Path) -> Glance:
+    """Return the file's modification time and content, or None if it cannot be read."""
+    try:
+        return path.stat().st_mtime_ns, read_bytes(path)
+    except OSError:
+        return None
 
 
 class LiveEdits:
@@ -69,14 +81,14 @@ class LiveEdits:
     def _judge(self, seen: Glance) -> str | None:
         """Apply the edit and return None, or return why it is refused. Raises if it is no config."""
         if seen is None:
-            config_file.load(self._path, self._overrides)  # raises an error that says why it is unreadable
+            load(self._path, self._overrides)  # raises an error that says why it is unreadable
             return None  # it has become readable; the next looks will find it
-        edited = pinned(config_file.read(seen[1], self._path, self._overrides), self._running)
+        edited = pinned(read(seen[1], self._path, self._overrides), self._running)
         if self._running.has_live and not edited.has_live:
             return (
                 f"{self._path}: applications[0].deployments[0].user_config is missing; is the file complete?"
             )
-        wanted = self._running.with_live_of(edited)
+        wanted = self._running.with_live(edited.deployment["user_config"], edited.live)
         if wanted.document != edited.document:
             self._say("config: what was changed outside user_config applies at the next start")
         if wanted.live != self._running.live:
@@ -88,9 +100,24 @@ class LiveEdits:
         return None
 
 
-def glance(path: Path) -> Glance:
-    """Return the file's modification time and content, or None if it cannot be read."""
-    try:
-        return path.stat().st_mtime_ns, read_bytes(path)
-    except OSError:
-        return None
+def pinned(config: ConfigFile, running: ConfigFile | None = None) -> ConfigFile:
+    """Return the config with the digests of its checkpoints that are directories, as they are now.
+
+    A replica that is restarted reads the files again. If somebody has replaced them meanwhile, two models
+    would answer under one version. The hub's checkpoints are pinned by their commits.
+
+    running: the config in force, whose digests stay: its checkpoints are loaded, and other edits must go on
+    to apply.
+    """
+    settings, known = (config.settings, {}) if running is None else (running.settings, running.live.digests)
+    paths = {"": settings.model} | {v.checkpoint: v.checkpoint for v in config.live.variants if v.checkpoint}
+    digests = dict(config.live.digests)
+    for name, path in paths.items():
+        if name not in digests and (path is None or Path(path).expanduser().is_dir()):
+            with contextlib.suppress(OSError, UnsupportedCheckpoint):  # the check of the checkpoint says why
+                directory = locate(path)
+                check_files(directory)
+                if bytes_of_weights(directory):
+                    digests[name] = known.get(name) or digest_of(directory, masks=True)
+    user_config = config.deployment["user_config"] | {"digests": digests}
+    return config.with_live(user_config, LiveConfig.model_validate(user_config))

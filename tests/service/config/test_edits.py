@@ -1,4 +1,4 @@
-"""service.ray.live_edits: a running service takes whole, right edits and survives all others."""
+"""service.config.edits: a running service takes whole, right edits and survives all others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.ray.config_file import ConfigFile, Overrides, load
-from service.ray.contents import pinned
-from service.ray.live_edits import LiveEdits, glance
+from service.config.edits import LiveEdits, glance, pinned
+from service.config.file import ConfigFile, Overrides, load, read
+from tests.checkpoints import write_checkpoint
 from tests.service.running import DEPLOY
 
 GOOD = DEPLOY.read_text()
@@ -91,9 +91,9 @@ def test_a_file_that_is_still_written_is_not_applied(service: Service) -> None:
         (EDITED.replace("http_options:", "http_options: [1]\nx:"), "http_options must be a mapping"),
         (EDITED.replace("port: 8000", "port: many"), "http_options.port must be"),
         (EDITED.replace('"0.0"', "2026-11-31"), f", line {LINE}: 2026-11-31 is read as a date"),
-        (EDITED.replace('"0.0"', "7" * 5000), f", line {LINE}: not a valid whole number"),
-        (EDITED.replace('"0.0"', "&x [*x]"), f", line {LINE}: *x stands inside what it names"),
-        (EDITED.replace('"0.0"', "[" * 5000), f", line {LINE}: nested more than"),
+        (EDITED.replace('"0.0"', "7" * 5000), f", line {LINE}: not a valid value"),
+        (EDITED.replace('"0.0"', "&x [*x]"), "masks.new"),
+        (EDITED.replace('"0.0"', "[" * 5000), "nested too deeply"),
         (EDITED.replace('"0.0"', '"0.0", new: "0.1"'), f", line {LINE}: the key 'new' stands twice"),
         (EDITED.replace('"0.0"', "0.1"), "masks.new: Input should be a valid string; put it in quotes"),
         (EDITED.encode("utf-16"), "not UTF-8 text"),
@@ -155,3 +155,30 @@ def test_a_service_that_never_had_a_user_config_does_not_ask_for_one(
     edits.look()
     edits.look()
     assert service.said == ["config: what was changed outside user_config applies at the next start"]
+
+
+def config(model: Path, masks: str = "{}") -> ConfigFile:
+    text = DEPLOY.read_text().replace("masks: {}", f"masks: {masks}")
+    return read(text.encode(), DEPLOY, Overrides(model=str(model)))
+
+
+def test_a_start_with_other_weights_has_another_version(tmp_path: Path) -> None:
+    first = pinned(config(write_checkpoint(tmp_path)))
+    assert pinned(config(tmp_path)).live.version == first.live.version
+    assert first.deployment["user_config"]["digests"] == first.live.digests
+
+    write_checkpoint(tmp_path, seed=1)
+    assert pinned(config(tmp_path)).live.version != first.live.version
+
+
+def test_an_edit_goes_on_to_apply_while_the_files_of_a_loaded_model_are_others(tmp_path: Path) -> None:
+    running = pinned(config(write_checkpoint(tmp_path)))
+    write_checkpoint(tmp_path, seed=1)
+    edited = pinned(config(tmp_path, '{urgent: "0.0"}'), running)
+    assert edited.live.digests == running.live.digests
+    assert edited.live.version != running.live.version
+
+
+def test_what_cannot_be_read_is_left_to_the_check_that_says_why(tmp_path: Path) -> None:
+    assert not pinned(config(tmp_path / "missing")).live.digests
+    assert not pinned(config(tmp_path)).live.digests

@@ -1,4 +1,4 @@
-"""service.ray.config_file: a wrong config is refused in one line before anything starts."""
+"""service.config.file: a wrong config is refused in one line before anything starts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from service.config.file import ConfigFileError, Overrides, load
 from service.config.keys import parse_api_keys
 from service.config.settings import Settings
-from service.ray.config_file import ConfigFileError, Overrides, load
 from tests.service.running import DEPLOY
 
 
