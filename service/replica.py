@@ -20,8 +20,9 @@ from models.device import describe, one_thread
 from service.config.settings import InvalidConfig, LiveConfig, Settings
 from service.engine.deadline import Deadline
 from service.engine.free_memory import give_back_for_ever
-from service.engine.scheduler import DRAINING_RETRY_S, Observer, Scheduler
-from service.engine.threads import Engine, Outcome, Work
+from service.engine.runner import Observer
+from service.engine.scheduler import DRAINING_RETRY_S, Scheduler
+from service.engine.threads import Engine
 from service.errors import Draining
 from service.experiments.online.admin import ExperimentAdmin
 from service.experiments.online.live import LiveExperiments
@@ -40,10 +41,11 @@ from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequ
 from service.schemas.responses import AttentionResponse, CompareResponse, ScoreResponse
 from service.scoring import listings
 from service.scoring.catalog import BASE, Catalog, build_catalog, make_room
+from service.scoring.compare import attention, compare
 from service.scoring.condense import Condenser
-from service.scoring.encoding import Encoder
-from service.scoring.scorer import Scorer
+from service.scoring.score import Scorer
 from service.scoring.shadow import Shadow
+from service.scoring.tokens import Encoder
 from service.scoring.treatment import Treatment
 
 logger = logging.getLogger("headroom.replica")
@@ -78,11 +80,11 @@ class Replica:
         self._nothing_in_hand = asyncio.Event()
         self.live = live
         self._experiments = ExperimentAdmin(live)
-        self.scheduler: Scheduler[Work, Outcome] = _scheduler(settings, metrics, engine)
-        shadow = Shadow(live, self.scheduler, engine.run, settings.batch_tokens(engine.device_type))
+        self.scheduler = _scheduler(settings, metrics, engine)
         self._encoder = Encoder(settings.max_queue_s)
         self._scorer = Scorer(self.scheduler, settings, metrics, self._encoder)
-        self._condenser = Condenser(self.scheduler, settings, metrics, self._encoder)
+        self._condenser = Condenser(self._scorer, self._encoder)
+        shadow = Shadow(live, self._scorer)
         self._treatment = Treatment(self._scorer, live.router, shadow, lambda: self.scheduler.queued_tokens)
         live.start()
         self._serving = asyncio.create_task(self.scheduler.run())
@@ -131,7 +133,7 @@ class Replica:
             _apply_experiments(self.live, config, begin=begin)
         except BaseException:
             self.engine.classifiers = before
-            make_room(self.engine.classifiers, self._catalog)
+            make_room(self.engine.classifiers.values(), self._catalog)
             raise
         finally:
             self._checked = None
@@ -193,12 +195,12 @@ class Replica:
     async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse:
         """Answer POST /v1/compare."""
         with self._taken_in_hand():
-            return await self._scorer.compare(request, self._catalog, deadline)
+            return await compare(self._scorer, request, self._catalog, deadline)
 
     async def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionResponse:
         """Answer POST /v1/attention."""
         with self._taken_in_hand():
-            return await self._scorer.attention(request, self._catalog, deadline)
+            return await attention(self._scorer, request, self._catalog, deadline)
 
     async def condense(
         self, request: CondenseRequest, deadline: Deadline, count_pairs: Callable[[int], None]
@@ -259,7 +261,7 @@ class Replica:
             self._metrics.queue(
                 tokens=self.scheduler.queued_tokens,
                 oldest_seconds=self.scheduler.oldest_age_s,
-                in_flight_pairs=self.scheduler.in_flight_items,
+                in_flight_pairs=self.scheduler.in_flight_rows,
                 unread_characters=self._encoder.waiting_chars,
             )
             self._metrics.ready(self.ready() is None)
@@ -329,7 +331,7 @@ def _apply_experiments(live: LiveExperiments, config: LiveConfig, *, begin: bool
 def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog | None = None) -> None:
     """Run every lane of a catalog once under each of its masks, but those that `warm` has as well: traffic
     goes on at the same time."""
-    make_room(engine.classifiers, catalog)
+    make_room(engine.classifiers.values(), catalog)
     seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
     batch_tokens = settings.batch_tokens(engine.device_type)
     for variant in catalog.variants.values():
@@ -341,7 +343,7 @@ def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog
     engine.batch_tokens = engine.batch_tokens or batch_tokens
 
 
-def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Scheduler[Work, Outcome]:
+def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Scheduler:
     return Scheduler(
         engine.run,
         max_batch_tokens=settings.batch_tokens(engine.device_type),
@@ -363,8 +365,8 @@ class _Meter(Observer):
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def on_batch(self, items: int, tokens: int, budget: int) -> None:
-        self._metrics.batch(pairs=items, tokens=tokens, budget=budget)
+    def on_batch(self, rows: int, tokens: int, budget: int) -> None:
+        self._metrics.batch(pairs=rows, tokens=tokens, budget=budget)
 
     def on_out_of_memory(self) -> None:
         self._metrics.out_of_memory()

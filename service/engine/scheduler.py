@@ -7,11 +7,11 @@ waits; it never waits for a batch to fill up. What arrives while every slot is b
         engine.run, max_batch_tokens=16384, max_queue_tokens=262144, max_request_tokens=512000, max_age_s=0.2
     )
     running = asyncio.create_task(scheduler.run())
-    ticket = scheduler.submit(items, deadline=time.monotonic() + 0.2)
-    results = await ticket.result()
+    await scheduler.result(scheduler.submit(rows, deadline=time.monotonic() + 0.2))
+    results = [row.result for row in rows]
 
-The parts: `admission` (who is let in), `fair_queue` (who is next), `sizing` (how large a batch is), `runner`
-(the forward pass, and what happens if it fails), `ticket` (the caller's claim on the results).
+The parts: `request` (rows and the claim on their results), `admission` (who is let in), `queue` (who is
+next), `sizing` (how large a batch is), `runner` (the forward pass, and what happens if it fails).
 """
 
 from __future__ import annotations
@@ -20,35 +20,29 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from service.engine.admission import Admission
-from service.engine.fair_queue import FairQueue
-from service.engine.queued import Item, TakenItem
+from service.engine.queue import FairQueue
 from service.engine.rate import TokenRate
+from service.engine.request import Request, Row
 from service.engine.runner import Batch, BatchRunner, Observer
 from service.engine.sizing import Sizing, TokenBudget
-from service.engine.ticket import NextRound, Round, Ticket
-from service.engine.trail import Trail
 from service.errors import DeadlineExceeded, Draining
 
-__all__ = ["Batch", "Item", "Observer", "Round", "Scheduler", "Ticket"]
-
-P = TypeVar("P")
-R = TypeVar("R")
+if TYPE_CHECKING:
+    from service.observe.tracing import RequestTrace
 
 DRAINING_RETRY_S = 5.0
 """Retry-After of a replica that stops: by then another one should have taken over."""
 
 
-class Scheduler(Generic[P, R]):
+class Scheduler:
     """Shares one device between requests.
 
     Args:
-        forward: runs one forward pass: a result or an exception for each item of the batch. After
-            OutOfMemory the budget is halved and the batch tried again in halves; DeviceFailed goes to every
-            item; after any other error, the batch is halved until the items that cause it are alone.
-        max_batch_tokens: the token budget of a batch. A single longer item goes alone.
+        forward: runs one forward pass, as `BatchRunner` takes it.
+        max_batch_tokens: the token budget of a batch. A single longer row goes alone.
         first_batch_tokens: the budget to begin with, if the device has no memory for more; it grows as after
             a batch that ran out of memory.
         max_queue_tokens: admission limit on what would be served before a request; an empty queue takes any
@@ -71,7 +65,7 @@ class Scheduler(Generic[P, R]):
 
     def __init__(
         self,
-        forward: Callable[[Batch[P]], Awaitable[Sequence[R | Exception]]],
+        forward: Callable[[Batch], Awaitable[Sequence[Any]]],
         *,
         max_batch_tokens: int,
         max_queue_tokens: int,
@@ -87,29 +81,27 @@ class Scheduler(Generic[P, R]):
     ) -> None:
         self._slots = slots
         self._clock = clock
-        self._observer = observer or Observer()
-        self._queue: FairQueue[P, Ticket[R]] = FairQueue(max_age_s=max_age_s)
-        self._budget = TokenBudget(max_batch_tokens, first_batch_tokens)
-        self._rate = TokenRate(tokens_per_second)
-        self._sizing = Sizing(self._budget, self._rate, slots=slots, split_tokens=split_tokens)
+        self._queue = FairQueue(max_age_s=max_age_s)
+        self._background = FairQueue(max_age_s=inf)
+        budget, rate = TokenBudget(max_batch_tokens, first_batch_tokens), TokenRate(tokens_per_second)
+        self._rate = rate
+        self._sizing = Sizing(budget, rate, slots=slots, split_tokens=split_tokens)
         self._admission = Admission(
             self._queue,
-            self._rate,
+            rate,
             max_queue_tokens=max_queue_tokens,
             max_request_tokens=max_request_tokens,
             max_wait_s=max_wait_s,
         )
-        self._runner: BatchRunner[P, R] = BatchRunner(
-            forward, self._budget, self._rate, self._observer, clock
-        )
-        self._tickets: set[Ticket[R]] = set()  # the open ones
+        self._runner = BatchRunner(forward, self._deliver, budget, rate, observer or Observer(), clock)
+        self._requests: set[Request] = set()  # the open ones
         self._draining = False
         self._work = asyncio.Event()
         self._stopped = asyncio.Event()
 
     @property
     def queued_tokens(self) -> int:
-        """Return the tokens of the items whose work has not begun."""
+        """Return the tokens of the rows whose work has not begun, without background work."""
         return self._queue.tokens
 
     @property
@@ -123,145 +115,150 @@ class Scheduler(Generic[P, R]):
         return self.queued_tokens + self._runner.in_flight_tokens
 
     @property
-    def in_flight_items(self) -> int:
-        """Items of the batches that are running."""
-        return self._runner.in_flight_items
+    def in_flight_rows(self) -> int:
+        """Rows of the batches that are running."""
+        return self._runner.in_flight_rows
 
     def submit(
         self,
-        items: Sequence[Item[P]],
+        rows: Sequence[Row],
         *,
-        deadline: float | None = None,
-        next_round: NextRound | None = None,
-        later_tokens: int = 0,
-        trail: Trail | None = None,
-    ) -> Ticket[R]:
-        """Admit a request. Work that has not begun by `deadline` (on the clock) is dropped.
+        deadline: float = inf,
+        admitted: bool = False,
+        background: bool = False,
+        trace: RequestTrace | None = None,
+    ) -> Request:
+        """Put rows into the queue; the caller then waits for `result`, or gives up with `cancel`.
 
-        next_round: asked for more items once all so far have their results, again and again until there are
-            none. The request is admitted once, for all rounds, and has its place in the fair order as if they
-            came together. A round that would not be done by the deadline is left out: the ticket is then
-            `is_cut_short`.
-        later_tokens: the tokens, at most, of those later rounds.
-        trail: told what becomes of the request.
+        deadline: work that has not begun by then (on the clock) is dropped.
+        admitted: whether the rows belong to a request that was let in before, so that it is not refused.
+        background: whether the rows run only while nothing else waits or runs; nobody is refused for them.
+        trace: told what becomes of the request.
 
         Raises QueueFull or Draining, both with the seconds after which to try again.
         """
         if self._draining:
             raise Draining(DRAINING_RETRY_S)
         now = self._clock()
-        ticket: Ticket[R] = Ticket(len(items), now, self._cancel)
-        if not items:
-            ticket.close()
-            return ticket
-        tokens = sum([item.tokens for item in items])
-        self._admission.check(
-            tokens,
-            later_tokens=later_tokens,
-            in_flight_tokens=self._runner.in_flight_tokens,
-            now=now,
-            deadline=deadline,
-        )
-        self._sizing.admit(ticket, tokens, now)
-        ticket.next_round = next_round
-        if trail is not None:
-            ticket.trail = trail
-            self._runner.has_trails = True
-        ticket.queued = self._queue.push(ticket, items, now=now, deadline=deadline, later_tokens=later_tokens)
-        self._tickets.add(ticket)
+        request = Request(rows, now, deadline, is_background=background, trace=trace)
+        if not rows:
+            request.close(now)
+            return request
+        if not background:
+            if not admitted:
+                self._admission.check(
+                    request.tokens,
+                    in_flight_tokens=self._runner.in_flight_tokens,
+                    seconds_left=deadline - now,
+                )
+            self._sizing.admit(request, now)
+        if trace is not None:
+            self._runner.traces = True
+        self._queue_of(request).push(request, rows)
+        self._requests.add(request)
         self._work.set()
-        return ticket
+        return request
+
+    async def result(self, request: Request) -> None:
+        """Wait until every row of a request has its result, or an exception in its place.
+
+        Raises DeadlineExceeded if work would begin after the deadline, Draining if the scheduler was stopped
+        first, CancelledError after `cancel`. If the waiter is cancelled, so is the request.
+        """
+        try:
+            await request.closed()
+        except asyncio.CancelledError:
+            self.cancel(request)
+            raise
+
+    def cancel(self, request: Request) -> None:
+        """Drop a request: work that has not begun never runs, and its room in the queue is free at once."""
+        self._close(request, asyncio.CancelledError())
+
+    def is_in_time(self, tokens: int, deadline: float) -> bool:
+        """Return whether so many tokens would be done by the deadline if they were submitted now."""
+        return self._admission.is_in_time(
+            tokens,
+            in_flight_tokens=self._runner.in_flight_tokens,
+            seconds_left=deadline - self._clock(),
+        )
 
     async def run(self) -> None:
-        """Serve until drained. However this ends, nobody is left waiting: open tickets get Draining."""
+        """Serve until drained. However this ends, nobody is left waiting: open requests get Draining."""
         try:
             async with asyncio.TaskGroup() as slots:
                 for _ in range(self._slots):
                     slots.create_task(self._serve())
         finally:
             self._draining = True
-            for ticket in list(self._tickets):
-                self._close(ticket, Draining(DRAINING_RETRY_S))
+            for request in list(self._requests):
+                self._close(request, Draining(DRAINING_RETRY_S))
             self._stopped.set()
 
     async def drain(self) -> None:
         """Refuse new work from now on; return when all admitted work is finished."""
         self._draining = True
         self._work.set()
-        if self._tickets or self._runner.in_flight_items:
+        if self._requests or self._runner.in_flight_rows:
             await self._stopped.wait()
 
     async def _serve(self) -> None:
-        """Work one slot: take a batch, run it, deliver its results, until drained."""
-        while batch := await self._take():
-            async for part, results in self._runner.run(batch, alone=self._is_alone()):
-                self._deliver(part, results)
+        """Work one slot: take a batch and run it, until drained."""
+        while await self._serve_batch():
+            pass
 
-    async def _take(self) -> list[TakenItem[P, Ticket[R]]]:
+    async def _serve_batch(self) -> bool:
+        """Take a batch and run it; return False once the scheduler is drained.
+
+        Nothing here refers to the batch afterwards, so its requests and their checkpoint can go.
+        """
+        batch = await self._take()
+        if batch:
+            is_alone = not self._runner.busy_slots and not self._queue.tokens
+            await self._runner.run(batch, alone=is_alone and not batch[0].request.is_background)
+        return bool(batch)
+
+    async def _take(self) -> list[Row]:
         """Return the next batch as soon as anything waits; empty once the scheduler is drained."""
         while True:
             now = self._clock()
-            size = self._sizing.next_batch(self._queue.tokens, self._runner.busy_slots, now)
-            batch, late_tickets = self._queue.take(size.tokens, now, fill=size.fill)
-            for ticket in late_tickets:
-                self._close(ticket, DeadlineExceeded())
-            if batch or self._draining:
-                for entry in batch:
-                    if entry.owner.started is None:
-                        entry.owner.start(now)
+            if self._queue.rows:
+                size = self._sizing.next_batch(self._queue.tokens, self._runner.busy_slots, now)
+                batch = self._queue.take(size.tokens, now, fill=size.fill)
+            elif self._draining:
+                return []
+            elif self._background.rows and not self._runner.busy_slots:
+                batch = self._background.take(self._sizing.slice_tokens(), now)
+            else:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            if batch := self._in_time(batch, now):
                 return batch
-            self._work.clear()
-            await self._work.wait()
 
-    def _is_alone(self) -> bool:
-        """Whether no other batch runs, or could start at once."""
-        return not self._runner.busy_slots and not self._queue.tokens
+    def _in_time(self, batch: list[Row], now: float) -> list[Row]:
+        """Return the rows of a batch without those of late requests, which are dropped; the others begin."""
+        for request in {row.request for row in batch}:
+            if request.deadline <= now:
+                self._close(request, DeadlineExceeded())
+            elif request.started is None:
+                request.start(now)
+        return [row for row in batch if row.request.is_open]
 
-    def _deliver(self, batch: list[TakenItem[P, Ticket[R]]], results: Sequence[R | Exception]) -> None:
-        """Hand each result to its ticket, and close the tickets that have all of theirs."""
-        now = self._clock()
-        for (ticket, position, _), result in zip(batch, results, strict=True):
-            ticket.results[ticket.answered + position] = result
-            ticket.unanswered -= 1
-            if not ticket.unanswered and ticket.started is not None:
-                ticket.end_round(now)
-                self._finish_round(ticket, now)
+    def _deliver(self, rows: Sequence[Row]) -> None:
+        """Close the requests that have all of their results."""
+        for row in rows:
+            request = row.request
+            request.unanswered -= 1
+            if not request.unanswered:
+                self._close(request)
 
-    def _finish_round(self, ticket: Ticket[R], now: float) -> None:
-        """Queue the next round of a ticket whose results are all there, or close it if there is none."""
-        if ticket.next_round is None or ticket.queued is None or not ticket.is_open:
-            self._close(ticket)
-            return
-        try:
-            items, later_tokens = ticket.next_round(ticket.results)
-        except Exception as error:  # a defect of the caller fails its own request, and no slot
-            self._close(ticket, error)
-            return
-        tokens = sum(item.tokens for item in items)
-        if items and not self._admission.can_meet(
-            ticket.queued, tokens, in_flight_tokens=self._runner.in_flight_tokens, now=now
-        ):
-            ticket.is_cut_short = True
-            items = ()
-        if not items:
-            self._close(ticket)
-            return
-        ticket.begin_round(len(items), now)
-        self._queue.extend(ticket.queued, items, later_tokens)
-        self._work.set()
-
-    def _cancel(self, ticket: Ticket[R]) -> None:
-        """Drop a request that nobody waits for any more."""
-        if ticket.is_open:
-            self._close(ticket, asyncio.CancelledError())
-
-    def _close(self, ticket: Ticket[R], error: BaseException | None = None) -> None:
+    def _close(self, request: Request, error: BaseException | None = None) -> None:
         """Take what waits of a request out of the queue, and wake its waiter with the results or an error."""
-        self._tickets.discard(ticket)
-        if ticket.trail is not None and ticket.is_open and ticket.started is None:
-            ticket.trail.leaves_queue(ticket.submitted, self._clock())
-        self._sizing.forget(ticket)
-        if ticket.queued is not None:
-            self._queue.remove(ticket.queued)
-            ticket.queued = None  # it knows the ticket: a circle stays until Python looks for circles
-        ticket.close(error)
+        self._requests.discard(request)
+        self._sizing.forget(request)
+        self._queue_of(request).remove(request)
+        request.close(self._clock(), error)
+
+    def _queue_of(self, request: Request) -> FairQueue:
+        return self._background if request.is_background else self._queue

@@ -2,7 +2,7 @@
 
 Three rules decide, each within the one before it:
 
-- **Budget.** No batch holds more tokens than the budget (but for a single item that is longer). The budget is
+- **Budget.** No batch holds more tokens than the budget (except a single row that is longer). The budget is
   halved when the device runs out of memory, and grows back slowly.
 - **Splitting.** Slots that run side by side divide what waits, so that none of them idles.
 - **Slicing.** While short requests come in beside long ones, a batch takes about 20 ms, and is not filled up
@@ -11,11 +11,11 @@ Three rules decide, each within the one before it:
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from math import inf
 from typing import NamedTuple
 
 from service.engine.rate import TokenRate
+from service.engine.request import Request
 
 SLICE_S = 0.02
 """How long a batch takes while traffic is mixed: a short request waits for one such batch and for its own."""
@@ -71,23 +71,23 @@ class Sizing:
         self._rate = rate
         self._slots = slots
         self._split_tokens = split_tokens
-        self._long_requests: set[Hashable] = set()
+        self._long_requests: set[Request] = set()
         self._last_short = -inf
 
-    def admit(self, request: Hashable, tokens: int, now: float) -> None:
+    def admit(self, request: Request, now: float) -> None:
         """Note a request that came in: it is short if it fits a slice, long if it needs several batches."""
-        if tokens <= self._slice_tokens():
+        if request.tokens <= self.slice_tokens():
             self._last_short = now
-        if tokens > self._budget.tokens:
+        if request.tokens > self._budget.tokens:
             self._long_requests.add(request)
 
-    def forget(self, request: Hashable) -> None:
+    def forget(self, request: Request) -> None:
         """Forget a request that is answered or was dropped."""
         self._long_requests.discard(request)
 
     def next_batch(self, waiting_tokens: int, busy_slots: int, now: float) -> BatchSize:
         """Return the size of the batch that a free slot takes now."""
-        share_tokens, slice_tokens = self._share_tokens(waiting_tokens, busy_slots), self._slice_tokens()
+        share_tokens, slice_tokens = self._share_tokens(waiting_tokens, busy_slots), self.slice_tokens()
         is_mixed = self._long_requests and now - self._last_short < MIXED_S
         if is_mixed and slice_tokens < share_tokens:
             return BatchSize(slice_tokens, fill=False)
@@ -108,7 +108,7 @@ class Sizing:
             return budget
         return min(budget, max(self._split_tokens, -(-waiting_tokens // parts)))
 
-    def _slice_tokens(self) -> int:
+    def slice_tokens(self) -> int:
         """Return the tokens of a batch that takes SLICE_S, at most the budget."""
         budget = self._budget.tokens
         if self._rate.per_second is None:

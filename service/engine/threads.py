@@ -1,9 +1,10 @@
 """The forward threads: run the batches that the scheduler forms, off the event loop.
 
-On a CPU one for each core, and batches side by side on one core each: that does far more than one batch at a
-time on all cores, whose threads wait for each other at every product (docs/decisions/005-side-by-side.md). A
-batch that is alone gets all cores, on a thread of its own. On a GPU two, each with a stream of its own: while
-one waits for its batch's scores, the other packs the next batch and sends it over.
+A CPU has one thread per core, and batches run side by side on one core each. That does far more than one
+batch at a time on all cores, whose threads wait for each other at every product
+(docs/decisions/005-side-by-side.md). A batch that is alone gets all cores, on a thread of its own. A GPU has
+two threads, each with a stream of its own: while one waits for its batch's scores, the other packs the next
+batch and sends it over.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -27,45 +27,44 @@ from models.classifier import Classifier
 from models.device import is_device_failure, is_out_of_memory
 from models.masks.head_mask import HeadMask
 from models.masks.rows import RowMasks
-from service.engine.scheduler import Batch
+from service.engine.request import Row
+from service.engine.runner import Batch
 from service.errors import DeviceFailed, InferenceFailed, OutOfMemory
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The network that a batch runs through, and for a sliced variant its one set of heads.
+    """What the rows of a batch share: the network, and its mask if the batch must have only one.
 
-    heads: the id of the mask whose heads are cut out, or None for masks that are multiplied.
+    mask: the id of the mask that all rows have; None: each row may have its own.
+    sliced: whether what is off under that mask is cut out of the weights, instead of multiplied by 0.
     kind: "score" or "attention".
     """
 
-    checkpoint: str
-    heads: str | None = None
+    classifier: Classifier
+    mask: str | None = None
+    sliced: bool = False
     kind: str = "score"
 
-    @property
-    def sliced(self) -> bool:
-        """Whether its rows belong to a sliced variant and so share one mask."""
-        return self.heads is not None
 
+class PairRow(Row):
+    """A pair to score under a mask, or whose attention is wanted for some heads, as (layer, head)."""
 
-class Row(NamedTuple):
-    """A pair to score under a mask."""
+    __slots__ = ("heads", "mask", "pair")
 
-    pair: EncodedPair
-    mask: HeadMask
+    lane: Lane
 
-
-class AttentionRow(NamedTuple):
-    """A pair whose attention is wanted: heads as (layer, head)."""
-
-    pair: EncodedPair
-    mask: HeadMask
-    heads: tuple[tuple[int, int], ...]
+    def __init__(
+        self, pair: EncodedPair, mask: HeadMask, lane: Lane, heads: tuple[tuple[int, int], ...] = ()
+    ) -> None:
+        super().__init__(len(pair), lane)
+        self.pair = pair
+        self.mask = mask
+        self.heads = heads
 
 
 class RowScore(NamedTuple):
-    """The result of a Row. A one-label cross-encoder gives a score and no grades.
+    """The result of a row that is scored. A one-label cross-encoder gives a score and no grades.
 
     raw_score: what ranks titles, see `Scores`. probabilities: (grades,) float32. logits: (labels,) float32.
     """
@@ -97,15 +96,15 @@ other work."""
 
 logger = logging.getLogger("headroom.engine")
 
-Work = Row | AttentionRow
 Outcome = RowScore | np.ndarray
+"""What the network makes of a row: its scores, or its attention."""
 
 
 class Engine:
     """Owns the networks and the threads that run them.
 
-    classifiers: by checkpoint key, as named in `Lane.checkpoint`; may be replaced while it runs. One that is
-        no longer among them serves the requests that still hold it.
+    classifiers: those of the live config, by checkpoint key; may be replaced while it runs. One that is no
+        longer among them serves the requests whose lanes refer to it.
     threads: torch threads of the forward pass on a CPU.
     on_failure: told the kind when the device fails; from then on nothing runs any more.
     tokens_per_second: the rate of the live config's default variant, from its warm-up; None before it.
@@ -117,7 +116,6 @@ class Engine:
     def __init__(
         self, classifiers: dict[str, Classifier], *, threads: int, on_failure: Callable[[str], None]
     ) -> None:
-        self._held: WeakValueDictionary[str, Classifier] = WeakValueDictionary()
         self.classifiers = classifiers
         self._on_failure = on_failure
         self._hangs_at: dict[Future[Sequence[Outcome | Exception]], float] = {}  # of each pass under way
@@ -135,35 +133,24 @@ class Engine:
             self._wide = forward_pool(1, threads, device)
             self._narrow = forward_pool(self.slots, 1, device) if self.slots > 1 else self._wide
 
-    @property
-    def classifiers(self) -> dict[str, Classifier]:
-        """The classifiers of the live config."""
-        return self._classifiers
-
-    @classifiers.setter
-    def classifiers(self, classifiers: dict[str, Classifier]) -> None:
-        self._classifiers = classifiers
-        self._held.update(classifiers)
-
-    async def run(self, batch: Batch[Work]) -> Sequence[Outcome | Exception]:
+    async def run(self, batch: Batch) -> Sequence[Outcome | Exception]:
         """Score a batch of one lane, in its order.
 
         Raises OutOfMemory (smaller batches may fit) and DeviceFailed (nothing will).
         """
-        rows = [item.payload for item in batch.items]
         assert isinstance(batch.lane, Lane)
-        classifier = self._held[batch.lane.checkpoint]
-        exact = classifier.network.deterministic
+        rows = [row for row in batch.rows if isinstance(row, PairRow)]
+        exact = batch.lane.classifier.network.deterministic
         pool = self._wide if batch.alone and not exact else self._narrow  # sums may depend on the threads
         limit_s = self._longest_pass_s(batch.tokens) or HANGS_AFTER_S
-        ended = self._submit(pool, classifier, batch.lane, rows, limit_s)
+        ended = self._submit(pool, batch.lane, rows, limit_s)
         return await asyncio.wrap_future(ended)
 
     def _submit(
-        self, pool: ThreadPoolExecutor, classifier: Classifier, lane: Lane, rows: list[Work], limit_s: float
+        self, pool: ThreadPoolExecutor, lane: Lane, rows: Sequence[PairRow], limit_s: float
     ) -> Future[Sequence[Outcome | Exception]]:
         """Begin a pass, which counts as hung if it has not ended after `limit_s`."""
-        ended = pool.submit(self._forward, classifier, lane, rows)
+        ended = pool.submit(self._forward, lane, rows)
         self._hangs_at[ended] = time.monotonic() + limit_s
         ended.add_done_callback(lambda ended: self._hangs_at.pop(ended, None))
         return ended
@@ -187,35 +174,34 @@ class Engine:
         `batch_tokens`, a quarter and so on if the device has no memory for more.
         Raises OutOfMemory if one pair does not fit, DeviceFailed, and TimeoutError if a pass hangs.
         """
-        classifier = self.classifiers[lane.checkpoint]
-        pair = classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
+        pair = lane.classifier.tokenizer.encode([("warm up", "a title of usual length to warm up with")])[0]
         while True:
             try:
-                return self._warm_up(classifier, lane, Row(pair, mask), batch_tokens), batch_tokens
+                return self._warm_up(PairRow(pair, mask, lane), batch_tokens), batch_tokens
             except OutOfMemory:
                 if batch_tokens <= len(pair):
                     raise
             batch_tokens //= 2
             logger.warning("the device's memory is full; batches of %d tokens are tried", batch_tokens)
 
-    def _warm_up(self, classifier: Classifier, lane: Lane, row: Row, batch_tokens: int) -> float:
+    def _warm_up(self, row: PairRow, batch_tokens: int) -> float:
         """Run both batches on every thread, and return the rate of the last.
 
         Each runs twice: the weights of a set of live heads are sliced when the set comes a second time.
         """
         rate = 0.0
-        tokens = len(row.pair)
         for pool, slots in {self._wide: 1, self._narrow: self.slots}.items():  # these may be one
-            for count in (1, max(1, batch_tokens // tokens)) * 2:
+            for count in (1, max(1, batch_tokens // row.tokens)) * 2:
                 began = time.monotonic()
-                limit_s = self._longest_pass_s(count * tokens) or WARM_UP_HANGS_AFTER_S
-                passes = [self._submit(pool, classifier, lane, [row] * count, limit_s) for _ in range(slots)]
+                limit_s = self._longest_pass_s(count * row.tokens) or WARM_UP_HANGS_AFTER_S
+                batch = [row] * count
+                passes = [self._submit(pool, row.lane, batch, limit_s) for _ in range(slots)]
                 for ended in wait(passes, limit_s).not_done:
                     ended.cancel()
                     raise TimeoutError(f"a warm-up pass of {count} pairs did not end within {limit_s:.0f} s")
                 for ended in passes:
                     ended.result()
-                rate = slots * count * tokens / (time.monotonic() - began)
+                rate = slots * count * row.tokens / (time.monotonic() - began)
         return rate
 
     def close(self) -> None:
@@ -223,16 +209,13 @@ class Engine:
         self._wide.shutdown(wait=True)
         self._narrow.shutdown(wait=True)
 
-    def _forward(self, classifier: Classifier, lane: Lane, rows: list[Work]) -> Sequence[Outcome | Exception]:
+    def _forward(self, lane: Lane, rows: Sequence[PairRow]) -> Sequence[Outcome | Exception]:
+        classifier = lane.classifier
         if self.failure is not None:
             raise self.failure
         try:
             if lane.kind == "attention":
-                return [
-                    classifier.attention(row.pair, row.heads, row.mask)
-                    for row in rows
-                    if isinstance(row, AttentionRow)
-                ]
+                return [classifier.attention(row.pair, row.heads, row.mask) for row in rows]
             return score_rows(classifier, rows, sliced=lane.sliced)
         except (RuntimeError, MemoryError) as error:
             if is_device_failure(error, classifier.network.device):
@@ -275,7 +258,7 @@ def forward_pool(size: int, torch_threads: int, device: torch.device) -> ThreadP
 
 
 def score_rows(
-    classifier: Classifier, rows: Sequence[Work], *, sliced: bool = False
+    classifier: Classifier, rows: Sequence[PairRow], *, sliced: bool = False
 ) -> list[RowScore | Exception]:
     """Run one forward pass; a row whose logits are not finite gets an error instead of a score.
 

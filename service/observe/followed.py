@@ -70,6 +70,18 @@ class Followed:
         self.responding = time.monotonic()
 
 
+def note_stage(name: str, began: float, ended: float) -> None:
+    """Add a stage that is over to the trace of this task's request, if it has one; monotonic seconds."""
+    if (request_trace := trace()) is not None:
+        request_trace.stage(name, began, ended)
+
+
+def trace() -> RequestTrace | None:
+    """Return the trace of this task's request; None if it is not traced."""
+    followed = current.get()
+    return None if followed is None else followed.trace
+
+
 def _joined(names: Sequence[str]) -> str:
     distinct = list(dict.fromkeys(names))
     return ",".join(distinct if len(distinct) <= 4 else [*distinct[:4], "..."])

@@ -75,7 +75,7 @@ class Tracing:
 
 
 class RequestTrace:
-    """The spans of one recorded request. It is the `Trail` of the request's tickets.
+    """The spans of one recorded request. Its methods never raise.
 
     clock_ns: what the wall clock is ahead of the monotonic one, so that all its spans are on one clock.
     """
@@ -94,25 +94,24 @@ class RequestTrace:
         span.end(self._ns(ended))
 
     def begins(self, submitted: float, now: float) -> None:
+        """Note that the first batch of a submission begins, which waited since `submitted`."""
         self.stage("queue", submitted, now)
         self._forward = self._tracer.start_span("forward", context=self._context, start_time=self._ns(now))
 
     def ends(self, now: float) -> None:
+        """Note that the results of the submission are all there."""
         if self._forward is not None:
             self._forward.end(self._ns(now))
             self._forward = None
 
-    def leaves_queue(self, submitted: float, now: float) -> None:
-        self.stage("queue", submitted, now)
-
     @contextlib.contextmanager
-    def in_batch(self, trails: Sequence[object], *, items: int, tokens: int) -> Iterator[None]:
+    def in_batch(self, traces: Sequence[RequestTrace], *, rows: int, tokens: int) -> Iterator[None]:
         """Record a batch while the context lasts, with links to the requests in it and back."""
-        forwards = [trail._forward for trail in trails if isinstance(trail, RequestTrace) and trail._forward]
+        forwards = [trace._forward for trace in traces if trace._forward is not None]
         batch = self._batch_tracer.start_span(
             "batch",
             links=[Link(forward.get_span_context()) for forward in forwards],
-            attributes={"headroom.pairs": items, "headroom.tokens": tokens},
+            attributes={"headroom.pairs": rows, "headroom.tokens": tokens},
         )
         for forward in forwards:
             forward.add_link(batch.get_span_context())

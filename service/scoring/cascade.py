@@ -31,7 +31,7 @@ class Due(NamedTuple):
     """Pairs that a stage is to score next, in the order of the request."""
 
     stage: int
-    pairs: list[int]
+    pairs: Sequence[int]
 
 
 class Later(NamedTuple):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
-from models.errors import ModelError
+from models.errors import InvalidMask, ModelError
 from models.masks.head_mask import HeadMask
 from service.config.masks import check_cascade, left_out_because, resolve_masks, resolve_variant
 from service.config.settings import InvalidConfig, LiveConfig
@@ -48,7 +48,7 @@ class Variant:
     @property
     def lane(self) -> Lane:
         """The lane of its rows: only rows of one lane share a batch."""
-        return Lane(self.checkpoint, self.mask.id if self.sliced else None)
+        return lane_of(self.classifier, self.mask, sliced=self.sliced)
 
     @property
     def parameters(self) -> int:
@@ -149,12 +149,35 @@ class Catalog:
             units=variant.classifier.config.intermediate_size if with_units else None,
             stored=self.masks[variant.checkpoint],
         )
-        return Choice(variant, mask, Lane(variant.checkpoint), CUSTOM)
+        return Choice(variant, mask, lane_of(variant.classifier, mask), CUSTOM)
 
 
 def _unmasked(variant: Variant) -> Choice:
     stages = tuple(_unmasked(stage.variant) for stage in variant.stages)
     return Choice(variant, variant.mask, variant.lane, variant.name, stages)
+
+
+def lane_of(classifier: Classifier, mask: HeadMask, *, sliced: bool = False) -> Lane:
+    """Return the lane of rows under a mask.
+
+    Rows of different masks share batches, except those whose mask skips layers or switches units off: a batch
+    computes the same layers and units for all of its rows.
+    """
+    return Lane(classifier, mask.id if sliced or mask.is_structured else None, sliced)
+
+
+def heads_of(spec: str, classifier: Classifier) -> tuple[tuple[int, int], ...]:
+    """Return the heads of a list such as `2.3,4.*` as (layer, head): those that a mask of this spec switches
+    off. Raises InvalidRequest if it is no such list, or empty."""
+    try:
+        mask = HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads)
+    except InvalidMask as error:
+        raise InvalidRequest(str(error), param="heads") from None
+    if mask.skipped:
+        raise InvalidRequest("names layers with skip:; list heads, such as 2.3,4.*", param="heads")
+    if not mask.off:
+        raise InvalidRequest("names no head; list some, such as 2.3,4.*", param="heads")
+    return mask.off
 
 
 def build_catalog(
@@ -272,16 +295,16 @@ def _masks_of(
     )
 
 
-def make_room(classifiers: Mapping[str, Classifier], catalog: Catalog) -> None:
-    """Size each checkpoint's cache of sliced weights for the catalog's sliced lanes.
-
-    classifiers: by key; one that several keys name has room for the lanes of all.
-    """
+def make_room(classifiers: Iterable[Classifier], catalog: Catalog) -> None:
+    """Size each classifier's cache of sliced weights for the catalog's sliced lanes."""
     lanes = {variant.lane: variant.mask for variant in catalog.variants.values() if variant.sliced}
-    sliced = Counter(lane.checkpoint for lane in lanes)
-    narrow = Counter(lane.checkpoint for lane, mask in lanes.items() if mask.units_off is not None)
-    for classifier in {id(classifier): classifier for classifier in classifiers.values()}.values():
-        keys = [key for key, one in classifiers.items() if one is classifier]
-        stored = [mask for key in keys for mask in catalog.masks.get(key, {}).values()]
-        room = sum(narrow[key] for key in keys) + any(mask.units_off is not None for mask in stored)
-        classifier.network.live_heads.make_room(sliced=sum(sliced[key] for key in keys), narrow=room)
+    sliced = Counter(lane.classifier for lane in lanes)
+    narrow = Counter(lane.classifier for lane, mask in lanes.items() if mask.units_off is not None)
+    # All rows under a stored mask that switches units off can be in one batch, too.
+    stored = {
+        variant.classifier
+        for variant in catalog.variants.values()
+        if any(mask.units_off is not None for mask in catalog.masks[variant.checkpoint].values())
+    }
+    for one in set(classifiers):
+        one.network.live_heads.make_room(sliced=sliced[one], narrow=narrow[one] + (one in stored))

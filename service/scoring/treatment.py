@@ -22,7 +22,7 @@ from service.experiments.online.router import Route, Router
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResponse
 from service.scoring.catalog import Catalog, Choice
-from service.scoring.scorer import Scorer
+from service.scoring.score import Scorer
 from service.scoring.shadow import Shadow
 
 # Errors that no arm causes and that a retry would make worse; a request that ends with one exposes nobody.

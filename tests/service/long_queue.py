@@ -27,7 +27,7 @@ async def long_queue(service: Service) -> AsyncIterator[None]:
         for _ in range(4)
     ]
     scheduler = service.replica.scheduler
-    while len(scheduler._tickets) < len(long):
+    while len(scheduler._requests) < len(long):
         assert not any(request.done() for request in long), "refused, or too short"
         await asyncio.sleep(0)
     yield

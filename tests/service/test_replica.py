@@ -24,8 +24,8 @@ from models.ops import kernel_build, kernel_library
 from service import replica
 from service.config.settings import InvalidConfig, LiveConfig
 from service.engine import threads as engine
-from service.engine.scheduler import Batch, Item
-from service.engine.threads import Engine, Lane, Row, Work
+from service.engine.runner import Batch
+from service.engine.threads import Engine, Lane, PairRow
 from service.errors import DeviceFailed, OutOfMemory
 from tests.checkpoints import write_checkpoint
 from tests.service.asgi import Exchange, chunk
@@ -329,7 +329,7 @@ async def test_a_request_outlives_two_changes_of_the_config_and_its_checkpoint_t
     begun, go_on = asyncio.Event(), asyncio.Event()
     run = service.replica.engine.run
 
-    async def held(batch: Batch[Work]) -> Any:
+    async def held(batch: Batch) -> Any:
         begun.set()
         await go_on.wait()
         return await run(batch)
@@ -383,12 +383,12 @@ async def test_on_a_gpu_two_batches_are_under_way_and_a_full_memory_is_emptied(
     monkeypatch.setattr(clf.network, "device", torch.device("cuda", 0))
     monkeypatch.setattr(clf, "forward", full)
     engine = Engine({"": clf}, threads=8, on_failure=pytest.fail)
-    row = Row(clf.tokenizer.encode(pairs()[:1])[0], HeadMask.none(clf.num_layers, clf.num_heads))
-    lane = Lane("")
+    (pair,) = clf.tokenizer.encode(pairs()[:1])
+    row = PairRow(pair, HeadMask.none(clf.num_layers, clf.num_heads), Lane(clf))
     try:
         assert (engine.device_type, engine.slots, engine.split_tokens) == ("cuda", 2, None)
         with pytest.raises(OutOfMemory):
-            await engine.run(Batch(lane, (Item(len(row.pair), lane, row),), len(row.pair)))
+            await engine.run(Batch(row.lane, [row], row.tokens))
     finally:
         engine.close()
     assert freed == [True], "emptied before the batch's tensors were free, or not at all"
@@ -508,7 +508,7 @@ async def test_draining_answers_what_was_accepted_and_refuses_what_comes_after(
         accepted = [
             asyncio.create_task(service.post("/v1/score", query=QUERY, titles=TITLES * 10)) for _ in range(5)
         ]
-        while len(service.replica.scheduler._tickets) < len(accepted):
+        while len(service.replica.scheduler._requests) < len(accepted):
             await asyncio.sleep(0)
         draining = asyncio.create_task(service.replica.drain())
         await asyncio.sleep(0)
@@ -527,7 +527,7 @@ async def test_a_condense_request_in_hand_is_finished_by_a_stop(tiny_checkpoint:
         condensing = asyncio.create_task(
             service.post("/v1/condense", query="a strong steel angle bracket for a shelf", titles=TITLES)
         )
-        while not service.replica.scheduler._tickets:
+        while not service.replica.scheduler._requests:
             await asyncio.sleep(0)
         await service.replica.drain()
         assert (await condensing)["condensed"]
@@ -544,7 +544,7 @@ async def test_a_request_that_is_not_done_at_the_drain_timeout_gets_503(
 
         monkeypatch.setattr(service.replica.scheduler._runner, "_forward", never)
         asking = asyncio.create_task(service.refused("/v1/score", 503, query=QUERY, titles=TITLES))
-        while not service.replica.scheduler._tickets:
+        while not service.replica.scheduler._requests:
             await asyncio.sleep(0)
         await asyncio.wait_for(service.replica.drain(), 30)
         assert (await asking)["type"] == "draining"

@@ -82,7 +82,7 @@ async def test_a_client_that_hangs_up_has_the_later_stages_dropped(tiny_checkpoi
         exchange.incoming.put_nowait({"type": "http.disconnect"})
         await exchange.task
         assert scheduler.queued_tokens == 0
-        while scheduler.in_flight_items:
+        while scheduler.in_flight_rows:
             await asyncio.sleep(0)
         assert service.metric('headroom_cascade_pairs_total{stage="cheap",variant="cascade"}') == 0
 

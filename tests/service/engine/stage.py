@@ -10,7 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from service.engine.scheduler import Batch, Item, Observer, Scheduler
+from service.engine.queue import FairQueue
+from service.engine.request import Request, Row
+from service.engine.runner import Batch, Observer
+from service.engine.scheduler import Scheduler
 
 
 class FakeClock:
@@ -30,11 +33,11 @@ class FakeDevice(Observer):
     """Runs each batch until the test says how it ends; remembers what it was given."""
 
     def __init__(self) -> None:
-        self.batches: list[Batch[Any]] = []
-        self.running: list[tuple[Batch[Any], asyncio.Future[Sequence[Any]]]] = []
+        self.batches: list[Batch] = []
+        self.running: list[tuple[Batch, asyncio.Future[Sequence[Any]]]] = []
         self.budgets: list[int] = []
 
-    async def run(self, batch: Batch[Any]) -> Sequence[Any]:
+    async def run(self, batch: Batch) -> Sequence[Any]:
         done: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
         self.batches.append(batch)
         self.running.append((batch, done))
@@ -42,26 +45,74 @@ class FakeDevice(Observer):
 
     def finish(self, index: int = 0) -> None:
         batch, done = self.running.pop(index)
-        done.set_result([result_of(item.payload) for item in batch.items])
+        done.set_result([result_of(name) for name in names(batch)])
 
     def fail(self, error: Exception, index: int = 0) -> None:
         self.running.pop(index)[1].set_exception(error)
 
-    def on_batch(self, items: int, tokens: int, budget: int) -> None:  # noqa: ARG002
+    def on_batch(self, rows: int, tokens: int, budget: int) -> None:  # noqa: ARG002
         self.budgets.append(budget)
 
     @property
-    def payloads(self) -> list[list[Any]]:
+    def names(self) -> list[list[Any]]:
         """What each batch so far was made of."""
-        return [[item.payload for item in batch.items] for batch in self.batches]
+        return [names(batch) for batch in self.batches]
 
 
-def result_of(payload: Any) -> tuple[str, Any]:
-    return ("score of", payload)
+class Named(Row):
+    """A row that a test knows by its name."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, tokens: int, lane: str, name: Any = None) -> None:
+        super().__init__(tokens, lane)
+        self.name = name
 
 
-def items(*payloads: Any, tokens: int = 10, lane: str = "full") -> list[Item[Any]]:
-    return [Item(tokens, lane, payload) for payload in payloads]
+def names(batch: Batch) -> list[Any]:
+    return [row.name for row in batch.rows if isinstance(row, Named)]
+
+
+def result_of(name: Any) -> tuple[str, Any]:
+    return ("score of", name)
+
+
+def rows(*names: Any, tokens: int = 10, lane: str = "full") -> list[Row]:
+    return [Named(tokens, lane, name) for name in names]
+
+
+class Owned(Request):
+    """A request that a test of the queue knows by its owner."""
+
+    def __init__(self, owner: Any, rows: Sequence[Row], since: float) -> None:
+        super().__init__(rows, since)
+        self.owner = owner
+
+
+def push(queue: FairQueue, owner: Any, rows: Sequence[Row], *, now: float) -> Owned:
+    request = Owned(owner, rows, now)
+    queue.push(request, rows)
+    return request
+
+
+def owners_of(rows: Sequence[Row]) -> list[Any]:
+    return [row.request.owner for row in rows if isinstance(row.request, Owned)]
+
+
+class Ticket:
+    """A request as its caller knows it: its rows, and the wait for them."""
+
+    def __init__(self, scheduler: Scheduler, rows: Sequence[Row], **options: Any) -> None:
+        self.scheduler = scheduler
+        self.rows = rows
+        self.request: Request = scheduler.submit(rows, **options)
+
+    async def result(self) -> list[Any]:
+        await self.scheduler.result(self.request)
+        return [row.result for row in self.rows]
+
+    def cancel(self) -> None:
+        self.scheduler.cancel(self.request)
 
 
 async def settle() -> None:
@@ -82,12 +133,15 @@ class Stage:
         } | limits
         self.clock = FakeClock()
         self.device = FakeDevice()
-        self.scheduler: Scheduler[Any, Any] = Scheduler(
+        self.scheduler = Scheduler(
             self.device.run,
             clock=self.clock,
             observer=self.device,
             **limits,
         )
+
+    def submit(self, rows: Sequence[Row], **options: Any) -> Ticket:
+        return Ticket(self.scheduler, rows, **options)
 
     @property
     def measured_rate(self) -> float | None:
@@ -111,5 +165,5 @@ async def stage(**limits: Any) -> AsyncIterator[Stage]:
     await here.finish_all()
     assert draining.done(), "drain() hangs"
     await running
-    assert not here.scheduler._tickets
-    assert here.scheduler.queued_tokens == here.scheduler.in_flight_items == 0
+    assert not here.scheduler._requests
+    assert here.scheduler.queued_tokens == here.scheduler.in_flight_rows == 0

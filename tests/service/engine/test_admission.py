@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 
 from service.engine.admission import TOO_LATE
 from service.errors import QueueFull
-from tests.service.engine.stage import Stage, items, settle, stage
+from tests.service.engine.stage import Stage, rows, settle, stage
 
 
 async def test_a_full_queue_says_when_to_come_back() -> None:
     async with stage(max_queue_tokens=500) as s:
         for _ in range(20):  # 50 tokens a second
-            s.scheduler.submit(items(*range(10)))
+            s.submit(rows(*range(10)))
             await settle()
             s.clock.advance(2.0)
             await s.finish_all()
-        s.scheduler.submit(items("busy"))
+        s.submit(rows("busy"))
         await settle()
-        s.scheduler.submit(items(*range(70)))
+        s.submit(rows(*range(70)))
         with pytest.raises(QueueFull) as refused:
-            s.scheduler.submit(items(*range(70)))
+            s.submit(rows(*range(70)))
         assert refused.value.retry_after == pytest.approx(200 / 50)
         with pytest.raises(QueueFull) as refused:
-            s.scheduler.submit(items(*range(20_000)))
+            s.submit(rows(*range(20_000)))
         assert refused.value.retry_after == pytest.approx(200 / 50), (
             "longer than the queue takes to have room"
         )
@@ -38,23 +38,23 @@ async def test_a_full_queue_says_when_to_come_back() -> None:
 async def test_batches_that_run_side_by_side_count_as_twice_the_speed() -> None:
     async with stage(max_queue_tokens=500, slots=2) as s:
         for _ in range(20):  # 100 tokens a second
-            s.scheduler.submit(items(*range(20)))
+            s.submit(rows(*range(20)))
             await settle()
             s.clock.advance(2.0)
             await s.finish_all()
-        s.scheduler.submit(items(*range(20)))
+        s.submit(rows(*range(20)))
         await settle()
-        s.scheduler.submit(items(*range(80)))
+        s.submit(rows(*range(80)))
         with pytest.raises(QueueFull) as refused:
-            s.scheduler.submit(items(*range(80)))
+            s.submit(rows(*range(80)))
         assert refused.value.retry_after == pytest.approx(300 / 100, rel=0.1)
 
 
 async def test_an_idle_queue_takes_a_request_larger_than_its_limit() -> None:
     async with stage(max_queue_tokens=50) as s:
-        ticket = s.scheduler.submit(items(*range(100)))
+        ticket = s.submit(rows(*range(100)))
         with pytest.raises(QueueFull) as refused:
-            s.scheduler.submit(items(*range(100)))
+            s.submit(rows(*range(100)))
         assert refused.value.retry_after == 1.0
         await s.finish_all()
         assert len(await ticket.result()) == 100
@@ -74,14 +74,14 @@ def test_no_crowd_of_long_requests_shuts_out_a_short_one_or_fills_the_memory(
         waiting = 0
         for titles in [300, *requests]:
             with contextlib.suppress(QueueFull):
-                s.scheduler.submit(items(*range(max(titles, 100))))
+                s.submit(rows(*range(max(titles, 100))))
                 waiting += 1
             assert s.scheduler.queued_tokens <= 1000 + 3000, "they took the room that is for shorter ones"
         if waiting * 10 * small <= 1000:
-            s.scheduler.submit(items(*range(small)))
+            s.submit(rows(*range(small)))
         for titles in requests * 3:
             with contextlib.suppress(QueueFull):
-                s.scheduler.submit(items(*range(titles)))
+                s.submit(rows(*range(titles)))
             assert s.scheduler.queued_tokens <= 2 * 1000 + 3000
 
     asyncio.run(crowd())
@@ -89,13 +89,13 @@ def test_no_crowd_of_long_requests_shuts_out_a_short_one_or_fills_the_memory(
 
 async def test_what_a_request_would_wait_for_is_limited_in_seconds() -> None:
     async with stage(max_wait_s=2.0, tokens_per_second=100.0) as s:
-        s.scheduler.submit(items("busy"))
+        s.submit(rows("busy"))
         await settle()
-        s.scheduler.submit(items(*range(20)))
+        s.submit(rows(*range(20)))
         with pytest.raises(QueueFull) as refused:
-            s.scheduler.submit(items(*range(30)))
+            s.submit(rows(*range(30)))
         assert refused.value.retry_after == 1.0
-        short = s.scheduler.submit(items("it passes them, and waits for next to nothing"))
+        short = s.submit(rows("it passes them, and waits for next to nothing"))
         await s.finish_all()
         assert len(await short.result()) == 1
 
@@ -103,38 +103,38 @@ async def test_what_a_request_would_wait_for_is_limited_in_seconds() -> None:
 async def test_the_limit_on_the_wait_follows_the_measured_rate() -> None:
     async with stage(max_wait_s=2.0, tokens_per_second=1000.0) as s:
         for _ in range(3):  # it does 50 tokens a second
-            s.scheduler.submit(items(*range(10)))
+            s.submit(rows(*range(10)))
             await settle()
             s.clock.advance(2.0)
             await s.finish_all()
         assert s.measured_rate == pytest.approx(50)
-        s.scheduler.submit(items(*range(10)))
+        s.submit(rows(*range(10)))
         await settle()
-        s.scheduler.submit(items(*range(5)))
+        s.submit(rows(*range(5)))
         with pytest.raises(QueueFull):
-            s.scheduler.submit(items(*range(6)))
+            s.submit(rows(*range(6)))
 
 
 async def test_a_long_request_is_taken_beside_short_ones_that_never_stop() -> None:
     """It would wait for little, whatever its own size: only what is before it counts."""
     async with stage(max_wait_s=1.0, tokens_per_second=100.0) as s:
-        s.scheduler.submit(items("busy"))
+        s.submit(rows("busy"))
         await settle()
-        s.scheduler.submit(items("short"))
-        ticket = s.scheduler.submit(items(*range(500)))
+        s.submit(rows("short"))
+        ticket = s.submit(rows(*range(500)))
         await s.finish_all()
         assert len(await ticket.result()) == 500
 
 
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     async with stage(tokens_per_second=100.0) as s:
-        s.scheduler.submit(items(*range(10)))
+        s.submit(rows(*range(10)))
         await settle()
-        s.scheduler.submit(items(*range(10)))
+        s.submit(rows(*range(10)))
         with pytest.raises(QueueFull) as refused:
-            s.scheduler.submit(items(*range(10)), deadline=s.clock() + 2.5)
+            s.submit(rows(*range(10)), deadline=s.clock() + 2.5)
         assert refused.value.message == TOO_LATE
-        in_time = s.scheduler.submit(items(*range(10)), deadline=s.clock() + 3.5)
+        in_time = s.submit(rows(*range(10)), deadline=s.clock() + 3.5)
         for _ in range(3):
             s.clock.advance(1.0)
             await settle()
@@ -147,7 +147,7 @@ async def test_small_batches_do_not_make_the_device_look_slow() -> None:
     """An idle hour of single titles must not be what the first rush is judged by."""
     async with stage() as s:
         for titles, seconds in ((10, 1.0), *[(1, 0.9)] * 50):
-            s.scheduler.submit(items(*range(titles)))
+            s.submit(rows(*range(titles)))
             await settle()
             s.clock.advance(seconds)
             await s.finish_all()
@@ -157,13 +157,13 @@ async def test_small_batches_do_not_make_the_device_look_slow() -> None:
 async def test_small_batches_side_by_side_do_not_make_the_device_look_fast() -> None:
     """The second of two that end together adds no time."""
     async with stage(slots=2) as s:
-        s.scheduler.submit(items(*range(10)))
+        s.submit(rows(*range(10)))
         await settle()
         s.clock.advance(1.0)
         await s.finish_all()
         for _ in range(50):
             for _ in range(2):
-                s.scheduler.submit(items("one title"))
+                s.submit(rows("one title"))
                 await settle()
             s.clock.advance(0.9)
             await s.finish_all()
@@ -178,10 +178,10 @@ async def test_after_a_stall_of_a_minute_single_titles_are_let_in_again() -> Non
         taken = 0
         for title in range(10):
             with contextlib.suppress(QueueFull):
-                s.scheduler.submit(items(title))
+                s.submit(rows(title))
                 taken += 1
         await settle()
-        s.clock.advance(0.001 * s.scheduler.in_flight_items * 10 + stall_s)
+        s.clock.advance(0.001 * s.scheduler.in_flight_rows * 10 + stall_s)
         await s.finish_all()
         return taken
 
@@ -198,9 +198,9 @@ async def test_after_a_stall_of_a_minute_single_titles_are_let_in_again() -> Non
 async def test_a_request_larger_than_was_expected_is_let_in_while_others_wait() -> None:
     """Requests to a variant with a longer window than the base's got 429 as long as anything waited."""
     async with stage(max_queue_tokens=1000, max_request_tokens=500) as s:
-        s.scheduler.submit(items("busy"))
+        s.submit(rows("busy"))
         await settle()
-        s.scheduler.submit(items("one that waits"))
-        ticket = s.scheduler.submit(items(*range(400)))
+        s.submit(rows("one that waits"))
+        ticket = s.submit(rows(*range(400)))
         await s.finish_all()
         assert len(await ticket.result()) == 400

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from service.engine.admission import TOO_LATE
-from service.engine.scheduler import Item, Ticket
 from service.errors import DeadlineExceeded, DeviceFailed, OutOfMemory, QueueFull
-from tests.service.engine.stage import Stage, result_of, settle
+from tests.service.engine.stage import Named, Stage, Ticket, names, result_of, settle
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ LARGEST = 15 * 90
 
 
 class TrafficOnAShakyDevice(RuleBasedStateMachine):
-    """Requests, hang-ups, deadlines and every kind of failure in any order; payloads are (ticket, item)."""
+    """Requests, hang-ups, deadlines and every kind of failure in any order; names are (ticket, item)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,8 +39,8 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
         )
         self.device, self.clock, self.scheduler = self.stage.device, self.stage.clock, self.stage.scheduler
         self.server = self.loop.create_task(self.scheduler.run())
-        self.tickets: list[Ticket[Any]] = []
-        self.requests: list[list[Item[Any]]] = []
+        self.tickets: list[Ticket] = []
+        self.requests: list[list[Named]] = []
         self.waiters: list[asyncio.Task[list[Any]]] = []
         self.deadlines: list[float] = []
         self.cancelled: set[int] = set()
@@ -61,8 +60,8 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
     )
     def submit(self, work: list[tuple[int, str, int]], patience: float | None) -> None:
         name = len(self.tickets)
-        request = [Item(tokens, lane, (name, n)) for n, (tokens, lane, _) in enumerate(work)]
-        deadline = None if patience is None else self.clock() + patience
+        request = [Named(tokens, lane, (name, n)) for n, (tokens, lane, _) in enumerate(work)]
+        deadline = inf if patience is None else self.clock() + patience
         total, queued = sum(item.tokens for item in request), self.scheduler.queued_tokens
         ahead = self.scheduler._queue.ahead_of(total)
         in_flight = (
@@ -72,11 +71,11 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
         async def enter() -> None:
             if request and queued and (ahead > MAX_AHEAD or queued + total > 2 * MAX_AHEAD + LARGEST):
                 with pytest.raises(QueueFull):
-                    self.scheduler.submit(request, deadline=deadline)
+                    self.stage.submit(request, deadline=deadline)
                 return
             refused: QueueFull | None = None
             try:
-                ticket = self.scheduler.submit(request, deadline=deadline)
+                ticket = self.stage.submit(request, deadline=deadline)
             except QueueFull as error:
                 refused = error
             if refused is not None:
@@ -85,7 +84,7 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
                 return
             self.tickets.append(ticket)
             self.requests.append(request)
-            self.deadlines.append(float("inf") if deadline is None else deadline)
+            self.deadlines.append(deadline)
             self.poison |= {(name, n) for n, (_, _, luck) in enumerate(work) if luck == 0}
             self.waiters.append(self.loop.create_task(ticket.result()))
 
@@ -118,7 +117,7 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
 
     def end(self, index: int, trouble: type[Exception] | None = None) -> None:
         batch = self.device.running[index][0]
-        payloads = [item.payload for item in batch.items]
+        payloads = names(batch)
         if trouble is None and self.poison & set(payloads):
             trouble = ValueError
         if trouble is None:
@@ -135,20 +134,21 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
         for batch, budget in zip(
             self.device.batches[self.seen :], self.device.budgets[self.seen :], strict=True
         ):
-            assert batch.tokens == sum(item.tokens for item in batch.items)
-            assert batch.tokens <= budget or len(batch.items) == 1, "a batch is over the budget"
+            assert batch.tokens == sum(row.tokens for row in batch.rows)
+            assert batch.tokens <= budget or len(batch.rows) == 1, "a batch is over the budget"
             assert budget <= BUDGET
-            assert {item.lane for item in batch.items} == {batch.lane}, "two networks in one batch"
-            for item in batch.items:
-                name, _ = item.payload
-                assert self.requests[name][item.payload[1]] is item
+            assert {row.lane for row in batch.rows} == {batch.lane}, "two networks in one batch"
+            for item in batch.rows:
+                assert isinstance(item, Named)
+                name, _ = item.name
+                assert self.requests[name][item.name[1]] is item
                 assert name not in self.cancelled, "work of a client that hung up"
-                if item.payload in self.retried:
-                    self.retried.discard(item.payload)
+                if item.name in self.retried:
+                    self.retried.discard(item.name)
                 else:
-                    assert item.payload not in self.begun, "an item ran twice"
+                    assert item.name not in self.begun, "an item ran twice"
                     assert self.deadlines[name] > self.clock(), "late work was begun"
-                self.begun.add(item.payload)
+                self.begun.add(item.name)
         self.seen = len(self.device.batches)
 
     @invariant()
@@ -159,7 +159,7 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
             for name, request in enumerate(self.requests)
             if not self.waiters[name].done()
             for item in request
-            if item.payload not in self.begun
+            if item.name not in self.begun
         ]
         assert self.scheduler.queued_tokens == sum(item.tokens for item in waiting)
         assert not waiting or len(self.device.running) == SLOTS, "a slot idles while work is queued"
@@ -182,12 +182,12 @@ class TrafficOnAShakyDevice(RuleBasedStateMachine):
                 assert self.deadlines[name] <= self.clock()
             else:
                 for item, result in zip(self.requests[name], waiter.result(), strict=True):
-                    if item.payload in self.excused:
-                        assert type(result) is self.excused[item.payload]
+                    if item.name in self.excused:
+                        assert type(result) is self.excused[item.name]
                     else:
-                        assert result == result_of(item.payload)
-        assert not self.scheduler._tickets
-        assert self.scheduler.in_flight_items == self.scheduler.queued_tokens == 0
+                        assert result == result_of(item.name)
+        assert not self.scheduler._requests
+        assert self.scheduler.in_flight_rows == self.scheduler.queued_tokens == 0
         self.loop.close()
 
 

@@ -7,15 +7,15 @@ import asyncio
 import pytest
 
 from service.errors import DeviceFailed, OutOfMemory
-from tests.service.engine.stage import items, result_of, settle, stage
+from tests.service.engine.stage import names, result_of, rows, settle, stage
 
 
 async def test_one_bad_item_fails_alone() -> None:
     async with stage() as s:
-        tickets = [s.scheduler.submit(items(n)) for n in range(10)]
+        tickets = [s.submit(rows(n)) for n in range(10)]
         await settle()
         while s.device.running:
-            if 6 in [item.payload for item in s.device.running[0][0].items]:
+            if 6 in names(s.device.running[0][0]):
                 s.device.fail(ValueError("bad row"))
             else:
                 s.device.finish()
@@ -29,18 +29,18 @@ async def test_one_bad_item_fails_alone() -> None:
 
 async def test_an_item_given_up_between_two_tries_is_not_tried_again() -> None:
     async with stage() as s:
-        gone, stays = s.scheduler.submit(items("gone")), s.scheduler.submit(items("stays"))
+        gone, stays = s.submit(rows("gone")), s.submit(rows("stays"))
         await settle()
         gone.cancel()
         s.device.fail(ValueError("one of them"))
         await s.finish_all()
-        assert s.device.payloads == [["gone", "stays"], ["stays"]]
+        assert s.device.names == [["gone", "stays"], ["stays"]]
         assert await stays.result() == [result_of("stays")]
 
 
 async def test_an_error_the_device_reports_for_one_item_stays_with_it() -> None:
     async with stage() as s:
-        ticket = s.scheduler.submit(items("good", "bad"))
+        ticket = s.submit(rows("good", "bad"))
         await settle()
         error = ValueError("not finite")
         s.device.running.pop()[1].set_result(["good", error])
@@ -49,7 +49,7 @@ async def test_an_error_the_device_reports_for_one_item_stays_with_it() -> None:
 
 async def test_results_that_do_not_match_their_batch_are_never_handed_out() -> None:
     async with stage() as s:
-        ticket = s.scheduler.submit(items(1))
+        ticket = s.submit(rows(1))
         await settle()
         s.device.running.pop()[1].set_result(["mine", "whose?"])
         (result,) = await ticket.result()
@@ -59,19 +59,19 @@ async def test_results_that_do_not_match_their_batch_are_never_handed_out() -> N
 @pytest.mark.parametrize("error", [DeviceFailed(), asyncio.CancelledError()])
 async def test_a_failed_device_is_reported_to_all_and_asked_no_second_time(error: Exception) -> None:
     async with stage() as s:
-        ticket = s.scheduler.submit(items(1, 2, 3))
+        ticket = s.submit(rows(1, 2, 3))
         await settle()
         s.device.fail(error)
         assert [type(result) for result in await ticket.result()] == [DeviceFailed] * 3
         assert len(s.device.batches) == 1
-        after = s.scheduler.submit(items("after"))
+        after = s.submit(rows("after"))
         await s.finish_all()
         assert await after.result() == [result_of("after")], "the slot was lost"
 
 
 async def test_out_of_memory_halves_the_budget_and_loses_nothing() -> None:
     async with stage() as s:
-        ticket = s.scheduler.submit(items(*range(30)))
+        ticket = s.submit(rows(*range(30)))
         await settle()
         s.device.fail(OutOfMemory())
         await s.finish_all()
@@ -82,7 +82,7 @@ async def test_out_of_memory_halves_the_budget_and_loses_nothing() -> None:
 
 async def test_two_batches_out_of_memory_at_once_halve_the_budget_once() -> None:
     async with stage(slots=2) as s:
-        s.scheduler.submit(items(*range(20)))
+        s.submit(rows(*range(20)))
         await settle()
         s.device.fail(OutOfMemory())
         s.device.fail(OutOfMemory())
@@ -92,7 +92,7 @@ async def test_two_batches_out_of_memory_at_once_halve_the_budget_once() -> None
 
 async def test_the_budget_never_falls_below_an_item_and_a_hopeless_item_fails_alone() -> None:
     async with stage() as s:
-        tickets = [s.scheduler.submit(items(tokens, tokens=tokens)) for tokens in (20, 60)]
+        tickets = [s.submit(rows(tokens, tokens=tokens)) for tokens in (20, 60)]
         await settle()
         s.device.fail(OutOfMemory())
         await settle()
@@ -101,20 +101,20 @@ async def test_the_budget_never_falls_below_an_item_and_a_hopeless_item_fails_al
         s.device.fail(OutOfMemory())
         assert await tickets[0].result() == [result_of(20)]
         assert isinstance((await tickets[1].result())[0], OutOfMemory)
-        s.scheduler.submit(items("after"))
+        s.submit(rows("after"))
         await settle()
         assert s.device.budgets == [100, 60, 60, 60]
 
 
 async def test_the_budget_grows_back_after_many_clean_batches() -> None:
     async with stage() as s:
-        s.scheduler.submit(items(*range(10)))
+        s.submit(rows(*range(10)))
         await settle()
         s.device.fail(OutOfMemory())
         await s.finish_all()
         seen = []
         for _ in range(200):
-            s.scheduler.submit(items(*range(10)))
+            s.submit(rows(*range(10)))
             await s.finish_all()
             seen.append(s.device.budgets[-1])
         assert seen == sorted(seen)

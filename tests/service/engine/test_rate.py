@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from service.engine.rate import TokenRate
-from service.engine.scheduler import Batch
-from tests.service.engine.stage import Stage, items, settle, stage
+from service.engine.runner import Batch
+from tests.service.engine.stage import Stage, rows, settle, stage
 
 DEVICE = 20_000.0
 """Tokens per second of a device whose slots all work; each does its part."""
@@ -80,20 +80,20 @@ class Machine:
 
     async def answer(self, titles: int) -> None:
         """Answer a request of so many titles, of 20 tokens each."""
-        ticket = self.stage.scheduler.submit(items(*range(titles), tokens=20))
+        ticket = self.stage.submit(rows(*range(titles), tokens=20))
         await settle()
-        while ticket.is_open:
+        while ticket.request.is_open:
             end, _, done = heapq.heappop(self._ends)
             self.stage.clock.advance(end - self.stage.clock())
             done.set_result(None)
             await settle()
 
-    async def _compute(self, batch: Batch[Any]) -> Sequence[Any]:
+    async def _compute(self, batch: Batch) -> Sequence[Any]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         seconds = self.slots * batch.tokens / DEVICE + self._chance.uniform(0, AT_ONCE_S) + self.stall_s
         heapq.heappush(self._ends, (self.stage.clock() + seconds, id(done), done))
         await done
-        return [None] * len(batch.items)
+        return [None] * len(batch.rows)
 
 
 @any_slots

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from math import inf
 from typing import Any
 
 from service.engine.sizing import SLICE_S
 from service.errors import QueueFull
-from tests.service.engine.stage import Stage, items, settle
+from tests.service.engine.stage import Stage, rows, settle
 
 
 class Day:
@@ -27,9 +28,9 @@ class Day:
         """Whether it was let in."""
         now = self.stage.clock()
         try:
-            ticket = self.stage.scheduler.submit(
-                items(*range(titles), tokens=tokens),
-                deadline=None if deadline_s is None else now + deadline_s,
+            ticket = self.stage.submit(
+                rows(*range(titles), tokens=tokens),
+                deadline=inf if deadline_s is None else now + deadline_s,
             )
         except QueueFull:
             self.latencies["refused"].append(0.0)

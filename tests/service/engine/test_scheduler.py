@@ -8,35 +8,34 @@ import weakref
 
 import pytest
 
-from service.engine.scheduler import Item
 from service.errors import Draining
-from tests.service.engine.stage import Stage, items, result_of, settle, stage
+from tests.service.engine.stage import Named, Stage, result_of, rows, settle, stage
 
 
 async def test_results_come_back_in_the_order_of_the_request() -> None:
     async with stage() as s:
-        work = [Item(tokens, "full", tokens) for tokens in (30, 10, 20)]
-        ticket = s.scheduler.submit(work)
+        work = [Named(tokens, "full", tokens) for tokens in (30, 10, 20)]
+        ticket = s.submit(work)
         await s.finish_all()
         assert await ticket.result() == [result_of(30), result_of(10), result_of(20)]
 
 
 async def test_an_idle_device_starts_at_once_and_what_arrives_meanwhile_makes_one_batch() -> None:
     async with stage() as s:
-        s.scheduler.submit(items("first"))
+        s.submit(rows("first"))
         await settle()
         for n in range(5):
-            s.scheduler.submit(items(n))
+            s.submit(rows(n))
         await settle()
-        assert s.device.payloads == [["first"]]
+        assert s.device.names == [["first"]]
         s.device.finish()
         await settle()
-        assert s.device.payloads == [["first"], [0, 1, 2, 3, 4]]
+        assert s.device.names == [["first"], [0, 1, 2, 3, 4]]
 
 
 async def test_slots_side_by_side_share_what_waits() -> None:
     async with stage(slots=2, split_tokens=20) as s:
-        ticket = s.scheduler.submit(items(*range(8)))  # 80 tokens of a budget of 100
+        ticket = s.submit(rows(*range(8)))  # 80 tokens of a budget of 100
         await settle()
         assert [batch.tokens for batch in s.device.batches] == [40, 40]
         assert not any(batch.alone for batch in s.device.batches)
@@ -47,17 +46,17 @@ async def test_slots_side_by_side_share_what_waits() -> None:
 
 async def test_what_is_too_little_to_share_goes_alone_and_says_so() -> None:
     async with stage(slots=2, split_tokens=20) as s:
-        s.scheduler.submit(items(*range(3)))
+        s.submit(rows(*range(3)))
         await settle()
         assert [(batch.tokens, batch.alone) for batch in s.device.batches] == [(30, True)]
-        s.scheduler.submit(items(*range(2)))  # the other slot is idle
+        s.submit(rows(*range(2)))  # the other slot is idle
         await settle()
         assert [(batch.tokens, batch.alone) for batch in s.device.batches][1:] == [(20, False)]
 
 
 async def test_a_slot_that_is_left_takes_whole_batches() -> None:
     async with stage(slots=2, split_tokens=20) as s:
-        s.scheduler.submit(items(*range(30)))
+        s.submit(rows(*range(30)))
         await settle()
         assert [batch.tokens for batch in s.device.batches] == [100, 100]
         s.device.finish()
@@ -67,21 +66,21 @@ async def test_a_slot_that_is_left_takes_whole_batches() -> None:
 
 async def test_many_slots_go_together_where_sharing_would_leave_most_of_them_idle() -> None:
     async with stage(slots=8, split_tokens=20) as s:
-        s.scheduler.submit(items(*range(8)))  # four parts of 20 would keep four of eight busy
+        s.submit(rows(*range(8)))  # four parts of 20 would keep four of eight busy
         await settle()
         assert [(batch.tokens, batch.alone) for batch in s.device.batches] == [(80, True)]
     async with stage(slots=8, split_tokens=10) as s:
-        s.scheduler.submit(items(*range(8)))
+        s.submit(rows(*range(8)))
         await settle()
         assert [(batch.tokens, batch.alone) for batch in s.device.batches] == [(10, False)] * 8
 
 
 async def test_two_slots_keep_two_batches_in_flight() -> None:
     async with stage(slots=2) as s:
-        s.scheduler.submit(items(*range(30)))
+        s.submit(rows(*range(30)))
         await settle()
-        assert [len(batch) for batch in s.device.payloads] == [10, 10]
-        assert s.scheduler.in_flight_items == 20
+        assert [len(batch) for batch in s.device.names] == [10, 10]
+        assert s.scheduler.in_flight_rows == 20
         s.device.finish(1)
         await settle()
         assert len(s.device.running) == 2
@@ -91,12 +90,13 @@ async def test_nothing_keeps_a_request_that_is_answered() -> None:
     async with stage() as s:
         gc.disable()  # an object in a circle would stay until Python looks for circles
         try:
-            ticket = s.scheduler.submit(items(1), deadline=s.clock() + 1)
+            ticket = s.submit(rows(1), deadline=s.clock() + 1)
             await s.finish_all()
             assert await ticket.result() == [result_of(1)]
-            left = weakref.ref(ticket)
+            left = weakref.ref(ticket.request)
             del ticket
-            s.scheduler.submit(items(2))  # a slot may keep its last batch until the next one
+            s.device.batches.clear()
+            s.submit(rows(2))  # a slot may keep its last batch until the next one
             await s.finish_all()
             assert left() is None
         finally:
@@ -105,27 +105,27 @@ async def test_nothing_keeps_a_request_that_is_answered() -> None:
 
 async def test_different_networks_never_share_a_batch() -> None:
     async with stage() as s:
-        ticket = s.scheduler.submit(items(1, lane="full") + items(2, lane="pruned") + items(3, lane="full"))
+        ticket = s.submit(rows(1, lane="full") + rows(2, lane="pruned") + rows(3, lane="full"))
         await s.finish_all()
-        assert s.device.payloads == [[1, 3], [2]]
+        assert s.device.names == [[1, 3], [2]]
         assert await ticket.result() == [result_of(1), result_of(2), result_of(3)]
 
 
 async def test_thousand_title_request_does_not_starve_a_single_title_one() -> None:
     async with stage(max_batch_tokens=1000, max_queue_tokens=100_000) as s:
-        s.scheduler.submit([Item(20 + n % 30, "full", "big") for n in range(1000)])
+        s.submit([Named(20 + n % 30, "full", "big") for n in range(1000)])
         await settle()
-        ticket = s.scheduler.submit(items("small", tokens=400))
+        ticket = s.submit(rows("small", tokens=400))
         s.device.finish()
         await settle()
-        assert "small" in s.device.payloads[1], "it waits for more than the batch that was running"
+        assert "small" in s.device.names[1], "it waits for more than the batch that was running"
         s.device.finish()
         assert await ticket.result() == [result_of("small")]
 
 
 async def test_a_waiter_wakes_once_however_many_titles_it_has() -> None:
     async with stage() as s:
-        ticket = s.scheduler.submit(items(*range(30)))
+        ticket = s.submit(rows(*range(30)))
         waiter = asyncio.create_task(ticket.result())
         await settle()
         for _ in range(3):
@@ -137,32 +137,32 @@ async def test_a_waiter_wakes_once_however_many_titles_it_has() -> None:
 
 async def test_times_say_how_long_a_request_waited_and_ran() -> None:
     async with stage() as s:
-        s.scheduler.submit(items("before"))
+        s.submit(rows("before"))
         await settle()
-        ticket = s.scheduler.submit(items(*range(20)))
+        ticket = s.submit(rows(*range(20)))
         s.clock.advance(2.0)
         assert s.scheduler.oldest_age_s == 2.0
         s.device.finish()
         await settle()
         s.clock.advance(3.0)
         await s.finish_all()
-        assert (ticket.queue_s, ticket.inference_s) == (2.0, 3.0)
+        assert (ticket.request.queue_s, ticket.request.inference_s) == (2.0, 3.0)
         assert s.scheduler.oldest_age_s == 0.0
 
 
 async def test_a_request_without_items_is_answered_at_once() -> None:
     async with stage() as s:
-        assert await s.scheduler.submit([]).result() == []
+        assert await s.submit([]).result() == []
 
 
 async def test_draining_finishes_what_was_accepted_and_refuses_the_rest() -> None:
     async with stage() as s:
-        ticket = s.scheduler.submit(items(*range(30)))
+        ticket = s.submit(rows(*range(30)))
         await settle()
         draining = asyncio.create_task(s.scheduler.drain())
         await settle()
         with pytest.raises(Draining) as refused:
-            s.scheduler.submit(items("too late"))
+            s.submit(rows("too late"))
         assert refused.value.retry_after is not None
         assert not draining.done()
         await s.finish_all()
@@ -174,13 +174,13 @@ async def test_draining_an_idle_scheduler_returns_at_once() -> None:
     scheduler = Stage().scheduler
     await scheduler.drain()
     with pytest.raises(Draining):
-        scheduler.submit(items("too late"))
+        scheduler.submit(rows("too late"))
 
 
 async def test_nobody_is_left_waiting_when_the_scheduler_is_stopped() -> None:
     s = Stage()
     running = asyncio.create_task(s.scheduler.run())
-    tickets = [s.scheduler.submit(items(*range(8))) for _ in range(3)]
+    tickets = [s.submit(rows(*range(8))) for _ in range(3)]
     await settle()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -189,5 +189,5 @@ async def test_nobody_is_left_waiting_when_the_scheduler_is_stopped() -> None:
         with pytest.raises(Draining):
             await ticket.result()
     with pytest.raises(Draining):
-        s.scheduler.submit(items("after"))
-    assert s.scheduler.queued_tokens == s.scheduler.in_flight_items == 0
+        s.submit(rows("after"))
+    assert s.scheduler.queued_tokens == s.scheduler.in_flight_rows == 0

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from service.config.settings import Settings
-from service.engine.scheduler import Batch, Item, Scheduler
+from service.engine.request import Row
+from service.engine.runner import Batch
+from service.engine.scheduler import Scheduler
 from service.errors import OutOfMemory
 from service.observe.followed import Followed
 from service.observe.tracing import Tracing
@@ -98,20 +100,25 @@ async def test_two_requests_in_one_batch_and_a_batch_that_is_tried_again(collect
         request.route, request.status = "/", 200
     calls = 0
 
-    async def forward(batch: Batch[int]) -> list[int]:
+    async def forward(batch: Batch) -> list[int]:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise OutOfMemory("the message is a caller's text")
-        return [item.payload for item in batch.items]
+        return [1] * len(batch.rows)
 
     scheduler = Scheduler(
         forward, max_batch_tokens=100, max_queue_tokens=100, max_request_tokens=100, max_age_s=1
     )
-    tickets = [scheduler.submit([Item(5, "lane", 1)], trail=request.trace) for request in requests]
-    untraced = scheduler.submit([Item(5, "lane", 1)])
+    rows = [Row(5, "lane") for _ in range(3)]
+    submitted = [
+        scheduler.submit([row], trace=trace)
+        for row, trace in zip(rows, [*(request.trace for request in requests), None], strict=True)
+    ]
     running = asyncio.create_task(scheduler.run())
-    assert [await ticket.result() for ticket in [*tickets, untraced]] == [[1]] * 3
+    for one in submitted:
+        await scheduler.result(one)
+    assert [row.result for row in rows] == [1] * 3
     await scheduler.drain()
     await running
     for request in requests:

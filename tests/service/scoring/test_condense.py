@@ -17,8 +17,8 @@ from models.condense import search, words
 from models.condense.local import condense
 from models.condense.search import METHODS, Method, Task
 from models.condense.words import read_words
-from service.engine.scheduler import Batch
-from service.engine.threads import Outcome, Work
+from service.engine.runner import Batch
+from service.engine.threads import Outcome
 from tests.checkpoints import write_checkpoint
 from tests.service.asgi import DISCONNECT, Exchange, chunk
 from tests.service.in_process import TITLES, Service, serve
@@ -134,7 +134,7 @@ async def test_a_client_that_hangs_up_has_its_later_steps_dropped(
     run = service.replica.engine.run
     batches = 0
 
-    async def held(batch: Batch[Work]) -> Any:
+    async def held(batch: Batch) -> Any:
         nonlocal batches
         batches += 1
         begun.set()
@@ -166,7 +166,7 @@ async def test_what_was_scored_counts_against_the_keys_rate_of_pairs_if_the_clie
         waits, go_on = asyncio.Event(), asyncio.Event()
         batches = 0
 
-        async def held(batch: Batch[Work]) -> Any:
+        async def held(batch: Batch) -> Any:
             nonlocal batches
             batches += 1
             if batches > 3:
@@ -200,7 +200,7 @@ async def test_what_was_scored_of_a_portion_counts_too(
         waits, go_on = asyncio.Event(), asyncio.Event()
         batches = scored = 0
 
-        async def held(batch: Batch[Work]) -> Any:
+        async def held(batch: Batch) -> Any:
             nonlocal batches, scored
             batches += 1
             if batches > 8:
@@ -232,7 +232,7 @@ async def test_what_was_scored_of_a_portion_counts_too(
 async def test_a_deadline_ends_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     never = asyncio.Event()
 
-    async def held(_: Batch[Work]) -> list[Outcome]:
+    async def held(_: Batch) -> list[Outcome]:
         await never.wait()
         return []
 

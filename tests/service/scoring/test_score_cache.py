@@ -14,7 +14,8 @@ import pytest_asyncio
 
 from models import Classifier, HeadMask
 from service.config.settings import LiveConfig
-from service.scoring.score_cache import ScoreCache
+from service.engine.threads import Lane, PairRow, row_scores
+from service.scoring.cache import ScoreCache
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import config as experiment_config
 from tests.service.in_process import CONFIG, QUERY, TITLES, Service, pairs, serve
@@ -200,13 +201,19 @@ async def test_a_unit_in_an_arm_is_always_computed(tiny_checkpoint: Path, tmp_pa
         assert (counts.hits, counts.misses, counts.computed) == (0, 0, 24)
 
 
-async def test_the_row_that_was_not_used_for_longest_goes_first() -> None:
+async def test_the_least_recently_used_row_is_evicted_first(clf: Classifier) -> None:
     cache = ScoreCache(2)
-    logits = np.array([1.0, 2.0], np.float32)
-    cache.put(b"a", logits)
-    cache.put(b"b", logits)
-    assert cache.get(b"a") == logits.tobytes()
-    cache.put(b"c", logits)
-    assert len(cache) == 2
-    assert cache.get(b"b") is None
-    assert cache.get(b"a") == cache.get(b"c") == logits.tobytes()
+
+    def ask(*titles: str) -> int:
+        """Return how many of these titles the cache lacks; they are scored then."""
+        encoded = clf.tokenizer.encode([(QUERY, title) for title in titles])
+        missing = cache.recall([PairRow(pair, clf.all_heads, Lane(clf)) for pair in encoded])
+        for _, row in missing:
+            row.result = row_scores(clf, np.zeros((1, 5), np.float32))[0]
+        cache.keep(missing)
+        return len(missing)
+
+    assert ask("a", "b") == 2
+    assert ask("a") == 0
+    assert ask("c") == 1
+    assert (ask("a"), ask("b")) == (0, 1)

@@ -9,8 +9,8 @@ from collections.abc import Generator
 import pytest
 
 from service.errors import QueueFull
-from service.scoring import turns
-from service.scoring.turns import CHARS_PER_SECOND, Turns
+from service.scoring import tokens
+from service.scoring.tokens import CHARS_PER_SECOND, Encoder
 
 
 class Gate:
@@ -40,34 +40,34 @@ def steps(name: str, log: list[str], count: int) -> Generator[None, None, str]:
 
 @pytest.fixture(autouse=True)
 def _one_step_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    monkeypatch.setattr(tokens, "TURN_S", 0.0)
 
 
 async def test_a_short_request_overtakes_a_long_one() -> None:
-    thread, gate, log = Turns(), Gate(), list[str]()
-    long = asyncio.create_task(thread.run(gate.steps("long", log, 50), 50_000))
+    thread, gate, log = Encoder(), Gate(), list[str]()
+    long = asyncio.create_task(thread.read(gate.steps("long", log, 50), 50_000))
     await gate.is_begun()
-    short = asyncio.create_task(thread.run(steps("short", log, 2), 2_000))
+    short = asyncio.create_task(thread.read(steps("short", log, 2), 2_000))
     await asyncio.sleep(0)
-    assert thread.chars == 52_000
+    assert thread.waiting_chars == 52_000
     gate.open.set()
 
     assert (await short, await long) == ("short", "long")
     assert log.index("short") <= 2
     assert len(log) - log[::-1].index("short") < 10  # both of its turns came among the first
-    assert thread.chars == 0
+    assert thread.waiting_chars == 0
     thread.close()
 
 
 async def test_what_would_wait_too_long_is_refused_unless_it_is_short() -> None:
-    thread, gate, log = Turns(max_wait_s=1.0), Gate(), list[str]()
+    thread, gate, log = Encoder(max_wait_s=1.0), Gate(), list[str]()
     chars = int(10 * CHARS_PER_SECOND)
-    first = asyncio.create_task(thread.run(gate.steps("first", log, 1), chars))  # nothing is ahead of it
+    first = asyncio.create_task(thread.read(gate.steps("first", log, 1), chars))  # nothing is ahead of it
     await gate.is_begun()
     with pytest.raises(QueueFull) as refusal:
-        await thread.run(steps("second", log, 1), chars)
+        await thread.read(steps("second", log, 1), chars)
     assert refusal.value.retry_after == 10.0
-    short = asyncio.create_task(thread.run(steps("short", log, 1), 1_000))
+    short = asyncio.create_task(thread.read(steps("short", log, 1), 1_000))
     await asyncio.sleep(0)
     gate.open.set()
 
@@ -84,11 +84,11 @@ async def test_requests_that_end_early_leave_the_thread_to_the_others() -> None:
         yield
         raise Panic
 
-    thread, gate, log = Turns(), Gate(), list[str]()
-    first = asyncio.create_task(thread.run(gate.steps("first", log, 9), 1_000))
+    thread, gate, log = Encoder(), Gate(), list[str]()
+    first = asyncio.create_task(thread.read(gate.steps("first", log, 9), 1_000))
     await gate.is_begun()
-    others = [asyncio.create_task(thread.run(steps(f"{i}", log, 9), 1_000)) for i in range(4)]
-    failing = asyncio.create_task(thread.run(broken(), 1_000))
+    others = [asyncio.create_task(thread.read(steps(f"{i}", log, 9), 1_000)) for i in range(4)]
+    failing = asyncio.create_task(thread.read(broken(), 1_000))
     await asyncio.sleep(0)
     first.cancel()
     others[1].cancel()
@@ -103,6 +103,6 @@ async def test_requests_that_end_early_leave_the_thread_to_the_others() -> None:
         str,
         Panic,
     ]
-    assert thread.chars == 0
-    assert await thread.run(steps("next", log, 1), 1_000) == "next"
+    assert thread.waiting_chars == 0
+    assert await thread.read(steps("next", log, 1), 1_000) == "next"
     thread.close()

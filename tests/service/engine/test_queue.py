@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from math import inf
 from typing import Any
 
@@ -10,24 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.fair_queue import AGED_PART, FairQueue
-from service.engine.queued import Item, QueuedRequest
+from service.engine.queue import FairQueue
+from tests.service.engine.stage import Named, Owned, owners_of, push
 
 MAX_AGE_S = 10.0
 BUDGET = 1000
 lengths = st.integers(1, 512)
 
 
-def queue_of(*requests: list[int], max_age_s: float = inf) -> FairQueue[None, int]:
+def queue_of(*requests: list[int], max_age_s: float = inf) -> FairQueue:
     """Requests named 0, 1, … with items of the given lengths."""
-    queue: FairQueue[None, int] = FairQueue(max_age_s=max_age_s)
+    queue: FairQueue = FairQueue(max_age_s=max_age_s)
     for owner, request in enumerate(requests):
-        queue.push(owner, [Item(tokens, "lane", None) for tokens in request], now=0.0)
+        push(queue, owner, [Named(tokens, "lane") for tokens in request], now=0.0)
     return queue
 
 
-def owners(queue: FairQueue[Any, Any], budget: int = BUDGET, now: float = 0.0) -> list[Any]:
-    return [entry.owner for entry in queue.take(budget, now)[0]]
+def owners(queue: FairQueue, budget: int = BUDGET, now: float = 0.0) -> list[Any]:
+    return owners_of(queue.take(budget, now))
 
 
 @given(
@@ -42,7 +41,7 @@ def test_one_title_gets_into_the_very_next_batch_beside_a_long_request(
     queue = queue_of(big)
     for _ in range(batches):
         queue.take(BUDGET, now=0.0)
-    queue.push(1, [Item(small, "lane", None)], now=0.0)
+    push(queue, 1, [Named(small, "lane")], now=0.0)
     assert 1 in owners(queue)
 
 
@@ -58,7 +57,7 @@ def test_one_title_waits_for_at_most_two_batches_beside_many_long_requests(
     queue = queue_of(*bigs)
     for _ in range(batches):
         queue.take(BUDGET, now=0.0)
-    queue.push(99, [Item(small, "lane", None)], now=0.0)
+    push(queue, 99, [Named(small, "lane")], now=0.0)
     assert 99 in owners(queue) + owners(queue)
 
 
@@ -74,16 +73,16 @@ def test_nobody_is_done_later_than_if_all_shared_the_device(
     arrivals: list[tuple[int, list[int], bool]],
 ) -> None:
     """Whatever comes, and whoever gives up: it is done within one batch of when sharing had done it."""
-    queue: FairQueue[None, int] = FairQueue(max_age_s=inf)
-    waiting: dict[int, QueuedRequest[None, int]] = {}
+    queue: FairQueue = FairQueue(max_age_s=inf)
+    waiting: dict[int, Owned] = {}
     shared: dict[int, float] = {}
     due: dict[int, int] = {}  # how much work had been done when sharing was done with it
     work = 0
 
     def batch() -> None:
         nonlocal work
-        entries, _ = queue.take(BUDGET, now=0.0)
-        tokens = float(sum(entry.item.tokens for entry in entries))
+        entries = queue.take(BUDGET, now=0.0)
+        tokens = float(sum(entry.tokens for entry in entries))
         work += int(tokens)
         while tokens > 1e-6 and shared:
             part = min(tokens / len(shared), min(shared.values()))
@@ -93,19 +92,19 @@ def test_nobody_is_done_later_than_if_all_shared_the_device(
                 if shared[owner] <= 1e-6:
                     del shared[owner]
                     due[owner] = work
-        for owner in [owner for owner, queued in waiting.items() if not queued.items]:
+        for owner in [owner for owner, queued in waiting.items() if not queued.waiting_rows]:
             del waiting[owner]
         for owner in waiting:
             assert owner not in due or work <= due[owner] + BUDGET, "later than under sharing"
 
     for owner, (batches, request, gives_up) in enumerate(arrivals):
-        waiting[owner] = queue.push(owner, [Item(tokens, "lane", None) for tokens in request], now=0.0)
+        waiting[owner] = push(queue, owner, [Named(tokens, "lane") for tokens in request], now=0.0)
         shared[owner] = sum(request)
         for _ in range(batches):
             batch()
         if gives_up and owner in waiting:
             queued = waiting.pop(owner)
-            got = sum(request) - queued.tokens
+            got = sum(request) - queued.waiting_tokens
             queue.remove(queued)
             if owner in shared:
                 shared[owner] -= sum(request) - got
@@ -129,25 +128,25 @@ def test_a_long_request_ends_however_many_short_ones_keep_coming(fill: bool) -> 
     for turn in range(12 if fill else 14):
         while queue.tokens - 25 * (100 - got) < 2 * BUDGET:
             newcomers += 1
-            queue.push(newcomers, [Item(25, "lane", None)], now=float(turn))
-        entries, _ = queue.take(BUDGET, now=float(turn), fill=fill)
-        got += [entry.owner for entry in entries].count(0)
+            push(queue, newcomers, [Named(25, "lane")], now=float(turn))
+        entries = queue.take(BUDGET, now=float(turn), fill=fill)
+        got += owners_of(entries).count(0)
     assert got == 100
 
 
 def test_who_is_done_with_a_batch_need_not_wait_for_part_of_an_old_request_that_got_its_part() -> None:
     queue = queue_of([25] * 1000, max_age_s=1.0)
     for turn in range(2, 6):
-        assert queue.take(BUDGET, now=float(turn), fill=False)[0][0].owner == 0
-        queue.push(turn, [Item(25, "lane", None)], now=float(turn))
-        assert [entry.owner for entry in queue.take(BUDGET, now=float(turn), fill=False)[0]] == [turn]
+        assert owners_of(queue.take(BUDGET, now=float(turn), fill=False))[0] == 0
+        push(queue, turn, [Named(25, "lane")], now=float(turn))
+        assert owners_of(queue.take(BUDGET, now=float(turn), fill=False)) == [turn]
 
 
 def test_a_short_request_passes_each_time_the_long_one_before_it() -> None:
     """Sharing lets it, while the long one would need longer even so; the rest of the batch is not lost."""
     queue = queue_of([25] * 1000)
     for owner in range(1, 11):
-        queue.push(owner, [Item(25, "lane", None)], now=0.0)
+        push(queue, owner, [Named(25, "lane")], now=0.0)
         batch = owners(queue)
         assert batch[0] == owner
         assert batch[1:] == [0] * 39
@@ -155,17 +154,17 @@ def test_a_short_request_passes_each_time_the_long_one_before_it() -> None:
 
 def test_who_is_done_with_a_batch_need_not_wait_for_part_of_a_long_request() -> None:
     queue = queue_of([25] * 1000, [25] * 2, [25])
-    assert [entry.owner for entry in queue.take(BUDGET, now=0.0, fill=False)[0]] == [2, 1, 1]
-    assert [entry.owner for entry in queue.take(BUDGET, now=0.0, fill=False)[0]] == [0] * 40
+    assert owners_of(queue.take(BUDGET, now=0.0, fill=False)) == [2, 1, 1]
+    assert owners_of(queue.take(BUDGET, now=0.0, fill=False)) == [0] * 40
 
 
 def test_a_request_does_not_pay_for_others_that_gave_up() -> None:
     queue = queue_of([25] * 400)
-    others = [queue.push(owner, [Item(25, "lane", None)] * 200, now=0.0) for owner in range(1, 5)]
+    others = [push(queue, owner, [Named(25, "lane")] * 200, now=0.0) for owner in range(1, 5)]
     assert set(owners(queue)) == {1}
     for queued in others:
         queue.remove(queued)
-    queue.push(99, [Item(25, "lane", None)] * 400, now=0.0)
+    push(queue, 99, [Named(25, "lane")] * 400, now=0.0)
     assert [set(owners(queue)) for _ in range(11)] == [{0}] * 10 + [{99}]
 
 
@@ -180,17 +179,17 @@ def test_what_is_before_a_request_is_known_when_it_comes() -> None:
 def test_neighbours_in_a_batch_are_alike_in_length() -> None:
     """Short and long titles arrive in turn; a batch holds one sort, so little time is lost on the mixture."""
     queue = queue_of(*[[30], [40]] * 20)
-    batch, _ = queue.take(300, now=0.0)
-    assert [entry.item.tokens for entry in batch] == [30] * 10
+    batch = queue.take(300, now=0.0)
+    assert [entry.tokens for entry in batch] == [30] * 10
 
 
 def test_a_long_title_is_not_overtaken_for_ever_by_short_ones() -> None:
     queue = queue_of([10], [90], *[[10]] * 100, max_age_s=1.0)
-    young, _ = queue.take(100, now=1.0)
-    assert 1 not in [entry.owner for entry in young]
-    queue.push(1000, [Item(10, "lane", None)], now=1.0)
-    old, _ = queue.take(100, now=1.5)
-    assert old[0].owner == 1
+    young = queue.take(100, now=1.0)
+    assert 1 not in owners_of(young)
+    push(queue, 1000, [Named(10, "lane")], now=1.0)
+    old = queue.take(100, now=1.5)
+    assert owners_of(old)[0] == 1
 
 
 def test_a_title_over_the_budget_goes_alone() -> None:
@@ -199,32 +198,32 @@ def test_a_title_over_the_budget_goes_alone() -> None:
 
 
 def test_an_overdue_request_of_another_model_is_next_after_the_batch_before_it() -> None:
-    queue: FairQueue[None, str] = FairQueue(max_age_s=1.0)
+    queue: FairQueue = FairQueue(max_age_s=1.0)
     for _ in range(20):
-        queue.push("full", [Item(50, "full", None)], now=0.0)
-    queue.push("pruned", [Item(50, "pruned", None)], now=0.0)
+        push(queue, "full", [Named(50, "full")], now=0.0)
+    push(queue, "pruned", [Named(50, "pruned")], now=0.0)
     for _ in range(20):
-        queue.push("full", [Item(50, "full", None)], now=0.0)
-    taken = [{entry.owner for entry in queue.take(BUDGET, now=2.5)[0]} for _ in range(3)]
+        push(queue, "full", [Named(50, "full")], now=0.0)
+    taken = [set(owners_of(queue.take(BUDGET, now=2.5))) for _ in range(3)]
     assert taken == [{"full"}, {"pruned"}, {"full"}]
 
 
 def test_short_requests_of_one_model_do_not_keep_out_a_long_one_of_another() -> None:
-    queue: FairQueue[None, str] = FairQueue(max_age_s=1.0)
-    queue.push("long", [Item(50, "pruned", None)] * 100, now=0.0)
+    queue: FairQueue = FairQueue(max_age_s=1.0)
+    push(queue, "long", [Named(50, "pruned")] * 100, now=0.0)
     taken = []
     for turn in range(12):
         for _ in range(20):
-            queue.push("short", [Item(50, "full", None)], now=2.0 + turn)
-        taken.append({entry.owner for entry in queue.take(BUDGET, now=2.0 + turn)[0]})
+            push(queue, "short", [Named(50, "full")], now=2.0 + turn)
+        taken.append(set(owners_of(queue.take(BUDGET, now=2.0 + turn))))
     assert taken.count({"long"}) == 3
 
 
 def test_two_overdue_models_still_run_in_full_batches() -> None:
     """Under overload everything is overdue; batches of one item would turn that into a standstill."""
-    queue: FairQueue[None, int] = FairQueue(max_age_s=1.0)
+    queue: FairQueue = FairQueue(max_age_s=1.0)
     for owner in range(400):
-        queue.push(owner, [Item(25, ("full", "pruned")[owner % 2], None)], now=0.0)
+        push(queue, owner, [Named(25, ("full", "pruned")[owner % 2])], now=0.0)
     batches = [owners(queue, now=5.0) for _ in range(10)]
     assert [len(batch) for batch in batches] == [BUDGET // 25] * 10
     assert [batch[0] for batch in batches] == [0, 1, 80, 81, 160, 161, 240, 241, 320, 321]
@@ -234,43 +233,8 @@ def test_clients_that_come_and_go_leave_nothing_behind() -> None:
     """Behind a stuck device 10,000 requests time out; the queue must not remember them."""
     queue = queue_of([25])
     for owner in range(10_000):
-        queue.remove(queue.push(owner, [Item(25, "lane", None)] * 3, now=0.0))
-    assert (queue.items, queue.tokens) == (1, 25)
+        queue.remove(push(queue, owner, [Named(25, "lane")] * 3, now=0.0))
+    assert (queue.rows, queue.tokens) == (1, 25)
     (lane,) = queue._lanes.values()
     assert len(lane.parts) == 1
-    assert len(lane.heap) <= 20
-    assert len(lane.by_age) <= 20
-
-
-def test_a_later_round_is_as_old_as_its_request() -> None:
-    queue: FairQueue[str, str] = FairQueue(max_age_s=1.0)
-    first = queue.push("in rounds", [Item(10, "lane", "")], now=0.0, later_tokens=1000)
-    assert owners(queue, now=0.0) == ["in rounds"]
-    for number in range(20):
-        queue.push(f"short {number}", [Item(BUDGET // 10, "lane", "")], now=0.5)
-    queue.extend(first, [Item(1, "lane", "")] * 1000, later_tokens=0)
-    assert queue.oldest_age_s(2.0) == 2.0
-    assert Counter(owners(queue, now=2.0))["in rounds"] == BUDGET // AGED_PART, "its quarter, by age"
-
-
-def test_ages_turn_goes_to_the_oldest_that_is_not_late() -> None:
-    queue: FairQueue[str, str] = FairQueue(max_age_s=MAX_AGE_S)
-    for owner in range(4):
-        queue.push(f"before {owner}", [Item(1, "a", "")], now=0)
-        queue.take(1, 0)
-    # The late one is longer, so it stands behind "old" in its lane's fair order, though it came first.
-    queue.push("late", [Item(3, "c", "late")], now=0, deadline=1)
-    queue.push("old", [Item(1, "b", "b"), Item(1, "c", "c")], now=0)
-    entries, dropped = queue.take(1, MAX_AGE_S + 1)
-    assert [entry.item.payload for entry in entries] == ["b"]
-    assert dropped == ["late"]
-
-
-def test_age_has_no_turn_where_all_that_was_past_it_came_too_late() -> None:
-    queue: FairQueue[str, int] = FairQueue(max_age_s=1.0)
-    queue.push("late", [Item(1, "a", 0)], now=0.0, deadline=1.5)
-    queue.push("long", [Item(100, "a", 0)], now=1.5)
-    queue.push("short", [Item(1, "b", 0)], now=1.5)
-    entries, late = queue.take(BUDGET, now=2.0)
-    assert [entry.owner for entry in entries] == ["short"]
-    assert late == ["late"]
+    assert len(lane._heap) <= 20

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from models import Classifier
-from service.scoring import encoding
+from service.scoring import tokens
 from tests.service.experimenting import eventually
 from tests.service.in_process import QUERY, TITLES, Service, serve
 
@@ -20,7 +20,7 @@ from tests.service.in_process import QUERY, TITLES, Service, serve
 async def test_texts_tokenised_in_turns_give_what_they_give_at_once(
     service: Service, clf: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encoding, "PORTION_CHARS", 300)
+    monkeypatch.setattr(tokens, "PORTION_CHARS", 300)
     titles = [f"steel bracket {number} " + "of wood and steel " * (number % 40) for number in range(200)]
     answer = await service.post("/v1/score", query=QUERY, titles=[*titles, *titles[:10]])
     expected = clf.score([(QUERY, title) for title in [*titles, *titles[:10]]])
@@ -37,7 +37,7 @@ async def test_text_that_would_wait_too_long_is_refused_before_it_is_read(tiny_c
         yield
 
     async with serve(tiny_checkpoint, max_queue_s=0.01) as service:
-        occupied = asyncio.create_task(service.replica._encoder._turns.run(occupies(), 1_000_000))
+        occupied = asyncio.create_task(service.replica._encoder.read(occupies(), 1_000_000))
         await asyncio.sleep(0)
         await eventually(lambda: service.metric("headroom_unread_characters") == 1_000_000)
 

@@ -1,0 +1,87 @@
+"""The score cache: what was scored before is not scored again, because search traffic repeats itself.
+
+A row is known by the weights that score it (the loaded checkpoint, with its number format), by its mask, and
+by its tokens, which are what the network reads of a query and a title. So a new checkpoint under the same
+path, another mask under the same name, or a longer window never meets an old score.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Sequence
+from hashlib import blake2b
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from models.classifier import Classifier
+from models.masks.head_mask import HeadMask
+from service.engine.threads import PairRow, RowScore, row_scores
+
+KEY_BYTES = 16
+
+
+class ScoreCache:
+    """Keeps the logits of rows, and evicts the least recently used first.
+
+    It belongs to the event loop. An entry takes the same memory however long its texts are.
+
+    size: how many rows it keeps.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._logits: OrderedDict[bytes, bytes] = OrderedDict()
+        # Callers choose texts and masks. Without the secret they could look for two with the same key.
+        self._secret = secrets.token_bytes(32)
+        self._numbers: WeakKeyDictionary[Classifier, int] = WeakKeyDictionary()
+        self._loaded = 0
+
+    def recall(self, rows: Sequence[PairRow]) -> list[tuple[bytes, PairRow]]:
+        """Give the rows that were scored before their results; return the others with their keys."""
+        missing: list[tuple[bytes, PairRow]] = []
+        known: dict[Classifier, tuple[list[PairRow], list[bytes]]] = {}
+        networks: dict[tuple[Classifier, int], blake2b] = {}
+        for row in rows:
+            classifier = row.lane.classifier
+            if (network := networks.get((classifier, id(row.mask)))) is None:
+                network = networks[classifier, id(row.mask)] = self._network(classifier, row.mask)
+            hashed = network.copy()
+            hashed.update(row.pair.query_tokens.to_bytes(4))
+            hashed.update(row.pair.ids.tobytes())
+            key = hashed.digest()
+            logits = self._logits.get(key)
+            if logits is None:
+                missing.append((key, row))
+                continue
+            self._logits.move_to_end(key)
+            known_rows, known_logits = known.setdefault(classifier, ([], []))
+            known_rows.append(row)
+            known_logits.append(logits)
+        for classifier, (known_rows, known_logits) in known.items():
+            matrix = np.frombuffer(b"".join(known_logits), np.float32).reshape(len(known_rows), -1)
+            for row, score in zip(known_rows, row_scores(classifier, matrix), strict=True):
+                row.result = score
+        return missing
+
+    def keep(self, scored: Sequence[tuple[bytes, PairRow]]) -> None:
+        """Keep the logits of rows that were scored, by their keys."""
+        for key, row in scored:
+            if isinstance(row.result, RowScore):
+                self._logits[key] = row.result.logits.tobytes()
+                if len(self._logits) > self._size:
+                    self._logits.popitem(last=False)
+
+    def _network(self, classifier: Classifier, mask: HeadMask) -> blake2b:
+        """Return the hash of what scores a row, to which its tokens are to be added."""
+        if classifier not in self._numbers:
+            self._loaded += 1
+            self._numbers[classifier] = self._loaded
+        # Not the mask's id: of its 48 bits, another mask with the same can be found.
+        skipped = np.array(mask.skipped, np.int32).tobytes()
+        parts = self._numbers[classifier].to_bytes(8), mask.matrix.tobytes(), skipped, mask.units_key
+        digest = blake2b(key=self._secret, digest_size=KEY_BYTES)
+        for part in parts:
+            digest.update(len(part).to_bytes(4) + part)
+        return digest

@@ -1,0 +1,187 @@
+"""A column: the pairs of a request under one variant and mask, from their tokens to their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from models.checkpoint.chunks import ChunkedPair, best_chunks
+from models.checkpoint.tokenizer import EncodedPair
+from models.classifier import Classifier
+from service.engine.threads import Lane, PairRow, RowScore
+from service.schemas.responses import Chunk, ScoreResult, StageInfo
+from service.scoring.cascade import LOWEST, Course, Due, floor_of
+from service.scoring.catalog import Choice
+from service.scoring.listings import mask_info
+from service.scoring.tokens import Encoded
+
+
+class _Scoring(NamedTuple):
+    """The pairs, by index, that a stage scores in one round, with their rows."""
+
+    stage: int
+    indices: Sequence[int]
+    encoded: Encoded
+    rows_of_pairs: Sequence[Sequence[PairRow]]
+
+
+class Column:
+    """The pairs of a request on their way through a variant, which may be a cascade of several stages.
+
+    Compute the rows of `due`, then call `advance`, until nothing is due. A cascade that is left early is
+    valid too: each pair then has the score of the last stage that scored it.
+
+    choice: the variant and mask. queries: of each pair.
+    encoded: the pairs by classifier, for those of all stages.
+    lane: gives the lane of a stage's rows.
+    due: the rows to compute next.
+    scored: the pairs that were scored, one entry per stage and round. seconds: what their rows took.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        queries: Sequence[str],
+        encoded: Mapping[Classifier, Encoded],
+        lane: Callable[[Choice], Lane],
+    ) -> None:
+        self.choice = choice
+        self.scored: list[Encoded] = []
+        self.seconds = 0.0
+        self._stages = choice.stages or (choice,)
+        self._encoded = [encoded[stage.variant.classifier] for stage in self._stages]
+        self._lanes = [lane(stage) for stage in self._stages]
+        self._course = Course(queries, choice.keeps) if choice.stages else None
+        self._rows: list[Sequence[PairRow]] = [()] * len(queries)  # of each pair, from its last stage
+        self._pairs_scored = [0] * len(self._stages)
+        self.due: list[PairRow] = []
+        self._round: list[_Scoring] = []
+        self._begin_round(self._course.due if self._course else [Due(0, range(len(queries)))])
+
+    @property
+    def later_tokens(self) -> int:
+        """Tokens, at most, of the stages after the first: those of the longest titles."""
+        tokens = 0
+        for later in self._course.later() if self._course else ():
+            pairs = self._encoded[later.stage].pairs
+            tokens += sum(sorted((len(pairs[index]) for index in later.pairs), reverse=True)[: later.titles])
+        return tokens
+
+    def advance(self) -> None:
+        """Take the results of the rows that were due, and choose the rows of the next round."""
+        self.seconds += sum([row.seconds for row in self.due])
+        raw_scores = []
+        for part in self._round:
+            for index, rows in zip(part.indices, part.rows_of_pairs, strict=True):
+                self._rows[index] = rows
+            self._pairs_scored[part.stage] += len(part.indices)
+            self.scored.append(part.encoded)
+            if self._course is not None:
+                raw_scores.append([self._raw_score(part.stage, index) for index in part.indices])
+        if self._course is not None:
+            self._course.advance(raw_scores)
+        self._begin_round([] if self._course is None else self._course.due)
+
+    def results(self) -> list[ScoreResult]:
+        """Return one result per pair, in their order: from the last stage that scored it."""
+        if self._course is None:
+            return _results(self.choice, self._encoded[0], [row for rows in self._rows for row in rows])
+        results = []
+        for number, (stage, encoded) in enumerate(zip(self._stages, self._encoded, strict=True)):
+            indices = np.flatnonzero(self._course.stages == number).tolist()
+            rows = [row for index in indices for row in self._rows[index]]
+            for index, result in zip(indices, _results(stage, encoded.of_pairs(indices), rows), strict=True):
+                result.index = index
+                result.stage = stage.variant.name
+                results.append(result)
+        results.sort(key=lambda result: result.index)
+        floor = floor_of(self.choice.variant.classifier.config.score_activation)
+        scores = self._course.scores(np.array([result.score for result in results], np.float32), floor)
+        for result, score, raw_score in zip(results, scores, self._course.raw_scores().tolist(), strict=True):
+            result.score, result.raw_score = score, raw_score
+        return results
+
+    def stages(self) -> list[StageInfo] | None:
+        """Return how the answer names the stages, and how many pairs each has scored; None if no cascade."""
+        if self._course is None:
+            return None
+        return [
+            StageInfo(
+                stage.variant.name,
+                stage.variant.classifier.name,
+                mask_info(stage.mask, stage.variant.classifier),
+                pairs,
+            )
+            for stage, pairs in zip(self._stages, self._pairs_scored, strict=True)
+        ]
+
+    def _begin_round(self, due_by_stage: Sequence[Due]) -> None:
+        """Make the rows of the pairs that are due."""
+        self.due, self._round = [], []
+        for stage, indices in due_by_stage:
+            encoded = self._encoded[stage].of_pairs(indices)
+            mask, lane = self._stages[stage].mask, self._lanes[stage]
+            rows = [PairRow(pair, mask, lane) for pair in encoded.rows]
+            if encoded.counts is None:
+                rows_of_pairs = [[row] for row in rows]
+            else:
+                ends = list(accumulate(encoded.counts))
+                rows_of_pairs = [
+                    rows[end - count : end] for end, count in zip(ends, encoded.counts, strict=True)
+                ]
+            self.due += rows
+            self._round.append(_Scoring(stage, indices, encoded, rows_of_pairs))
+
+    def _raw_score(self, stage: int, index: int) -> float:
+        """Return the raw score of a pair: of several chunks, the best one's."""
+        classifier, pair = self._stages[stage].variant.classifier, self._encoded[stage].pairs[index]
+        return max(_judged(classifier, pair, row.result).raw_score for row in self._rows[index])
+
+
+def _results(choice: Choice, encoded: Encoded, rows: Sequence[PairRow]) -> list[ScoreResult]:
+    """Return one result per pair, in their order. rows: of all pairs, with their results."""
+    scores: list[RowScore] = [row.result for row in rows]
+    chunks: Sequence[Any] = ()
+    if encoded.counts is not None:
+        chunked = [pair for pair in encoded.pairs if isinstance(pair, ChunkedPair)]
+        best, chunks = best_chunks([score.raw_score for score in scores], chunked)
+        scores = [scores[row] for row in best]
+    classifier = choice.variant.classifier
+    labels = classifier.grades
+    results = []
+    for index, (pair, score) in enumerate(zip(encoded.pairs, scores, strict=True)):
+        score = _judged(classifier, pair, score)
+        results.append(
+            ScoreResult(
+                index=index,
+                grade=score.grade,
+                label=None if score.grade is None else labels[score.grade],
+                expected_grade=score.expected_grade,
+                score=score.score,
+                probabilities=score.probabilities,
+                tokens=len(pair),
+                unknown_tokens=pair.unknown_tokens,
+                truncated=pair.truncated,
+                raw_score=score.raw_score,
+                empty=pair.title_tokens == 0,
+                _logits=score.logits,
+            )
+        )
+    for result, chunk in zip(results, chunks, strict=False):
+        if chunk is not None:
+            result.chunk = Chunk(chunk.index, chunk.chunks, chunk.start, chunk.end)
+    return results
+
+
+def _judged(classifier: Classifier, pair: EncodedPair | ChunkedPair, score: RowScore) -> RowScore:
+    """Return a pair's scores: the network's, or the lowest if the title is empty."""
+    if pair.title_tokens:
+        return score
+    score = score._replace(score=np.float32(floor_of(classifier.config.score_activation)), raw_score=LOWEST)
+    if score.probabilities is None:
+        return score
+    surely_lowest = np.eye(1, len(score.probabilities), dtype=np.float32)[0]
+    return score._replace(grade=0, expected_grade=np.float32(0), probabilities=surely_lowest)

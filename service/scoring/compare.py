@@ -1,0 +1,81 @@
+"""Compares variants and masks over the same pairs, and shows the attention of heads over one pair."""
+
+from __future__ import annotations
+
+from models.errors import InvalidMask
+from service.config.variants import MaskForm
+from service.engine.deadline import Deadline
+from service.engine.threads import Lane, PairRow
+from service.errors import InvalidRequest
+from service.schemas import responses
+from service.schemas.requests import AttentionRequest, CompareRequest
+from service.schemas.responses import AttentionResponse, CompareResponse, HeadAttention
+from service.scoring.catalog import Catalog, Choice, heads_of, lane_of
+from service.scoring.column import Column
+from service.scoring.listings import mask_info
+from service.scoring.score import Computed, Scorer, asks_for, usage
+
+
+async def compare(
+    scorer: Scorer, request: CompareRequest, catalog: Catalog, deadline: Deadline
+) -> CompareResponse:
+    """Score the pairs under every mask and variant, pair by pair in the same batches."""
+    choices = [_choice(f"masks[{i}]", catalog, None, mask) for i, mask in enumerate(request.masks)]
+    choices += [_choice(f"variants[{i}]", catalog, name, None) for i, name in enumerate(request.variants)]
+    asks_for(request, choices)
+    encoded, tokenize_s = await scorer.encode_for(choices, request)
+    queries = [query for query, _ in request.texts()]
+    # The masks of sliced variants are multiplied here, so that their rows share the others' batches.
+    columns = [
+        Column(choice, queries, encoded, lambda stage: lane_of(stage.variant.classifier, stage.mask))
+        for choice in choices
+    ]
+    computed = await scorer.compute(columns, request, deadline, tokenize_s)
+    answers = []
+    for column in columns:
+        choice, results, stages = column.choice, column.results(), column.stages()
+        scorer.count(choice, results, computed, stages=stages)
+        if column.due:
+            scorer.metrics.degraded()
+        mask = mask_info(choice.mask, choice.variant.classifier)
+        answers.append(responses.Column(mask, choice.variant.name, results, stages, bool(column.due)))
+    return CompareResponse(catalog.base.name, answers, usage(columns), computed.timing(deadline))
+
+
+async def attention(
+    scorer: Scorer, request: AttentionRequest, catalog: Catalog, deadline: Deadline
+) -> AttentionResponse:
+    """Return the attention of the wanted heads over one pair."""
+    choice = catalog.choose(request.variant, request.head_mask)
+    asks_for(request, [choice])
+    classifier = choice.variant.classifier
+    encoded, tokenize_s = await scorer.encode(classifier, [(request.query, request.title)], request)
+    (pair,) = encoded.rows
+    heads = heads_of(request.heads, classifier)
+    values, limit = len(heads) * len(pair) ** 2, scorer.settings.max_attention_values
+    if values > limit:
+        raise InvalidRequest(
+            f"{len(heads)} heads of {len(pair)} tokens are {values} values; one answer holds {limit}",
+            param="heads",
+        )
+    scorer.check_tokens(len(pair), request)
+    row = PairRow(pair, choice.mask, Lane(classifier, kind="attention"), heads)
+    computed = Computed(tokenize_s)
+    await scorer.run([row], deadline, computed)
+    return AttentionResponse(
+        model=classifier.name,
+        variant=choice.variant.name,
+        head_mask=mask_info(choice.mask, classifier),
+        tokens=classifier.tokenizer.tokens(pair),
+        segments=[0] * pair.title_start + [1] * (len(pair) - pair.title_start),
+        heads=[HeadAttention(*head, matrix) for head, matrix in zip(heads, row.result, strict=True)],
+        timing_ms=computed.timing(deadline),
+    )
+
+
+def _choice(param: str, catalog: Catalog, name: str | None, form: MaskForm | None) -> Choice:
+    """Choose the variant and mask of one column; errors name the column."""
+    try:
+        return catalog.choose(name, form)
+    except (InvalidRequest, InvalidMask) as error:
+        raise InvalidRequest(str(error).removeprefix("variant: "), param=param) from None

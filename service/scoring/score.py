@@ -1,0 +1,305 @@
+"""Scores requests: reads their tokens, has their rows computed, counts them, and builds the answer."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from models.checkpoint.chunks import LongTitles
+from models.classifier import Classifier
+from service.config.settings import Settings
+from service.engine.deadline import Deadline
+from service.engine.scheduler import Scheduler
+from service.engine.threads import PairRow
+from service.errors import InvalidRequest
+from service.experiments.definition.assignment import Assigned
+from service.observe.followed import current, note_stage, trace
+from service.observe.metrics import Metrics
+from service.schemas.condense import CondenseRequest
+from service.schemas.requests import AttentionRequest, CompareRequest, ScoreRequest
+from service.schemas.responses import Assignment, ScoreResponse, ScoreResult, StageInfo, Timing, Usage
+from service.scoring.cache import ScoreCache
+from service.scoring.catalog import Choice
+from service.scoring.column import Column
+from service.scoring.listings import mask_info
+from service.scoring.tokens import Encoded, Encoder, check_whole, tokenizer_for
+
+AnyRequest = ScoreRequest | CompareRequest | AttentionRequest | CondenseRequest
+
+
+@dataclass(slots=True)
+class Computed:
+    """What the rows of one request took so far.
+
+    is_admitted: whether some of them were let into the queue.
+    is_cut_short: whether later stages of a cascade were left out because of the deadline.
+    hits, misses: how many rows the score cache had and lacked, if it was asked.
+    """
+
+    tokenize_s: float = 0.0
+    queue_s: float = 0.0
+    inference_s: float = 0.0
+    is_admitted: bool = False
+    is_cut_short: bool = False
+    hits: int = 0
+    misses: int = 0
+
+    def timing(self, deadline: Deadline) -> Timing:
+        """Return the times as answers hold them."""
+        return Timing(
+            tokenize=self.tokenize_s * 1000,
+            queue=self.queue_s * 1000,
+            inference=self.inference_s * 1000,
+            total=deadline.elapsed() * 1000,
+        )
+
+
+class Scorer:
+    """Answers scoring requests with the variants and masks that they name.
+
+    Each call raises a ServiceError or InvalidMask if the request is refused or fails; if it is cancelled, its
+    work that has not begun leaves the queue.
+    """
+
+    def __init__(self, scheduler: Scheduler, settings: Settings, metrics: Metrics, encoder: Encoder) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self._scheduler = scheduler
+        self._encoder = encoder
+        self._cache = ScoreCache(settings.score_cache_size) if settings.score_cache_size else None
+
+    async def score(
+        self,
+        request: ScoreRequest,
+        choice: Choice,
+        deadline: Deadline,
+        assigned: Assigned | None = None,
+        *,
+        degraded: bool = False,
+    ) -> ScoreResponse:
+        """Score the pairs under one variant and mask.
+
+        assigned: the experiment's arm that the request's unit is in, which the answer and the metrics name.
+            If `choice` is another variant than the arm's, the answer says that it is a fallback. An arm's
+            scores never come from the cache. It holds the default variant's scores more often than another's,
+            so the arm with the default variant would look faster than it is.
+        degraded: the variant stands in for the default because of the load, which the answer says.
+        """
+        asks_for(request, [choice])
+        encoded, tokenize_s = await self.encode_for([choice], request)
+        queries = [query for query, _ in request.texts()]
+        column = Column(choice, queries, encoded, lambda stage: stage.lane)
+        computed = await self.compute([column], request, deadline, tokenize_s, use_cache=assigned is None)
+        results, stages = column.results(), column.stages()
+        self.count(choice, results, computed, "" if assigned is None else assigned.arm, stages)
+        degraded = degraded or computed.is_cut_short
+        if degraded:
+            self.metrics.degraded()
+        variant = choice.variant
+        return ScoreResponse(
+            model=variant.classifier.name,
+            variant=variant.name,
+            head_mask=mask_info(choice.mask, variant.classifier),
+            assignment=None if assigned is None else _assignment(assigned, choice),
+            degraded=degraded,
+            results=results,
+            usage=usage([column]),
+            timing_ms=computed.timing(deadline),
+            stages=stages,
+            _labels=variant.classifier.config.labels,
+        )
+
+    async def encode_for(
+        self, choices: Iterable[Choice], request: ScoreRequest | CompareRequest
+    ) -> tuple[dict[Classifier, Encoded], float]:
+        """Return the tokens of the pairs by classifier, and the seconds it took to read them."""
+        encoded: dict[Classifier, Encoded] = {}
+        tokenize_s = 0.0
+        stages = [stage for choice in choices for stage in choice.stages or (choice,)]
+        for classifier in dict.fromkeys(stage.variant.classifier for stage in stages):
+            encoded[classifier], seconds = await self.encode(
+                classifier, request.texts(), request, request.long_titles
+            )
+            tokenize_s += seconds
+        return encoded, tokenize_s
+
+    async def encode(
+        self,
+        classifier: Classifier,
+        texts: Sequence[tuple[str, str]],
+        request: ScoreRequest | CompareRequest | AttentionRequest,
+        long_titles: LongTitles | None = None,
+    ) -> tuple[Encoded, float]:
+        """Return the tokens of the pairs and the seconds it took to read them.
+
+        Raises InvalidRequest if a query has no token.
+        """
+        started = time.monotonic()
+        tokenizer = tokenizer_for(request, classifier.tokenizer)
+        encoded = await self._encoder.encode(tokenizer, texts, long_titles)
+        check_whole(request, encoded.rows, classifier.max_tokens)
+        for number, pair in enumerate(encoded.pairs):
+            if not pair.query_tokens:
+                in_pairs = not isinstance(request, AttentionRequest) and request.pairs is not None
+                param = f"pairs[{number}][0]" if in_pairs else "query"
+                raise InvalidRequest("holds no character that the model can read", param=param)
+        ended = time.monotonic()
+        note_stage("tokenize", started, ended)
+        return encoded, ended - started
+
+    async def compute(
+        self,
+        columns: Sequence[Column],
+        request: ScoreRequest | CompareRequest,
+        deadline: Deadline,
+        tokenize_s: float = 0.0,
+        *,
+        use_cache: bool = False,
+        background: bool = False,
+    ) -> Computed:
+        """Compute the rows of columns, stage by stage, pair by pair in the same batches.
+
+        A later stage that would not be done by the deadline is left out. The request is admitted once.
+
+        use_cache: whether results may come from the score cache.
+        background: as `Scheduler.submit` takes it.
+        Raises the first error among the results, or InvalidRequest if the request has too many rows or
+        tokens.
+        """
+        # Another checkpoint's tokenizer may cut a title into another number of chunks.
+        rows = [
+            row for of_pair in zip_longest(*(c.due for c in columns)) for row in of_pair if row is not None
+        ]
+        self._check_rows(rows, len(columns) * len(request.texts()), request)
+        self.check_tokens(sum([row.tokens for row in rows]) + sum(c.later_tokens for c in columns), request)
+        cache = self._cache if use_cache else None
+        computed = Computed(tokenize_s)
+        while rows:
+            if computed.is_admitted and not self._is_in_time(rows, deadline):
+                computed.is_cut_short = True
+                break
+            if cache is None:
+                await self.run(rows, deadline, computed, background=background)
+            else:
+                missing = cache.recall(rows)
+                await self.run([row for _, row in missing], deadline, computed)
+                cache.keep(missing)
+                computed.hits += len(rows) - len(missing)
+                computed.misses += len(missing)
+            for column in columns:
+                column.advance()
+            rows = [row for column in columns for row in column.due]
+        if cache is not None:
+            self.metrics.looked_up(hits=computed.hits, misses=computed.misses)
+        return computed
+
+    async def run(
+        self, rows: Sequence[PairRow], deadline: Deadline, computed: Computed, *, background: bool = False
+    ) -> None:
+        """Have rows computed, and add their times to `computed`. Raises the first error among their results.
+
+        If `computed` has times already, the rows belong to a request that was let into the queue before.
+        """
+        if not rows:
+            return
+        waited = self._scheduler.submit(
+            rows,
+            deadline=deadline.expires,
+            admitted=computed.is_admitted,
+            background=background,
+            trace=trace(),
+        )
+        computed.is_admitted = True
+        await self._scheduler.result(waited)
+        computed.queue_s += waited.queue_s
+        computed.inference_s += waited.inference_s
+        for row in rows:
+            if isinstance(row.result, Exception):
+                raise row.result
+
+    def check_tokens(self, tokens: int, request: AnyRequest) -> None:
+        """Raise InvalidRequest if a request has more tokens than one may have."""
+        limit = self.settings.max_request_tokens
+        if limit is not None and tokens > limit:
+            raise InvalidRequest(
+                f"{tokens} tokens are more than the {limit} of one request", param=_texts_field(request)
+            )
+
+    def count(
+        self,
+        choice: Choice,
+        results: Sequence[ScoreResult],
+        computed: Computed,
+        arm: str = "",
+        stages: Sequence[StageInfo] | None = None,
+    ) -> None:
+        """Add one request, or one column of a compare, to the metrics."""
+        pairs_by_grade = Counter([result.grade for result in results])
+        self.metrics.scored(
+            choice.label,
+            pairs=len(results),
+            seconds=computed.queue_s + computed.inference_s,
+            arm=arm,
+            grades=[pairs_by_grade[grade] for grade in range(len(choice.variant.classifier.grades))],
+            truncated=[result.truncated for result in results].count(True),
+            cached=max(0, len(results) - computed.misses) if computed.hits else 0,
+        )
+        if stages is not None:
+            self.metrics.cascade(choice.label, {stage.variant: stage.pairs for stage in stages})
+
+    def _is_in_time(self, rows: Sequence[PairRow], deadline: Deadline) -> bool:
+        return self._scheduler.is_in_time(sum([row.tokens for row in rows]), deadline.expires)
+
+    def _check_rows(
+        self, rows: Sequence[PairRow], pairs: int, request: ScoreRequest | CompareRequest
+    ) -> None:
+        """Raise InvalidRequest if chunks make more rows of a request than one may have."""
+        limit = self.settings.max_compare_rows
+        if len(rows) > limit and len(rows) > pairs:
+            raise InvalidRequest(
+                f"{len(rows)} rows, chunks of long titles included, are more than the {limit} of one request",
+                param=_texts_field(request),
+            )
+
+
+def usage(columns: Sequence[Column]) -> Usage:
+    """Return how much was scored; a pair counts once for each time that it was."""
+    scored = [encoded for column in columns for encoded in column.scored]
+    return Usage(
+        pairs=sum(len(encoded.pairs) for encoded in scored),
+        tokens=sum(sum(map(len, encoded.rows)) for encoded in scored),
+    )
+
+
+def asks_for(request: AnyRequest, choices: Sequence[Choice]) -> None:
+    """Note in the log line and the trace of a request what it asks for, if it has them."""
+    if (followed := current.get()) is None:
+        return
+    if isinstance(request, AttentionRequest):
+        query, pairs = request.query, 1
+    elif isinstance(request, CondenseRequest):
+        query, pairs = request.query, len(request.titles)
+    else:
+        texts = request.texts()
+        query, pairs = texts[0][0], len(texts)
+    followed.asks_for([(choice.variant.name, choice.mask.id) for choice in choices], pairs, query)
+
+
+def _assignment(assigned: Assigned, choice: Choice) -> Assignment:
+    return Assignment(
+        experiment=assigned.experiment,
+        arm=assigned.arm,
+        bucket=assigned.bucket,
+        forced=assigned.forced,
+        fallback=choice.variant.name != assigned.variant,
+    )
+
+
+def _texts_field(request: AnyRequest) -> str:
+    """Return the name of the field that holds most of a request's text."""
+    if isinstance(request, AttentionRequest):
+        return "title"
+    return "titles" if isinstance(request, CondenseRequest) or request.pairs is None else "pairs"

@@ -1,0 +1,227 @@
+"""The tokens of a request's texts. Long texts are read on one thread, where requests take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+from typing import Any, NamedTuple, TypeVar
+
+from models.checkpoint.chunks import ChunkedPair, LongTitles, chunk_pairs
+from models.checkpoint.reading import OtherReading
+from models.checkpoint.tokenizer import EncodedPair, EncodedText, PairTokenizer
+from service.engine.scheduler import DRAINING_RETRY_S
+from service.errors import Draining, InvalidRequest, QueueFull
+from service.schemas.texts import TruncationRequest
+
+T = TypeVar("T")
+
+INLINE_CHARS = 4_000
+"""Texts of up to this many characters together are tokenised at once; more would hold up the event loop. One
+that is not ASCII counts twice, because it may take several times as long."""
+
+PORTION_CHARS = 4_096
+"""Longer texts are tokenised in portions of this size on the thread."""
+
+TURN_S = 0.01
+"""After so many seconds, others get their turn; a single portion may take longer."""
+
+CHARS_PER_SECOND = 500_000.0
+"""Limits how much text waits. It is the rate of new Chinese text, the slowest for a BERT tokenizer. What the
+last requests took says nothing about the next ones, because known texts cost next to nothing."""
+
+
+class Encoded(NamedTuple):
+    """The tokens of a request's (query, title) pairs.
+
+    rows: the sequences to score, in the order of the pairs: one per pair, or one per chunk of a long title.
+    counts: how many rows each pair has; None: one.
+    """
+
+    pairs: Sequence[EncodedPair | ChunkedPair]
+    rows: Sequence[EncodedPair]
+    counts: Sequence[int] | None = None
+
+    @classmethod
+    def of_chunks(cls, pairs: Sequence[ChunkedPair]) -> Encoded:
+        """Return pairs whose long titles are in chunks."""
+        return cls(pairs, [row for pair in pairs for row in pair.rows], [len(pair.rows) for pair in pairs])
+
+    def of_pairs(self, indices: Sequence[int]) -> Encoded:
+        """Return the pairs with these indices, which ascend, with their rows."""
+        if len(indices) == len(self.pairs):
+            return self
+        pairs = [self.pairs[index] for index in indices]
+        if self.counts is None:
+            return Encoded(pairs, [self.rows[index] for index in indices])
+        return Encoded.of_chunks([pair for pair in pairs if isinstance(pair, ChunkedPair)])
+
+
+class _Text(NamedTuple):
+    """A text that waits to be read, or to be read on. used_s: how long it has had the thread so far."""
+
+    used_s: float
+    number: int
+    portions: Generator[object, None, Any]
+    read: asyncio.Future[Any]
+
+
+class Encoder:
+    """Tokenises the texts of requests; long ones on a thread of its own, one turn after the other.
+
+    The next turn goes to the request that has had the thread for the shortest time so far, so a short request
+    overtakes a long one, and equal ones take turns.
+
+    max_wait_s: a text is refused if what is ahead of it takes longer than this, at CHARS_PER_SECOND.
+    waiting_chars: how many characters wait to be read.
+    """
+
+    def __init__(self, max_wait_s: float = inf) -> None:
+        self.waiting_chars = 0
+        self._max_wait_s = max_wait_s
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+        self._requests = 0
+        self._numbers = count()
+        self._waiting: list[_Text] = []
+        self._reading: asyncio.Task[None] | None = None
+
+    async def encode(
+        self,
+        tokenizer: PairTokenizer,
+        texts: Sequence[tuple[str, str]],
+        long_titles: LongTitles | None = None,
+    ) -> Encoded:
+        """Return the tokens of (query, title) pairs, long titles truncated or as `long_titles` says.
+
+        Raises QueueFull if too much text waits.
+        """
+        reading = _read_pairs(tokenizer, texts, long_titles)
+        distinct = {text for pair in texts for text in pair}
+        if sum(len(text) * (1 if text.isascii() else 2) for text in distinct) <= INLINE_CHARS:
+            while True:
+                try:
+                    next(reading)
+                except StopIteration as end:
+                    encoded: Encoded = end.value
+                    return encoded
+        is_whole = long_titles is not None and long_titles.overflow == "chunks"
+        return await self.read(reading, sum(map(len if is_whole else tokenizer.characters, distinct)))
+
+    async def encode_texts(self, tokenizer: PairTokenizer, texts: Iterable[str]) -> dict[str, EncodedText]:
+        """Return the tokens of texts, for `PairTokenizer.join`. Raises QueueFull if too much text waits."""
+        texts = list(texts)
+        return await self.read(_read_texts(tokenizer, texts), sum(map(tokenizer.characters, texts)))
+
+    async def read(self, portions: Generator[object, None, T], chars: int) -> T:
+        """Read portions on the thread to their end, and return what the generator returns.
+
+        chars: about how many characters it reads.
+        Raises QueueFull if too much is ahead of it; what finds the thread free is never refused.
+        """
+        ahead = min(self.waiting_chars, self._requests * chars)  # nobody else gets more before it is done
+        if (wait_s := ahead / CHARS_PER_SECOND) > self._max_wait_s:
+            retry_after = min(60.0, max(1.0, wait_s))
+            raise QueueFull(retry_after, message="Too much text waits to be read; try again later.")
+        text = _Text(0.0, next(self._numbers), portions, asyncio.get_running_loop().create_future())
+        self.waiting_chars += chars
+        self._requests += 1
+        heappush(self._waiting, text)
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_all())
+        try:
+            result: T = await text.read
+            return result
+        finally:
+            self.waiting_chars -= chars
+            self._requests -= 1
+
+    def close(self) -> None:
+        """End the thread after the turn in hand."""
+        self._thread.shutdown(wait=False)
+
+    async def _read_all(self) -> None:
+        """Give the thread to one text after the other, until none waits."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            text = heappop(self._waiting)
+            if text.read.done():  # its request was given up
+                continue
+            try:
+                end, seconds = await loop.run_in_executor(self._thread, _read_for_a_turn, text.portions)
+            except RuntimeError:  # the thread has ended
+                end, seconds = Draining(DRAINING_RETRY_S), 0.0
+            if end is None:
+                heappush(self._waiting, text._replace(used_s=text.used_s + seconds))
+            elif not text.read.done():
+                if isinstance(end, StopIteration):
+                    text.read.set_result(end.value)
+                else:
+                    text.read.set_exception(end)
+        self._reading = None
+
+
+def tokenizer_for(request: object, tokenizer: PairTokenizer) -> PairTokenizer:
+    """Return the tokenizer that reads a request's texts as the request asks for.
+
+    Other servers' clients may ask to keep the end of long texts, to refuse them, or to read one text alone.
+    """
+    if not isinstance(request, TruncationRequest) or (request.keep != "end" and not request.alone):
+        return tokenizer
+    return OtherReading(tokenizer, keep_end=request.keep == "end", alone=request.alone)
+
+
+def check_whole(request: object, encoded: Sequence[EncodedPair], window: int) -> None:
+    """Raise InvalidRequest if texts do not fit into the window of a request that wants them whole."""
+    if not isinstance(request, TruncationRequest) or request.keep != "all":
+        return
+    field = "titles" if request.pairs is None else "pairs"
+    for index, pair in enumerate(encoded):
+        if pair.truncated:
+            raise InvalidRequest(
+                f"does not fit into the window of {window} tokens; send shorter texts, or allow truncation",
+                param=f"{field}[{index}]",
+            )
+
+
+def _read_for_a_turn(portions: Generator[object, None, Any]) -> tuple[BaseException | None, float]:
+    """Read portions for one turn. Return how the generator ended, None if it goes on, and the seconds taken.
+
+    It ends with StopIteration or with an error, which may be a BaseException: a panic of the library in Rust.
+    """
+    began = time.monotonic()
+    while True:
+        try:
+            next(portions)
+        except BaseException as end:
+            return end, time.monotonic() - began
+        if (seconds := time.monotonic() - began) >= TURN_S:
+            return None, seconds
+
+
+def _read_texts(
+    tokenizer: PairTokenizer, texts: Iterable[str]
+) -> Generator[None, None, dict[str, EncodedText]]:
+    encoded: dict[str, EncodedText] = {}
+    for part in tokenizer.reading(texts, PORTION_CHARS):
+        encoded |= part
+        yield
+    return encoded
+
+
+def _read_pairs(
+    tokenizer: PairTokenizer, pairs: Sequence[tuple[str, str]], long_titles: LongTitles | None
+) -> Generator[None, None, Encoded]:
+    encoded = yield from _read_texts(tokenizer, {text for pair in pairs for text in pair})
+    if long_titles is None:
+        joined = tokenizer.join(pairs, encoded)
+        return Encoded(joined, joined)
+    chunked: list[ChunkedPair] = []
+    for pair in chunk_pairs(tokenizer, pairs, encoded, long_titles):
+        if pair is not None:
+            chunked.append(pair)
+        yield
+    return Encoded.of_chunks(chunked)
