@@ -20,7 +20,6 @@ from models.device import describe, one_thread
 from service.config.settings import InvalidConfig, LiveConfig, Settings
 from service.engine.deadline import Deadline
 from service.engine.free_memory import give_back_for_ever
-from service.engine.runner import Observer
 from service.engine.scheduler import DRAINING_RETRY_S, Scheduler
 from service.engine.threads import Engine
 from service.errors import Draining
@@ -355,18 +354,5 @@ def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Schedule
         tokens_per_second=engine.tokens_per_second,
         slots=engine.slots,
         split_tokens=engine.split_tokens,
-        observer=_Meter(metrics),
+        observer=metrics,
     )
-
-
-class _Meter(Observer):
-    """Passes the scheduler's reports on to the metrics."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def on_batch(self, rows: int, tokens: int, budget: int) -> None:
-        self._metrics.batch(pairs=rows, tokens=tokens, budget=budget)
-
-    def on_out_of_memory(self) -> None:
-        self._metrics.out_of_memory()

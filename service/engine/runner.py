@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from service.engine.rate import TokenRate
 from service.engine.request import Row
@@ -29,13 +29,13 @@ class Batch:
     alone: bool = False
 
 
-class Observer:
-    """Hears what a scheduler does: override the methods of interest. No method may raise."""
+class Observer(Protocol):
+    """Hears what a scheduler does, as `Metrics` does. No method may raise."""
 
-    def on_batch(self, rows: int, tokens: int, budget: int) -> None:
+    def batch(self, *, pairs: int, tokens: int, budget: int) -> None:
         """A forward pass begins. If a batch is tried again in parts, each part is reported as well."""
 
-    def on_out_of_memory(self) -> None:
+    def out_of_memory(self) -> None:
         """A forward pass did not fit into the device's memory."""
 
 
@@ -55,7 +55,7 @@ class BatchRunner:
         deliver: Callable[[Sequence[Row]], None],
         budget: TokenBudget,
         rate: TokenRate,
-        observer: Observer,
+        observer: Observer | None,
         clock: Callable[[], float],
     ) -> None:
         self.busy_slots = 0
@@ -97,7 +97,8 @@ class BatchRunner:
         is_single = len(rows) == 1
         if batch.tokens > budget and not is_single:  # formed before the budget was halved
             return False
-        self._observer.on_batch(len(rows), batch.tokens, budget)
+        if self._observer is not None:
+            self._observer.batch(pairs=len(rows), tokens=batch.tokens, budget=budget)
         results: Sequence[Any]
         mark = self._rate.begin(self._clock())
         try:
@@ -116,7 +117,8 @@ class BatchRunner:
             results, has_run = [DeviceFailed("cancelled") for _ in rows], False
         except Exception as error:
             if isinstance(error, OutOfMemory):
-                self._observer.on_out_of_memory()
+                if self._observer is not None:
+                    self._observer.out_of_memory()
                 if not is_single:
                     self._budget.halve(budget, at_least=max(row.tokens for row in rows))
             if not is_single:

@@ -42,24 +42,17 @@ class Scheduler:
 
     Args:
         forward: runs one forward pass, as `BatchRunner` takes it.
-        max_batch_tokens: the token budget of a batch. A single longer row goes alone.
-        first_batch_tokens: the budget to begin with, if the device has no memory for more; it grows as after
-            a batch that ran out of memory.
-        max_queue_tokens: admission limit on what would be served before a request; an empty queue takes any
-            one request.
-        max_request_tokens: tokens of the largest request; a larger one that comes raises it. At most
+        max_batch_tokens, first_batch_tokens: the token budget of a batch, and the one to begin with, if the
+            device has no memory for more. A single longer row goes alone.
+        max_queue_tokens, max_request_tokens, max_wait_s: as `Admission` takes them. At most
             `2 * max_queue_tokens + max_request_tokens` tokens wait, which bounds the memory; long requests
             alone fill at most `max_queue_tokens + max_request_tokens` of it.
-        max_wait_s: admission limit on the time that a request would wait, at the measured token rate. A
-            request that could not meet its own deadline is refused at once, too.
         max_age_s: requests that have waited longer get a quarter of the device (`FairQueue`).
         tokens_per_second: the device's rate, which counts until one is measured; None: until then no request
             is refused because of the time that it would take.
         slots: batches in flight at once: 1; or 2 if one can be prepared while another runs; or as many as run
             side by side.
-        split_tokens: None: each slot uses the whole device. Else the slots run side by side, each at its part
-            of the rate, as the cores of a processor do: what waits is spread over the idle ones, in batches
-            of at least so many tokens.
+        split_tokens: as `Sizing` takes it.
         clock: seconds that never go backwards; deadlines are read on it.
     """
 
@@ -93,7 +86,7 @@ class Scheduler:
             max_request_tokens=max_request_tokens,
             max_wait_s=max_wait_s,
         )
-        self._runner = BatchRunner(forward, self._deliver, budget, rate, observer or Observer(), clock)
+        self._runner = BatchRunner(forward, self._deliver, budget, rate, observer, clock)
         self._requests: set[Request] = set()  # the open ones
         self._draining = False
         self._work = asyncio.Event()

@@ -1,6 +1,6 @@
 """Virtual time: how far each request would be if the device were shared equally between all of them.
 
-Nothing is served in this way; the fair queue takes its order from it (`service.engine.fair_queue`).
+Nothing is served in this way; the fair queue takes its order from it (`service.engine.queue`).
 """
 
 from __future__ import annotations

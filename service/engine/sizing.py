@@ -62,8 +62,9 @@ class Sizing:
     """Decides how large the next batch is.
 
     slots: batches that may run at once.
-    split_tokens: the smallest batch that splitting makes, if slots run side by side, each at its part of the
-        rate; None if each slot uses the whole device.
+    split_tokens: None: each slot uses the whole device. Else the slots run side by side, each at its part of
+        the rate, as the cores of a processor do: what waits is spread over the idle ones, in batches of at
+        least this many tokens.
     """
 
     def __init__(self, budget: TokenBudget, rate: TokenRate, *, slots: int, split_tokens: int | None) -> None:

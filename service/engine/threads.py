@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -76,8 +75,6 @@ class RowScore(NamedTuple):
     probabilities: np.ndarray | None
     logits: np.ndarray
 
-
-_new_row_score = partial(tuple.__new__, RowScore)  # its own constructor is Python code
 
 SPLIT_TOKENS = 128
 """Least tokens of a batch if the waiting work is split over slots: a smaller one would be mostly overhead."""
@@ -276,16 +273,10 @@ def score_rows(
 def row_scores(classifier: Classifier, logits: np.ndarray) -> list[RowScore]:
     """Return the results of logits, (rows, labels) float32."""
     scores = classifier.scores(logits)
+    raw_scores = scores.raw_score.tolist()
     if not classifier.config.is_graded:
-        pairs = zip(scores.score, scores.raw_score.tolist(), scores.logits, strict=True)
-        return [RowScore(score, raw_score, None, None, None, logits) for score, raw_score, logits in pairs]
-    columns = zip(
-        scores.score,
-        scores.raw_score.tolist(),
-        scores.grade.tolist(),
-        scores.expected_grade,
-        scores.probabilities,
-        scores.logits,
-        strict=True,
-    )
-    return list(map(_new_row_score, columns))
+        ungraded = zip(scores.score, raw_scores, scores.logits, strict=True)
+        return [RowScore(score, raw_score, None, None, None, logits) for score, raw_score, logits in ungraded]
+    grades = zip(scores.grade.tolist(), scores.expected_grade, scores.probabilities, strict=True)
+    columns = zip(scores.score, raw_scores, grades, scores.logits, strict=True)
+    return [RowScore(score, raw_score, *grade, logits) for score, raw_score, grade, logits in columns]

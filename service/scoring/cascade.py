@@ -153,28 +153,16 @@ def comparable_scores(
     floor: no score falls below it, where titles may become equal; None: there is none.
     """
     order = np.lexsort((-(scores if raw_scores is None else raw_scores), -stages))
-    steps = _as_steps(scores[order])
-    # How many different scores are before each title: with these added, "strictly below the one before" is
-    # "not above the one before", which a running minimum makes true.
-    new = (np.diff(steps) != 0) | (np.diff(stages[order]) != 0)
-    before = np.concatenate(([0], np.cumsum(new)))
-    lowered = np.minimum.accumulate(steps + before) - before
-    if floor is not None:
-        lowered = np.maximum(lowered, _as_steps(np.array([floor], scores.dtype)))
+    own, stage = scores[order], stages[order]
+    is_tied = (np.diff(own) == 0) & (np.diff(stage) == 0)  # with the title before it
+    lowest = scores.dtype.type(-np.inf if floor is None else floor)
+    lowered = own.copy()
+    for index, tied in enumerate(is_tied.tolist(), start=1):
+        before = lowered[index - 1]
+        if tied:
+            lowered[index] = before
+        elif lowered[index] >= before:
+            lowered[index] = max(lowest, np.nextafter(before, -np.inf, dtype=scores.dtype))
     result = np.empty_like(scores)
-    result[order] = _as_floats(lowered, scores.dtype)
+    result[order] = np.maximum(lowered, lowest)
     return result
-
-
-def _as_steps(values: Floats) -> NDArray[np.int64]:
-    """Return each float's number in the order of all of its format; neighbours differ by 1, and 0.0 is 0."""
-    signed = np.dtype(f"i{values.itemsize}")
-    bits = np.ascontiguousarray(values).view(signed).astype(np.int64)
-    return np.where(bits < 0, -(bits & np.iinfo(signed).max), bits)
-
-
-def _as_floats(steps: NDArray[np.int64], dtype: np.dtype[Any]) -> Floats:
-    """Return the float of each number; the inverse of `_as_steps`."""
-    signed = np.dtype(f"i{dtype.itemsize}")
-    bits = np.where(steps < 0, np.iinfo(signed).min | -steps, steps)
-    return bits.astype(signed).view(dtype)

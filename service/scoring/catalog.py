@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
@@ -36,6 +35,7 @@ class Variant:
     """A servable: a loaded checkpoint under a mask. `sliced`: what is off is cut out of the weights.
 
     stages: of a cascade, its stages; checkpoint, classifier, mask and `sliced` are then its last stage's.
+    keeps: what each stage of a cascade but the last hands on.
     """
 
     name: str
@@ -43,7 +43,8 @@ class Variant:
     classifier: Classifier
     mask: HeadMask
     sliced: bool
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[Variant, ...] = ()
+    keeps: tuple[Keep, ...] = ()
 
     @property
     def lane(self) -> Lane:
@@ -55,13 +56,6 @@ class Variant:
         """The number of parameters, without those of heads, units and layers that are cut out."""
         network = self.classifier.network
         return network.parameters - (network.parameters_off(self.mask) if self.sliced else 0)
-
-
-class Stage(NamedTuple):
-    """A stage of a cascade, and what it hands on; None: it is the last."""
-
-    variant: Variant
-    keep: Keep | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +71,6 @@ class Choice:
     lane: Lane
     label: str
     stages: tuple[Choice, ...] = ()
-
-    @property
-    def keeps(self) -> list[Keep]:
-        """Return what each stage of a cascade but the last hands on."""
-        return [stage.keep for stage in self.variant.stages if stage.keep is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +129,7 @@ class Catalog:
 
     def _masked(self, variant: Variant, form: MaskForm, with_units: bool = False) -> Choice:
         if variant.stages:
-            stages = tuple(self._masked(stage.variant, form, with_units) for stage in variant.stages)
+            stages = tuple(self._masked(stage, form, with_units) for stage in variant.stages)
             return Choice(variant, stages[-1].mask, stages[-1].lane, CUSTOM, stages)
         mask = variant.mask * HeadMask.parse(
             form,
@@ -153,7 +142,7 @@ class Catalog:
 
 
 def _unmasked(variant: Variant) -> Choice:
-    stages = tuple(_unmasked(stage.variant) for stage in variant.stages)
+    stages = tuple(_unmasked(stage) for stage in variant.stages)
     return Choice(variant, variant.mask, variant.lane, variant.name, stages)
 
 
@@ -249,9 +238,10 @@ def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:
     for number, entry in enumerate(config.variants):
         if entry.cascade is None or not check_cascade(config, entry, variants):
             continue
-        stages = tuple(Stage(variants[stage.variant], stage.keep) for stage in entry.cascade)
-        last = stages[-1].variant
-        for index, (variant, _) in enumerate(stages):
+        stages = tuple(variants[stage.variant] for stage in entry.cascade)
+        keeps = tuple(stage.keep for stage in entry.cascade if stage.keep is not None)
+        last = stages[-1]
+        for index, variant in enumerate(stages):
             if _kind_of_score(variant) != _kind_of_score(last):
                 raise InvalidConfig(
                     f"variants[{number}].cascade[{index}].variant: {variant.name} gives "
@@ -259,7 +249,7 @@ def _add_cascades(config: LiveConfig, variants: dict[str, Variant]) -> None:
                     "the stages of a cascade must give the same"
                 )
         variants[entry.name] = Variant(
-            entry.name, last.checkpoint, last.classifier, last.mask, last.sliced, stages
+            entry.name, last.checkpoint, last.classifier, last.mask, last.sliced, stages, keeps
         )
 
 

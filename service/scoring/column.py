@@ -54,7 +54,7 @@ class Column:
         self._stages = choice.stages or (choice,)
         self._encoded = [encoded[stage.variant.classifier] for stage in self._stages]
         self._lanes = [lane(stage) for stage in self._stages]
-        self._course = Course(queries, choice.keeps) if choice.stages else None
+        self._course = Course(queries, choice.variant.keeps) if choice.stages else None
         self._rows: list[Sequence[PairRow]] = [()] * len(queries)  # of each pair, from its last stage
         self._pairs_scored = [0] * len(self._stages)
         self.due: list[PairRow] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
 
 from models.classifier import Classifier
 from models.device import describe, processor_features
@@ -86,7 +87,11 @@ def variants(catalog: Catalog) -> VariantsResponse:
                 sliced=variant.sliced,
                 parameters=variant.parameters,
                 default=variant is catalog.default,
-                cascade=[CascadeStage(stage.name, keep) for stage, keep in variant.stages] or None,
+                cascade=[
+                    CascadeStage(stage.name, keep)
+                    for stage, keep in zip_longest(variant.stages, variant.keeps)
+                ]
+                or None,
             )
             for variant in catalog.variants.values()
         ],

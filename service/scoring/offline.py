@@ -49,7 +49,7 @@ def score(
     advance: told again and again how many more pairs have been scored; each counts once per stage.
     """
     stages = choice.stages or (choice,)
-    course = Course([query for query, _ in pairs], choice.keeps)
+    course = Course([query for query, _ in pairs], choice.variant.keeps)
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     chunks: list[Chunk | None] = [None] * len(pairs)
     while course.due:

@@ -12,7 +12,7 @@ from typing import Any
 
 from service.engine.queue import FairQueue
 from service.engine.request import Request, Row
-from service.engine.runner import Batch, Observer
+from service.engine.runner import Batch
 from service.engine.scheduler import Scheduler
 
 
@@ -29,13 +29,14 @@ class FakeClock:
         self.now += seconds
 
 
-class FakeDevice(Observer):
+class FakeDevice:
     """Runs each batch until the test says how it ends; remembers what it was given."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.running: list[tuple[Batch, asyncio.Future[Sequence[Any]]]] = []
         self.budgets: list[int] = []
+        self.out_of_memories = 0
 
     async def run(self, batch: Batch) -> Sequence[Any]:
         done: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
@@ -50,8 +51,11 @@ class FakeDevice(Observer):
     def fail(self, error: Exception, index: int = 0) -> None:
         self.running.pop(index)[1].set_exception(error)
 
-    def on_batch(self, rows: int, tokens: int, budget: int) -> None:  # noqa: ARG002
+    def batch(self, *, pairs: int, tokens: int, budget: int) -> None:  # noqa: ARG002
         self.budgets.append(budget)
+
+    def out_of_memory(self) -> None:
+        self.out_of_memories += 1
 
     @property
     def names(self) -> list[list[Any]]:
