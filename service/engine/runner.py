@@ -97,7 +97,9 @@ class BatchRunner:
         is_single = len(rows) == 1
         if batch.tokens > budget and not is_single:  # formed before the budget was halved
             return False
-        if self._observer is not None:
+        # Background work comes in small batches, which say nothing about how fast users are served.
+        is_measured = not rows[0].request.is_background
+        if self._observer is not None and is_measured:
             self._observer.batch(pairs=len(rows), tokens=batch.tokens, budget=budget)
         results: Sequence[Any]
         mark = self._rate.begin(self._clock())
@@ -126,7 +128,7 @@ class BatchRunner:
             results, has_run = [error], False
         finally:
             seconds = self._rate.end(mark, self._clock())
-        if has_run:
+        if has_run and is_measured:
             self._budget.record_success(batch.tokens)
             self._rate.record(batch.tokens, seconds, budget=budget)
         for row, result in zip(rows, results, strict=True):

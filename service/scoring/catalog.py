@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from models.checkpoint.hub import locate
 from models.classifier import Classifier
-from models.errors import InvalidMask, ModelError
+from models.errors import ModelError
 from models.masks.head_mask import HeadMask
 from service.config.masks import check_cascade, left_out_because, resolve_masks, resolve_variant
 from service.config.settings import InvalidConfig, LiveConfig
@@ -153,20 +153,6 @@ def lane_of(classifier: Classifier, mask: HeadMask, *, sliced: bool = False) -> 
     computes the same layers and units for all of its rows.
     """
     return Lane(classifier, mask.id if sliced or mask.is_structured else None, sliced)
-
-
-def heads_of(spec: str, classifier: Classifier) -> tuple[tuple[int, int], ...]:
-    """Return the heads of a list such as `2.3,4.*` as (layer, head): those that a mask of this spec switches
-    off. Raises InvalidRequest if it is no such list, or empty."""
-    try:
-        mask = HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads)
-    except InvalidMask as error:
-        raise InvalidRequest(str(error), param="heads") from None
-    if mask.skipped:
-        raise InvalidRequest("names layers with skip:; list heads, such as 2.3,4.*", param="heads")
-    if not mask.off:
-        raise InvalidRequest("names no head; list some, such as 2.3,4.*", param="heads")
-    return mask.off
 
 
 def build_catalog(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from models.classifier import Classifier
 from models.errors import InvalidMask
+from models.masks.head_mask import HeadMask
 from service.config.variants import MaskForm
 from service.engine.deadline import Deadline
 from service.engine.threads import Lane, PairRow
@@ -10,7 +12,7 @@ from service.errors import InvalidRequest
 from service.schemas import responses
 from service.schemas.requests import AttentionRequest, CompareRequest
 from service.schemas.responses import AttentionResponse, CompareResponse, HeadAttention
-from service.scoring.catalog import Catalog, Choice, heads_of, lane_of
+from service.scoring.catalog import Catalog, Choice, lane_of
 from service.scoring.column import Column
 from service.scoring.listings import mask_info
 from service.scoring.score import Computed, Scorer, asks_for, usage
@@ -51,7 +53,7 @@ async def attention(
     classifier = choice.variant.classifier
     encoded, tokenize_s = await scorer.encode(classifier, [(request.query, request.title)], request)
     (pair,) = encoded.rows
-    heads = heads_of(request.heads, classifier)
+    heads = _heads_of(request.heads, classifier)
     values, limit = len(heads) * len(pair) ** 2, scorer.settings.max_attention_values
     if values > limit:
         raise InvalidRequest(
@@ -79,3 +81,19 @@ def _choice(param: str, catalog: Catalog, name: str | None, form: MaskForm | Non
         return catalog.choose(name, form)
     except (InvalidRequest, InvalidMask) as error:
         raise InvalidRequest(str(error).removeprefix("variant: "), param=param) from None
+
+
+def _heads_of(spec: str, classifier: Classifier) -> tuple[tuple[int, int], ...]:
+    """Return the heads of a list such as `2.3,4.*` as (layer, head): a mask of this spec switches them off.
+
+    Raises InvalidRequest if it is no such list, or empty.
+    """
+    try:
+        mask = HeadMask.parse(spec, layers=classifier.num_layers, heads=classifier.num_heads)
+    except InvalidMask as error:
+        raise InvalidRequest(str(error), param="heads") from None
+    if mask.skipped:
+        raise InvalidRequest("names layers with skip:; list heads, such as 2.3,4.*", param="heads")
+    if not mask.off:
+        raise InvalidRequest("names no head; list some, such as 2.3,4.*", param="heads")
+    return mask.off
