@@ -162,7 +162,7 @@ def comparable_scores(
         if tied:
             lowered[index] = before
         elif lowered[index] >= before:
-            lowered[index] = max(lowest, np.nextafter(before, -np.inf, dtype=scores.dtype))
+            lowered[index] = np.nextafter(before, lowest, dtype=scores.dtype)
     result = np.empty_like(scores)
     result[order] = np.maximum(lowered, lowest)
     return result
