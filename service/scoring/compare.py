@@ -17,6 +17,9 @@ from service.scoring.column import Column
 from service.scoring.listings import mask_info
 from service.scoring.score import Computed, Scorer, asks_for, usage
 
+MAX_ATTENTION_VALUES = 4_000_000
+"""Maximum values of one `/v1/attention`: heads times tokens squared."""
+
 
 async def compare(
     scorer: Scorer, request: CompareRequest, catalog: Catalog, deadline: Deadline
@@ -54,10 +57,11 @@ async def attention(
     encoded, tokenize_s = await scorer.encode(classifier, [(request.query, request.title)], request)
     (pair,) = encoded.rows
     heads = _heads_of(request.heads, classifier)
-    values, limit = len(heads) * len(pair) ** 2, scorer.settings.max_attention_values
-    if values > limit:
+    values = len(heads) * len(pair) ** 2
+    if values > MAX_ATTENTION_VALUES:
         raise InvalidRequest(
-            f"{len(heads)} heads of {len(pair)} tokens are {values} values; one answer holds {limit}",
+            f"{len(heads)} heads of {len(pair)} tokens are {values} values; "
+            f"one answer holds {MAX_ATTENTION_VALUES}",
             param="heads",
         )
     scorer.check_tokens(len(pair), request)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from models import Classifier, HeadMask
-from service.scoring import scorer
+from service.scoring import compare
 from tests.checkpoints import write_checkpoint
 from tests.service.in_process import QUERY, TITLES, Service, pairs, serve
 
@@ -168,7 +168,7 @@ async def test_attention_shows_the_heads_that_were_asked_for(service: Service, c
 async def test_attention_refuses_more_than_one_answer_can_hold(
     tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scorer, "MAX_ATTENTION_VALUES", 100)
+    monkeypatch.setattr(compare, "MAX_ATTENTION_VALUES", 100)
     async with serve(tiny_checkpoint) as service:
         error = await service.refused("/v1/attention", 422, query="angle", title=TITLES[0], heads="*.*")
         assert error["param"] == "heads"
