@@ -20,8 +20,9 @@ import typer
 
 from models.device import check_device_name
 from models.errors import ModelError
-from service.config import file as config_file
-from service.config.edits import LiveEdits, glance, pinned
+from service.config.edits import Glance, LiveEdits, glance, pinned
+from service.config.file import ConfigFile, Overrides, load
+from service.config.settings import InvalidConfig
 from service.ray import access_log, environment, preflight
 from service.ray.guard import Guard, end_run
 from service.ray.limited import start
@@ -29,8 +30,6 @@ from service.ray.processes import STOP_SIGNALS, adopt_orphans, kill_family
 from service.ray.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from service.config.edits import Glance
-    from service.config.file import ConfigFile, Overrides
     from service.ray.cluster import Cluster
 
 DEFAULT_CONFIG = Path(__file__).parents[2] / "deploy" / "serve.yaml"
@@ -43,11 +42,10 @@ STOP_S = 13.0
 
 
 def _device(value: str | None) -> str | None:
-    if value is not None:
-        try:
-            check_device_name(value)
-        except ModelError as error:
-            raise typer.BadParameter(str(error)) from None
+    try:
+        check_device_name(value or "auto")
+    except ModelError as error:
+        raise typer.BadParameter(str(error)) from None
     return value
 
 
@@ -82,14 +80,15 @@ def command(
     """
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())  # a replica has another working directory
-    overrides = config_file.Overrides(host, port, model, device, dtype, replicas)
+    overrides = Overrides(host, port, model, device, dtype, replicas)
     run(config.absolute(), overrides)
 
 
 def run(path: Path, overrides: Overrides) -> None:
     """Serve until a signal comes. Raises ConfigFileError, OSError or DeployError if it cannot start."""
     seen = glance(path)
-    config = pinned(_load(path, overrides))
+    config = pinned(load(path, overrides))
+    preflight.check(path, config, _say)
     for warning in preflight.unknown_variables(config):
         _say(f"warning: {warning}")
     preflight.check_port(config.host, config.port)
@@ -111,13 +110,6 @@ def run(path: Path, overrides: Overrides) -> None:
             directory.remove()
         raise
     directory.remove()
-
-
-def _load(path: Path, overrides: Overrides) -> ConfigFile:
-    """Return the checked config of the file."""
-    config = config_file.load(path, overrides)
-    preflight.check(path, config, _say)
-    return config
 
 
 def _serve(
@@ -194,7 +186,7 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
             )
     try:
         checked.result()
-    except config_file.ConfigFileError as error:
+    except InvalidConfig as error:
         return str(error)
     environment.share_checkpoints(directory)
     return cluster.apply(config, stop.is_set)

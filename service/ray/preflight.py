@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from models.errors import ModelError
 from service.config.file import ConfigFile, ConfigFileError, first_problem
-from service.config.settings import ENVIRONMENT_PREFIX, Settings, variable_of
+from service.config.settings import ENVIRONMENT_PREFIX, InvalidConfig, Settings, variable_of
 from service.ray import autoscaling
 
 OTHER_VARIABLES = re.compile(
@@ -29,7 +29,7 @@ Kubernetes sets for a service that is called headroom."""
 
 
 def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
-    """Check device, database and masks against this machine and the model.
+    """Check device, database, limits and masks against this machine and the model.
 
     Downloads the checkpoints that the config names and the cache lacks.
 
@@ -37,13 +37,17 @@ def check(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
     Raises ConfigFileError, or UnsupportedCheckpoint for a model that cannot be found.
     """
     _check_device(config)
-    _check_limits(path, config)
-    _check_database(config)
-    _check_model(path, config, say)
+    _check_database(config.settings)
+    try:
+        _check_limits(config)
+        _check_masks(config, say)
+        check_checkpoints(config)
+    except InvalidConfig as error:
+        raise ConfigFileError(f"{path}: user_config.{error}") from None
 
 
 def check_checkpoints(config: ConfigFile) -> None:
-    """Check the variants' own checkpoints; download what the cache lacks. Raises ConfigFileError."""
+    """Check the variants' own checkpoints; download what the cache lacks. Raises InvalidConfig."""
     from models.checkpoint.config import read_config
     from models.checkpoint.hub import locate
 
@@ -52,7 +56,7 @@ def check_checkpoints(config: ConfigFile) -> None:
             try:
                 read_config(locate(variant.checkpoint))
             except ModelError as error:
-                raise ConfigFileError(f"variants.{variant.name}.checkpoint: {error}") from None
+                raise InvalidConfig(f"variants.{variant.name}.checkpoint: {error}") from None
 
 
 def check_port(host: str, port: int) -> None:
@@ -115,92 +119,73 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_device(config: ConfigFile) -> None:
-    device = config.settings.device
-    if device == "auto":
-        _resolve_auto(config.settings)
-    if not device.startswith("cuda"):
+    settings = config.settings
+    needs_check = settings.deterministic or settings.dtype == "float16"  # any device can do everything else
+    if not settings.device.startswith("cuda") and not (settings.device == "auto" and needs_check):
+        return  # importing torch takes seconds
+    from models.device import resolve_device, resolve_dtype
+
+    if settings.device == "auto":
+        field = "device" if settings.deterministic else "dtype"
+        try:
+            resolve_dtype(settings.dtype, resolve_device("auto"), deterministic=settings.deterministic)
+        except ModelError as error:
+            raise ConfigFileError(f"{field}: {error}") from None
         return
     gpus = (config.deployment.get("ray_actor_options") or {}).get("num_gpus", 1)
-    if isinstance(gpus, int | float) and int(device.partition(":")[2] or 0) >= max(1, gpus):
+    if isinstance(gpus, int | float) and int(settings.device.partition(":")[2] or 0) >= max(1, gpus):
         raise ConfigFileError(
-            f"device: a replica has {gpus:g} GPU, which it sees as cuda, so there is no {device}; "
+            f"device: a replica has {gpus:g} GPU, which it sees as cuda, so there is no {settings.device}; "
             "choose the machine's GPU with CUDA_VISIBLE_DEVICES"
         )
-    from models.device import resolve_device
-
     try:
         resolve_device("cuda")
     except ModelError as error:
         raise ConfigFileError(f"device: {error}") from None
 
 
-def _resolve_auto(settings: Settings) -> None:
-    """Refuse what the device that is here cannot do."""
-    if not settings.deterministic and settings.dtype != "float16":
-        return  # every device can; finding out which it is imports torch, which takes seconds
-    from models.device import resolve_device, resolve_dtype
-
-    try:
-        resolve_dtype(settings.dtype, resolve_device("auto"), deterministic=settings.deterministic)
-    except ModelError as error:
-        field = "device" if settings.deterministic else "dtype"
-        raise ConfigFileError(f"{field}: {error}") from None
-
-
-def _check_limits(path: Path, config: ConfigFile) -> None:
-    if config.live.degrade is None:
-        return
-    from models.device import resolve_device
-    from service.config.settings import InvalidConfig
-
-    try:
-        device = resolve_device(config.settings.device).type
-        config.live.check_limits(config.settings.queue_tokens(device))
-    except InvalidConfig as error:
-        raise ConfigFileError(f"{path}: user_config.{error}") from None
-
-
-def _check_database(config: ConfigFile) -> None:
-    if config.settings.database_url is None:
+def _check_database(settings: Settings) -> None:
+    if settings.database_url is None:
         return
     from service.experiments.storage.connection import connect, parse_url
 
     try:
-        connect(parse_url(config.settings.database_url)).dispose()
+        connect(parse_url(settings.database_url)).dispose()
     except ValueError as error:
         raise ConfigFileError(str(error)) from None
 
 
-def _check_model(path: Path, config: ConfigFile, say: Callable[[str], None]) -> None:
+def _check_limits(config: ConfigFile) -> None:
+    if config.live.degrade is not None:
+        from models.device import resolve_device
+
+        device = resolve_device(config.settings.device).type
+        config.live.check_limits(config.settings.queue_tokens(device))
+
+
+def _check_masks(config: ConfigFile, say: Callable[[str], None]) -> None:
     from models.checkpoint.config import read_config, read_stored_masks
     from models.checkpoint.hub import locate
     from service.config.masks import check_cascade, left_out_because, resolve_masks, resolve_variant
-    from service.config.settings import InvalidConfig
 
     directory = locate(config.settings.model)
-    model_config = read_config(directory)
-    layers, heads, units = model_config.num_layers, model_config.num_heads, model_config.intermediate_size
-    try:
-        stored = read_stored_masks(directory, model_config)
-        masks = resolve_masks(config.live, layers=layers, heads=heads, units=units, stored=stored)
-        variants = config.live.variants
-        present = {
-            variant.name
-            for variant in variants
-            if variant.cascade is None
-            and (
-                variant.checkpoint is not None
-                or resolve_variant(config.live, variant, layers=layers, heads=heads, masks=masks) is not None
+    model = read_config(directory)
+    layers, heads = model.num_layers, model.num_heads
+    stored = read_stored_masks(directory, model)
+    masks = resolve_masks(
+        config.live, layers=layers, heads=heads, units=model.intermediate_size, stored=stored
+    )
+    present: set[str] = set()
+    for variant in sorted(config.live.variants, key=lambda each: each.cascade is not None):
+        if variant.cascade is not None:
+            is_there = check_cascade(config.live, variant, present)
+        elif variant.checkpoint is not None:
+            is_there = True
+        else:
+            is_there = (
+                resolve_variant(config.live, variant, layers=layers, heads=heads, masks=masks) is not None
             )
-        }
-        for variant in variants:
-            if variant.cascade is not None and check_cascade(config.live, variant, present):
-                continue
-            if variant.name not in present:
-                say(f"variant {variant.name} is left out: {left_out_because(variant)}")
-    except InvalidConfig as error:
-        raise ConfigFileError(f"{path}: user_config.{error}") from None
-    try:
-        check_checkpoints(config)
-    except ConfigFileError as error:
-        raise ConfigFileError(f"{path}: user_config.{error}") from None
+        if is_there:
+            present.add(variant.name)
+        else:
+            say(f"variant {variant.name} is left out: {left_out_because(variant)}")
