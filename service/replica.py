@@ -23,10 +23,10 @@ from service.engine.free_memory import give_back_for_ever
 from service.engine.scheduler import DRAINING_RETRY_S, Scheduler
 from service.engine.threads import Engine
 from service.errors import Draining
-from service.experiments.online.admin import ExperimentAdmin
-from service.experiments.online.live import LiveExperiments
-from service.experiments.storage.connection import reason_of
-from service.experiments.storage.store import Store
+from service.experiments.admin import ExperimentAdmin
+from service.experiments.database import reason_of
+from service.experiments.live import LiveExperiments
+from service.experiments.store import Store
 from service.observe.metrics import Metrics
 from service.schemas.condense import CondenseRequest, CondenseResponse
 from service.schemas.listings import (

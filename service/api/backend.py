@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from service.engine.deadline import Deadline
-from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
-from service.experiments.definition.events import Outcome, OutcomeReceipt
+from service.experiments.events import Outcome, OutcomeReceipt
+from service.experiments.report import Course, ExperimentDetail, ExperimentsView
 from service.schemas.condense import CondenseRequest, CondenseResponse
 from service.schemas.listings import (
     HeadsResponse,

@@ -220,6 +220,7 @@ _EXPERIMENTS = {"config_version": "0123456789ab", "state_version": 1, "experimen
 _DETAIL = _EXPERIMENT | {
     "history": [
         {
+            "experiment": "prune20",
             "time": 1_795_000_000.0,
             "kind": "start",
             "arm": None,
@@ -227,6 +228,7 @@ _DETAIL = _EXPERIMENT | {
             "actor": "schedule",
             "reason": "",
             "detail": "salt 2026-11; arms control=full:50, pruned=pruned20:50",
+            "seen": None,
         }
     ],
     "report": None,
@@ -241,7 +243,20 @@ _COURSE = {
                 {
                     "arm": "pruned",
                     "metric": "click",
-                    "units": 812,
+                    "kind": "proportion",
+                    "units": 401,
+                    "control_units": 411,
+                    "value": 0.304,
+                    "control_value": 0.308,
+                    "p_value": 1.0,
+                    "margin": None,
+                    "margin_relative": True,
+                    "better": "higher",
+                    "variance_explained": None,
+                    "decision": "undecided",
+                    "text": "pruned on click is undecided: between 0.11 worse and 0.102 better.",
+                    "early": 0,
+                    "control_early": 0,
                     "difference": -0.004,
                     "low": -0.11,
                     "high": 0.102,

@@ -10,8 +10,8 @@ from fastapi import Body, FastAPI, Path, Request, Response
 from service.api.openapi import GET_ERRORS, errors
 from service.api.post import Post, add_post_route, backend_of
 from service.api.replies import json_response
-from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
-from service.experiments.definition.events import OutcomeReceipt
+from service.experiments.events import OutcomeReceipt
+from service.experiments.report import Course, ExperimentDetail, ExperimentsView
 from service.schemas.experiments import OutcomesRequest, RampRequest, ShipRequest, StopRequest
 
 Name = Annotated[

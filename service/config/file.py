@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from models.files import read_bytes
 from service.config import strict_yaml
 from service.config.settings import DEVICE_PATTERN, LiveConfig, Settings, variable_of
-from service.experiments.definition.fields import NAME_PATTERN
+from service.experiments.fields import NAME_PATTERN
 
 DEPLOYMENT = "Relevance"
 

@@ -12,8 +12,7 @@ from pydantic import BaseModel
 
 from service.config.settings import LiveConfig, Settings
 from service.config.variants import DegradeConfig, StageConfig, VariantConfig
-from service.experiments.definition.config import ArmConfig, ExperimentConfig, Guardrails, HoldoutConfig
-from service.experiments.definition.metric import Metric
+from service.experiments.definition import ArmConfig, ExperimentConfig, Guardrails, HoldoutConfig, Metric
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 INTRODUCTION = """\

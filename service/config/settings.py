@@ -28,9 +28,9 @@ from models.device import DEVICES
 from models.errors import how_to_install
 from service.config.keys import ApiKey, parse_api_keys
 from service.config.variants import DegradeConfig, MaskForm, VariantConfig, check_cascades, check_degrade
-from service.experiments.definition.assignment import Assigner
-from service.experiments.definition.config import ExperimentConfig, HoldoutConfig, check_together
-from service.experiments.definition.fields import ConfigName
+from service.experiments.assignment import Assigner
+from service.experiments.definition import ExperimentConfig, HoldoutConfig, check_together
+from service.experiments.fields import ConfigName
 
 ENVIRONMENT_PREFIX = "HEADROOM_"
 DEVICE_PATTERN = f"^({DEVICES.pattern})$"

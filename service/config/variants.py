@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from service.experiments.definition.fields import STORABLE, ConfigName
+from service.experiments.fields import STORABLE, ConfigName
 
 CUSTOM = "custom"
 """Variant name under which metrics count ad hoc masks; no variant may have this name."""

@@ -29,8 +29,8 @@ from prometheus_client import (
 )
 
 from service.errors import ShedReason
+from service.experiments.metrics import ExperimentMetrics
 from service.observe import node_metrics
-from service.observe.experiment_metrics import ExperimentMetrics
 from service.observe.node_metrics import NodeGauge
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -147,7 +147,7 @@ def _check_device(config: ConfigFile) -> None:
 def _check_database(settings: Settings) -> None:
     if settings.database_url is None:
         return
-    from service.experiments.storage.connection import connect, parse_url
+    from service.experiments.database import connect, parse_url
 
     try:
         connect(parse_url(settings.database_url)).dispose()

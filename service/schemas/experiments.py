@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from service.experiments.definition.events import MAX_TEXT, MAX_VALUE, Outcome, unstorable_value
-from service.experiments.definition.fields import STORABLE, Unit
+from service.experiments.events import MAX_TEXT, MAX_VALUE, Outcome, unstorable_value
+from service.experiments.fields import STORABLE, Unit
 from service.schemas.requests import Request
 
 MAX_OUTCOMES = 1_000

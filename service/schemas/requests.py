@@ -21,7 +21,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from models.checkpoint.chunks import LongTitles, Overflow
-from service.experiments.definition.fields import Attributes, Unit
+from service.experiments.fields import Attributes, Unit
 
 MAX_GRADE = 30
 MAX_NAME_CHARS = 64

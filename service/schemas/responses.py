@@ -60,9 +60,6 @@ class Assignment:
     experiment: Annotated[str, Field(description="The experiment's name in the config.")]
     arm: Annotated[str, Field(description="The arm, whose variant scored.")]
     bucket: Annotated[int, Field(description="The unit's bucket, from 0 to 9,999.")]
-    forced: Annotated[
-        bool, Field(description="Whether the config lists the unit for this arm: no exposure.")
-    ] = False
     fallback: Annotated[
         bool, Field(description="Whether the arm's variant failed, so that the control's scored.")
     ] = False

@@ -16,7 +16,7 @@ from service.config.settings import InvalidConfig, LiveConfig
 from service.config.variants import CUSTOM, MaskForm
 from service.engine.threads import Lane
 from service.errors import InvalidRequest
-from service.experiments.definition.assignment import Assigner
+from service.experiments.assignment import Assigner
 from service.scoring.cascade import Keep
 
 logger = logging.getLogger("headroom.variants")

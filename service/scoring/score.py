@@ -15,7 +15,7 @@ from service.engine.deadline import Deadline
 from service.engine.scheduler import Scheduler
 from service.engine.threads import PairRow
 from service.errors import InvalidRequest
-from service.experiments.definition.assignment import Assigned
+from service.experiments.assignment import Assigned
 from service.observe.followed import current, note_stage, trace
 from service.observe.metrics import Metrics
 from service.schemas.condense import CondenseRequest
@@ -293,7 +293,6 @@ def _assignment(assigned: Assigned, choice: Choice) -> Assignment:
         experiment=assigned.experiment,
         arm=assigned.arm,
         bucket=assigned.bucket,
-        forced=assigned.forced,
         fallback=choice.variant.name != assigned.variant,
     )
 

@@ -21,12 +21,12 @@ import numpy as np
 
 from service.engine.deadline import Deadline
 from service.errors import Draining
-from service.experiments.analysis.paired import paired
-from service.experiments.definition.config import ExperimentConfig
-from service.experiments.definition.events import ShadowResult
-from service.experiments.definition.fields import Attribute
-from service.experiments.definition.state import IDLE
-from service.experiments.online.live import LiveExperiments
+from service.experiments.definition import ExperimentConfig
+from service.experiments.events import ShadowResult
+from service.experiments.fields import Attribute
+from service.experiments.live import LiveExperiments
+from service.experiments.shadow import paired
+from service.experiments.state import IDLE
 from service.schemas.requests import ScoreRequest
 from service.scoring.catalog import Catalog
 from service.scoring.column import Column
@@ -73,7 +73,7 @@ class Shadow:
                 self._jobs.append(Job(config, catalog, request, chars))
                 self._chars += chars
         while len(self._jobs) > MAX_JOBS or self._chars > MAX_CHARS:
-            self._experiments.observer.shadowed(self._pop().experiment.name, "dropped")
+            self._experiments.metrics.shadow.labels(self._pop().experiment.name, "dropped").inc()
         self._work.set()
 
     async def run(self) -> None:
@@ -83,15 +83,16 @@ class Shadow:
                 self._work.clear()
                 await self._work.wait()
             job = self._pop()
-            observer = self._experiments.observer
+            counter = self._experiments.metrics.shadow
             try:
-                observer.shadowed(job.experiment.name, "scored" if await self._score(job) else "dropped")
+                fate = "scored" if await self._score(job) else "dropped"
+                counter.labels(job.experiment.name, fate).inc()
             except Draining:
                 return
             except Exception as error:
                 # The guardrails act on an arm that cannot score; here it only has no result.
                 logger.warning("shadow scoring for %s failed: %s", job.experiment.name, error)
-                observer.shadowed(job.experiment.name, "failed")
+                counter.labels(job.experiment.name, "failed").inc()
 
     def _pop(self) -> Job:
         job = self._jobs.popleft()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from service.engine.deadline import Deadline
 from service.errors import DeadlineExceeded, DeviceFailed, Draining, QueueFull, as_service_error
-from service.experiments.online.router import Route, Router
+from service.experiments.router import Route, Router
 from service.schemas.requests import ScoreRequest
 from service.schemas.responses import ScoreResponse
 from service.scoring.catalog import Catalog, Choice

@@ -21,7 +21,7 @@ import yaml
 from service.config import file as config_file
 from service.config.settings import LiveConfig, Settings
 from service.config.variants import VariantConfig
-from service.experiments.definition.config import ExperimentConfig
+from service.experiments.definition import ExperimentConfig
 from service.ray import environment
 from service.ray.autoscaling import ByTokens
 from tests.clients import environments

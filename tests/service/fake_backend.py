@@ -10,8 +10,8 @@ import numpy as np
 from models.masks.head_mask import HeadMask
 from service.engine.deadline import Deadline
 from service.errors import InvalidRequest, NotFound
-from service.experiments.analysis.views import Course, ExperimentDetail, ExperimentsView
-from service.experiments.definition.events import Outcome, OutcomeReceipt
+from service.experiments.events import Outcome, OutcomeReceipt
+from service.experiments.report import Course, ExperimentDetail, ExperimentsView
 from service.schemas.condense import CondenseRequest, CondenseResponse, QueryOfLength, WordOfQuery
 from service.schemas.listings import (
     HeadsResponse,

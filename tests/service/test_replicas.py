@@ -15,7 +15,7 @@ import psutil
 import pytest
 from ray._private.services import JEMALLOC_SO
 
-from service.experiments.storage.store import Store
+from service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.client import Answer, request, score, send_raw
 from tests.service.experimenting import config

@@ -23,7 +23,7 @@ from service.api.examples import ANSWERS
 from service.api.openapi import errors
 from service.api.post import Post, PostRoute, Timed, validated
 from service.errors import InvalidRequest
-from service.experiments.definition.fields import Attributes, Unit
+from service.experiments.fields import Attributes, Unit
 from service.schemas.documents import DocumentsRequest
 from service.schemas.limits import check_score
 from service.schemas.requests import DeadlineMs, MaskForm, ScoreRequest, VariantName, shown

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from service.errors import InvalidRequest
-from service.experiments.definition.fields import Attributes
+from service.experiments.fields import Attributes
 from service.schemas.requests import DeadlineMs, MaskForm
 
 VERSION = "1"

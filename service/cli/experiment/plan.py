@@ -12,12 +12,10 @@ from models.commands.terminal import table
 from models.numbers import number, percent
 
 if TYPE_CHECKING:
-    from service.experiments.planning.plan import ArmWeights, Need, Plan
-    from service.experiments.planning.power import Question
+    from service.experiments.plan import Need, Plan, Question
 
 Better = Literal["higher", "lower"]
 
-MAX_UNITS_PER_DAY = 1e12
 MIN_SHIFT = 1e-6
 """The smallest distance to rule out, in standard deviations; some 10^13 units can show it."""
 
@@ -38,16 +36,14 @@ Absolute = Annotated[
 Power = Annotated[
     float, typer.Option(min=0.5, max=0.99, help="Probability of a conclusion if the effect is as given.")
 ]
-Alpha = Annotated[
-    float, typer.Option(min=1e-4, max=0.2, help="Probability that an interval ever misses the truth.")
-]
 Weights = Annotated[str, typer.Option(help="Traffic weights of the arms, the control's first.")]
-Traffic = Annotated[float, typer.Option(help="Share of the units that takes part.")]
+Traffic = Annotated[float, typer.Option(min=1e-4, max=1, help="Share of the units that takes part.")]
 UnitsPerDay = Annotated[
-    float | None, typer.Option(min=1, help="New units per day; adds how many days the test takes.")
+    float | None, typer.Option(min=1, max=1e12, help="New units per day; adds how many days the test takes.")
 ]
-Correlation = Annotated[float, typer.Option(help="Correlation of the metric with its covariate (CUPED).")]
-Every = Annotated[int, typer.Option(min=1, help="Number of units between two looks.")]
+Correlation = Annotated[
+    float, typer.Option(min=-0.999, max=0.999, help="Correlation of the metric with its covariate (CUPED).")
+]
 
 
 def command(
@@ -58,12 +54,10 @@ def command(
     absolute: Absolute = False,
     better: Annotated[Better, typer.Option(help="Which values of the metric are better.")] = "higher",
     power: Power = 0.8,
-    alpha: Alpha = 0.05,
     weights: Weights = "50,50",
     traffic: Traffic = 1.0,
     units_per_day: UnitsPerDay = None,
     correlation: Correlation = 0.0,
-    every: Every = 100,
     as_json: AsJson = False,
 ) -> None:
     """Compute how many units and days an A/B test needs.
@@ -78,42 +72,25 @@ def command(
 
     import orjson
 
-    from service.experiments.planning.plan import make_plan
+    from service.experiments.analysis import ALPHA
+    from service.experiments.plan import make_plan
 
-    arms = parse_weights(weights)
-    if not 0 < traffic <= 1:
-        raise typer.BadParameter("must be a share above 0 and up to 1", param_hint="--traffic")
-    if units_per_day is not None and not units_per_day <= MAX_UNITS_PER_DAY:
-        raise typer.BadParameter(f"must be at most {MAX_UNITS_PER_DAY:,.0f}", param_hint="--units-per-day")
-    question = ask(baseline, sd, margin, effect, absolute, better, correlation, arms)
+    question = ask(baseline, sd, margin, effect, absolute, better, correlation, weights)
     daily = None if units_per_day is None else units_per_day * traffic
-    plan = make_plan(question, arms, alpha=alpha, power=power, units_per_day=daily, every=every)
+    plan = make_plan(question, alpha=ALPHA, power=power, units_per_day=daily)
     if as_json:
         document = {
             "schema": 1,
             "question": "difference" if margin is None else "non-inferiority",
             **dataclasses.asdict(question),
-            "alpha": alpha,
+            "alpha": ALPHA,
             "power": power,
-            "weights": arms.weights,
             **dataclasses.asdict(plan),
             "planned_units": plan.any_time.units,
         }
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
-        print(text(plan, question, arms, alpha=alpha, power=power))
-
-
-def parse_weights(value: str) -> ArmWeights:
-    """Return the weights in text such as `50,50`. Raises BadParameter."""
-    from service.experiments.planning.plan import ArmWeights
-
-    try:
-        return ArmWeights(tuple(float(part) for part in value.split(",")))
-    except ValueError:
-        raise typer.BadParameter(
-            "give two or more numbers above 0, the control's first: 50,50", param_hint="--weights"
-        ) from None
+        print(text(plan, question, alpha=ALPHA, power=power))
 
 
 def ask(
@@ -124,17 +101,15 @@ def ask(
     absolute: bool,
     better: Better,
     correlation: float,
-    arms: ArmWeights,
+    weights: str,
 ) -> Question:
     """Return the options as a question in the metric's own unit. Raises BadParameter if they contradict."""
-    from service.experiments.planning.power import Question
+    from service.experiments.plan import Question
 
     if not math.isfinite(baseline) or (sd is None and not 0 < baseline < 1):
         raise typer.BadParameter("must be between 0 and 1, unless --sd is given", param_hint="--baseline")
     if sd is not None and not (math.isfinite(sd) and sd > 0):
         raise typer.BadParameter("must be above 0", param_hint="--sd")
-    if not -1 < correlation < 1:
-        raise typer.BadParameter("must be between -1 and 1", param_hint="--correlation")
     if margin is not None and not (math.isfinite(margin) and margin > 0):
         raise typer.BadParameter("must be above 0", param_hint="--margin")
     if margin is not None and not absolute and margin >= 1:
@@ -165,13 +140,13 @@ def ask(
             margin=None if margin is None else margin * unit,
             effect=effect * unit,
             relative=not absolute,
-            share=arms.share,
+            weights=tuple(float(weight) for weight in weights.split(",")),
             correlation=correlation,
             sign=1 if better == "higher" else -1,
             arm_sd=arm_sd,
         )
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--effect") from None
+        raise typer.BadParameter(str(error)) from None
     if question.shift < MIN_SHIFT * question.tau:
         raise typer.BadParameter(
             "is too small beside the standard deviation: no test has enough units to show it",
@@ -180,7 +155,7 @@ def ask(
     return question
 
 
-def text(plan: Plan, question: Question, arms: ArmWeights, *, alpha: float, power: float) -> str:
+def text(plan: Plan, question: Question, *, alpha: float, power: float) -> str:
     """Return the plan as text for people."""
 
     def size(value: float) -> str:
@@ -197,19 +172,14 @@ def text(plan: Plan, question: Question, arms: ArmWeights, *, alpha: float, powe
     else:
         asked = f"Is an arm worse by less than {size(question.margin)}"
         asked += f", if it really changes by {size(question.effect)}?" if question.effect else ", if at all?"
-    ratio = " : ".join(f"{weight:g}" for weight in arms.weights)
+    ratio = " : ".join(f"{weight:g}" for weight in question.weights)
+    heads = ["", "units", "" if plan.any_time.days is None else "days"]
+    rows = [heads, row("one look at the end", plan.one_look), row("looking at any time", plan.any_time)]
     lines = [
         asked,
         f"power {power:.0%}, α {alpha:g}, arms {ratio}, standard deviation {number(question.sd)}",
         "",
-        table(
-            [
-                ["", "units", "" if plan.any_time.days is None else "days"],
-                row("one look at the end", plan.one_look),
-                row("looking at any time", plan.any_time),
-            ],
-            numbers_from=1,
-        ),
+        table(rows, numbers_from=1),
         "",
         f"For the config: planned_units: {plan.any_time.units}",
     ]

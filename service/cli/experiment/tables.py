@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,68 +49,42 @@ def _exposures(report: dict[str, Any]) -> str:
     ratio = report["sample_ratio"]
     if not ratio["epochs"]:
         return f"Exposed units: {counts or 'none'}. Sample ratio: not checked. {ratio['text']}"
-    return (
-        f"Exposed units: {counts}. Sample ratio: p = {ratio['sequential_p']:.3g} over all looks, "
-        f"{ratio['chi_square_p']:.3g} at this one (χ²)."
-    )
+    return f"Exposed units: {counts}. Sample ratio: p = {ratio['sequential_p']:.3g} over all looks."
 
 
 def _metrics(report: dict[str, Any]) -> str:
     level = f"{100 * (1 - report['alpha']):g} % at any time"
     rows = [["metric", "arm", "control", "value", "change", level, "verdict"]]
-    for arm in report["arms"]:
-        for metric in arm["metrics"]:
-            has_percent = metric["relative_low"] is not None and metric["relative_high"] is not None
-            keys = (
-                ("relative", "relative_low", "relative_high")
-                if has_percent
-                else ("difference", "low", "high")
-            )
-            rows.append(
-                [
-                    metric["metric"],
-                    arm["arm"],
-                    _number(metric["control_value"]),
-                    _number(metric["value"]),
-                    *_change(metric, keys, percent if has_percent else number),
-                    metric["decision"].replace("_", " "),
-                ]
-            )
-            if (raw := metric.get("uncapped")) is not None:
-                rows.append(_uncapped(arm["arm"], raw))
+    metrics = [metric for arm in report["arms"] for metric in arm["metrics"]]
+    rows += [
+        [
+            metric["metric"],
+            metric["arm"],
+            _number(metric["control_value"]),
+            _number(metric["value"]),
+            *_change(metric),
+            metric["decision"].replace("_", " "),
+        ]
+        for metric in metrics
+    ]
     early = [
-        f"  {arm['arm']} on {found['metric']}: {found['early']:,} of the arm, "
-        f"{found['control_early']:,} of control"
-        for arm in report["arms"]
-        for found in arm["metrics"]
-        if found.get("early") or found.get("control_early")
+        f"  {metric['arm']} on {metric['metric']}: {metric['early']:,} of the arm, "
+        f"{metric['control_early']:,} of control"
+        for metric in metrics
+        if metric["early"] or metric["control_early"]
     ]
     if early:
         early = ["", "Outcomes from before their unit's exposure, which do not count:", *early]
     return "\n".join([table(rows), *early]) if len(rows) > 1 else ""
 
 
-def _uncapped(arm: str, raw: dict[str, Any]) -> list[str]:
-    """Return the row for a metric with `winsorize` as it would be without the cap."""
-    return [
-        "  without cap",
-        arm,
-        _number(raw["control_value"]),
-        _number(raw["value"]),
-        *_change(raw, ("relative", "relative_low", "relative_high"), percent),
-        f"cap {_number(raw['cap'])}",
-    ]
-
-
-def _change(found: dict[str, Any], keys: Sequence[str], text: Callable[..., str]) -> tuple[str, str]:
-    """Return a change and its interval in the words of `text`. keys: the change, the interval's ends."""
-    change, low, high = (found[key] for key in keys)
-    if change is None:
-        return "–", "–"
-    if low is None or high is None:
-        return text(change, digits=3, sign=True), "–"
-    ends = (text(end, digits=3, sign=True) for end in (low, high))
-    return text(change, digits=3, sign=True), " to ".join(ends)
+def _change(metric: dict[str, Any]) -> tuple[str, str]:
+    """Return a change and its interval, in percent if that has one."""
+    has_percent = metric["relative_low"] is not None and metric["relative_high"] is not None
+    keys = ("relative", "relative_low", "relative_high") if has_percent else ("difference", "low", "high")
+    text = percent if has_percent else number
+    change, *ends = (None if metric[key] is None else text(metric[key], digits=3, sign=True) for key in keys)
+    return change or "–", "–" if None in ends else " to ".join(map(str, ends))
 
 
 def _entry(entry: dict[str, Any]) -> str:

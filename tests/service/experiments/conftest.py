@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.experiments.storage.store import Store
+from service.experiments.store import Store
 from tests.service.experiments.postgres import Cluster
 
 _numbers = itertools.count()

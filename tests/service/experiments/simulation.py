@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from service.experiments.analysis.estimates import estimate
-from service.experiments.analysis.moments import Floats, Moments, pool
-from service.experiments.analysis.sample_ratio import ALARM, CONCENTRATION
-from service.experiments.analysis.sequences import Boundary, Contrast, contrast, margin_gap
+from service.experiments.estimates import Floats, Moments, estimate, pool
+from service.experiments.sample_ratio import ALARM, CONCENTRATION
+from service.experiments.sequences import Boundary, Contrast, contrast, margin_gap
 
 CHUNK_UNITS = 500_000
 """Units held in memory at a time."""
@@ -134,7 +133,7 @@ def _run(design: Design, draw: Draw, experiments: int, truth: float, rng: np.ran
 
 
 def look_moments(units: Units, treated: NDArray[np.bool_], looks: int) -> tuple[Moments, Moments]:
-    """Return the moments of control and of the arm at every look, (experiments, looks), without skewness.
+    """Return the moments of control and of the arm at every look, (experiments, looks).
 
     treated: (experiments, units); the units are a multiple of the looks.
     """
@@ -160,10 +159,9 @@ def look_moments(units: Units, treated: NDArray[np.bool_], looks: int) -> tuple[
                     products[part, ..., i, j] = products[part, ..., j, i] = product
     counts = np.stack([np.full((experiments, looks), float(shape[2])), weight.sum(2)])
     totals = [np.cumsum(part, axis=2) for part in (counts, sums, products)]
-    none = np.zeros((experiments, looks))
-    treated_moments = Moments.from_sums(totals[0][1], totals[1][1], totals[2][1], none, centre)
+    treated_moments = Moments.from_sums(totals[0][1], totals[1][1], totals[2][1], centre)
     rest = [part[0] - part[1] for part in totals]
-    return Moments.from_sums(rest[0], rest[1], rest[2], none, centre), treated_moments
+    return Moments.from_sums(rest[0], rest[1], rest[2], centre), treated_moments
 
 
 def _contrast(of: Callable[[str], Floats]) -> Contrast:

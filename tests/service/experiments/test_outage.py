@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from service.experiments.online.admin import MAX_RECORDING_CALLS
-from service.experiments.online.guardrails import Breach
-from service.experiments.storage.connection import connect, parse_url
-from service.experiments.storage.store import Store
+from service.experiments.admin import MAX_RECORDING_CALLS
+from service.experiments.database import connect, parse_url
+from service.experiments.guardrails import Breach
+from service.experiments.store import Store
 from tests.service.experimenting import BOSS, KEYS, USER, config, eventually, exposed
 from tests.service.experiments.postgres import Cluster
 from tests.service.in_process import QUERY, TITLES, serve

@@ -13,12 +13,12 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from service.api import create_app
 from service.config.settings import Settings
-from service.experiments.definition.assignment import Assigner
-from service.experiments.definition.config import ExperimentConfig
-from service.experiments.definition.events import Action, Exposure
-from service.experiments.online.ledger import COUNTS_EVERY
-from service.experiments.online.live import LiveExperiments
-from service.experiments.storage.store import Store
+from service.experiments.assignment import Assigner
+from service.experiments.definition import ExperimentConfig
+from service.experiments.events import Action, Exposure
+from service.experiments.ledger import COUNTS_EVERY
+from service.experiments.live import LiveExperiments
+from service.experiments.store import Store
 from service.observe.metrics import Metrics, _observe
 from tests.service.asgi import client
 from tests.service.metering import check, feed, samples

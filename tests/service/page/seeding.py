@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from service.experiments.definition.config import ExperimentConfig
-from service.experiments.definition.epochs import Epoch
-from service.experiments.definition.events import Action, Exposure, Outcome, ShadowResult
-from service.experiments.definition.state import identity
-from service.experiments.storage.store import Store
+from service.experiments.definition import ExperimentConfig
+from service.experiments.events import Action, Exposure, Outcome, ShadowResult
+from service.experiments.state import Epoch, identity
+from service.experiments.store import Store
 
 DAYS = 3
 UNITS = 4000
@@ -94,7 +93,7 @@ def _fill(
     exposures, outcomes = [], []
     for number, moment in enumerate(np.sort(rng.uniform(began + 60, began + seconds - 900, UNITS))):
         which, unit, at = int(rng.integers(2)), f"u{number}", float(moment)
-        epoch = Epoch.of(1, 1.0, ()).label
+        epoch = Epoch().label
         outcomes.append(Outcome(name, f"l{number}", unit, "latency_ms", float(rng.gamma(40, 1.2)), at))
         exposures.append(Exposure(name, unit, arms[which], 5000 * which + number % 5000, at, "v", epoch))
         if rng.random() < rates[which]:

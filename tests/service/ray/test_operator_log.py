@@ -39,8 +39,8 @@ def test_what_is_no_trouble_is_not_shown() -> None:
         ("ray.serve", logging.WARNING),
     ):
         handler.emit(record("quiet", name=name, level=level))
-    handler.emit(record("loud", name="service.experiments.storage.writer", level=logging.WARNING))
-    assert lines == [f"{NAME}: WARNING service.experiments.storage.writer: loud"]
+    handler.emit(record("loud", name="service.experiments.writer", level=logging.WARNING))
+    assert lines == [f"{NAME}: WARNING service.experiments.writer: loud"]
 
 
 def test_a_flood_is_cut_and_counted() -> None:

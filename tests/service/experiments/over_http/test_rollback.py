@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 from service.config.settings import LiveConfig
-from service.experiments.definition.epochs import Epoch
-from service.experiments.definition.events import Action
-from service.experiments.online.guardrails import Breach
-from service.experiments.online.live import LiveExperiments
-from service.experiments.online.observer import ExperimentObserver
-from service.experiments.storage.store import Store
+from service.experiments.events import Action
+from service.experiments.guardrails import Breach
+from service.experiments.state import Epoch
+from service.experiments.store import Store
 from tests.checkpoints import write_checkpoint
 from tests.service.experimenting import BOSS, KEYS, config, eventually, score, write_broken_checkpoint
-from tests.service.experiments.storage.test_store import exposure
+from tests.service.experiments.making import live_of
+from tests.service.experiments.test_store import exposure
 from tests.service.in_process import Service, serve
 
 
@@ -109,7 +108,7 @@ async def test_a_rollback_on_one_replica_reaches_the_others(tiny_checkpoint: Pat
 async def test_units_of_one_arm_that_get_lost_end_the_experiment(tiny_checkpoint: Path, url: str) -> None:
     """The sample ratio: the database has 300 units of control for 100 of the other arm."""
     store = Store(url)
-    epoch = Epoch(actions=1, traffic=1.0).label  # that of the start
+    epoch = Epoch(traffic=1.0).label
     rows = [exposure(f"c{number}", epoch=epoch) for number in range(300)]
     rows += [exposure(f"p{number}", "pruned", epoch=epoch) for number in range(100)]
     await asyncio.to_thread(store.add_exposures, rows)
@@ -140,7 +139,7 @@ async def test_a_rollback_that_comes_late_does_not_undo_a_reinstatement_after_it
 ) -> None:
     """A replica that was cut off from the database records what it did before as soon as it is back."""
     breach = [Breach("pruned", "p99", "slow")]
-    cut_off = LiveExperiments(Store(url), ExperimentObserver())
+    cut_off = live_of(Store(url))
     await asyncio.to_thread(cut_off.apply, LiveConfig.model_validate(config()).assigner, "v")
     cut_off.guard.roll_back("prune20", breach)
     try:

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.experiments.definition.events import Action
-from service.experiments.storage.store import Store
+from service.experiments.events import Action
+from service.experiments.store import Store
 from tests.service.client import request, score, send_raw
 from tests.service.experimenting import config, exposed
 from tests.service.running import PATIENCE_S, Server

@@ -1,0 +1,205 @@
+"""The actions of people on the experiments, as HTTP calls them: show, record outcomes, ramp, stop, ship."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from service.errors import DatabaseUnavailable, NotFound
+from service.experiments import steering
+from service.experiments.analysis import analyse
+from service.experiments.course import course, look_times
+from service.experiments.definition import ExperimentConfig
+from service.experiments.events import Outcome, OutcomeReceipt
+from service.experiments.guardrails import population_stability
+from service.experiments.live import LiveExperiments
+from service.experiments.report import (
+    ArmView,
+    Course,
+    ExperimentDetail,
+    ExperimentsView,
+    ExperimentView,
+    GuardrailView,
+    Look,
+    Report,
+)
+
+REPORT_SECONDS = 5.0
+"""An analysis that is younger than this is shown again."""
+
+COURSE_SECONDS = 5.0
+"""How long one request computes past looks; the next one goes on."""
+
+MAX_RECORDING_CALLS = 32
+"""Calls with outcomes that may wait for the database at once; further ones are told to come again."""
+
+T = TypeVar("T")
+
+
+class ExperimentAdmin:
+    """Answers the experiment routes. Asks the database in threads, and raises DatabaseUnavailable."""
+
+    def __init__(self, live: LiveExperiments) -> None:
+        self._ledger = live.ledger
+        self._windows = live.windows
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="experiment-admin")
+        self._reports: dict[str, tuple[float, Report]] = {}
+        self._looks: dict[tuple[str, str], dict[float, Look]] = {}
+        self._analysing = asyncio.Lock()
+        self._recording = 0
+
+    def close(self) -> None:
+        """End the threads once they have finished their current calls."""
+        self._threads.shutdown(wait=False)
+
+    async def record(self, outcomes: Sequence[Outcome]) -> OutcomeReceipt:
+        """Store outcomes. One whose id is stored already is counted as a duplicate."""
+        if self._recording >= MAX_RECORDING_CALLS:
+            raise DatabaseUnavailable(
+                message=f"{MAX_RECORDING_CALLS} calls with outcomes wait for the database; "
+                "send these again later."
+            )
+        configs = self._ledger.configs
+        known = {config.name for config in configs}
+        metrics = {
+            config.name: {name for metric in config.metrics for name in metric.sources}
+            for config in configs
+            if config.metrics
+        }
+        covariates = {
+            config.name: {metric.covariate for metric in config.metrics if metric.covariate is not None}
+            for config in configs
+        }
+        store = self._ledger.store
+        self._recording += 1
+        try:
+            return await self._in_thread(lambda: store.record_outcomes(outcomes, known, metrics, covariates))
+        finally:
+            self._recording -= 1
+
+    def listing(self) -> ExperimentsView:
+        """Return the experiments of the live config as this replica knows them, without the database."""
+        ledger = self._ledger
+        return ExperimentsView(
+            ledger.config_version,
+            ledger.state_version,
+            [self._view(config) for config in ledger.configs],
+        )
+
+    async def show(self, name: str, *, report: bool = True) -> ExperimentDetail:
+        """Return one experiment with its log and its analysis, which is None while the database is down."""
+        config = self._config(name)
+        try:
+            analysis = await self._report(config) if report else None
+        except DatabaseUnavailable:
+            analysis = None
+        view = self._view(config)
+        fields = {field.name: getattr(view, field.name) for field in dataclasses.fields(view)}
+        return ExperimentDetail(
+            **fields,
+            history=self._ledger.history(name),
+            report=analysis,
+        )
+
+    async def course(self, name: str) -> Course:
+        """Return the experiment's intervals at past times, evenly spaced.
+
+        Past looks are kept as long as the config and the log stay, so outcomes that come late are in later
+        looks only.
+        """
+        config = self._config(name)
+        history = self._ledger.history(name)
+        key = (name, f"{self._ledger.config_version} {len(history)}")
+        async with self._analysing:
+            if key not in self._looks:
+                self._looks = {known: looks for known, looks in self._looks.items() if known[0] != name}
+            looks = self._looks.setdefault(key, {})
+            times = look_times(config, history, self._ledger.clock())
+            return await self._in_thread(
+                lambda: course(self._ledger.store, config, history, times, looks, seconds=COURSE_SECONDS)
+            )
+
+    async def ramp(
+        self, name: str, *, traffic: float | None, reinstate: Sequence[str], reason: str, actor: str
+    ) -> ExperimentDetail:
+        """Set the traffic and reinstate rolled back arms by name, as `steering.ramp` says."""
+        request = self._request(name, reason, actor)
+        return await self._act(
+            name, lambda log: steering.ramp(request, log, traffic=traffic, reinstate=reinstate)
+        )
+
+    async def stop(self, name: str, *, reason: str, actor: str) -> ExperimentDetail:
+        """End the experiment: everybody gets the default. This also undoes a `ship`."""
+        request = self._request(name, reason, actor)
+        return await self._act(name, lambda log: steering.stop(request, log))
+
+    async def ship(self, name: str, *, arm: str, reason: str, actor: str) -> ExperimentDetail:
+        """End the experiment: everybody but the holdout gets this arm's variant."""
+        request = self._request(name, reason, actor)
+        return await self._act(name, lambda log: steering.ship(request, log, arm=arm))
+
+    def _request(self, name: str, reason: str, actor: str) -> steering.Request:
+        ledger, config = self._ledger, self._config(name)
+        return steering.Request(config, len(ledger.history(name)), ledger.clock(), actor, reason)
+
+    def _config(self, name: str) -> ExperimentConfig:
+        config = self._ledger.config(name)
+        if config is None:
+            names = ", ".join(config.name for config in self._ledger.configs) or "none"
+            raise NotFound(f"There is no experiment of this name in the live config; there are: {names}.")
+        return config
+
+    async def _act(self, name: str, decide: steering.Decide) -> ExperimentDetail:
+        await self._in_thread(lambda: self._ledger.act(name, decide))
+        return await self.show(name, report=False)
+
+    async def _report(self, config: ExperimentConfig) -> Report | None:
+        async with self._analysing:
+            now = self._ledger.clock()
+            made, report = self._reports.get(config.name, (0.0, None))
+            if report is None or now - made >= REPORT_SECONDS:
+                history = self._ledger.history(config.name)
+                report = await self._in_thread(lambda: analyse(self._ledger.store, config, history, now))
+                self._reports[config.name] = (now, report)
+            return report
+
+    def _view(self, config: ExperimentConfig) -> ExperimentView:
+        ledger = self._ledger
+        standing = ledger.standing(config.name)
+        exposures = ledger.exposures(config.name)
+        ratio = ledger.sample_ratio(config)
+        return ExperimentView(
+            name=config.name,
+            status=standing.status,
+            traffic=standing.traffic,
+            next_step=standing.next_step,
+            started=standing.started,
+            slots=config.slots,
+            where={key: list(values) for key, values in config.where.items()},
+            shadow=config.shadow,
+            arms=[
+                ArmView(arm.name, arm.variant, arm.weight, arm.name == config.control, exposures[arm.name])
+                for arm in config.arms
+            ],
+            rolled_back=sorted(standing.rolled_back),
+            shipped=standing.shipped,
+            sample_ratio_p=None if ratio is None else ratio.sequential_p,
+            guardrails=[self._guardrail_view(config, arm.name) for arm in config.arms],
+        )
+
+    def _guardrail_view(self, config: ExperimentConfig, arm: str) -> GuardrailView:
+        counts = self._windows.counts(config.name, arm)
+        control = self._windows.counts(config.name, config.control)
+        shift = None
+        if config.guardrails.score_shift is not None and arm != config.control:
+            shift = population_stability(counts.scores, control.scores)
+        p99 = counts.p99_seconds
+        return GuardrailView(
+            arm, counts.requests, counts.error_rate, None if p99 is None else p99 * 1000, shift
+        )
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

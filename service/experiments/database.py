@@ -1,0 +1,233 @@
+"""The experiments' database, SQLite or PostgreSQL: engine, schema, transactions, short timeouts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
+
+from models.errors import how_to_install
+from service.errors import DatabaseUnavailable
+
+CONNECT_S = 3
+LOCK_S = 3
+MIGRATION_S = 60
+STATEMENT_S = 5
+"""A write or a look-up takes milliseconds; a statement that takes this long hangs."""
+
+SQLITE_MAGIC = b"SQLite format 3\0"
+_MIGRATION_LOCK = 0x68656164726F6F6D  # "headroom" in ASCII, because PostgreSQL's advisory locks have numbers
+
+_files: dict[tuple[int, int], int] = {}  # descriptors of SQLite databases, by device and inode
+_files_lock = threading.Lock()
+
+
+def state_directory() -> Path:
+    """Return `$XDG_STATE_HOME/headroom`, or `~/.local/state/headroom` if that is unset; it may not exist."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state").absolute() / "headroom"
+
+
+def default_url() -> str:
+    """Return the URL of `experiments.db` in the state directory."""
+    return f"sqlite:///{state_directory() / 'experiments.db'}"
+
+
+def parse_url(url: str) -> URL:
+    """Return the URL with our driver. Raises ValueError with one sentence that shows no password."""
+    try:
+        parsed = make_url(url)
+    except (exc.ArgumentError, ValueError):  # such as a port that is not a number
+        raise ValueError(
+            "database_url: not a URL such as sqlite:////path/file.db or postgresql://user@host/name"
+        ) from None
+    if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite"):
+        raise ValueError(
+            f"database_url: {parsed.drivername} is not supported; use sqlite:// or postgresql://"
+        )
+    if parsed.database in (None, "", ":memory:") or str(parsed.database).startswith("file:"):
+        raise ValueError("database_url: SQLite needs a file, such as sqlite:////path/file.db")
+    return parsed.set(drivername="sqlite+pysqlite")
+
+
+def connect(url: URL) -> Engine:
+    """Return an engine for a URL from `parse_url`, not yet connected. Raises ValueError without a driver."""
+    if url.drivername == "sqlite+pysqlite":
+        return _sqlite(url)
+    try:
+        return create_engine(
+            url,
+            pool_size=2,
+            max_overflow=6,
+            pool_timeout=CONNECT_S,
+            pool_pre_ping=True,  # the first use after the server restarted must not fail
+            connect_args={
+                "connect_timeout": CONNECT_S,
+                "tcp_user_timeout": STATEMENT_S * 1000,  # a host that vanished
+                "application_name": "headroom",
+                "options": f"-c statement_timeout={STATEMENT_S}s -c lock_timeout={LOCK_S}s",
+            }
+            | dict(url.query),
+        )
+    except ImportError:
+        raise ValueError(f"database_url: PostgreSQL needs psycopg: {how_to_install('postgres')}") from None
+
+
+def is_postgresql(db: Connection) -> bool:
+    """Return whether the connection is to PostgreSQL."""
+    return db.dialect.name == "postgresql"
+
+
+def reason_of(error: Exception) -> str:
+    """Return one line about an error, in the database's own words if there are any."""
+    cause = getattr(error.__cause__, "orig", None) or error.__cause__ or error
+    return " ".join(str(cause).split())[:400]
+
+
+@contextmanager
+def transaction(engine: Engine, *, write: bool, seconds: int = STATEMENT_S) -> Iterator[Connection]:
+    """Open one transaction.
+
+    write: takes SQLite's write lock at the start, because a reading transaction cannot always get it later.
+    seconds: limit of each statement (PostgreSQL).
+    Raises DatabaseUnavailable if the database fails. Errors caused by a row's content are raised unchanged.
+    """
+    try:
+        with engine.connect().execution_options(headroom_write=write) as connection, connection.begin():
+            if seconds != STATEMENT_S and is_postgresql(connection):
+                connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{int(seconds)}s'")
+            yield connection
+    except (exc.DataError, exc.IntegrityError):
+        raise
+    except (exc.DBAPIError, exc.TimeoutError, OSError) as error:
+        raise DatabaseUnavailable from error
+
+
+def migrate(engine: Engine) -> None:
+    """Bring the database to this release's schema, once, even if many replicas start at the same time.
+
+    Raises DatabaseUnavailable, also if another release of headroom made the database.
+    """
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    with transaction(engine, write=True, seconds=MIGRATION_S) as connection:
+        if is_postgresql(connection):  # SQLite: writing transactions exclude each other
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{MIGRATION_S}s'")
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+        config = Config()
+        config.set_main_option(
+            "script_location", str(Path(__file__).parent / "migrations").replace("%", "%%")
+        )
+        config.set_main_option("path_separator", "os")
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise DatabaseUnavailable(
+                message="The experiments' database was made by another release of headroom, whose tables "
+                "this one does not know. Use that release, or set HEADROOM_DATABASE_URL to a new database."
+            ) from error
+
+
+def _sqlite(url: URL) -> Engine:
+    engine = create_engine(
+        url, pool_size=2, max_overflow=6, pool_timeout=LOCK_S, connect_args={"timeout": LOCK_S}
+    )
+    path = Path(str(url.database))
+    opened: list[tuple[int, int]] = []  # device and inode of the file at the first connection
+
+    @event.listens_for(engine, "do_connect")
+    def make_file(*_: Any) -> None:
+        _make_private(path)  # SQLite gives its other two files the same mode
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: sqlite3.Connection, _: Any) -> None:
+        connection.isolation_level = None  # begin() below starts the transactions
+        _switch_to_wal(connection)
+        connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode, only a power cut loses data
+        if not opened:
+            opened.append(_keep_open(path))
+
+    @event.listens_for(engine, "engine_disposed")
+    def forget(_: Engine) -> None:
+        opened.clear()
+
+    @event.listens_for(engine, "checkout")
+    def check(*_: Any) -> None:
+        # An open connection would go on writing, to a log that nobody can read after a restart.
+        if opened and not _is_same_database(path, opened[0]):
+            raise sqlite3.DatabaseError(
+                f"{path} was damaged, deleted or replaced while in use; stop the service, restore the file "
+                f"from a copy, delete {path.name}-wal and {path.name}-shm, and start again"
+            )
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        write = connection.get_execution_options().get("headroom_write")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _make_private(file: Path) -> None:
+    """Create an empty file (mode 0600) and its directory (0700) if they are missing.
+
+    The mode of others stays as it is, except that the state directory is always closed to other users.
+    Raises OSError.
+    """
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if file.parent.absolute() == state_directory():
+        with contextlib.suppress(PermissionError):  # somebody else's, who lets this user write there
+            file.parent.chmod(0o700)
+    with contextlib.suppress(FileExistsError):  # closing a file that is there would end SQLite's locks
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Switch to WAL mode. The statement does not wait for its lock, so retry: replicas may start together."""
+    latest = time.monotonic() + LOCK_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > latest:
+                raise
+            time.sleep(0.01)
+
+
+def _keep_open(path: Path) -> tuple[int, int]:
+    """Open a database's file until the process ends. Return its device and inode.
+
+    Closing any descriptor of a file ends all locks that this process has on it, SQLite's too, and another
+    process may then delete the log that this one writes (sqlite.org, "How To Corrupt An SQLite Database
+    File", 2.2).
+    """
+    with _files_lock:
+        status = path.stat()
+        key = (status.st_dev, status.st_ino)
+        if key not in _files:
+            _files[key] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return key
+
+
+def _is_same_database(path: Path, key: tuple[int, int]) -> bool:
+    """Return whether the path leads to this file, and it begins as a database does."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    return (status.st_dev, status.st_ino) == key and os.pread(
+        _files[key], len(SQLITE_MAGIC), 0
+    ) == SQLITE_MAGIC

@@ -1,0 +1,289 @@
+"""The declaration of an experiment in the live config. An impossible one is refused with one sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    model_validator,
+)
+
+from service.experiments.buckets import BUCKETS, exposed_buckets, ranges
+from service.experiments.fields import (
+    MAX_ATTRIBUTES,
+    Attribute,
+    AttributeName,
+    ConfigName,
+    Duration,
+    Salt,
+    Share,
+    seconds,
+)
+
+LAYER_SALT = "layer"
+"""The salt of the slots: units are spread over them by SHA-256("layer:{unit}")."""
+
+MAX_UNEVEN = 0.02
+"""How far an arm's share of the exposed buckets may be from its share of all, as a share of the latter."""
+
+MetricName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:-]{1,64}$")]
+_Slot = Annotated[int, Field(ge=0, le=10_000)]
+
+
+def _values(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Metric(_Config):
+    """A metric over units, computed from the values of their outcomes.
+
+    kind: `mean` is the mean of the units' sums; `proportion` is the share of units with a sum above 0;
+        `ratio` is the sum over all units divided by the sum of `denominator` (clicks over impressions).
+    margin: a variant is good enough if it is worse by less than this. Without a margin, the question is only
+        whether there is a difference. The margin is a share of control's value if `relative` is true, and
+        otherwise in the metric's own unit.
+    covariate: a metric whose values from before a unit's exposure explain some of the variance (CUPED). It
+        may be this metric itself.
+    window_hours: outcomes count for so long after a unit's exposure, and a unit counts once this time is
+        over.
+    """
+
+    name: MetricName
+    kind: Literal["mean", "proportion", "ratio"] = "mean"
+    denominator: MetricName | None = None
+    better: Literal["higher", "lower"] = "higher"
+    margin: float | None = Field(None, gt=0, allow_inf_nan=False)
+    relative: bool = True
+    covariate: MetricName | None = None
+    window_hours: float | None = Field(None, gt=0, le=24 * 365)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.kind == "ratio") != (self.denominator is not None):
+            raise ValueError("denominator belongs to kind: ratio, and a ratio needs one")
+        if self.denominator == self.name:
+            raise ValueError("denominator must be another metric")
+        if self.relative and self.margin is not None and self.margin >= 1:
+            raise ValueError("margin: a relative margin is a share of control's value, below 1 (0.02 is 2 %)")
+        return self
+
+    @property
+    def sources(self) -> set[str]:
+        """The names of the outcomes that the metric is computed from."""
+        return {name for name in (self.name, self.denominator, self.covariate) if name is not None}
+
+    @property
+    def sign(self) -> int:
+        """Return 1 if more is better, -1 if less is better."""
+        return 1 if self.better == "higher" else -1
+
+
+class ArmConfig(_Config):
+    """A variant's place in an experiment. `weight` sizes its share of the units."""
+
+    name: ConfigName
+    variant: ConfigName
+    weight: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+
+
+class Guardrails(_Config):
+    """The limits that take an arm back to control automatically. Null switches a limit off.
+
+    error_rate: share of the arm's requests that its variant fails (the control's variant answers them).
+    p99_ms: limit of the 99th percentile of the time from admission to result.
+    score_shift: population stability index of the arm's scores against the control's.
+    srm: p-value of the sample-ratio check; below it the whole experiment goes back to control.
+    window: the time that is looked at. min_requests: a replica with fewer requests of an arm decides nothing,
+        and with fewer units of it nothing about scores.
+    """
+
+    error_rate: Annotated[float, Field(gt=0, lt=1)] | None = 0.02
+    p99_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    score_shift: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    srm: Annotated[float, Field(gt=0, le=0.05)] | None = 0.001
+    window: Duration = "60s"
+    min_requests: Annotated[int, Field(ge=10, le=1_000_000)] = 50
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not 5 <= seconds(self.window) <= 3600:
+            raise ValueError("window: must be 5s to 1h")
+        return self
+
+
+class HoldoutConfig(_Config):
+    """A share of the units that takes part in no experiment and gets no variant that one has shipped."""
+
+    share: Annotated[float, Field(gt=0, lt=1)]
+    salt: Salt
+
+
+class ExperimentConfig(_Config):
+    """One experiment.
+
+    traffic: the share at the end of the ramp. ramp: the steps before it; [[0.01, 1h], [0.05, 1d]] holds 1 %
+        for an hour first.
+    slots: [x, y) of the 10,000 slots. where: attributes that a request must have.
+    shadow: share of requests that are scored under every arm.
+    metrics: the metrics of the analysis, the primary one first. Their confidence sequences are narrowest at
+        planned_units.
+    """
+
+    name: ConfigName
+    salt: Salt
+    arms: Annotated[tuple[ArmConfig, ...], Field(min_length=2, max_length=10, strict=False)]
+    traffic: Share = 1.0
+    slots: Annotated[tuple[_Slot, _Slot], Strict(False)] = (0, 10_000)
+    where: dict[
+        AttributeName,
+        Annotated[
+            tuple[Attribute, ...],
+            Strict(False),
+            BeforeValidator(_values),
+            Field(min_length=1, max_length=1000),
+        ],
+    ] = Field(default_factory=dict, max_length=MAX_ATTRIBUTES)
+    shadow: Share = 0.0
+    ramp: Annotated[
+        tuple[Annotated[tuple[Share, Duration], Strict(False)], ...], Field(max_length=50, strict=False)
+    ] = ()
+    guardrails: Guardrails = Guardrails()
+    metrics: Annotated[tuple[Metric, ...], Field(max_length=50, strict=False)] = ()
+    planned_units: Annotated[int, Field(ge=1)] = 10_000
+
+    @property
+    def control(self) -> str:
+        """The arm that the others are compared with and fall back to: `control`, or else the first arm."""
+        names = [arm.name for arm in self.arms]
+        return "control" if "control" in names else names[0]
+
+    @property
+    def treatments(self) -> tuple[str, ...]:
+        """All arms except control."""
+        return tuple(arm.name for arm in self.arms if arm.name != self.control)
+
+    @property
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """The range [a, b) of buckets of each arm."""
+        names = [arm.name for arm in self.arms]
+        return dict(zip(names, ranges([arm.weight for arm in self.arms]), strict=True))
+
+    def exposed(self, traffic: float, rolled_back: Collection[str] = ()) -> dict[str, int]:
+        """Return how many buckets of each arm a share of traffic exposes, without the rolled back arms."""
+        return {
+            arm: exposed_buckets(end - start, traffic)
+            for arm, (start, end) in self.spans.items()
+            if arm not in rolled_back
+        }
+
+    def uneven(self, traffic: float, rolled_back: Collection[str] = ()) -> str | None:
+        """Return why a share of traffic is refused, as a clause; None if all arms get their share of units.
+
+        In other shares, one arm would have more early units than another once the traffic rises, and early
+        units differ from late ones.
+        """
+        exposed, widths = self.exposed(traffic, rolled_back), self.exposed(1.0, rolled_back)
+        if traffic == 0 or _is_even(exposed, widths):
+            return None  # a traffic of 0 does shadow scoring only
+        steps = (step / BUCKETS for step in range(math.ceil(traffic * BUCKETS), BUCKETS + 1))
+        least = next(step for step in steps if _is_even(self.exposed(step, rolled_back), widths))
+        return (
+            f"a traffic of {traffic:g} exposes {_ratio(exposed)} of the {_ratio(widths)} buckets of the arms "
+            f"{', '.join(exposed)}; {least:g} is the next that exposes the same share of each"
+        )
+
+    def variant_of(self, arm: str) -> str:
+        """Return the variant of an arm. Raises KeyError if there is no such arm."""
+        return {candidate.name: candidate.variant for candidate in self.arms}[arm]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_unique("arms", [arm.name for arm in self.arms])
+        _check_unique("metrics", [metric.name for metric in self.metrics])
+        for name, (start, end) in self.spans.items():
+            if start == end:
+                raise ValueError(f"arms: {name!r} gets none of the {BUCKETS:,} buckets; give it more weight")
+        start, end = self.slots
+        if start >= end:
+            raise ValueError(f"slots: [{start}, {end}) is empty; give [x, y) with 0 <= x < y <= 10000")
+        steps = [(f"ramp[{number}]", step) for number, (step, _) in enumerate(self.ramp)]
+        steps.append(("traffic", self.traffic))
+        if any(later < earlier for (_, earlier), (_, later) in pairwise(steps)):
+            raise ValueError(
+                "ramp: the shares must rise, and end at traffic: "
+                f"{', '.join(f'{step:g}' for _, step in steps)}"
+            )
+        for place, step in steps:
+            if (reason := self.uneven(step)) is not None:
+                raise ValueError(f"{place}: {reason}")
+        return self
+
+
+def check_together(
+    experiments: Sequence[ExperimentConfig], holdout: HoldoutConfig | None, variants: Sequence[str]
+) -> None:
+    """Check experiments against each other, the holdout and the variants. Raises ValueError."""
+    salts = {LAYER_SALT: "the slots"}
+    if holdout is not None:
+        _claim(salts, holdout.salt, "holdout", "the holdout")
+    names: set[str] = set()
+    taken: list[tuple[tuple[int, int], str]] = []
+    for number, experiment in enumerate(experiments):
+        place = f"experiments[{number}]"
+        if experiment.name in names:
+            raise ValueError(f"{place}.name: two experiments are called {experiment.name!r}")
+        names.add(experiment.name)
+        _claim(salts, experiment.salt, place, f"the experiment {experiment.name!r}")
+        for index, arm in enumerate(experiment.arms):
+            if arm.variant not in variants:
+                raise ValueError(
+                    f"{place}.arms[{index}].variant: there is no variant {arm.variant!r}; "
+                    f"there are {', '.join(variants)}"
+                )
+        for (start, end), other in taken:
+            if experiment.slots[0] < end and start < experiment.slots[1]:
+                raise ValueError(
+                    f"{place}.slots: [{experiment.slots[0]}, {experiment.slots[1]}) overlaps "
+                    f"[{start}, {end}) of {other!r}, which keeps its slots as long as it is in the config, "
+                    "also after a ship or a stop; give this one slots of its own or, if "
+                    f"{other!r} is over, make the variant that it shipped the `default` and take it out"
+                )
+        taken.append((experiment.slots, experiment.name))
+
+
+def _check_unique(place: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{place}: two are called {name!r}")
+
+
+def _is_even(exposed: Mapping[str, int], widths: Mapping[str, int]) -> bool:
+    """Return whether each arm's share of the exposed buckets is about its share of all. Both are by arm."""
+    traffic = sum(exposed.values()) / sum(widths.values())
+    return traffic > 0 and all(
+        abs(exposed[arm] / (traffic * width) - 1) <= MAX_UNEVEN for arm, width in widths.items()
+    )
+
+
+def _ratio(buckets: Mapping[str, int]) -> str:
+    return " : ".join(f"{number:,}" for number in buckets.values())
+
+
+def _claim(salts: dict[str, str], salt: str, place: str, owner: str) -> None:
+    """Reserve a salt. Two purposes that share a salt would make dependent draws. Raises ValueError."""
+    if salt in salts:
+        raise ValueError(f"{place}.salt: {salt!r} is the salt of {salts[salt]} already")
+    salts[salt] = owner

@@ -1,0 +1,146 @@
+"""The records of an experiment, as plain values. All times are seconds since the epoch, UTC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+MAX_TEXT = 256
+"""Characters of a unit, an outcome's id or a metric's name: an index row of PostgreSQL must hold them."""
+
+MAX_VALUE = 1e15
+"""Largest absolute value of an outcome, so that sums of squares stay exact enough."""
+
+ActionKind = Literal["start", "ramp", "stop", "ship", "rollback", "reinstate"]
+
+
+def says(description: str) -> Any:
+    """Return the description of a field in the OpenAPI document."""
+    return Field(description=description)
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """A unit met its arm. epoch: the label of the buckets that were exposed then (`state.Epoch`)."""
+
+    experiment: str
+    unit: str
+    arm: str
+    bucket: int
+    time: float
+    config_version: str
+    epoch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An action of a unit. `id` is unique within the experiment; the same id again is a duplicate."""
+
+    experiment: str
+    id: str
+    unit: str
+    metric: str
+    value: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOutcome:
+    """An outcome that is stored, and counts once an exposure of its unit is stored too."""
+
+    index: Annotated[int, says("Position in the request.")]
+    id: Annotated[str, says("The outcome's id.")]
+    message: Annotated[str, says("One sentence; for people.")]
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownOutcome:
+    """An outcome that is not stored."""
+
+    index: Annotated[int, says("Position in the request.")]
+    id: Annotated[str, says("The outcome's id.")]
+    reason: Annotated[
+        Literal["experiment", "metric"],
+        says(
+            "`experiment`: there is none of this name. `metric`: the experiment declares others. "
+            "Send it again once the config is right."
+        ),
+    ]
+    message: Annotated[str, says("One sentence; for people.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeReceipt:
+    """The result of a batch of outcomes. The four numbers add up to the batch's length."""
+
+    accepted: Annotated[int, says("Outcomes that were stored and count for their unit's arm.")]
+    duplicates: Annotated[int, says("Outcomes that were ignored, because their id is stored already.")]
+    unknown: Annotated[int, says("Outcomes that are not stored; `unknown_outcomes` says which and why.")]
+    pending: Annotated[
+        int,
+        says(
+            "Outcomes that were stored before an exposure of their unit was. They count once it is; they are "
+            "kept for a day (those of a covariate: as long as retention allows)."
+        ),
+    ] = 0
+    unknown_outcomes: Annotated[
+        Sequence[UnknownOutcome], says("One entry each, in the request's order.")
+    ] = ()
+    pending_outcomes: Annotated[
+        Sequence[PendingOutcome], says("One entry each, in the request's order.")
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowResult:
+    """One request scored under control and under another arm, pair by pair.
+
+    mean_delta: mean over the pairs of the arm's score minus control's.
+    abs_deltas: |difference| of each pair, in any order.
+    rank_correlation: Spearman's; None for fewer than two titles or if one arm scores all titles alike.
+    top10_overlap: share of control's ten best titles among the arm's ten best; None for ten titles or fewer.
+    ndcg_control, ndcg_arm: NDCG@10, if the request brought grades.
+    control_seconds, arm_seconds: the time from admission to result, if measured.
+    unit: whose request it was, if it named one.
+    """
+
+    experiment: str
+    arm: str
+    time: float
+    mean_delta: float
+    abs_deltas: tuple[float, ...]
+    rank_correlation: float | None = None
+    top10_overlap: float | None = None
+    ndcg_control: float | None = None
+    ndcg_arm: float | None = None
+    control_seconds: float | None = None
+    arm_seconds: float | None = None
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A change to an experiment, made by a person, a guardrail or the schedule."""
+
+    experiment: Annotated[str, says("The experiment's name.")]
+    kind: Annotated[ActionKind, says("What was done.")]
+    time: Annotated[float, says("Seconds since the epoch, UTC.")]
+    actor: Annotated[str, says("The key's name, `guardrail` or `schedule`.")]
+    arm: Annotated[str | None, says("The arm that was shipped, rolled back or reinstated.")] = None
+    traffic: Annotated[float | None, says("The traffic after a ramp.")] = None
+    reason: Annotated[str, says("The guardrail's name, or the person's words.")] = ""
+    detail: Annotated[str, says("The guardrail's figures, or the arms and salt at the start.")] = ""
+    seen: Annotated[
+        int | None, says("Length of the log that a replica knew when its guardrail rolled back.")
+    ] = None
+
+
+def unstorable_value(value: float) -> str | None:
+    """Return why an outcome's value cannot be stored; None if it can."""
+    if math.isfinite(value) and abs(value) <= MAX_VALUE:
+        return None
+    return f"must be a finite number between {-MAX_VALUE:g} and {MAX_VALUE:g}"

@@ -1,0 +1,164 @@
+"""Decides whether an arm breaks a guardrail, with a margin for chance.
+
+A guardrail is checked every second, so chance would sooner or later break a plain comparison with the limit.
+A share of failed or slow requests breaks its limit only if an arm exactly at the limit would show so many
+with a probability below `CHANCE`. The test is Chernoff's bound n·KL(k/n ‖ limit) > ln(1/CHANCE) (Hoeffding
+1963). Against control, whose own share is not exact, the bounds of both arms are added.
+
+Requests of one unit are not independent. So a share must break its limit without the unit that failed most
+often, too: no single caller takes an arm back for everybody. Control is taken without its own such unit, so
+that no single caller hides an arm that fails. Scores are compared by unit (windows.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.experiments.definition import Guardrails
+from service.experiments.windows import Counts
+
+CHANCE = 1e-4
+# The sum of two independent exponential variables exceeds x with probability (1 + x) · exp(−x).
+_BOTH_BY_CHANCE = 11.757
+FEW_UNITS = 10
+"""A breach says so if it rests on the requests of fewer units: chance may have put them all into one arm."""
+SHIFT_BINS = 10
+# If nothing differs, PSI · nm/(n+m) of n and m units is about χ² with SHIFT_BINS − 1 degrees of freedom.
+# This is the 1 − CHANCE quantile of that distribution.
+_SHIFT_BY_CHANCE = 33.72
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A guardrail that an arm broke. `detail` is one sentence for people."""
+
+    arm: str
+    guardrail: str
+    detail: str
+
+
+def find_breach(arm: str, counts: Counts, control: Counts, limits: Guardrails) -> Breach | None:
+    """Return the first guardrail that an arm's window breaks, if any. The guard checks the sample ratio."""
+    if counts.requests < limits.min_requests:
+        return None
+    if limits.error_rate is not None:
+        # The arm does not cause the control's own errors.
+        of_control = _without_one(control.errors, control.requests, control.errors_by_unit)
+        if all(
+            exceeds_other(*of_arm, *of_control, limits.error_rate)
+            for of_arm in _with_and_without_one(counts.errors, counts.requests, counts.errors_by_unit)
+        ):
+            usual = of_control[0] / of_control[1]
+            return Breach(
+                arm,
+                "error_rate",
+                f"{counts.errors} of {counts.requests} requests failed{_of_few(counts.errors_by_unit)}; "
+                f"the limit is {limits.error_rate:g} over the control's {usual:.3g}",
+            )
+    if limits.p99_ms is not None and all(
+        exceeds(*of_arm, 0.01)
+        for of_arm in _with_and_without_one(counts.slow, counts.requests, counts.slow_by_unit)
+    ):
+        return Breach(
+            arm,
+            "p99",
+            f"{counts.slow} of {counts.requests} requests took longer than {limits.p99_ms:g} ms"
+            f"{_of_few(counts.slow_by_unit)}; the limit is 1 in 100",
+        )
+    units, of_control_units = round(counts.scores.sum()), round(control.scores.sum())
+    if limits.score_shift is not None and min(units, of_control_units) >= limits.min_requests:
+        shift = population_stability(counts.scores, control.scores)
+        by_chance = _SHIFT_BY_CHANCE * (1 / units + 1 / of_control_units)
+        if shift > limits.score_shift + by_chance:
+            return Breach(
+                arm,
+                "score_shift",
+                f"the scores' stability index against the control's is {shift:.2f}; the limit is "
+                f"{limits.score_shift:g} and {by_chance:.2f} for chance",
+            )
+    return None
+
+
+def exceeds(count: int, total: int, limit: float) -> bool:
+    """Return whether `count` of `total` is more than chance makes of a share of `limit`."""
+    share = count / total if total else 0.0
+    return share > limit and total * _divergence(share, limit) > -math.log(CHANCE)
+
+
+def exceeds_other(count: int, total: int, other_count: int, other_total: int, margin: float) -> bool:
+    """Return whether a share is more than chance makes of another share and a margin.
+
+    At its true share, each Chernoff bound exceeds x with a probability of at most exp(−x), as an exponential
+    variable does. The sum of the two is judged, at the true share of the other that explains both best.
+    """
+    share = count / total if total else 0.0
+    low = other_count / other_total if other_total else 0.0
+    high = share - margin
+    if high <= low:
+        return False
+
+    def evidence(true_share: float) -> float:
+        return total * _divergence(share, true_share + margin) + other_total * _divergence(low, true_share)
+
+    return _smallest(evidence, low, high) > _BOTH_BY_CHANCE
+
+
+def population_stability(scores: NDArray[np.float64], reference: NDArray[np.float64]) -> float:
+    """Return the population stability index Σ (p − q) ln(p / q) over tenths of the reference.
+
+    scores, reference: units by the same fine bins. 0 means alike; 0.1 is usually called small and 0.25
+    large. Half a unit is added to each bin, so that the index of an empty bin stays finite.
+    """
+    total = float(reference.sum())
+    if not total or not scores.sum():
+        return 0.0
+    # A fine bin goes to the tenth that holds its middle, so that equal scores stay together.
+    middles = np.cumsum(reference) - reference / 2
+    tenth = np.minimum((middles * SHIFT_BINS / total).astype(np.int64), SHIFT_BINS - 1)
+    p = np.bincount(tenth, weights=scores, minlength=SHIFT_BINS) + 0.5
+    q = np.bincount(tenth, weights=reference, minlength=SHIFT_BINS) + 0.5
+    p /= p.sum()
+    q /= q.sum()
+    return float(((p - q) * np.log(p / q)).sum())
+
+
+def _with_and_without_one(count: int, total: int, by_unit: Counter[str]) -> list[tuple[int, int]]:
+    """Return a count and its total, and both without the unit that has most of the count."""
+    return [(count, total), _without_one(count, total, by_unit)]
+
+
+def _without_one(count: int, total: int, by_unit: Counter[str]) -> tuple[int, int]:
+    """Return a count and its total without the unit that has most of the count."""
+    largest = max(by_unit.values(), default=0)
+    return count - largest, total - largest
+
+
+def _of_few(by_unit: Counter[str]) -> str:
+    """Return how many units a count is of if they are few: the bound takes requests for independent."""
+    return f" (those of {len(by_unit)} units)" if 0 < len(by_unit) < FEW_UNITS else ""
+
+
+def _divergence(share: float, limit: float) -> float:
+    """Return the Kullback–Leibler divergence of two coins. limit: 0 to 1, and not 0 for a share above 0."""
+    divergence = 0.0
+    for observed, expected in ((share, limit), (1 - share, 1 - limit)):
+        if observed > 0:
+            divergence += observed * math.log(observed / expected) if expected > 0 else math.inf
+    return divergence
+
+
+def _smallest(convex: Callable[[float], float], low: float, high: float) -> float:
+    """Return the smallest value of a convex function between two points, by ternary search."""
+    for _ in range(60):
+        third = (high - low) / 3
+        if convex(low + third) < convex(high - third):
+            high -= third
+        else:
+            low += third
+    return convex((low + high) / 2)

@@ -1,0 +1,280 @@
+"""The state of the experiments: the actions in the database, and those that are not recorded there yet.
+
+Requests read `standings`, which is replaced as a whole, and never wait for the database. One thread talks to
+the database: it reads the log of actions every second and records the roll-backs of this replica. While the
+database is down, the last standings stay in force. A roll-back counts at once and is recorded later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+from service.errors import DatabaseUnavailable
+from service.experiments.definition import ExperimentConfig
+from service.experiments.events import Action
+from service.experiments.metrics import ExperimentMetrics
+from service.experiments.report import EpochRatio
+from service.experiments.sample_ratio import epoch_ratio
+from service.experiments.state import IDLE, Standing, fold, identity
+from service.experiments.steering import Decide
+from service.experiments.store import Store
+
+logger = logging.getLogger("headroom.experiments")
+
+REFRESH_SECONDS = 1.0
+COUNTS_EVERY = 5
+"""The number of refreshes per count of the exposed units."""
+
+UNDONE_WITHIN_SECONDS = 300.0
+"""A config that nobody has confirmed or undone by then stays: the process that does so has died."""
+
+ERROR_SECONDS = 600.0
+"""An error of one kind that comes every second is logged once in this time."""
+
+
+class Supervisor:
+    """Logs the errors of a loop's rounds that nobody foresaw, so that the loop goes on.
+
+    monotonic: returns seconds that never go back.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._next_log: dict[tuple[str, type[Exception]], float] = {}
+
+    @contextmanager
+    def supervise(self, task: str) -> Iterator[None]:
+        """Log an error of the block instead of raising it."""
+        try:
+            yield
+        except Exception as error:
+            kind, now = (task, type(error)), self._monotonic()
+            if now >= self._next_log.get(kind, now):
+                self._next_log[kind] = now + ERROR_SECONDS
+                logger.exception("%s cannot be kept up; tried again every second: %s", task, error)
+
+
+class Ledger:
+    """The actions, standings and exposure counts of the live config's experiments.
+
+    store: the database, which is opened with the first config that has an experiment.
+    clock: returns Unix seconds. monotonic: returns seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        metrics: ExperimentMetrics,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.configs: tuple[ExperimentConfig, ...] = ()
+        self.config_version = ""
+        self.standings: Mapping[str, Standing] = {}
+        self.state_version = 0
+        self._metrics = metrics
+        self._monotonic = monotonic
+        self._has_begun, self._applied_at = True, 0.0
+        self._supervisor = Supervisor(monotonic)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="experiments")
+        self._lock = threading.Lock()  # guards what the thread shares with the event loop
+        self._log: Mapping[str, Sequence[Action]] = {}
+        self._unrecorded: list[Action] = []
+        self._has_unrecorded = asyncio.Event()
+        self._epoch_counts: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
+        self._refreshes = 0
+        self._database_failed = False
+
+    def apply(
+        self, configs: tuple[ExperimentConfig, ...], config_version: str, *, begin: bool = True
+    ) -> None:
+        """Put a config's experiments in force. Blocks until the database has said where they stand.
+
+        If the database is down, the last known state is used. If it refuses one of the experiments, its
+        error is raised and nothing changes.
+        begin: whether new experiments start now, or only with `begin` because another replica may refuse the
+            config, which is then undone.
+        """
+        self._thread.submit(self._apply, configs, config_version, begin).result()
+
+    def begin(self, config_version: str) -> None:
+        """Start the new experiments of the config in force: all replicas have it. Blocks."""
+        self._thread.submit(self._begin, config_version).result()
+
+    def refresh(self) -> None:
+        """Record the unrecorded actions, and read the log again. Blocks.
+
+        If the database is down, the state stays as it is.
+        """
+        self._thread.submit(self._refresh).result()
+
+    async def follow(self) -> None:
+        """Refresh every second, and at once if a roll-back is to be recorded."""
+        loop = asyncio.get_running_loop()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._has_unrecorded.wait()
+            self._has_unrecorded.clear()
+            with self._supervisor.supervise("the state of the experiments"):
+                await loop.run_in_executor(self._thread, self._refresh)
+
+    def flush(self) -> None:
+        """Record the unrecorded actions, so that other replicas learn of a roll-back of the last second."""
+        if self._unrecorded:
+            self.refresh()
+
+    def close(self) -> None:
+        """End the thread and close the database. Blocks."""
+        self._thread.shutdown()
+        self.store.close()
+
+    def add(self, actions: Sequence[Action]) -> None:
+        """Put actions in force on this replica now, and have them recorded soon. On the event loop."""
+        with self._lock:
+            self._unrecorded += actions
+        self._has_unrecorded.set()
+        self._fold()
+
+    def act(self, name: str, decide: Decide) -> None:
+        """Record what `decide` makes of an experiment's log, and put it in force. Blocks.
+
+        Raises DatabaseUnavailable and what `decide` raises; then nothing is recorded.
+        """
+        self.flush()  # a reinstatement must come after the roll-back that it takes back
+        self.store.act(name, decide)
+        self.refresh()
+
+    def config(self, name: str) -> ExperimentConfig | None:
+        """Return the experiment of this name in the live config."""
+        return next((config for config in self.configs if config.name == name), None)
+
+    def standing(self, name: str) -> Standing:
+        """Return where an experiment stands."""
+        return self.standings.get(name, IDLE)
+
+    def history(self, name: str) -> list[Action]:
+        """Return the actions on an experiment in their order, as far as this replica knows them."""
+        with self._lock:
+            return self._actions(name)
+
+    def exposures(self, name: str) -> Counter[str]:
+        """Return the units exposed so far, by arm."""
+        total: Counter[str] = Counter()
+        for of_epoch in self._epoch_counts.get(name, {}).values():
+            total.update(of_epoch)
+        return total
+
+    def sample_ratio(self, config: ExperimentConfig) -> EpochRatio | None:
+        """Return the sample ratio at the present traffic; None without units to compare."""
+        standing = self.standing(config.name)
+        counts = self._epoch_counts.get(config.name, {}).get(standing.epoch, {})
+        return epoch_ratio(config, standing.epoch, counts) if standing.is_running else None
+
+    # Only the ledger's thread runs _apply, _begin, _refresh, _synchronise, _exchange and _read.
+
+    def _apply(self, configs: tuple[ExperimentConfig, ...], config_version: str, begin: bool) -> None:
+        # The experiments of the last config stay in force until all is known about the new ones.
+        self._synchronise((*self.configs, *configs), starting=configs if begin else ())
+        if not begin:
+            self._check_starts(configs)
+        with self._lock:
+            self.standings = self._folded(configs)
+            self.configs, self.config_version = configs, config_version
+        self._has_begun, self._applied_at = begin, self._monotonic()
+        self._metrics.state.set(self.state_version)
+
+    def _begin(self, config_version: str) -> None:
+        if config_version == self.config_version and not self._has_begun:
+            self._has_begun = True
+            self._refresh()
+
+    def _refresh(self) -> None:
+        is_undone_no_more = self._monotonic() - self._applied_at > UNDONE_WITHIN_SECONDS
+        try:
+            starting = self.configs if self._has_begun or is_undone_no_more else ()
+            self._synchronise(self.configs, starting)
+        finally:
+            self._fold()  # the schedule goes on even if the database is down
+
+    def _synchronise(self, configs: Sequence[ExperimentConfig], starting: Sequence[ExperimentConfig]) -> None:
+        """Exchange what is new with the database. starting: those of the configs that start now if new."""
+        if not configs and not self._unrecorded:
+            return
+        try:
+            self._exchange(sorted({config.name for config in configs}), starting)
+            if self._database_failed:
+                logger.warning("the experiments' database is back")
+            self._database_failed = False
+        except DatabaseUnavailable as error:
+            if not self._database_failed:
+                logger.error("the experiments' database is down, the last state stays in force: %s", error)
+            self._database_failed = True
+
+    def _exchange(self, names: Sequence[str], starting: Sequence[ExperimentConfig]) -> None:
+        self._read(names)
+        while self._unrecorded:
+            action = self._unrecorded[0]
+            self.store.record_action(action)
+            self._read(names, recorded=action)
+        if self._refreshes % COUNTS_EVERY == 0:
+            self._epoch_counts = self.store.epoch_counts(names)
+        self._refreshes += 1
+        for config in starting:
+            if not any(action.kind == "start" for action in self._log[config.name]):
+                self.store.record_action(self._start(config))
+                self._read(names)
+
+    def _check_starts(self, configs: Sequence[ExperimentConfig]) -> None:
+        """Raise what the database will say to the starts that are still to be recorded."""
+        with suppress(DatabaseUnavailable):
+            for config in configs:
+                if not self._log.get(config.name):
+                    self.store.check_action(self._start(config))
+
+    def _read(self, names: Sequence[str], recorded: Action | None = None) -> None:
+        """Read the log. An action that is in it is unrecorded no more from the same moment on.
+
+        recorded: the one that was just recorded. If the answer to a recording was lost, the log still says
+        that it was recorded.
+        """
+        waiting = {action.experiment for action in self._unrecorded}
+        numbered = self.store.actions(sorted(waiting.union(names)))
+        log: dict[str, list[Action]] = {name: [] for name in waiting.union(names)}
+        for _, action in numbered:
+            log[action.experiment].append(action)
+        with self._lock:
+            self._log = log
+            self._unrecorded = [
+                action
+                for action in self._unrecorded
+                if action is not recorded and action not in log.get(action.experiment, ())
+            ]
+            self.state_version = max((number for number, _ in numbered), default=0)
+
+    def _start(self, config: ExperimentConfig) -> Action:
+        return Action(
+            experiment=config.name, kind="start", time=self.clock(), actor="schedule", detail=identity(config)
+        )
+
+    def _fold(self) -> None:
+        with self._lock:
+            self.standings = self._folded(self.configs)
+        self._metrics.state.set(self.state_version)
+
+    def _folded(self, configs: Sequence[ExperimentConfig]) -> dict[str, Standing]:
+        now = self.clock()
+        return {config.name: fold(config, self._actions(config.name), now) for config in configs}
+
+    def _actions(self, name: str) -> list[Action]:
+        unrecorded = (action for action in self._unrecorded if action.experiment == name)
+        return [*self._log.get(name, ()), *unrecorded]

@@ -1,0 +1,184 @@
+"""Plans an experiment: the units and days that it needs, with one look at the end or with looks at any time.
+
+The statistic is modelled as a Brownian motion. `shift` is the distance between the truth and the hypothesis
+to rule out; `tau` is the standard deviation of the estimate after one unit. With N units, everything depends
+on shift √N / tau.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from service.experiments.estimates import Floats
+from service.experiments.sequences import Boundary
+
+DAYS = (7, 14, 28, 56)
+LOOK_EVERY = 100
+"""Units between two looks."""
+
+MAX_LOOKS = 200
+"""Looks of a simulated experiment, at most. More hardly change what it needs."""
+
+PATHS = 20_000
+"""Number of simulated experiments. It makes the power of a plan right to half a percentage point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The question of an experiment about one metric, for each arm against control.
+
+    baseline, sd: mean and standard deviation of control's units. arm_sd: that of the arm's if the effect is
+    as given; None: as control's. margin: how much worse is good enough; None asks whether there is a
+    difference. effect: the true change, arm minus control. Margin and effect are in the metric's unit.
+    relative: the margin is declared as a share of control's value, which is then estimated too.
+    weights: those of the arms, control's first; the plan is for the arm with the fewest units.
+    correlation: that of the metric with its covariate (CUPED). sign: 1 if more is better, else -1.
+    """
+
+    baseline: float
+    sd: float
+    margin: float | None = None
+    effect: float = 0.0
+    relative: bool = True
+    weights: tuple[float, ...] = (1.0, 1.0)
+    correlation: float = 0.0
+    sign: int = 1
+    arm_sd: float | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.weights) < 2 or not all(math.isfinite(w) and w > 0 for w in self.weights):
+            raise ValueError("weights: give two or more numbers above 0, the control's first: 50,50")
+        if self.shift <= 0:
+            raise ValueError("an arm that is worse by the margin or more cannot be shown to be good enough")
+
+    @property
+    def pair_share(self) -> float:
+        """The share of all units that the smallest arm and control get."""
+        return (min(self.weights[1:]) + self.weights[0]) / sum(self.weights)
+
+    @property
+    def shift(self) -> float:
+        """The distance between the truth and the hypothesis to rule out."""
+        return abs(self.effect) if self.margin is None else self.margin + self.sign * self.effect
+
+    @property
+    def tau(self) -> float:
+        """Standard deviation of the tested estimate after one unit of both arms together."""
+        return math.sqrt(self._variance(*self._variances))
+
+    @property
+    def caution(self) -> float:
+        """The standard deviation that the report takes, in units of `tau`.
+
+        It is above 1 if all units together vary more than the two arms do (`sequences.contrast`).
+        """
+        if self.arm_sd is None:
+            return 1.0  # but for the effect itself, which is small beside the standard deviation of a mean
+        share, (of_arm, of_control) = self._share, self._variances
+        pooled = share * of_arm + (1 - share) * of_control + share * (1 - share) * self.effect**2
+        if pooled / share + pooled / (1 - share) <= of_arm / share + of_control / (1 - share):
+            return 1.0
+        return math.sqrt(self._variance(pooled, pooled)) / self.tau
+
+    @property
+    def _share(self) -> float:
+        """The smallest arm's share of its own and control's units."""
+        return min(self.weights[1:]) / (min(self.weights[1:]) + self.weights[0])
+
+    @property
+    def _variances(self) -> tuple[float, float]:
+        """The variances of the arm's and of control's units, less what the covariate explains."""
+        unexplained = 1 - self.correlation**2
+        return unexplained * (self.arm_sd or self.sd) ** 2, unexplained * self.sd**2
+
+    def _variance(self, of_arm: float, of_control: float) -> float:
+        """Return the variance of arm − weight · control after one unit of both together."""
+        weight = 1.0
+        if self.relative and self.margin is not None and self.baseline > 0:
+            weight = 1 - self.sign * self.margin / self.baseline
+        return of_arm / self._share + weight**2 * of_control / (1 - self._share)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Units of all arms together, and days if the traffic is known."""
+
+    units: int
+    days: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Provable:
+    """The smallest margin or difference that looking at any time can show after so many days."""
+
+    days: int
+    shift: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The needs of an experiment.
+
+    one_look: with one look at the end. any_time: with the confidence sequence, tuned to these units.
+    """
+
+    one_look: Need
+    any_time: Need
+    provable: Sequence[Provable]
+
+
+def make_plan(question: Question, *, alpha: float, power: float, units_per_day: float | None = None) -> Plan:
+    """Return the plan for a question.
+
+    alpha: the chance that any arm's interval is ever wrong. power: the chance of a conclusion if the effect
+    is as given. units_per_day: new units in the experiment, over all arms.
+    """
+    from scipy.stats import norm
+
+    level = alpha / (len(question.weights) - 1)  # Bonferroni, as in the report
+    once = float(norm.isf(level / 2)) * question.caution + float(norm.ppf(power))
+
+    def any_time(pair: int) -> float:
+        looks = min(max(pair // LOOK_EVERY, 1), MAX_LOOKS)
+        return float(np.quantile(needed(level, question.caution, looks), power))
+
+    def pair_units(of_shift: float) -> int:
+        return math.ceil((of_shift * question.tau / question.shift) ** 2)
+
+    def need(pair: int) -> Need:
+        units = math.ceil(pair / question.pair_share)
+        return Need(units, None if units_per_day is None else math.ceil(units / units_per_day))
+
+    sequential = 100 * LOOK_EVERY
+    for _ in range(3):  # the number of looks matters little, so this settles at once
+        sequential = pair_units(any_time(sequential))
+
+    known = 0.0 if question.margin is None else question.sign * question.effect
+    provable = []
+    for days in DAYS if units_per_day is not None else ():
+        pair = max(int(days * (units_per_day or 0) * question.pair_share), 1)
+        provable.append(Provable(days, any_time(pair) * question.tau / math.sqrt(pair) - known))
+    return Plan(need(pair_units(once)), need(sequential), provable)
+
+
+@lru_cache(maxsize=32)
+def needed(alpha: float, caution: float, looks: int) -> Floats:
+    """Return the smallest shift √N / tau with which each simulated experiment concludes, (PATHS,).
+
+    At a share u of the units the estimate is clear of the interval's end when d·u + W(u) is above
+    caution·multiplier(u)·√u, with a Brownian motion W. The experiment needs the smallest such d.
+    """
+    rng = np.random.default_rng(7)
+    share = np.arange(1, looks + 1) / looks
+    edge = caution * Boundary(alpha, 1.0).multiplier(share) * np.sqrt(share)
+    motion = np.zeros(PATHS)
+    smallest = np.full(PATHS, np.inf)
+    for u, height in zip(share, edge, strict=True):
+        motion += rng.normal(0, math.sqrt(1 / looks), PATHS)
+        np.minimum(smallest, (height - motion) / u, out=smallest)
+    return smallest

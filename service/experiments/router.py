@@ -1,0 +1,186 @@
+"""Gives requests their variant, and logs their results. No request waits for the database.
+
+A unit is exposed by a request that its arm's variant answered or failed. A request that was refused for a
+reason that no arm causes (a full queue, a wrong field, draining) exposes nobody. So an arm that fails keeps
+its units in the analysis, and a refusal adds none. The caller says which it was: `succeeded`, `failed`,
+`fell_back` or `abandoned`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+
+from service.experiments.assignment import Assigned, Assigner
+from service.experiments.events import Exposure, ShadowResult
+from service.experiments.fields import Attribute
+from service.experiments.ledger import Ledger
+from service.experiments.metrics import ExperimentMetrics
+from service.experiments.windows import Scores, Windows
+from service.experiments.writer import Writer
+
+logger = logging.getLogger("headroom.experiments")
+
+SHADOW_DEPTH = 1_000
+"""If the buffer holds this many records, shadow results, which may be large, are not added to it."""
+
+WARNING_SECONDS = 10.0
+"""A failing arm is logged once in this time."""
+
+
+class RecentlySeen:
+    """A set that forgets. It knows the latest `capacity` members and keeps at most twice as many."""
+
+    def __init__(self, capacity: int = 50_000) -> None:
+        self._capacity = capacity
+        self._new: set[Hashable] = set()
+        self._old: set[Hashable] = set()
+
+    def add(self, member: Hashable) -> bool:
+        """Add a member and return whether it is new. A member that comes again stays known for longer."""
+        if member in self._new:
+            return False
+        is_known = member in self._old
+        if len(self._new) >= self._capacity:
+            self._old, self._new = self._new, set()
+        self._new.add(member)
+        return not is_known
+
+    def forget(self, member: Hashable) -> None:
+        """Remove a member, so that it is new again."""
+        self._new.discard(member)
+        self._old.discard(member)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The experiments' answer to one request.
+
+    variant: None leaves the choice to the config's default.
+    exposure: is logged once it is clear that the request was not refused.
+    """
+
+    variant: str | None = None
+    assigned: Assigned | None = None
+    exposure: Exposure | None = None
+
+
+UNROUTED = Route()
+
+
+class Router:
+    """Assigns requests, logs exposures, and counts the requests of each arm.
+
+    monotonic: returns seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        windows: Windows,
+        writer: Writer,
+        metrics: ExperimentMetrics,
+        *,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._windows = windows
+        self._writer = writer
+        self._metrics = metrics
+        self._monotonic = monotonic
+        self._seen = RecentlySeen()
+        self._next_warning: dict[tuple[str, str], float] = {}
+
+    def route(self, assigner: Assigner, unit: str | None, attributes: Mapping[str, Attribute]) -> Route:
+        """Return the variant for a request that names neither variant nor mask. Never blocks."""
+        if not assigner.experiments:
+            return UNROUTED
+        standings = self._ledger.standings
+        if unit is not None:
+            assigned = assigner.assign(unit, attributes, standings)
+            if assigned is not None:
+                return Route(assigned.variant, assigned, self._exposure(assigned, unit))
+        return Route(assigner.shipped(unit, attributes, standings))
+
+    def succeeded(self, route: Route, elapsed: float, scores: Callable[[], Scores]) -> None:
+        """Log that the arm's own variant answered a request, `elapsed` seconds after it came."""
+        self._record(route, elapsed, scores=scores)
+
+    def failed(self, route: Route, elapsed: float) -> None:
+        """Log that the arm's variant failed a request, and that nothing answered in its place."""
+        self._record(route, elapsed, is_error=True)
+
+    def fell_back(self, route: Route, elapsed: float, error: Exception) -> None:
+        """Log that the arm's variant failed a request, and that the control's variant answered it."""
+        self._record(route, elapsed, is_error=True)
+        assigned = route.assigned
+        assert assigned is not None
+        self._metrics.fallbacks.labels(assigned.experiment, assigned.arm).inc()
+        key, now = (assigned.experiment, assigned.arm), self._monotonic()
+        if now >= self._next_warning.get(key, now):  # a broken arm fails all its requests
+            self._next_warning[key] = now + WARNING_SECONDS
+            logger.warning("experiment %s: arm %s failed a request: %r", *key, error)
+
+    def abandoned(self, route: Route, elapsed: float, *, late: bool) -> None:
+        """Log that nobody waits for the answer any more. late: its deadline passed, which is an error.
+
+        A client that hung up says something about the arm only if it had already waited too long. Its unit
+        is exposed in any case, because a slow arm loses more clients.
+        """
+        assigned = route.assigned
+        config = None if assigned is None else self._ledger.config(assigned.experiment)
+        limit_ms = None if config is None else config.guardrails.p99_ms
+        if late or (limit_ms is not None and elapsed * 1000 > limit_ms):
+            self._record(route, elapsed, is_error=late)
+        else:
+            self._expose(route)
+
+    def shadow_result(self, result: ShadowResult) -> None:
+        """Hand a paired comparison to the writer, unless exposures need the room."""
+        if self._writer.failure is None and self._writer.depth < SHADOW_DEPTH:
+            self._writer.put(result)
+        else:
+            self._metrics.lost("shadow", 1)
+
+    def _exposure(self, assigned: Assigned, unit: str) -> Exposure:
+        return Exposure(
+            experiment=assigned.experiment,
+            unit=unit,
+            arm=assigned.arm,
+            bucket=assigned.bucket,
+            time=self._ledger.clock(),
+            config_version=self._ledger.config_version,
+            epoch=assigned.epoch,
+        )
+
+    def _expose(self, route: Route) -> None:
+        exposure = route.exposure
+        if exposure is None:
+            return
+        member = (exposure.experiment, exposure.unit)
+        if not self._seen.add(member):
+            return
+        self._metrics.exposures.labels(exposure.experiment, exposure.arm).inc()
+        if not self._writer.put(exposure):
+            self._seen.forget(member)  # the unit's next request tries again
+
+    def _record(
+        self,
+        route: Route,
+        elapsed: float,
+        *,
+        scores: Callable[[], Scores] | None = None,
+        is_error: bool = False,
+    ) -> None:
+        """Log the exposure, and count the request for the guardrails."""
+        self._expose(route)
+        if (exposure := route.exposure) is not None:
+            self._windows.record(
+                exposure.experiment,
+                exposure.arm,
+                elapsed,
+                unit=exposure.unit,
+                scores=scores,
+                is_error=is_error,
+            )

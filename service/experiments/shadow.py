@@ -1,0 +1,201 @@
+"""Compares the scores and rankings of requests that were scored under two arms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import case, func, literal, select
+
+from models.numbers import number
+from service.experiments.estimates import DENOMINATOR, Floats, Moments, estimate, finite
+from service.experiments.histogram import quantile
+from service.experiments.measure import SECONDS, moments_by_arm
+from service.experiments.report import ShadowMeasure, ShadowReport
+from service.experiments.schema import shadow_histograms, shadow_results
+from service.experiments.sequences import Boundary, one_sample
+from service.experiments.store import Store
+
+CUTOFF = 10
+PLANNED_UNITS = 1000
+"""Units at which the intervals of the measures are narrowest."""
+
+RANGES = {
+    "mean_delta": (-1.0, 1.0),
+    "mean_abs_delta": (0.0, 1.0),
+    "rank_correlation": (-1.0, 1.0),
+    "top10_overlap": (0.0, 1.0),
+    "ndcg_delta": (-1.0, 1.0),
+    "seconds_delta": (-math.inf, math.inf),
+}
+"""The values that a measure can have. Without bounds it gets no interval: a rare large one may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """The fields of a ShadowResult that come from the scores."""
+
+    mean_delta: float
+    abs_deltas: tuple[float, ...]
+    rank_correlation: float | None
+    top10_overlap: float | None
+    ndcg_control: float | None
+    ndcg_arm: float | None
+
+
+def paired(
+    control: NDArray[np.floating],
+    arm: NDArray[np.floating],
+    grades: Sequence[int] | None = None,
+    raw_scores: Sequence[NDArray[np.floating]] | None = None,
+) -> PairedDifference:
+    """Return the differences between an arm's scores and control's on the same titles.
+
+    control, arm: (n,), n ≥ 1, in the request's order. grades: (n,) judgments from 0, if they are known.
+    raw_scores: (n,) of control and of the arm, which rank the titles; default: the scores.
+    The rank correlation is Spearman's with mean ranks for ties. The overlap is that of the ten best titles,
+    if there are more than ten. NDCG@10 has gain 2^grade − 1 and is None if all grades are equal.
+    """
+    before, after = np.asarray(control, np.float64), np.asarray(arm, np.float64)
+    deltas = after - before
+    if raw_scores is not None:
+        before, after = (np.asarray(values, np.float64) for values in raw_scores)
+    ndcg_control, ndcg_arm = (None, None) if grades is None else (_ndcg(before, grades), _ndcg(after, grades))
+    return PairedDifference(
+        mean_delta=float(deltas.mean()),
+        abs_deltas=tuple(np.abs(deltas).tolist()),
+        rank_correlation=_spearman(before, after),
+        top10_overlap=_overlap(before, after),
+        ndcg_control=ndcg_control,
+        ndcg_arm=ndcg_arm,
+    )
+
+
+def shadow_reports(
+    store: Store, experiment: str, arms: Collection[str], alpha: float
+) -> dict[str, ShadowReport]:
+    """Return the shadow reports by arm, without the arms that have no shadow results.
+
+    alpha: the error rate of each arm's intervals.
+    Results are deleted by the second and histograms by the day, so an old arm may have only the latter.
+    """
+    moments, histograms = _moments(store, experiment), _histograms(store, experiment)
+    return {
+        arm: _report(
+            arm, {name: of[arm] for name, of in moments.items() if arm in of}, histograms[arm], alpha
+        )
+        for arm in arms
+        if arm in histograms and arm in moments["mean_delta"]
+    }
+
+
+def _moments(store: Store, experiment: str) -> dict[str, dict[str, Moments]]:
+    """Return the moments of the units' means of the requests' measures, by measure and arm.
+
+    VALUE is a unit's mean and DENOMINATOR the number of its requests. The requests of one unit are alike, so
+    they are one observation. A request without a unit stands for a unit of its own.
+    """
+    table = shadow_results
+    alone = case((table.c.unit.is_(None), table.c.number), else_=0)
+    moments = {}
+    with store.read(seconds=SECONDS) as db:
+        for name in RANGES:
+            column = table.c[name]
+            units = (
+                select(table.c.arm, func.avg(column).label("value"), func.count().label("requests"))
+                .where(table.c.experiment == experiment, column.is_not(None))
+                .group_by(table.c.arm, table.c.unit, alone)
+                .subquery()
+            )
+            moments[name] = moments_by_arm(db, units, [units.c.value, units.c.requests, literal(0.0)])
+    return moments
+
+
+def _histograms(store: Store, experiment: str) -> dict[str, dict[int, int]]:
+    """Return the pairs by arm and by the bin of their |score difference|."""
+    table = shadow_histograms
+    query = (
+        select(table.c.arm, table.c.bin, func.sum(table.c.pairs).label("pairs"))
+        .where(table.c.experiment == experiment)
+        .group_by(table.c.arm, table.c.bin)
+    )
+    histograms: dict[str, dict[int, int]] = {}
+    with store.read(seconds=SECONDS) as db:
+        for row in db.execute(query):
+            histograms.setdefault(row.arm, {})[row.bin] = int(row.pairs)
+    return histograms
+
+
+def _report(
+    arm: str, moments: Mapping[str, Moments], histogram: Mapping[int, int], alpha: float
+) -> ShadowReport:
+    boundary = Boundary(alpha, PLANNED_UNITS)
+    measures = {}
+    for name, of_units in moments.items():
+        sign = -1 if name == "ndcg_delta" else 1
+        mean = estimate(of_units, of_units)
+        least, largest = RANGES[name]
+        ends = one_sample(mean, boundary, largest)
+        low, high = sorted(sign * min(max(float(end), least), largest) for end in ends)
+        measures["ndcg_loss" if name == "ndcg_delta" else name] = ShadowMeasure(
+            requests=round(float(of_units.units * of_units.mean[DENOMINATOR])),
+            units=int(of_units.units),
+            mean=sign * float(mean.value) + 0.0,  # never -0
+            low=finite(low),
+            high=finite(high),
+        )
+    p99 = quantile(histogram, 0.99)
+    delta = measures["mean_delta"]
+    text = (
+        f"{arm}: {delta.requests:,} requests of {delta.units:,} units scored under both; scores move by "
+        f"{number(delta.mean, digits=2, sign=True)} on average"
+    )
+    if delta.low is not None and delta.high is not None:
+        low_text, high_text = (number(end, digits=2, sign=True) for end in (delta.low, delta.high))
+        text += f" ({low_text} to {high_text})"
+    text += f", 99 % of pairs by less than {number(p99 or 0.0)}"
+    if (ranks := measures.get("rank_correlation")) is not None:
+        text += f"; rank correlation {number(ranks.mean)}"
+    if (loss := measures.get("ndcg_loss")) is not None:
+        text += f"; NDCG@10 loss {number(loss.mean, digits=2, sign=True)}"
+    return ShadowReport(
+        pairs=sum(histogram.values()),
+        abs_delta_p50=quantile(histogram, 0.5),
+        abs_delta_p99=p99,
+        measures=measures,
+        text=text + ".",
+    )
+
+
+def _spearman(before: Floats, after: Floats) -> float | None:
+    left, right = (ranks - ranks.mean() for ranks in (_ranks(before), _ranks(after)))
+    scale = float(np.sqrt((left @ left) * (right @ right)))
+    return None if scale == 0 else float(left @ right) / scale
+
+
+def _ranks(values: Floats) -> Floats:
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(sizes) - (sizes - 1) / 2)[group])
+
+
+def _best(scores: Floats) -> NDArray[np.intp]:
+    """Return the indices of the ten best, in order. The request's order breaks ties."""
+    return np.argsort(-scores, kind="stable")[:CUTOFF]
+
+
+def _overlap(before: Floats, after: Floats) -> float | None:
+    if len(before) <= CUTOFF:
+        return None
+    return len(set(_best(before).tolist()) & set(_best(after).tolist())) / CUTOFF
+
+
+def _ndcg(scores: Floats, grades: Sequence[int]) -> float | None:
+    gains = np.exp2(np.asarray(grades, np.float64)) - 1
+    if gains.min() == gains.max():
+        return None
+    discounts = 1 / np.log2(np.arange(2, min(len(gains), CUTOFF) + 2))
+    ideal = np.sort(gains)[::-1][:CUTOFF] @ discounts
+    return float(gains[_best(scores)] @ discounts / ideal)

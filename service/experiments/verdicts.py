@@ -1,0 +1,81 @@
+"""Turns an interval into a verdict: a code for programs and a sentence for people."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from models.numbers import number, percent
+from service.experiments.report import Decision
+
+GOOD: frozenset[Decision] = frozenset({"better", "good_enough", "worse_within_margin"})
+BAD: frozenset[Decision] = frozenset({"worse", "too_bad"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to an experiment's question about one metric."""
+
+    decision: Decision
+    text: str
+
+
+def judge(
+    subject: str,
+    low: float,
+    high: float,
+    *,
+    margin: float | None,
+    sign: int = 1,
+    relative: bool = False,
+    gap: tuple[float, float] | None = None,
+) -> Verdict:
+    """Return the verdict on a change of `low` to `high` (arm against control); NaN means no interval yet.
+
+    margin: how much worse is still good enough, in the unit of low and high. sign: 1 if more is better.
+    relative: low and high are shares of control's value, so the sentence gives them in percent.
+    gap: the interval of arm − (1 ∓ margin) · control. It decides on a margin that is a share of control's
+        value if that value is too near 0 for a change in percent; low and high are then in the metric's unit.
+    """
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return Verdict("undecided", f"{subject}: too little data for an interval.")
+
+    def size(value: float) -> str:
+        return percent(value) if relative else number(value)
+
+    worst, best = _gains((low, high), sign)
+    allowed = ""
+    if gap is not None and margin is not None:
+        worst_gap, best_gap = _gains(gap, sign)
+        allowed = f"; the margin is {percent(margin)} of control's value, which is not clearly above 0"
+    else:
+        worst_gap, best_gap = worst + (margin or 0.0), best + (margin or 0.0)
+        allowed = "" if margin is None else f"; the margin is {size(margin)}"
+    if worst > 0:
+        return Verdict("better", f"{subject} is better, by {size(worst)} to {size(best)}.")
+    if margin is not None and worst_gap > 0:
+        if best < 0:
+            between = f"by {size(-best)} to {size(-worst)}{allowed}"
+            return Verdict("worse_within_margin", f"{subject} is worse, but within the margin: {between}.")
+        return Verdict(
+            "good_enough", f"{subject} is good enough: worse by at most {size(-worst)}, if at all{allowed}."
+        )
+    if margin is not None and best_gap < 0:
+        return Verdict(
+            "too_bad", f"{subject} is too bad: worse by {size(max(0.0, -best))} to {size(-worst)}{allowed}."
+        )
+    if best < 0:
+        still_open = "" if margin is None else ", so it is not yet known whether that is too bad"
+        return Verdict(
+            "worse", f"{subject} is worse, by {size(-best)} to {size(-worst)}{allowed}{still_open}."
+        )
+    return Verdict(
+        "undecided",
+        f"{subject} is undecided: between {size(-worst)} worse and {size(best)} better{allowed}.",
+    )
+
+
+def _gains(interval: tuple[float, float], sign: int) -> tuple[float, float]:
+    """Return an interval turned so that above 0 is better: its worst and its best end."""
+    low, high = interval
+    return (low, high) if sign > 0 else (-high, -low)

@@ -1,0 +1,219 @@
+"""Sliding windows over the requests of each arm: what this replica saw in the last seconds."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.experiments.definition import ExperimentConfig
+from service.experiments.fields import seconds
+from service.experiments.ledger import Ledger
+
+Scores = NDArray[np.float32]
+
+SLOTS = 30
+"""A window advances by a thirtieth of its length at a time."""
+
+SCORE_BINS = 100
+UNBINNED = 64
+
+MAX_FAILING_UNITS = 100
+"""Failing units that a slot tells apart. Where there are more, no single one decides."""
+
+MAX_SCORED_UNITS = 1000
+"""Units whose scores one slot counts, so that a long window does not fill the memory."""
+
+# 0.5 ms to 60 s, 10 % apart, so a percentile read from these bins is right to 5 %.
+LATENCY_BOUNDS = tuple(0.0005 * 1.1**step for step in range(124))
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts of one arm's requests.
+
+    errors: requests that the arm's variant failed. slow: requests over the guardrail's limit.
+    errors_by_unit, slow_by_unit: the same for each of the first MAX_FAILING_UNITS units of a slot that had
+    any. latencies: requests by LATENCY_BOUNDS. scores: (SCORE_BINS,) over [0, 1]; each unit weighs 1,
+    because neither the requests of a unit nor the titles of a request are an independent sample.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    slow: int = 0
+    latencies: NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(len(LATENCY_BOUNDS) + 1, dtype=np.int64)
+    )
+    scores: NDArray[np.float64] = field(default_factory=lambda: np.zeros(SCORE_BINS))
+    errors_by_unit: Counter[str] = field(default_factory=Counter)
+    slow_by_unit: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Counts) -> None:
+        """Add the counts of other requests of the arm."""
+        self.requests += other.requests
+        self.errors += other.errors
+        self.slow += other.slow
+        self.latencies += other.latencies
+        self.scores += other.scores
+        self.errors_by_unit.update(other.errors_by_unit)
+        self.slow_by_unit.update(other.slow_by_unit)
+
+    @property
+    def error_rate(self) -> float | None:
+        """The share of requests that failed; None without requests."""
+        return self.errors / self.requests if self.requests else None
+
+    @property
+    def p99_seconds(self) -> float | None:
+        """The upper bound of the bin that holds the 99th percentile; None without requests."""
+        total = int(self.latencies.sum())
+        if not total:
+            return None
+        rank = -(-99 * total // 100)
+        index = int(np.searchsorted(np.cumsum(self.latencies), rank))
+        return LATENCY_BOUNDS[min(index, len(LATENCY_BOUNDS) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    number: int
+    counts: Counts = field(default_factory=Counts)
+    scored: list[str] = field(default_factory=list)  # the units in `counts.scores`
+
+
+class Window:
+    """Counts the requests of the last seconds. Not thread-safe: it belongs to the event loop.
+
+    A unit's scores are those of its first request. They count until that request leaves the window; then the
+    unit's next request counts.
+    """
+
+    def __init__(self, length_s: float, slow_s: float | None) -> None:
+        self._slot_s = length_s / SLOTS
+        self._slow_s = slow_s
+        self._slots: deque[_Slot] = deque()
+        self._scored: set[str] = set()  # the units in the scores of any slot
+        self._unbinned: list[Scores] = []  # the last slot's; many are binned at once
+
+    def record(
+        self,
+        now: float,
+        elapsed: float,
+        *,
+        unit: str = "",
+        scores: Scores | None = None,
+        is_error: bool = False,
+    ) -> None:
+        """Count one request of a unit that took `elapsed` seconds.
+
+        scores: (pairs,) in [0, 1], or None if nobody asks.
+        """
+        number = int(now / self._slot_s)
+        if not self._slots or self._slots[-1].number != number:
+            self._bin()
+            self._expire(number)
+            self._slots.append(_Slot(number))
+        slot = self._slots[-1]
+        counts = slot.counts
+        counts.requests += 1
+        if is_error:
+            counts.errors += 1
+            _count(counts.errors_by_unit, unit)
+        if self._slow_s is not None and elapsed > self._slow_s:
+            counts.slow += 1
+            _count(counts.slow_by_unit, unit)
+        counts.latencies[bisect_left(LATENCY_BOUNDS, elapsed)] += 1
+        if scores is None or not len(scores) or unit in self._scored:
+            return
+        if len(slot.scored) < MAX_SCORED_UNITS:
+            self._scored.add(unit)
+            slot.scored.append(unit)
+            self._unbinned.append(scores)
+            if len(self._unbinned) == UNBINNED:
+                self._bin()
+
+    def total(self, now: float) -> Counts:
+        """Return the counts of the window that ends now."""
+        self._bin()
+        self._expire(int(now / self._slot_s))
+        total = Counts()
+        for slot in self._slots:
+            total.add(slot.counts)
+        return total
+
+    def _bin(self) -> None:
+        if self._unbinned:
+            scores = np.concatenate(self._unbinned)
+            sizes = np.array([len(of_request) for of_request in self._unbinned])
+            self._unbinned.clear()
+            bins = np.minimum((scores * SCORE_BINS).astype(np.int64), SCORE_BINS - 1)
+            weights = np.repeat(1 / sizes, sizes)
+            self._slots[-1].counts.scores += np.bincount(bins, weights, minlength=SCORE_BINS)
+
+    def _expire(self, number: int) -> None:
+        while self._slots and self._slots[0].number <= number - SLOTS:
+            self._scored.difference_update(self._slots.popleft().scored)
+
+
+class Windows:
+    """Keeps one window per arm of the live config. All windows start anew with each config.
+
+    Not thread-safe: it belongs to the event loop.
+    """
+
+    def __init__(self, ledger: Ledger, monotonic: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._monotonic = monotonic
+        self._configs: tuple[ExperimentConfig, ...] = ()
+        self._windows: dict[tuple[str, str], Window] = {}
+
+    def record(
+        self,
+        experiment: str,
+        arm: str,
+        elapsed: float,
+        *,
+        unit: str = "",
+        scores: Callable[[], Scores] | None = None,
+        is_error: bool = False,
+    ) -> None:
+        """Count one request of a unit that took `elapsed` seconds.
+
+        `scores` is called only if a guardrail needs it.
+        """
+        config = self._ledger.config(experiment)
+        if config is None:
+            return
+        limits = config.guardrails
+        windows = self._current()
+        window = windows.get((experiment, arm))
+        if window is None:
+            slow_s = None if limits.p99_ms is None else limits.p99_ms / 1000
+            window = windows[experiment, arm] = Window(seconds(limits.window), slow_s)
+        needed = None if scores is None or limits.score_shift is None else scores()
+        window.record(self._monotonic(), elapsed, unit=unit, scores=needed, is_error=is_error)
+
+    def forget(self, experiment: str, arm: str) -> None:
+        """Drop one arm's window."""
+        self._windows.pop((experiment, arm), None)
+
+    def counts(self, experiment: str, arm: str) -> Counts:
+        """Return the counts of one arm's window now."""
+        window = self._current().get((experiment, arm))
+        return Counts() if window is None else window.total(self._monotonic())
+
+    def _current(self) -> dict[tuple[str, str], Window]:
+        """Return the windows of the live config; drop those of the last one, whose limits were others."""
+        configs = self._ledger.configs
+        if configs is not self._configs:
+            self._configs, self._windows = configs, {}
+        return self._windows
+
+
+def _count(by_unit: Counter[str], unit: str) -> None:
+    if unit in by_unit or len(by_unit) < MAX_FAILING_UNITS:
+        by_unit[unit] += 1

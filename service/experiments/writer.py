@@ -1,0 +1,190 @@
+"""Stores exposures and shadow results in a background thread, through a bounded buffer.
+
+A request only appends to the buffer. A `kill -9` loses the `depth` records in the buffer: at most `capacity`,
+and while the database takes writes only those of about the last `interval_s` seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+
+from service.errors import DatabaseUnavailable
+from service.experiments.database import reason_of
+from service.experiments.events import Exposure, ShadowResult
+from service.experiments.metrics import ExperimentMetrics, RecordKind
+from service.experiments.store import Store
+
+logger = logging.getLogger(__name__)
+
+BATCH = 500
+"""Records per transaction. More would be cheaper, but SQLite has one writer at a time."""
+
+FIRST_RETRY_S = 0.1
+LAST_STATEMENT_S = 1.0  # `close` grants this to a statement that is under way, whatever its own timeout
+MAX_RETRY_S = 5.0
+SWEEP_S = 3600.0
+"""Time between two searches for rows that are past their retention."""
+
+Record = Exposure | ShadowResult
+
+
+class Writer:
+    """Takes records from requests and writes them in a background thread.
+
+    capacity: records held while the database is slow or down. Further ones are refused and counted as lost.
+    interval_s: time between two emptyings of the buffer.
+    retention_days: older rows are deleted, a few at a time between writes. None keeps them for ever.
+    running: returns the names of the experiments that keep their units and outcomes.
+    metrics: counts the written and the lost. Once `close` has returned, they add up to all that were put.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        metrics: ExperimentMetrics,
+        *,
+        capacity: int = 20_000,
+        interval_s: float = 0.2,
+        retention_days: float | None = None,
+        running: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self._store = store
+        self._capacity = capacity
+        self._interval_s = interval_s
+        self._retention_s = None if retention_days is None else retention_days * 86_400
+        self._running = running
+        self._metrics = metrics
+        # Never taken by the writer's thread, so that no request waits for a transaction.
+        self._admission = threading.Lock()
+        self._records: deque[Record] = deque()
+        self._size = BATCH
+        self._next_sweep = time.monotonic()
+        self._closing = threading.Event()
+        self._given_up = threading.Event()
+        self._settled = threading.Condition()  # held while records leave the buffer
+        self._thread = threading.Thread(target=self._run, name="experiments-writer", daemon=True)
+        self.failure: str | None = None
+        """Why records cannot be stored at present; None while they can."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put(self, record: Record) -> bool:
+        """Take a record, without waiting or raising. Return False if the buffer is full."""
+        with self._admission:
+            accepted = len(self._records) < self._capacity and not self._closing.is_set()
+            if accepted:
+                self._records.append(record)
+        if not accepted:
+            self._metrics.lost(_kind(record), 1)
+        return accepted
+
+    @property
+    def depth(self) -> int:
+        """The number of records that are not stored yet."""
+        return len(self._records)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until the buffer is empty. Return False if it is not in time."""
+        with self._settled:
+            return self._settled.wait_for(lambda: not self._records, timeout_s)
+
+    def close(self, timeout_s: float) -> int:
+        """Refuse new records, store the buffered ones within the timeout, and end.
+
+        Return how many were not stored. They are counted as lost, although a statement that is still under
+        way may store some of them later.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._admission:
+            self._closing.set()
+        if self._thread.is_alive():
+            self.flush(timeout_s)
+        with self._settled:
+            self._given_up.set()
+            unstored = list(self._records)
+            self._records.clear()
+        if self._thread.is_alive():  # wait until it has released its connection
+            self._thread.join(max(LAST_STATEMENT_S, deadline - time.monotonic()))
+        self._drop(unstored)
+        return len(unstored)
+
+    def _run(self) -> None:
+        retry_s = FIRST_RETRY_S
+        while not self._given_up.is_set():
+            try:
+                self._empty()
+            except Exception as error:  # the database is down
+                if self.failure is None:
+                    logger.warning("the experiments' database takes no writes: %s", reason_of(error))
+                self.failure = reason_of(error)
+                # A random wait keeps the replicas from coming back all at once.
+                self._given_up.wait(retry_s * random.uniform(0.5, 1))
+                retry_s = min(retry_s * 2, MAX_RETRY_S)
+                continue
+            if self.failure is not None:
+                logger.warning("the experiments' database takes writes again")
+            self.failure, retry_s = None, FIRST_RETRY_S
+            self._sweep()
+            self._closing.wait(self._interval_s)
+            if self._closing.is_set() and not self._records:
+                return
+
+    def _empty(self) -> None:
+        """Store the buffered records, oldest first. A record leaves the buffer only once it is stored."""
+        while self._records and not self._given_up.is_set():
+            batch = [self._records[i] for i in range(min(self._size, len(self._records)))]
+            try:
+                self._store.add_exposures([record for record in batch if isinstance(record, Exposure)])
+                self._store.add_shadow([record for record in batch if isinstance(record, ShadowResult)])
+            except DatabaseUnavailable:
+                raise
+            except Exception as error:  # the database refuses a record: halve the batch until it is found
+                if len(batch) > 1:
+                    self._size = len(batch) // 2
+                    continue
+                logger.warning("a row for the experiments' database is dropped: %s", reason_of(error))
+                self._settle(batch, self._drop)
+            else:
+                self._settle(batch, self._written)
+            self._size = min(self._size * 2, BATCH)
+
+    def _settle(self, records: list[Record], count: Callable[[list[Record]], None]) -> None:
+        with self._settled:
+            if self._given_up.is_set():
+                return  # close() has counted them as lost
+            for _ in records:
+                self._records.popleft()
+            self._settled.notify_all()
+        count(records)
+
+    def _written(self, records: list[Record]) -> None:
+        for kind, number in Counter(map(_kind, records)).items():
+            self._metrics.written(kind, number)
+
+    def _drop(self, records: list[Record]) -> None:
+        for kind, number in Counter(map(_kind, records)).items():
+            self._metrics.lost(kind, number)
+
+    def _sweep(self) -> None:
+        """Delete one chunk of rows past their retention, if it is time. The next round goes on."""
+        if self._retention_s is None or time.monotonic() < self._next_sweep or self._closing.is_set():
+            return
+        cutoff = time.time() - self._retention_s
+        try:
+            deleted = self._store.delete_older_than(cutoff, running=self._running())
+            if deleted or self._store.delete_unexposed(cutoff):
+                return
+        except Exception as error:
+            logger.warning("old rows of the experiments' database cannot be deleted: %s", reason_of(error))
+        self._next_sweep = time.monotonic() + SWEEP_S
+
+
+def _kind(record: Record) -> RecordKind:
+    return "exposure" if isinstance(record, Exposure) else "shadow"

@@ -1,0 +1,59 @@
+"""Makes what the tests of experiments start from: configs, logs, metrics, moments."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from prometheus_client import CollectorRegistry
+
+from service.experiments.definition import ExperimentConfig
+from service.experiments.estimates import Moments
+from service.experiments.events import Action
+from service.experiments.live import LiveExperiments
+from service.experiments.measure import Comparison
+from service.experiments.metrics import ExperimentMetrics
+from service.experiments.state import Run, identity
+from service.experiments.store import Store
+
+ALWAYS = Comparison(
+    ("control", "pruned"), (Run(-math.inf, math.inf, 1.0, dict.fromkeys(("control", "pruned"), 10_000)),)
+)
+"""A comparison of two arms that run all the time."""
+
+
+def experiment(*arms: str, **more: Any) -> ExperimentConfig:
+    """An experiment between these arms, or control and pruned."""
+    named = [{"name": arm, "variant": arm} for arm in arms or ("control", "pruned")]
+    return ExperimentConfig.model_validate({"name": "prune20", "salt": "s", "arms": named, **more})
+
+
+def start(config: ExperimentConfig, time: float = 0.0) -> Action:
+    """The start of an experiment, as its log has it."""
+    return Action(config.name, "start", time, "schedule", detail=identity(config))
+
+
+def live_of(store: Store, **more: Any) -> LiveExperiments:
+    """A replica's share in the experiments."""
+    return LiveExperiments(store, ExperimentMetrics(CollectorRegistry()), **more)
+
+
+def units(store: Store, *experiments: str) -> dict[str, dict[str, int]]:
+    """Return the units exposed so far, by experiment and arm."""
+    return {
+        name: dict(sum((Counter(of_epoch) for of_epoch in epochs.values()), Counter[str]()))
+        for name, epochs in store.epoch_counts(experiments).items()
+    }
+
+
+def moments_of(value: ArrayLike, denominator: ArrayLike = 0.0, covariate: ArrayLike = 0.0) -> Moments:
+    """Return the moments of arrays whose last axis is the units."""
+    columns = (np.asarray(part, np.float64) for part in (value, denominator, covariate))
+    rows = np.stack(np.broadcast_arrays(*columns), -1)  # (..., units, 3)
+    mean = rows.mean(-2)
+    deviations = rows - mean[..., None, :]
+    scatter = np.einsum("...ui,...uj->...ij", deviations, deviations)
+    return Moments(np.full(rows.shape[:-2], float(rows.shape[-2])), mean, scatter)

@@ -1,0 +1,399 @@
+"""What an experiment says, from the rows in the database to the sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from pydantic import ValidationError
+from scipy import stats
+
+from models.numbers import percent
+from service.experiments.analysis import analyse, compare
+from service.experiments.course import look_times
+from service.experiments.definition import Metric
+from service.experiments.estimates import Moments
+from service.experiments.events import Action, Exposure, Outcome, ShadowResult
+from service.experiments.measure import Measured
+from service.experiments.report import Report
+from service.experiments.sequences import Boundary
+from service.experiments.shadow import shadow_reports
+from service.experiments.store import Store
+from service.experiments.verdicts import judge
+from tests.service.experiments.making import experiment, moments_of, start
+
+ARMS = ("control", "pruned")
+NOW = 1e6
+
+
+def fill(
+    store: Store,
+    *,
+    units: int = 1200,
+    rates: dict[str, float] | None = None,
+    keep: float = 1.0,
+    shadows: int = 0,
+) -> None:
+    """Units in turn to the arms, each with clicks at the arm's rate; keep: of the pruned arm's exposures."""
+    rng = np.random.default_rng(1)
+    rates = rates or {"control": 0.5, "pruned": 0.5}
+    exposures, outcomes = [], []
+    for i in range(units):
+        arm = list(rates)[i % len(rates)]
+        if arm == "pruned" and rng.random() > keep:
+            continue
+        exposures.append(Exposure("prune20", f"u{i}", arm, 1, 100.0, "v"))
+        past = rng.normal(5, 1)
+        outcomes.append(Outcome("prune20", f"p{i}", f"u{i}", "past", past, 50.0))
+        outcomes.append(Outcome("prune20", f"s{i}", f"u{i}", "spent", past + rng.normal(0, 0.3), 150.0))
+        if rng.random() < rates[arm]:
+            outcomes.append(Outcome("prune20", f"c{i}", f"u{i}", "clicks", 1.0, 200.0))
+    store.add_exposures(exposures)
+    store.record_outcomes(outcomes, known=["prune20"])
+    store.add_shadow(
+        [
+            ShadowResult(
+                "prune20",
+                "pruned",
+                100.0,
+                float(rng.normal(0.01, 0.02)),
+                tuple(rng.uniform(0, 0.05, 20)),
+                rank_correlation=0.95,
+                ndcg_control=0.8,
+                ndcg_arm=float(rng.normal(0.79, 0.01)),
+            )
+            for _ in range(shadows)
+        ]
+    )
+
+
+def report_of(
+    store: Store, *metrics: Metric, arms: tuple[str, ...] = ARMS, log: tuple[Action, ...] = ()
+) -> Report:
+    config = experiment(*arms, metrics=metrics, planned_units=1200)
+    return analyse(store, config, [start(config), *log], NOW)
+
+
+CLICKS = Metric(name="clicks", kind="proportion", margin=0.3)
+
+
+def test_an_arm_that_is_no_worse_than_the_margin_may_ship(store: Store) -> None:
+    fill(store, shadows=200)
+    report = report_of(store, CLICKS, Metric(name="spent", covariate="past"))
+    assert report.recommendation == "ship"
+    assert report.exposures == {"control": 600, "pruned": 600}
+    assert not report.sample_ratio.alarm
+    (arm,) = report.arms
+    clicks, spent = arm.metrics
+    assert clicks.decision == "good_enough"
+    assert clicks.units == clicks.control_units == 600
+    assert clicks.relative_low is not None
+    assert clicks.relative_low > -0.3
+    assert "worse by at most" in report.text
+    assert spent.decision == "undecided"
+    assert spent.variance_explained == pytest.approx(1 / (1 + 0.3**2), abs=0.03)
+    assert arm.shadow is not None
+    assert arm.shadow.pairs == 4000
+    assert arm.shadow.abs_delta_p99 == pytest.approx(0.0495, rel=0.06)
+    delta, loss = arm.shadow.measures["mean_delta"], arm.shadow.measures["ndcg_loss"]
+    assert delta.low is not None
+    assert delta.low < 0.01 < delta.high  # type: ignore[operator]
+    assert loss.mean == pytest.approx(0.01, abs=0.002)
+    assert loss.low is not None
+    assert loss.low < loss.mean < loss.high  # type: ignore[operator]
+    assert orjson.loads(orjson.dumps(report))["arms"][0]["metrics"][0]["metric"] == "clicks"
+
+
+def test_a_histogram_that_outlives_its_results_is_no_report(store: Store) -> None:
+    """Results are deleted by the second, histograms by the day; in between the report was a KeyError."""
+    noon = 43_200.0
+    store.add_shadow([ShadowResult("prune20", "pruned", noon, 0.1, (0.1,))])
+    assert store.delete_older_than(noon + 1) == 1
+    assert shadow_reports(store, "prune20", ["pruned"], 0.05) == {}
+
+
+def test_an_arm_that_is_too_bad_is_to_be_stopped(store: Store) -> None:
+    fill(store, rates={"control": 0.6, "pruned": 0.2})
+    report = report_of(store, CLICKS)
+    assert report.recommendation == "stop"
+    assert report.arms[0].metrics[0].decision == "too_bad"
+    assert "the margin is 30 %" in report.text
+    # The same with lower numbers as the better ones.
+    errors = CLICKS.model_copy(update={"better": "lower"})
+    assert report_of(store, errors).arms[0].metrics[0].decision == "better"
+
+
+def test_an_arm_that_may_still_be_within_the_margin_is_not_to_be_stopped(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    fill(store, rates={"control": 0.6, "pruned": 0.48})
+    open_yet = report_of(store, CLICKS)
+    assert open_yet.arms[0].metrics[0].decision == "worse"
+    assert open_yet.recommendation == "wait"
+    assert "the margin is 30 %, so it is not yet known whether that is too bad" in open_yet.text
+    without_margin = report_of(store, CLICKS.model_copy(update={"margin": None}))
+    assert without_margin.arms[0].metrics[0].decision == "worse"
+    assert without_margin.recommendation == "stop"
+    secondary = report_of(store, Metric(name="spent", margin=0.1), CLICKS)
+    assert secondary.recommendation == "ship"
+    assert "But: pruned on clicks is worse" in secondary.text
+
+
+def test_shadow_results_that_are_all_alike_have_no_interval(store: Store) -> None:
+    """30 requests that did not change showed a loss of exactly 0."""
+    store.add_shadow(
+        [ShadowResult("prune20", "pruned", 1.0, 0.0, (0.0,), ndcg_control=1.0, ndcg_arm=1.0)] * 30
+    )
+    loss = shadow_reports(store, "prune20", ["pruned"], 0.05)["pruned"].measures["ndcg_loss"]
+    assert (loss.mean, loss.low, loss.high) == (0, None, None)
+
+
+def test_the_requests_of_one_unit_are_one_observation_in_the_shadow(tmp_path: Path) -> None:
+    """Sessions of 4 to 10 like requests: intervals missed the truth in 13 to 42 % of experiments."""
+    store, rng = Store(f"sqlite:///{tmp_path / 'experiments.db'}"), np.random.default_rng(4)
+    experiments, number = 120, 40
+    means = rng.normal(0.0, 0.3, (experiments, number))
+    rows = [
+        ShadowResult(f"e{e}", "pruned", 1.0, float(rng.normal(means[e, u], 0.05)), (0.1,), unit=f"u{u}")
+        for e in range(experiments)
+        for u in range(number)
+        for _ in range(rng.integers(4, 11))
+    ]
+    store.add_shadow(rows)
+    found = [
+        shadow_reports(store, f"e{e}", ["pruned"], 0.05)["pruned"].measures["mean_delta"]
+        for e in range(experiments)
+    ]
+    assert {delta.units for delta in found} == {number}
+    assert sum(delta.requests for delta in found) == len(rows)
+    ends = [(delta.low, delta.high) for delta in found if delta.low is not None and delta.high is not None]
+    assert len(ends) > 0.8 * experiments  # the others are too skewed so far
+    assert sum(not low < 0 < high for low, high in ends) <= 0.05 * len(ends)
+    first: dict[str, list[float]] = {}
+    for row in rows:
+        if row.experiment == "e0":
+            first.setdefault(str(row.unit), []).append(row.mean_delta)
+    by_unit = [np.mean(values) for values in first.values()]
+    assert found[0].mean == pytest.approx(np.mean(by_unit))
+    width = float(Boundary(0.05, 1000).multiplier(number) * stats.sem(by_unit))
+    rare = -np.log(0.05) / number * (1 + abs(np.mean(by_unit)))
+    assert found[0].high == pytest.approx(np.mean(by_unit) + width + rare)
+
+
+def test_a_correlation_is_never_above_1(tmp_path: Path) -> None:
+    store, rng = Store(f"sqlite:///{tmp_path / 'experiments.db'}"), np.random.default_rng(4)
+    store.add_shadow(
+        [ShadowResult("e", "pruned", 1.0, 0.1, (0.1,), rank_correlation=c) for c in rng.uniform(0.9, 1, 60)]
+    )
+    found = shadow_reports(store, "e", ["pruned"], 0.05)["pruned"].measures["rank_correlation"]
+    assert (found.units, found.requests, found.high) == (60, 60, 1.0)
+
+
+@pytest.mark.parametrize("past", [None, "clicks"])
+def test_outcomes_that_a_slow_clock_puts_before_the_exposure_are_counted_and_said(
+    store: Store, past: str | None
+) -> None:
+    """5 s of skew in one arm's sender took half of its clicks away, without a word."""
+    arms = [("control", "pruned")[i % 2] for i in range(200)]
+    store.add_exposures([Exposure("prune20", f"u{i}", arm, 1, 100.0, "v") for i, arm in enumerate(arms)])
+    times = [110.0 - 5 * (arm == "pruned") - 10 * (i % 4 > 1) for i, arm in enumerate(arms)]
+    store.record_outcomes(
+        [Outcome("prune20", f"c{i}", f"u{i}", "clicks", 1.0, time) for i, time in enumerate(times)]
+        + [Outcome("prune20", f"p{i}", f"u{i}", "clicks" if past else "past", 1.0, 5.0) for i in range(200)],
+        known=["prune20"],
+    )
+    metric = Metric(name="clicks", kind="proportion", margin=0.3, covariate=past)
+    report = report_of(store, metric, Metric(name="views", kind="ratio", denominator="clicks"))
+    (found, ratio) = report.arms[0].metrics
+    assert (found.early, found.control_early) == (50, 0)
+    assert "do not count: 50 of pruned, 0 of control. If they came after it" in report.text
+    assert ratio.early == 50 + 100 * bool(past)
+
+
+def test_an_arm_that_harms_a_guarded_metric_beyond_its_margin_does_not_ship(store: Store) -> None:
+    fill(store, rates={"control": 0.6, "pruned": 0.2})
+    spent = Metric(name="spent", margin=0.1)
+    report = report_of(store, spent, CLICKS)
+    assert (report.arms[0].metrics[0].decision, report.recommendation) == ("good_enough", "stop")
+    assert report.text.startswith("pruned on clicks is too bad")
+    unguarded = report_of(store, spent, CLICKS.model_copy(update={"margin": None}))
+    assert unguarded.recommendation == "ship"
+    assert "But: pruned on clicks is worse" in unguarded.text
+
+
+def test_lost_units_make_every_result_invalid(store: Store) -> None:
+    fill(store, keep=0.6)
+    report = report_of(store, CLICKS)
+    assert report.recommendation == "invalid"
+    assert report.sample_ratio.alarm
+    assert report.sample_ratio.sequential_p < 1e-6
+
+
+def test_an_arm_that_was_rolled_back_is_no_mismatch_and_no_candidate(store: Store) -> None:
+    fill(store, keep=0.6)
+    report = report_of(store, CLICKS, log=(Action("prune20", "rollback", 5e5, "guardrail", arm="pruned"),))
+    assert not report.sample_ratio.alarm
+    assert report.recommendation == "stop"
+    assert "rolled back" in report.text
+
+
+def test_the_shadow_shares_alpha_out_over_the_arms(store: Store) -> None:
+    fill(store, shadows=100)
+    (two,) = report_of(store, CLICKS).arms
+    four = report_of(store, CLICKS, arms=("control", "pruned", "other", "third")).arms[0]
+    expected = shadow_reports(store, "prune20", ["pruned"], 0.05 / 3)["pruned"]
+    assert four.shadow == expected
+    assert two.shadow is not None
+    assert expected.measures["mean_delta"].high > two.shadow.measures["mean_delta"].high  # type: ignore[operator]
+
+
+def test_units_are_not_analysed_with_a_config_that_they_did_not_get(tmp_path: Path) -> None:
+    """A 50 : 50 experiment with a config of 90 : 10 seemed to have lost units."""
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    fill(store)
+    began, now = (
+        experiment(
+            arms=[
+                {"name": "control", "variant": "full", "weight": weight},
+                {"name": "pruned", "variant": "cut", "weight": 100 - weight},
+            ],
+            metrics=[{"name": "clicks", "kind": "proportion"}],
+        )
+        for weight in (50, 90)
+    )
+    log = [start(began, 90.0)]
+    assert analyse(store, began, log, NOW).arms
+    report = analyse(store, now, log, NOW)
+    assert (report.recommendation, report.arms) == ("invalid", [])
+    assert report.exposures == {"control": 600, "pruned": 600}
+    assert not report.sample_ratio.alarm
+    assert "It began with salt s; arms control=full:50, pruned=cut:50; this config has salt s" in report.text
+    assert look_times(now, log, NOW) == []
+
+
+def test_alpha_is_shared_out_over_the_arms(store: Store) -> None:
+    fill(store, rates={"control": 0.5, "pruned": 0.5, "other": 0.5})
+    two = report_of(store, CLICKS).arms[0].metrics[0]
+    three = report_of(store, CLICKS, arms=("control", "pruned", "other")).arms
+    assert [arm.arm for arm in three] == ["pruned", "other"]
+    assert three[0].metrics[0].high > two.high  # type: ignore[operator]
+
+
+def test_the_p_value_is_below_alpha_if_the_interval_excludes_0(tmp_path: Path) -> None:
+    """Of several arms: they share alpha."""
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    fill(store, rates={"control": 0.4, "a": 0.4, "b": 0.52, "c": 0.7}, units=1200)
+    found = [arm.metrics[0] for arm in report_of(store, CLICKS, arms=("control", "a", "b", "c")).arms]
+    assert [metric.low > 0 for metric in found] == [metric.p_value < 0.05 for metric in found]  # type: ignore[operator]
+
+
+def test_an_empty_experiment_has_a_report_without_numbers(store: Store) -> None:
+    report = report_of(store, CLICKS, Metric(name="r", kind="ratio", denominator="d"))
+    assert report.recommendation == "wait"
+    assert "0 of 1,200 planned units" in report.text
+    assert report.arms[0].metrics[0].difference is None
+    assert report.arms[0].shadow is None
+    orjson.dumps(report)
+    assert report_of(store).recommendation == "wait"
+
+
+def test_a_margin_relative_to_a_mean_near_zero_decides_nothing_while_the_arms_are_alike(store: Store) -> None:
+    fill(store, rates={"control": 0.003, "pruned": 0.003})
+    metric = report_of(store, CLICKS).arms[0].metrics[0]
+    assert metric.decision == "undecided"
+    assert "the margin is 30 % of control's value, which is not clearly above 0" in metric.text
+
+
+def test_harm_to_a_metric_that_control_has_next_to_nothing_of_is_said(tmp_path: Path) -> None:
+    """Errors rose from 0.1 % to 9.75 %, stayed "undecided", and the recommendation was to ship."""
+    store = Store(f"sqlite:///{tmp_path / 'experiments.db'}")
+    fill(store, rates={"control": 0.001, "pruned": 0.0975})
+    errors = Metric(name="clicks", kind="proportion", better="lower", margin=0.1)
+    alone = report_of(store, errors)
+    assert (alone.recommendation, alone.arms[0].metrics[0].decision) == ("stop", "too_bad")
+    guarded = report_of(store, Metric(name="spent", margin=0.1), errors)
+    assert guarded.recommendation == "stop"
+    assert "pruned on clicks is too bad: worse by 0." in guarded.text
+
+
+def moments(rate: float, kind: str, rng: np.random.Generator) -> Moments:
+    events = (rng.random(4000) < rate).astype(np.float64)
+    if kind == "ratio":
+        return moments_of(events, 1.0 + rng.poisson(2.0, 4000))
+    return moments_of(events, covariate=rng.normal(0, 1, 4000) + events if kind == "covariate" else 0.0)
+
+
+@pytest.mark.parametrize("kind", ["proportion", "mean", "ratio", "covariate"])
+@pytest.mark.parametrize("control", [0.001, 0.0])
+def test_every_kind_of_metric_is_judged_near_zero(kind: str, control: float) -> None:
+    rng = np.random.default_rng(2)
+    found = dict(zip(ARMS, (moments(rate, kind, rng) for rate in (control, 0.03)), strict=True))
+    more = {"ratio": {"kind": "ratio", "denominator": "n"}, "covariate": {"covariate": "past"}}
+    metric = Metric.model_validate(
+        {"name": "errors", "better": "lower", "margin": 0.1} | more.get(kind, {"kind": kind})
+    )
+    assert compare(experiment(), metric, Measured(found), "pruned").decision == "too_bad"
+
+
+def test_a_margin_relative_to_a_loss_is_refused_with_the_way_out() -> None:
+    rng = np.random.default_rng(2)
+    found = {arm: moments_of(rng.normal(-3, 1, 500)) for arm in ARMS}
+    metric = Metric(name="profit", margin=0.1)
+    report = compare(experiment(), metric, Measured(found), "pruned")
+    assert report.decision == "undecided"
+    assert "give the metric 'profit' a margin in its own unit with `relative: false`" in report.text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "sign", "decision"),
+    [
+        (0.01, 0.02, 0.03, 1, "better"),
+        (-0.02, 0.02, 0.03, 1, "good_enough"),
+        (-0.02, -0.01, 0.03, 1, "worse_within_margin"),
+        (-0.05, -0.01, 0.03, 1, "worse"),
+        (-0.05, -0.04, 0.03, 1, "too_bad"),
+        (-0.05, 0.01, 0.03, 1, "undecided"),
+        (-0.02, -0.01, None, 1, "worse"),
+        (-0.01, 0.02, 0.03, -1, "good_enough"),
+        (-0.02, -0.01, 0.03, -1, "better"),
+        (0.04, 0.05, 0.03, -1, "too_bad"),
+        (float("nan"), float("nan"), 0.03, 1, "undecided"),
+    ],
+)
+def test_verdicts(low: float, high: float, margin: float | None, sign: int, decision: str) -> None:
+    assert judge("x", low, high, margin=margin, sign=sign, relative=True).decision == decision
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"name": "a b"}, "name"),
+        ({"name": "a", "kind": "ratio"}, "a ratio needs one"),
+        ({"name": "a", "denominator": "b"}, "belongs to kind: ratio"),
+        ({"name": "a", "kind": "ratio", "denominator": "a"}, "another metric"),
+        ({"name": "a", "margin": 0.0}, "margin"),
+        ({"name": "a", "margin": 2.0}, "below 1"),
+        ({"name": "a", "window_hours": 0.0}, "window_hours"),
+        ({"name": "a", "colour": "red"}, "colour"),
+    ],
+)
+def test_a_wrong_metric_is_refused(values: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        Metric.model_validate(values)
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        (3.24, "+324 %"),
+        (-0.0, "0 %"),
+        (1e-12, "0 %"),
+        (0.0123, "+1.2 %"),
+        (-0.5, "-50 %"),
+        (12.3, "+1,230 %"),
+    ],
+)
+def test_changes_are_printed_without_exponents_and_minus_0(value: float, printed: str) -> None:
+    """It said "3e+02 % better" and "−0"."""
+    assert percent(value, sign=True) == printed

@@ -1,0 +1,162 @@
+"""Assignment: to the byte as specified, balanced, independent, and nobody moves when traffic rises."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from service.experiments.assignment import Assigner
+from service.experiments.buckets import BUCKETS, bucket, is_exposed, ranges
+from service.experiments.definition import LAYER_SALT, ExperimentConfig, HoldoutConfig
+from service.experiments.state import Standing
+
+CASES = Path(__file__).parents[2] / "cases"
+UNITS = 1_000_000
+
+
+def experiment(name: str = "prune20", **more: Any) -> ExperimentConfig:
+    arms = [{"name": "control", "variant": "full"}, {"name": "pruned", "variant": "small"}]
+    return ExperimentConfig.model_validate({"name": name, "salt": f"{name}-salt", "arms": arms, **more})
+
+
+def running(*names: str, traffic: float = 1.0) -> dict[str, Standing]:
+    return {name: Standing("running", traffic) for name in names}
+
+
+@pytest.fixture(scope="module")
+def buckets() -> dict[str, NDArray[np.int64]]:
+    """The buckets of 10⁶ units under one salt, and of the first of them under two others."""
+    return {
+        salt: np.array([bucket(salt, f"user-{unit}") for unit in range(count)])
+        for salt, count in (("2026-11", UNITS), ("2026-12", 200_000), (LAYER_SALT, 200_000))
+    }
+
+
+@pytest.mark.parametrize("case", json.loads((CASES / "assignment.json").read_text()), ids=lambda c: c["salt"])
+def test_the_contracts_cases_come_out_to_the_byte(case: dict[str, Any]) -> None:
+    spans = ranges([arm["weight"] for arm in case["arms"]])
+    assert [list(span) for span in spans] == [arm["range"] for arm in case["arms"]]
+    for unit in case["units"]:
+        position = bucket(case["salt"], unit["unit"])
+        assert position == unit["bucket"]
+        assert bucket(LAYER_SALT, unit["unit"]) == unit["layer_bucket"]
+        (index,) = (i for i, (start, end) in enumerate(spans) if start <= position < end)
+        arm = case["arms"][index]["name"] if is_exposed(position, spans[index], case["traffic"]) else None
+        assert arm == unit["arm"]
+
+
+def test_slots_targeting_and_holdout_come_out_as_in_the_table() -> None:
+    """The table was made by another program than ours."""
+    table = json.loads((CASES / "assignment_layers.json").read_text())
+    assigner = Assigner(
+        tuple(ExperimentConfig.model_validate(config) for config in table["experiments"]),
+        HoldoutConfig.model_validate(table["holdout"]),
+    )
+    standings = {config["name"]: Standing("running", config["traffic"]) for config in table["experiments"]}
+    for row in table["requests"]:
+        found = assigner.assign(row["unit"], row["attributes"], standings)
+        said = None
+        if found is not None:
+            said = {"experiment": found.experiment, "arm": found.arm, "bucket": found.bucket}
+        assert said == row["assignment"], row
+
+
+def test_a_million_units_are_balanced_within_what_chance_allows(
+    buckets: dict[str, NDArray[np.int64]],
+) -> None:
+    for positions in buckets.values():
+        assert stats.chisquare(np.bincount(positions, minlength=BUCKETS)).pvalue > 1e-4
+    for weights in ([50, 50], [1, 1, 1], [90, 10], [997, 2, 1]):
+        for (start, end), weight in zip(ranges(weights), weights, strict=True):
+            inside = int(((buckets["2026-11"] >= start) & (buckets["2026-11"] < end)).sum())
+            assert abs((end - start) / BUCKETS - weight / sum(weights)) <= 1 / BUCKETS
+            assert stats.binomtest(inside, UNITS, (end - start) / BUCKETS).pvalue > 1e-4
+
+
+def test_two_experiments_and_the_slots_are_drawn_independently(buckets: dict[str, NDArray[np.int64]]) -> None:
+    names = list(buckets)
+    for i, one in enumerate(names):
+        for other in names[i + 1 :]:
+            table = np.bincount(
+                buckets[one][:200_000] // 500 * 20 + buckets[other] // 500, minlength=400
+            ).reshape(20, 20)
+            assert stats.chi2_contingency(table).pvalue > 1e-4
+
+
+def test_raising_traffic_moves_nobody_from_one_arm_to_another() -> None:
+    assigner = Assigner(
+        (experiment(arms=[{"name": n, "variant": n, "weight": w} for n, w in (("a", 3), ("b", 2))]),)
+    )
+    units = [f"user-{number}" for number in range(3000)]
+    before: dict[str, str] = {}
+    for traffic in (0.0, 0.0001, 0.01, 0.05, 0.29, 0.5, 0.57, 1.0):
+        found = {unit: assigner.assign(unit, {}, running("prune20", traffic=traffic)) for unit in units}
+        arms = {unit: assigned.arm for unit, assigned in found.items() if assigned is not None}
+        assert before.items() <= arms.items()
+        before = arms
+    assert len(before) == len(units)
+
+
+def test_the_exposed_share_of_every_arm_is_the_traffic() -> None:
+    for weights in ([50, 50], [1, 1, 1], [997, 2, 1]):
+        for span in ranges(weights):
+            width = span[1] - span[0]
+            for traffic in (0.0, 0.2, 0.5, 1.0):
+                exposed = sum(is_exposed(position, span, traffic) for position in range(*span))
+                assert exposed == int(traffic * width)
+
+
+def test_ranges_cover_every_bucket_once() -> None:
+    for weights in ([1], [1, 1, 1], [7, 11, 13, 17], [0, 1], [1_000_000, 1], [1] * 10):
+        spans = ranges(weights)
+        assert spans[0][0] == 0
+        assert spans[-1][1] == BUCKETS
+        assert all(one[1] == other[0] for one, other in pairwise(spans))
+
+
+def test_experiments_in_slots_of_their_own_never_share_a_unit() -> None:
+    assigner = Assigner((experiment("one", slots=[0, 3000]), experiment("two", slots=[3000, 10_000])))
+    standings = running("one", "two")
+    counts = {"one": 0, "two": 0}
+    for number in range(10_000):
+        found = assigner.assign(f"user-{number}", {}, standings)
+        assert found is not None
+        counts[found.experiment] += 1
+    assert stats.binomtest(counts["one"], 10_000, 0.3).pvalue > 1e-4
+
+
+def test_a_unit_held_out_is_in_no_experiment_and_gets_nothing_shipped() -> None:
+    assigner = Assigner((experiment(),), HoldoutConfig(share=0.2, salt="holdout"))
+    held = [f"user-{n}" for n in range(5000) if assigner.holds_out(f"user-{n}")]
+    assert stats.binomtest(len(held), 5000, 0.2).pvalue > 1e-4
+    shipped = {"prune20": Standing("shipped", shipped="pruned")}
+    assert {assigner.assign(unit, {}, running("prune20")) for unit in held} == {None}
+    assert {assigner.shipped(unit, {}, shipped) for unit in held} == {None}
+    assert assigner.shipped("user-1", {}, shipped) == "small" or "user-1" in held
+    assert assigner.shipped(None, {}, shipped) == "small"
+
+
+def test_a_rolled_back_arms_units_get_the_default_and_the_others_stay() -> None:
+    arms = [{"name": name, "variant": name} for name in ("control", "a", "b")]
+    assigner = Assigner((experiment(arms=arms),))
+    units = [f"user-{number}" for number in range(300)]
+    before = {unit: assigner.assign(unit, {}, running("prune20")) for unit in units}
+    standing = {"prune20": Standing("running", 1.0, rolled_back=frozenset({"a"}))}
+    for unit, assigned in before.items():
+        assert assigned is not None
+        after = assigner.assign(unit, {}, standing)
+        assert after == (None if assigned.arm == "a" else assigned)
+
+
+def test_only_a_treatment_arm_has_something_to_fall_back_to() -> None:
+    assigner = Assigner((experiment(),))
+    found = {assigner.assign(f"user-{number}", {}, running("prune20")) for number in range(50)}
+    fallbacks = {(assigned.arm, assigned.fallback) for assigned in found if assigned is not None}
+    assert fallbacks == {("control", None), ("pruned", "full")}

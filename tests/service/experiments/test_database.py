@@ -1,0 +1,133 @@
+"""The way to the experiments' database: which URLs are taken, and what becomes of a server that is away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.errors import DatabaseUnavailable
+from service.experiments.database import default_url
+from service.experiments.events import Exposure, Outcome
+from service.experiments.store import Store
+from tests.service.experiments.postgres import Cluster
+
+
+def exposure(unit: str) -> Exposure:
+    return Exposure("prune20", unit, "control", bucket=7, time=100.0, config_version="abc")
+
+
+def test_a_missing_database_is_one_error_and_names_no_password(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    broken = [
+        Store("postgresql://user:hunter2@127.0.0.1:1/none"),
+        Store(f"sqlite:///{tmp_path / 'file' / 'below.db'}"),
+    ]
+    for store in broken:
+        assert "hunter2" not in repr(store)
+        calls: list[Callable[[], object]] = [
+            store.migrate,
+            lambda s=store: s.add_exposures([exposure("a")]),  # type: ignore[misc]
+            lambda s=store: s.epoch_counts(["prune20"]),  # type: ignore[misc]
+        ]
+        for call in calls:
+            with pytest.raises(DatabaseUnavailable) as caught:
+                call()
+            assert caught.value.status == 503
+            assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://host/db", "mysql is not supported"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("/path/to/file", "not a URL"),
+    ],
+)
+def test_a_wrong_url_is_refused_in_one_sentence(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Store(url)
+
+
+def test_a_store_made_while_the_server_was_down_heals(postgres: Cluster) -> None:
+    store = Store(postgres.create("heals"))
+    try:
+        postgres.stop()
+        try:
+            with pytest.raises(DatabaseUnavailable):
+                store.add_exposures([exposure("a")])
+        finally:
+            postgres.start()
+        assert store.add_exposures([exposure("a")]) == 1
+        postgres.stop()  # and connections of the pool that broke
+        postgres.start()
+        assert store.add_exposures([exposure("b")]) == 1
+    finally:
+        store.close()
+
+
+def test_the_default_is_a_file_that_only_the_user_may_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert default_url() == f"sqlite:///{tmp_path}/headroom/experiments.db"
+    directory = tmp_path / "headroom"
+    directory.mkdir(mode=0o755)  # as earlier releases made it
+    before = os.umask(0o022)
+    store = Store()
+    try:
+        assert store.add_exposures([exposure("a")]) == 1
+        modes = {file.name: oct(file.stat().st_mode & 0o777) for file in directory.iterdir()}
+    finally:
+        os.umask(before)
+        store.close()
+    assert modes == dict.fromkeys(["experiments.db", "experiments.db-wal", "experiments.db-shm"], "0o600")
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("how", ["overwritten", "emptied", "deleted", "replaced"])
+def test_what_a_damaged_file_cannot_keep_is_not_accepted(tmp_path: Path, how: str) -> None:
+    """An open connection wrote on, into the log of a file that nobody could read after a restart."""
+    path, failures = tmp_path / "x.db", []
+    store = Store(f"sqlite:///{path}")
+    store.on_failure = failures.append
+    store.add_exposures([exposure("a")])
+    if how == "deleted":
+        path.unlink()
+    elif how == "replaced":
+        Store(f"sqlite:///{tmp_path / 'copy.db'}").migrate()
+        (tmp_path / "copy.db").replace(path)
+    else:
+        path.write_bytes(b"" if how == "emptied" else os.urandom(path.stat().st_size))
+    with pytest.raises(DatabaseUnavailable):
+        store.record_outcomes([Outcome("prune20", "o", "a", "click", 1.0, 200.0)], ["prune20"])
+    assert [str(path) in reason for reason in failures] == [True]
+
+
+def test_another_process_that_reads_and_ends_loses_nothing_of_this_one(tmp_path: Path) -> None:
+    """The last one that closes the database deletes its log. Without our locks, any other is the last one."""
+    file = tmp_path / "experiments.db"
+    look = "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute('SELECT unit FROM exposures'))"
+
+    def units_elsewhere() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", look, str(file)], capture_output=True, text=True, check=True
+        ).stdout
+
+    store, beside = Store(f"sqlite:///{file}"), Store(f"sqlite:///{file}")
+    try:
+        for number in range(3):
+            store.add_exposures([exposure(f"u{number}")])
+            if number == 1:
+                beside.actions(["prune20"])
+                beside.close()  # a second store of this process must not end the first one's locks either
+            assert f"u{number}" in units_elsewhere()
+    finally:
+        store.close()
+    assert all(f"u{number}" in units_elsewhere() for number in range(3))

@@ -1,0 +1,156 @@
+"""A wrong experiment is refused with its place, before any replica sees it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from service.config.file import first_problem
+from service.config.settings import LiveConfig
+from service.experiments.buckets import BUCKETS
+from service.experiments.definition import ExperimentConfig
+from service.experiments.fields import seconds
+
+CONTROL = {"name": "control", "variant": "full", "weight": 50}
+EXPERIMENT: dict[str, Any] = {
+    "name": "prune20",
+    "salt": "2026-11",
+    "arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 50}],
+    "traffic": 0.2,
+    "shadow": 0.05,
+    "where": {"locale": ["en", "de"], "premium": True},
+    "ramp": [[0.01, "1h"], [0.05, "1d"]],
+    "guardrails": {"p99_ms": 250, "score_shift": 0.25, "error_rate": None},
+    "metrics": [{"name": "click", "margin": 0.02}],
+}
+
+
+def live(*experiments: dict[str, Any], **more: Any) -> LiveConfig:
+    variants = [{"name": "full"}, {"name": "pruned20", "head_mask": "0.1"}]
+    return LiveConfig.model_validate({"variants": variants, "experiments": list(experiments), **more})
+
+
+def refusal(*experiments: dict[str, Any], **more: Any) -> str:
+    with pytest.raises(ValidationError) as refused:
+        live(*experiments, **more)
+    return first_problem(refused.value)
+
+
+def test_a_config_survives_its_way_to_a_replica() -> None:
+    config = live(EXPERIMENT, holdout={"share": 0.05, "salt": "holdout"})
+    again = LiveConfig.model_validate(config.model_dump(mode="json"))
+    assert again == config
+    assert again.version == config.version
+    assert config.experiments[0].where == {"locale": ("en", "de"), "premium": (True,)}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "Two Words"}, r"^experiments\[0\]\.name"),
+        ({"salt": ""}, r"^experiments\[0\]\.salt"),
+        ({"salt": "layer"}, "salt of the slots"),
+        ({"salt": "a\0"}, r"^experiments\[0\]\.salt: must not hold a NUL character"),
+        ({"where": {"a\0": "en"}}, "must not hold a NUL character"),
+        ({"where": {"locale": "a\0"}}, r"\.where\.locale\[0\]: must not hold a NUL character"),
+        ({"where": {"locale": "\ud800"}}, r"\.where\.locale\[0\]: must not hold half of a surrogate pair"),
+        ({"metrics": [{"name": "a\0"}]}, r"\.metrics\[0\]\.name"),
+        ({"arms": EXPERIMENT["arms"][:1]}, r"^experiments\[0\]\.arms: .*2"),
+        ({"arms": [EXPERIMENT["arms"][0]] * 2}, "two are called 'control'"),
+        ({"arms": [{"name": "pruned", "variant": "x", "weight": 50}, CONTROL]},
+         r"\[0\]\.variant: .*'x'.*full, pruned20"),
+        ({"arms": [{"name": "pruned", "variant": "full", "weight": 0}, CONTROL]}, r"arms\[0\]\.weight"),
+        ({"traffic": 1.01}, r"\.traffic: .*1"),
+        ({"traffic": float("nan")}, r"\.traffic"),
+        ({"slots": [5, 5]}, "is empty"),
+        ({"slots": [0, 10_001]}, r"\.slots\[1\]: .*10000"),
+        ({"where": {"locale": []}}, r"\.where\.locale"),
+        ({"where": {"locale": [["en"]]}}, r"\.where\.locale\[0\]: should be a string"),
+        ({"ramp": [[0.3, "1h"]]}, "must rise"),
+        ({"traffic": 0.0001, "ramp": []},
+         r"traffic: .*0\.0001 exposes 0 : 0 of the .* control, pruned; 0\.0002 is the next"),
+        ({"arms": [CONTROL, {"name": "pruned", "variant": "pruned20", "weight": 1}], "ramp": [[0.001, "1h"]]},
+         r"ramp\[0\]: a traffic of 0\.001 exposes 9 : 0 of the 9,804 : 196 buckets of the arms"),
+        ({"arms": [CONTROL | {"weight": 99}, {"name": "pruned", "variant": "pruned20"}],
+          "ramp": [[0.0199, "1h"]]},
+         r"ramp\[0\]: a traffic of 0\.0199 exposes 197 : 1 of the 9,900 : 100 buckets of the arms control, "
+         r"pruned; 0\.02 is the next that exposes the same share of each"),
+        ({"arms": [CONTROL | {"weight": 100_000}, {"name": "pruned", "variant": "pruned20", "weight": 1}]},
+         "arms: 'pruned' gets none of the 10,000 buckets"),
+        ({"ramp": [[0.1, "soon"]]}, "'soon' is no duration"),
+        ({"ramp": [[0.1, "0s"]]}, "longer than 0s"),
+        ({"guardrails": {"p99_ms": 0}}, r"\.guardrails\.p99_ms"),
+        ({"guardrails": {"window": "1s"}}, "5s to 1h"),
+        ({"guardrails": {"latency": 5}}, r"\.guardrails\.latency"),
+        ({"shadow": -0.1}, r"\.shadow"),
+        ({"metrics": [{"name": "click"}, {"name": "click"}]}, "two are called 'click'"),
+        ({"oops": 1}, r"\.oops"),
+    ],
+)  # fmt: skip
+def test_a_wrong_experiment_is_refused_with_its_place(change: dict[str, Any], said: str) -> None:
+    assert re.search(said, refusal(EXPERIMENT | change))
+
+
+def test_a_traffic_of_0_does_shadow_scoring_only() -> None:
+    assert len(live(EXPERIMENT | {"ramp": [[0.0, "1h"], [0.0002, "1h"]]}).experiments) == 1
+
+
+@pytest.mark.parametrize(
+    "weights", [(50, 50), (99, 1), (95, 5), (93, 7), (90, 10), (66, 34), (1, 1, 1), (90, 7, 3)]
+)
+def test_every_traffic_that_is_not_refused_keeps_the_arms_shares(weights: tuple[int, ...]) -> None:
+    """Else one arm would have more of the early units, which are not like the late ones."""
+    arms = [{"name": f"arm{arm}", "variant": "full", "weight": weight} for arm, weight in enumerate(weights)]
+    (config,) = live(EXPERIMENT | {"arms": arms, "ramp": [], "traffic": 1.0}).experiments
+    for step in range(1, BUCKETS + 1, 37):
+        traffic = step / BUCKETS
+        refused = config.uneven(traffic)
+        if refused is not None:
+            named = re.search(r"; (0\.\d+|1) is the next", refused)
+            assert named is not None
+            assert float(named[1]) > traffic
+            assert config.uneven(float(named[1])) is None
+            continue
+        exposed = config.exposed(traffic)
+        for arm, width in config.exposed(1.0).items():
+            assert exposed[arm] / sum(exposed.values()) == pytest.approx(width / BUCKETS, rel=0.02)
+    assert all(config.uneven(traffic) is None for traffic in (0, 0.1, 0.25, 0.5, 0.75, 1.0))
+
+
+def test_experiments_that_would_meet_are_refused() -> None:
+    other = EXPERIMENT | {"name": "other", "salt": "2026-12"}
+    overlap = refusal(EXPERIMENT, other)
+    assert "experiments[1].slots: [0, 10000) overlaps [0, 10000) of 'prune20', which keeps" in overlap
+    assert "also after a ship or a stop" in overlap
+    assert "if 'prune20' is over, make the variant that it shipped the `default` and take it out" in overlap
+    halves = (EXPERIMENT | {"slots": [0, 5000]}, other | {"slots": [5000, 10_000]})
+    assert len(live(*halves).experiments) == 2
+    assert "overlaps" in refusal(halves[0], other | {"slots": [4999, 10_000]})
+
+
+def test_one_name_or_salt_cannot_mean_two_things() -> None:
+    half, rest = {"slots": [0, 5000]}, {"slots": [5000, 10_000]}
+    assert "two experiments are called 'prune20'" in refusal(
+        EXPERIMENT | half, EXPERIMENT | rest | {"salt": "2026-12"}
+    )
+    assert "is the salt of the experiment 'prune20'" in refusal(
+        EXPERIMENT | half, EXPERIMENT | rest | {"name": "other"}
+    )
+    # A holdout of the same salt would take the first buckets of the first arm, and of no other.
+    assert "is the salt of the holdout" in refusal(EXPERIMENT, holdout={"share": 0.1, "salt": "2026-11"})
+
+
+def test_the_control_is_the_arm_of_that_name_or_the_first() -> None:
+    assert live(EXPERIMENT).experiments[0].control == "control"
+    arms = [{"name": name, "variant": "full"} for name in ("b", "control", "a")]
+    config = ExperimentConfig.model_validate(EXPERIMENT | {"arms": arms})
+    assert (config.control, config.treatments) == ("control", ("b", "a"))
+    arms = [{"name": name, "variant": "full"} for name in ("b", "a")]
+    assert ExperimentConfig.model_validate(EXPERIMENT | {"arms": arms}).control == "b"
+
+
+def test_durations_are_read_in_their_units() -> None:
+    assert [seconds(text) for text in ("30s", "1.5m", "2h", "7d")] == [30, 90, 7200, 604_800]

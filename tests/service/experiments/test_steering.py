@@ -1,0 +1,138 @@
+"""Operators, guardrails and edits act on one log: what one does, another does not undo unseen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import pytest
+
+from service.config.settings import LiveConfig
+from service.errors import Conflict, DatabaseUnavailable
+from service.experiments.admin import ExperimentAdmin
+from service.experiments.assignment import Assigner
+from service.experiments.events import Action
+from service.experiments.guardrails import Breach
+from service.experiments.state import fold
+from service.experiments.store import Store
+from tests.service.experimenting import config
+from tests.service.experiments.making import live_of
+
+ASSIGNER = LiveConfig.model_validate(config()).assigner
+BY = {"reason": "", "actor": "boss"}
+
+
+@pytest.fixture
+async def two(url: str) -> AsyncIterator[tuple[ExperimentAdmin, ExperimentAdmin]]:
+    """Two replicas, which read the log only when told to."""
+    lives = [live_of(Store(url)) for _ in range(2)]
+    for live in lives:
+        live.apply(ASSIGNER, "v")
+    first, second = map(ExperimentAdmin, lives)
+    yield first, second
+    for admin, live in zip((first, second), lives, strict=True):
+        admin.close()
+        await live.close(1)
+
+
+def kinds(admin: ExperimentAdmin) -> list[str]:
+    admin._ledger.refresh()
+    return [action.kind for action in admin._ledger.history("prune20")]
+
+
+async def refused(call: Awaitable[Any]) -> str:
+    with pytest.raises(Conflict) as refusal:
+        await call
+    return str(refusal.value)
+
+
+async def test_of_two_ships_at_once_one_is_refused(two: tuple[ExperimentAdmin, ExperimentAdmin]) -> None:
+    first, second = two
+    answers = await asyncio.gather(
+        first.ship("prune20", arm="pruned", **BY),
+        second.ship("prune20", arm="control", **BY),
+        return_exceptions=True,
+    )
+    assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "ExperimentDetail"]
+    assert kinds(first) == kinds(second) == ["start", "ship"]
+
+
+async def test_an_emergency_stop_is_not_undone_by_somebody_who_has_not_seen_it(
+    two: tuple[ExperimentAdmin, ExperimentAdmin],
+) -> None:
+    first, second = two
+    await second.ramp("prune20", traffic=0.5, reinstate=[], **BY)
+    await first.stop("prune20", **BY)  # it has not seen the ramp, and stops all the same
+    for act in (
+        second.ramp("prune20", traffic=1.0, reinstate=[], **BY),
+        second.ship("prune20", arm="pruned", **BY),
+    ):
+        assert "changed a moment ago (stop by boss); look at it" in await refused(act)
+    assert "is stopped already" in await refused(second.stop("prune20", **BY))
+    assert kinds(second) == ["start", "ramp", "stop"]
+    assert (await second.ramp("prune20", traffic=1.0, reinstate=[], **BY)).status == "running"
+
+
+async def test_a_shipped_experiment_is_not_ramped(two: tuple[ExperimentAdmin, ExperimentAdmin]) -> None:
+    first, second = two
+    await first.ship("prune20", arm="pruned", **BY)
+    assert "has shipped arm 'pruned'" in await refused(
+        second.ramp("prune20", traffic=0.5, reinstate=[], **BY)
+    )
+    assert (await second.show("prune20", report=False)).status == "running"  # as it knows
+    assert kinds(second) == ["start", "ship"]
+
+
+async def test_an_experiment_starts_once_every_replica_has_its_config(url: str) -> None:
+    """One replica recorded the start, another refused the edit, and the retry began behind the ramp."""
+    now = [0.0]
+    live = live_of(Store(url), monotonic=lambda: now[0])
+    for _ in range(2):
+        live.apply(ASSIGNER, "new", begin=False)
+        live.ledger.refresh()
+        assert live.ledger.standing("prune20").status == "pending"
+        assert live.ledger.store.actions(["prune20"]) == []
+        live.apply(Assigner(), "old")  # undone
+        live.ledger.begin("new")  # too late
+        live.ledger.refresh()
+        assert live.ledger.store.actions(["prune20"]) == []
+    live.apply(ASSIGNER, "new", begin=False)
+    live.ledger.begin("new")
+    assert live.ledger.standing("prune20").is_running
+    await live.close(1)
+
+
+async def test_an_edit_that_nobody_confirms_or_undoes_begins_by_itself(url: str) -> None:
+    now = [0.0]
+    live = live_of(Store(url), monotonic=lambda: now[0])
+    live.apply(ASSIGNER, "new", begin=False)
+    now[0] = 301.0
+    live.ledger.refresh()
+    assert live.ledger.standing("prune20").is_running
+    await live.close(1)
+
+
+class LosesAnAnswer(Store):
+    """The database records a roll-back, and the connection breaks before it says so."""
+
+    def record_action(self, action: Action) -> int:
+        number = super().record_action(action)
+        if action.kind == "rollback":
+            raise DatabaseUnavailable
+        return number
+
+
+async def test_an_action_whose_recording_got_no_answer_counts_once(url: str) -> None:
+    """It was in the log and in the list of unrecorded ones: an epoch that no other replica knows."""
+    live = live_of(LosesAnAnswer(url))
+    live.apply(ASSIGNER, "v")
+    live.guard.roll_back("prune20", [Breach("pruned", "p99", "slow")])
+    for _ in range(3):
+        live.ledger.refresh()
+    log = [action for _, action in live.ledger.store.actions(["prune20"])]
+    assert [action.kind for action in log] == ["start", "rollback"]
+    assert live.ledger.history("prune20") == log
+    (declared,) = ASSIGNER.experiments
+    assert live.ledger.standing("prune20") == fold(declared, log, live.ledger.clock())
+    await live.close(1)

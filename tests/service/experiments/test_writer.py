@@ -1,0 +1,216 @@
+"""Rows on their way to the database: nobody waits for them, and what is lost is counted."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from sqlalchemy import func, select
+
+from service.experiments.events import Exposure, ShadowResult
+from service.experiments.metrics import ExperimentMetrics
+from service.experiments.schema import exposures, shadow_results
+from service.experiments.store import Store
+from service.experiments.writer import Writer
+from tests.service.experiments.postgres import Cluster
+
+
+class Counts(ExperimentMetrics):
+    """What a writer reports."""
+
+    def __init__(self) -> None:
+        super().__init__(CollectorRegistry())
+
+    def writer(self, store: Store, capacity: int = 20_000, **options: Any) -> Writer:
+        return Writer(store, self, capacity=capacity, interval_s=0.01, **options)
+
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """Exposures written and lost, and shadow results lost."""
+        counters = (self.exposures_written, self.exposures_lost, self.shadow_lost)
+        written, lost, shadow_lost = (int(next(iter(c.collect())).samples[0].value) for c in counters)
+        return written, lost, shadow_lost
+
+
+@pytest.fixture
+def counts() -> Counts:
+    return Counts()
+
+
+def exposure(number: int, unit: str | None = None, when: float = 1.0) -> Exposure:
+    return Exposure("prune20", unit or f"u{number}", "control", 1, when, "v")
+
+
+def shadow() -> ShadowResult:
+    return ShadowResult("prune20", "pruned", 1.0, 0.01, (0.01, 0.02))
+
+
+def stored(store: Store) -> int:
+    with store.read() as db:
+        return int(db.execute(select(func.count()).select_from(exposures)).scalar_one())
+
+
+def test_everything_that_was_put_is_stored_by_the_time_it_closes(store: Store, counts: Counts) -> None:
+    writer = counts.writer(store)
+    writer.start()
+    for number in range(1300):
+        assert writer.put(exposure(number))
+        if number % 10 == 0:
+            assert writer.put(shadow())
+    assert writer.close(20) == 0
+    assert writer.depth == 0
+    assert counts.totals == (1300, 0, 0)
+    assert stored(store) == 1300
+    with store.read() as db:
+        assert db.scalar(select(func.count()).select_from(shadow_results)) == 130
+    assert not writer.put(exposure(9999))  # after the end: refused, and counted
+    assert counts.totals == (1300, 1, 0)
+
+
+def test_a_stopped_postgresql_costs_only_what_the_buffer_cannot_hold(
+    postgres: Cluster, counts: Counts
+) -> None:
+    store = Store(postgres.create("stopped"))
+    writer = counts.writer(store, capacity=700)
+    writer.start()
+    try:
+        for number in range(100):
+            writer.put(exposure(number))
+        assert writer.flush(20)
+        postgres.stop()
+        try:
+            taken = [writer.put(exposure(number)) for number in range(100, 1000)]
+            assert taken == [True] * 700 + [False] * 200
+            assert writer.depth == 700
+            assert counts.totals == (100, 200, 0)
+            while writer.failure is None:  # the writer finds out by itself
+                time.sleep(0.01)
+        finally:
+            postgres.start()
+        assert writer.flush(30)
+        assert writer.close(10) == 0
+        assert writer.failure is None
+        assert stored(store) == 800
+        assert counts.totals == (800, 200, 0)
+    finally:
+        writer.close(0)
+        store.close()
+
+
+def test_a_locked_sqlite_file_holds_nobody_up(tmp_path: Path, counts: Counts) -> None:
+    path = tmp_path / "experiments.db"
+    store = Store(f"sqlite:///{path}")
+    store.migrate()
+    writer = counts.writer(store, capacity=100)
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        other.execute("BEGIN EXCLUSIVE")
+        writer.start()
+        assert [writer.put(exposure(number)) for number in range(120)] == [True] * 100 + [False] * 20
+        assert writer.depth == 100
+        other.execute("ROLLBACK")
+        assert writer.flush(30)
+        assert stored(store) == 100
+        assert counts.totals[1:] == (20, 0)
+    finally:
+        other.close()
+        writer.close(0)
+        store.close()
+
+
+def test_rows_that_a_database_cannot_hold_do_not_take_others_with_them(store: Store, counts: Counts) -> None:
+    writer = counts.writer(store)
+    for number in range(600):
+        writer.put(exposure(number, unit="lone \ud800 surrogate" if number in (3, 400) else None))
+    writer.start()
+    assert writer.close(20) == 0
+    assert stored(store) == 598
+    assert counts.totals == (598, 2, 0)
+
+
+def test_what_is_left_at_the_end_counts_as_lost(tmp_path: Path, counts: Counts) -> None:
+    (tmp_path / "file").write_text("")
+    store = Store(f"sqlite:///{tmp_path / 'file' / 'below.db'}")
+    writer = counts.writer(store)
+    writer.start()
+    for number in range(5):
+        writer.put(exposure(number))
+    writer.put(shadow())
+    assert writer.close(0.05) == 6
+    assert counts.totals == (0, 5, 1)
+    assert writer.close(0) == 0
+    store.close()
+
+
+KILLED = """
+import os, signal, sys
+from prometheus_client import CollectorRegistry
+from service.experiments.events import Exposure
+from service.experiments.metrics import ExperimentMetrics
+from service.experiments.store import Store
+from service.experiments.writer import Writer
+
+metrics = ExperimentMetrics(CollectorRegistry())
+writer = Writer(Store(sys.argv[1]), metrics, capacity=400, interval_s=0.01)
+writer.start()
+put = 0
+while put < 5000:
+    put += writer.put(Exposure("prune20", f"u{put}", "control", 1, 1.0, "v"))
+print(put, writer.depth, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_kill_9_loses_at_most_what_depth_says(url: str) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, url], capture_output=True, text=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    put, depth = map(int, killed.stdout.split())
+    assert depth <= 400
+    store = Store(url)
+    try:
+        assert put - depth <= stored(store) <= put
+    finally:
+        store.close()
+
+
+def test_rows_past_their_retention_go_while_new_ones_come(store: Store, counts: Counts) -> None:
+    store.add_exposures([exposure(number, when=time.time() - 10 * 86_400) for number in range(1100)])
+    writer = counts.writer(store, retention_days=9)
+    writer.start()
+    writer.put(exposure(5000, when=time.time()))
+    try:
+        while stored(store) > 1:
+            time.sleep(0.01)
+    finally:
+        writer.close(10)
+    assert stored(store) == 1
+
+
+def test_old_rows_that_cannot_be_deleted_do_not_keep_new_ones_out(
+    tmp_path: Path, counts: Counts, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "experiments.db"
+    store = Store(f"sqlite:///{path}")
+    store.add_exposures([exposure(0, when=1.0)])
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TRIGGER no BEFORE DELETE ON exposures BEGIN SELECT RAISE(ABORT, 'kept'); END")
+    writer = counts.writer(store, retention_days=9)
+    writer.start()
+    while not caplog.messages:
+        time.sleep(0.01)
+    for number in (1, 2):
+        assert writer.put(exposure(number, when=time.time()))
+        assert writer.flush(20)
+    assert writer.failure is None
+    assert writer.close(20) == 0
+    assert stored(store) == 3
+    assert caplog.messages == ["old rows of the experiments' database cannot be deleted: kept"]
+    store.close()
