@@ -14,6 +14,6 @@ def build(arguments: dict[str, Any]) -> Any:
 
     arguments: fields of `service.config.settings.Settings`; they override HEADROOM_* environment variables.
     """
-    from service.ray.actor import application
+    from service.ray.actor import Relevance, bind
 
-    return application(arguments)
+    return bind(Relevance, arguments)

@@ -47,11 +47,6 @@ LAST_ARRIVALS_S = 1.0
 Verdict = Literal["applied", "refused", "pending"]
 
 
-def application(arguments: Mapping[str, Any]) -> Any:
-    """Return the Serve application. arguments: fields of Settings."""
-    return bind(Relevance, arguments)
-
-
 def bind(deployment: Any, arguments: Mapping[str, Any]) -> Any:
     """Return a deployment with the settings of `arguments`, which win over the HEADROOM_* environment."""
     settings = Settings.model_validate(dict(arguments))
@@ -237,8 +232,8 @@ def _threads() -> int:
 def _listen_on_loopback_only() -> None:
     """Open this replica's ports on the loopback interface if Ray runs on one machine: nobody else uses them.
 
-    Serve 2.60 binds its gRPC port to every interface, and the HTTP port behind HAProxy to the address of
-    HAProxy itself; it has no setting for either. Call it before Serve opens them, which is after `__init__`.
+    Private names of Ray 2.60. It binds its gRPC port to every interface, and the HTTP port behind HAProxy to
+    the address of HAProxy itself, without a setting for either. Call this in `__init__`, before it does.
     """
     host = ray.util.get_node_ip_address()
     if not ipaddress.ip_address(host).is_loopback:
@@ -258,8 +253,9 @@ def _listen_on_loopback_only() -> None:
 def _call_when_serve_stops(begin_to_drain: Callable[[], object]) -> None:
     """Call this when Serve stops the process's replica (fewer replicas, an update) and closes its port.
 
-    By then the front sends requests elsewhere. Serve itself only waits for those in hand, until it kills the
-    replica. Behind Serve's Python proxy, which keeps the port open, this is never called.
+    Private names of Ray 2.60. By then the front sends requests elsewhere. Serve itself only waits for those
+    in hand, until it kills the replica. Behind Serve's Python proxy, which keeps the port open, this is never
+    called.
     """
     close_port = serve_replica.Replica._stop_accepting_direct_ingress  # fails with another Ray
 

@@ -55,11 +55,6 @@ WRITE_S = 8.0
 CLOSE_S = 3.0
 """Seconds after that for HAProxy to close."""
 
-IDLE_SERVICES = ("start_monitor", "start_log_monitor", "start_api_server")
-"""Methods that start programs for autoscaling, a driver's output and usage statistics, which are all off.
-`ray.init` waits for the last of them before it starts anything else."""
-
-
 Result = TypeVar("Result")
 
 
@@ -92,9 +87,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start Ray in processes that receive no stop signals. Raises Ray's own errors."""
-        for idle in IDLE_SERVICES:
-            getattr(Node, idle)  # raises if another release of Ray has renamed it
-            setattr(Node, idle, lambda *_, **__: None)
+        _leave_out_idle_programs()
         with deaf_children():
             ray.init(
                 address="local",
@@ -345,6 +338,16 @@ def _refused_by(reasons: Sequence[str], replicas: int) -> str | None:
         return None
     count = "" if len(reasons) == replicas else f"{len(reasons)} of {replicas} replicas refused it: "
     return f"{count}{reasons[0]}"
+
+
+def _leave_out_idle_programs() -> None:
+    """Let Ray start no programs for autoscaling, a driver's output and usage statistics, which are all off.
+
+    Private names of Ray 2.60. `ray.init` waits for the last of them before it starts anything else.
+    """
+    for name in ("start_monitor", "start_log_monitor", "start_api_server"):
+        getattr(Node, name)  # raises if another release of Ray has renamed it
+        setattr(Node, name, lambda *_, **__: None)
 
 
 def _waits_for(application: Any) -> str:

@@ -40,6 +40,46 @@ NOTICES = "HEADROOM_NOTICES"
 """Variable that names the file to which a run's processes write lines for the operator."""
 
 
+RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    # With 0, Ray uses 127.0.0.1 as this node's address and opens its ports only there.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # The service has the machine for itself, so Ray should not kill workers at 95 % of the memory.
+    "RAY_memory_monitor_refresh_ms": "0",
+    # Ray's own metrics, which nobody reads here: the port that shows them asks for no token.
+    "RAY_enable_metrics_collection": "0",
+    # What Ray's own dashboard would show of each task: nobody reads it here, and its store grows.
+    "RAY_task_events_report_interval_ms": "0",
+}
+UNLESS_SET = {
+    # Use Ray's jemalloc: glibc leaves much memory unused between its aligned blocks.
+    "RAY_LD_PRELOAD_ON_WORKERS": "1",
+    "MALLOC_CONF": COMPUTING,
+    # oneDNN's compiled matrix products, one per shape: half a MiB each.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
+    # PyTorch's cache of their descriptions in each thread: a quarter of a MiB each.
+    "LRU_CACHE_CAPACITY": "64",
+    # Each of Ray's log files is three times 32 MiB at most; Ray's default is 512 MiB.
+    "RAY_ROTATION_MAX_BYTES": str(32 * 2**20),
+    "RAY_ROTATION_BACKUP_COUNT": "2",
+}
+SERVE = {
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.api.edge:middlewares",
+    "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.ray.haproxy:install",
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    # By default the controller and the replicas' gauges run ten times a second.
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
+    "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    # Serve replaces a dead proxy after three failed checks.
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+    # Serve also replaces a new proxy after three failed checks, and then the start fails. Serve's own time
+    # limit of a check, 5 s, is too short on a busy machine.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",
+}
+
+
 def prepare(run: Path, *, request_timeout_s: float, has_access_log: bool = False) -> None:
     """Set this process's environment for Ray and Serve. Call it before ray is imported.
 
@@ -54,16 +94,36 @@ def prepare(run: Path, *, request_timeout_s: float, has_access_log: bool = False
     prepare_tasks(run)
     if os.environ["MALLOC_CONF"] == COMPUTING:
         os.environ["MALLOC_CONF"] = RAYS_OWN  # a replica has its own: `replica_variables`
-    _allocate_from_one_arena()
-    os.environ.update(_serve() | _ports())
-    os.environ[NOTICES] = str(notices_file(run))
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library than glibc
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # Ray starts dozens of threads, each with an arena
+    own = ports.of_this_process()
+    os.environ |= SERVE | {
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(own.first),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(own.end),
+        NOTICES: str(notices_file(run)),
+        LOCATED: str(run / "located.json"),
+    }
     os.environ.pop(PIPE, None)
     if has_access_log:
         os.environ[PIPE] = str(access_log.make_pipe(run))
-    os.environ[LOCATED] = str(run / "located.json")
     share_checkpoints(run)
     if uses_haproxy():
         os.environ.update(_haproxy(run, request_timeout_s, raise_open_files()))
+
+
+def prepare_tasks(run: Path) -> None:
+    """Set the environment for a Ray without Serve: a new token, nothing inherited, no reports, little memory.
+
+    run: as for `prepare`.
+    """
+    token = run / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR"):
+        os.environ.pop(inherited, None)
+    os.environ |= RAY | {"RAY_AUTH_TOKEN_PATH": str(token)}
+    for name, value in UNLESS_SET.items():
+        os.environ.setdefault(name, value)
 
 
 def replica_variables() -> Mapping[str, str]:
@@ -98,21 +158,6 @@ def tell(line: str, *, once: bool = False) -> None:
         out.write(f"{line}\n")
 
 
-def prepare_tasks(run: Path) -> None:
-    """Set the environment for a Ray without Serve: a new token, nothing inherited, no reports, little memory.
-
-    run: as for `prepare`.
-    """
-    token = run / "token"
-    token.touch(mode=0o600)
-    token.write_text(secrets.token_hex(32))
-    for inherited in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "PROMETHEUS_MULTIPROC_DIR"):
-        os.environ.pop(inherited, None)
-    os.environ.update(_ray(token))
-    for name, value in {**_memory(), **_logs()}.items():
-        os.environ.setdefault(name, value)
-
-
 def uses_haproxy() -> bool:
     """Return whether HAProxy is the proxy.
 
@@ -133,72 +178,6 @@ def raise_open_files() -> int:
         except (OSError, ValueError):  # macOS reports infinity, but refuses more than a constant
             return max(soft, MIN_OPEN_FILES)
     return wanted
-
-
-def _ray(token: Path) -> Mapping[str, str]:
-    return {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(token),
-        # With 0, Ray uses 127.0.0.1 as this node's address and opens its ports only there.
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        # The service has the machine for itself, so Ray should not kill workers at 95 % of the memory.
-        "RAY_memory_monitor_refresh_ms": "0",
-        # Ray's own metrics, which nobody reads here: the port that shows them asks for no token.
-        "RAY_enable_metrics_collection": "0",
-        # What Ray's own dashboard would show of each task: nobody reads it here, and its store grows.
-        "RAY_task_events_report_interval_ms": "0",
-    }
-
-
-def _memory() -> Mapping[str, str]:
-    """Return variables of a computing process's memory (docs/decisions/008-memory.md)."""
-    return {
-        # Use Ray's jemalloc: glibc leaves much memory unused between its aligned blocks.
-        "RAY_LD_PRELOAD_ON_WORKERS": "1",
-        "MALLOC_CONF": COMPUTING,
-        # oneDNN's compiled matrix products, one per shape: half a MiB each.
-        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "512",
-        # PyTorch's cache of their descriptions in each thread: a quarter of a MiB each.
-        "LRU_CACHE_CAPACITY": "64",
-    }
-
-
-def _allocate_from_one_arena() -> None:
-    """Let all threads of this process share one arena of glibc: Ray starts dozens, each with its own."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library than glibc
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
-
-
-def _logs() -> Mapping[str, str]:
-    """Return variables that bound each of Ray's log files to three times 32 MiB; Ray's default is 512 MiB."""
-    return {"RAY_ROTATION_MAX_BYTES": str(32 * 2**20), "RAY_ROTATION_BACKUP_COUNT": "2"}
-
-
-def _serve() -> dict[str, str]:
-    return {
-        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "service.api.edge:middlewares",
-        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "service.ray.haproxy:install",
-        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
-        # By default the controller and the replicas' gauges run ten times a second.
-        "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
-        "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
-        "RAY_SERVE_LOG_TO_STDERR": "0",
-        # Serve replaces a dead proxy after three failed checks.
-        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
-        # Serve also replaces a new proxy after three failed checks, and then the start fails. Serve's own
-        # time limit of a check, 5 s, is too short on a busy machine.
-        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",
-    }
-
-
-def _ports() -> dict[str, str]:
-    """Return the range of the ports on which the replicas listen."""
-    own = ports.of_this_process()
-    return {
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(own.first),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(own.end),
-    }
 
 
 def _haproxy(run: Path, request_timeout_s: float, open_files: int) -> Mapping[str, str]:
