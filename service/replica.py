@@ -14,9 +14,7 @@ from importlib.metadata import version
 
 import torch
 
-from models.classifier import Classifier
-from models.compress.speed import warn_if_slow
-from models.device import describe, one_thread
+from models.device import describe
 from service.config.settings import InvalidConfig, LiveConfig, Settings
 from service.engine.deadline import Deadline
 from service.engine.free_memory import give_back_for_ever
@@ -42,6 +40,7 @@ from service.scoring import listings
 from service.scoring.catalog import BASE, Catalog, build_catalog, make_room
 from service.scoring.compare import attention, compare
 from service.scoring.condense import Condenser
+from service.scoring.loading import load, load_classifier, warm_up
 from service.scoring.score import Scorer
 from service.scoring.shadow import Shadow
 from service.scoring.tokens import Encoder
@@ -49,21 +48,14 @@ from service.scoring.treatment import Treatment
 
 logger = logging.getLogger("headroom.replica")
 
-AGAIN_SECONDS = 1.0
-"""Pause before a background task that failed begins again."""
-
-EXPOSURES_SECONDS = 5.0
-"""How long `drain` waits for exposures to reach the database."""
-
-MAX_AGE_S = 0.5
-"""Age from which a request is old; old ones get at least a quarter of each batch."""
-
-GAUGE_SECONDS = 0.5
-"""How often the gauges of the queue and of readiness are updated."""
+AGAIN_SECONDS = 1.0  # before a background task that failed begins again
+EXPOSURES_SECONDS = 5.0  # how long `drain` waits for exposures to reach the database
+MAX_AGE_S = 0.5  # from which on a request is old; old ones get at least a quarter of each batch
+GAUGE_SECONDS = 0.5  # between two updates of the gauges of the queue and of readiness
 
 
 class Replica:
-    """A replica that takes requests. Make one with `start`."""
+    """A replica that takes requests (`service.api.Backend`). Make one with `start`."""
 
     def __init__(
         self, settings: Settings, metrics: Metrics, engine: Engine, catalog: Catalog, live: LiveExperiments
@@ -89,6 +81,14 @@ class Replica:
         self._serving = asyncio.create_task(self.scheduler.run())
         beside = (self._report, shadow.run, give_back_for_ever)
         self._beside = [asyncio.create_task(_keep_up(work)) for work in beside]
+        base = catalog.base
+        metrics.build_info(
+            version=version("headroom"),
+            torch=torch.__version__,
+            model=base.name,
+            device=describe(base.network.device),
+            dtype=base.network.number_format,
+        )
         self._publish()
 
     @classmethod
@@ -100,8 +100,11 @@ class Replica:
         It takes seconds, on a thread. threads: as `Engine` takes them.
         Raises ModelError or InvalidConfig.
         """
-        loaded = await asyncio.to_thread(_load, settings, config, metrics, threads)
-        return cls(settings, metrics, *loaded)
+        engine, catalog = await asyncio.to_thread(load, settings, config, threads, metrics.device_failure)
+        store = await asyncio.to_thread(Store, settings.database_url)
+        live = LiveExperiments(store, metrics.experiments, retention_days=settings.retention_days)
+        await asyncio.to_thread(_apply_experiments, live, config)
+        return cls(settings, metrics, engine, catalog, live)
 
     def check(self, config: LiveConfig) -> None:
         """Raise InvalidConfig if `apply` would refuse this config; change nothing."""
@@ -128,7 +131,7 @@ class Replica:
             catalog = self._build(config)
             # The old config's checkpoints stay until the next change, so that it is quickly in force again.
             self.engine.classifiers = {BASE: catalog.base} | self._catalog.classifiers | catalog.classifiers
-            _warm_up(self.engine, self._settings, catalog, warm=self._catalog)
+            warm_up(self.engine, self._settings, catalog, warm=self._catalog)
             _apply_experiments(self.live, config, begin=begin)
         except BaseException:
             self.engine.classifiers = before
@@ -187,29 +190,24 @@ class Replica:
         return "the scheduler stopped" if self._serving.done() else self.live.failure
 
     async def score(self, request: ScoreRequest, deadline: Deadline) -> ScoreResponse:
-        """Answer POST /v1/score."""
         with self._taken_in_hand():
             return await self._treatment.score(request, self._catalog, deadline)
 
     async def compare(self, request: CompareRequest, deadline: Deadline) -> CompareResponse:
-        """Answer POST /v1/compare."""
         with self._taken_in_hand():
             return await compare(self._scorer, request, self._catalog, deadline)
 
     async def attention(self, request: AttentionRequest, deadline: Deadline) -> AttentionResponse:
-        """Answer POST /v1/attention."""
         with self._taken_in_hand():
             return await attention(self._scorer, request, self._catalog, deadline)
 
     async def condense(
         self, request: CondenseRequest, deadline: Deadline, count_pairs: Callable[[int], None]
     ) -> CondenseResponse:
-        """Answer POST /v1/condense."""
         with self._taken_in_hand():
             return await self._condenser.condense(request, self._catalog, deadline, count_pairs)
 
     def models(self) -> ModelsResponse:
-        """Answer GET /v1/models."""
         return listings.models(dict.fromkeys(self.engine.classifiers.values()))
 
     def model_of(self, variant: str) -> ModelInfo:
@@ -217,15 +215,12 @@ class Replica:
         return listings.model(self._catalog.variants[variant].classifier)
 
     def variants(self) -> VariantsResponse:
-        """Answer GET /v1/variants."""
         return listings.variants(self._catalog)
 
     def masks(self) -> MasksResponse:
-        """Answer GET /v1/masks."""
         return listings.masks(self._catalog)
 
     def heads(self) -> HeadsResponse:
-        """Answer GET /v1/heads."""
         return listings.heads(self._catalog.base)
 
     @contextlib.contextmanager
@@ -277,47 +272,6 @@ async def _keep_up(work: Callable[[], Coroutine[object, object, None]]) -> None:
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-def load_classifier(settings: Settings, path: str | None) -> Classifier:
-    """Load a checkpoint onto the device and in the number format of the settings. Raises ModelError.
-
-    On one torch thread, so that the calling thread gets no OpenMP helpers: helpers stay awake between two
-    products only while the process has no more of them than cores. With a second set of helpers a batch of
-    30 titles took 78 ms on two cores, without it 54 ms.
-    """
-    with one_thread():
-        classifier = Classifier.load(
-            path,
-            settings.device,
-            settings.dtype,
-            deterministic=settings.deterministic,
-        )
-    warn_if_slow(classifier, path)
-    return classifier
-
-
-def _load(
-    settings: Settings, config: LiveConfig, metrics: Metrics, threads: int
-) -> tuple[Engine, Catalog, LiveExperiments]:
-    """Load and warm up everything that a replica begins with; blocks for seconds."""
-    base = load_classifier(settings, settings.model)
-    config.check_limits(settings.queue_tokens(base.network.device.type))
-    catalog = build_catalog(config, {BASE: base}, lambda path: load_classifier(settings, path))
-    engine = Engine({BASE: base} | catalog.classifiers, threads=threads, on_failure=metrics.device_failure)
-    _warm_up(engine, settings, catalog)
-    live = LiveExperiments(
-        Store(settings.database_url), metrics.experiments, retention_days=settings.retention_days
-    )
-    _apply_experiments(live, config)
-    metrics.build_info(
-        version=version("headroom"),
-        torch=torch.__version__,
-        model=base.name,
-        device=describe(base.network.device),
-        dtype=base.network.number_format,
-    )
-    return engine, catalog, live
-
-
 def _apply_experiments(live: LiveExperiments, config: LiveConfig, *, begin: bool = True) -> None:
     try:
         live.apply(config.assigner, config.version, begin=begin)
@@ -325,21 +279,6 @@ def _apply_experiments(live: LiveExperiments, config: LiveConfig, *, begin: bool
         raise InvalidConfig(
             f"experiments: the database cannot start or read them: {reason_of(error)}"
         ) from error
-
-
-def _warm_up(engine: Engine, settings: Settings, catalog: Catalog, warm: Catalog | None = None) -> None:
-    """Run every lane of a catalog once under each of its masks, but those that `warm` has as well: traffic
-    goes on at the same time."""
-    make_room(engine.classifiers.values(), catalog)
-    seen = set() if warm is None else {(v.lane, v.mask) for v in warm.variants.values()}
-    batch_tokens = settings.batch_tokens(engine.device_type)
-    for variant in catalog.variants.values():
-        if (variant.lane, variant.mask) not in seen:
-            seen.add((variant.lane, variant.mask))
-            rate, batch_tokens = engine.warm_up(variant.lane, batch_tokens, variant.mask)
-            if (variant.lane, variant.mask) == (catalog.default.lane, catalog.default.mask):
-                engine.tokens_per_second = rate
-    engine.batch_tokens = engine.batch_tokens or batch_tokens
 
 
 def _scheduler(settings: Settings, metrics: Metrics, engine: Engine) -> Scheduler:

@@ -14,7 +14,7 @@ def test_loading_leaves_no_helper_threads_behind() -> None:
     """A second set of them would put those of the forward pass to sleep after every product."""
     script = """
 import os, torch
-from service.replica import load_classifier
+from service.scoring.loading import load_classifier
 from service.config.settings import Settings
 torch.set_num_threads(4)
 before = len(os.listdir("/proc/self/task"))
