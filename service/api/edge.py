@@ -8,7 +8,7 @@ what `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=service.api.edge:middlewares` re
 * tells Serve in a replica, with the same headers, to leave clients and clocks of POST requests to us;
 * replaces the answers that Serve makes itself (plain text, or none at all when a replica dies) by errors of
   our shape. Everything our application answers passes untouched, and so does what a replica tells HAProxy's
-  health check, which reads the text (see deployment/haproxy.py).
+  health check, which reads the text (see service/ray/haproxy.cfg.jinja).
 
 It imports neither ray nor the application, and costs a few microseconds a request.
 """

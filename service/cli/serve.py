@@ -5,15 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
@@ -26,7 +22,7 @@ from service.config.settings import InvalidConfig
 from service.ray import access_log, environment, preflight
 from service.ray.guard import Guard, end_run
 from service.ray.limited import start
-from service.ray.processes import STOP_SIGNALS, adopt_orphans, kill_family
+from service.ray.processes import StopSignal, adopt_orphans
 from service.ray.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -94,7 +90,7 @@ def run(path: Path, overrides: Overrides) -> None:
     preflight.check_port(config.host, config.port)
     if preflight.is_open_to_others(config):
         _say(
-            f"warning: everybody who can reach {_url(config)} may use it: no API keys are set "
+            f"warning: everybody who can reach {config.url} may use it: no API keys are set "
             "(HEADROOM_API_KEYS, see docs/operations.md)"
         )
     stop = StopSignal()
@@ -142,7 +138,7 @@ def _serve(
             _say("loading the model")
             cluster.deploy(config)
             if cluster.wait_until_running(stop.is_set, _say):
-                _print(f"headroom is ready at {_url(config)}", sys.__stdout__)
+                _print(f"headroom is ready at {config.url}", sys.__stdout__)
                 if lines is not None:
                     lines.start()
                 apply = partial(_apply, cluster, run, stop, path)
@@ -190,35 +186,6 @@ def _apply(cluster: Cluster, directory: Path, stop: StopSignal, path: Path, conf
         return str(error)
     environment.share_checkpoints(directory)
     return cluster.apply(config, stop.is_set)
-
-
-class StopSignal:
-    """Handles SIGINT and SIGTERM: the first asks to stop, the second stops at once.
-
-    before_end: is called before the second one ends all processes.
-    """
-
-    def __init__(self) -> None:
-        self.before_end: Callable[[], None] = lambda: None
-        self._event = threading.Event()
-        self.is_set = self._event.is_set
-        self.wait = self._event.wait
-
-    def install(self) -> None:
-        for number in STOP_SIGNALS:
-            signal.signal(number, self._handle)
-
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        if self._event.is_set():
-            self.before_end()
-            kill_family()
-            os._exit(130)
-        self._event.set()
-
-
-def _url(config: ConfigFile) -> str:
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"http://{host}:{config.port}"
 
 
 def _say(line: str) -> None:

@@ -73,6 +73,11 @@ class ConfigFile:
         return int(self.document["http_options"]["port"])
 
     @property
+    def url(self) -> str:
+        """Where a client on this machine reaches the service."""
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+    @property
     def deployment(self) -> dict[str, Any]:
         """The part of `document` that describes our deployment (not a copy)."""
         return _deployment(self.document)

@@ -33,36 +33,27 @@ These are the fields of `user_config` in the config file. While `headroom serve`
 the file is saved. Put dates and masks in quotes: YAML reads `2026-11-30` as a date and `2.3` as a number.
 """
 LIVE: Mapping[str, type[BaseModel]] = {
-    "variants": VariantConfig,
-    "variants.cascade": StageConfig,
-    "degrade": DegradeConfig,
-    "experiments": ExperimentConfig,
-    "experiments.arms": ArmConfig,
-    "experiments.guardrails": Guardrails,
-    "experiments.metrics": Metric,
-    "holdout": HoldoutConfig,
+    "user_config": LiveConfig,
+    "user_config.variants": VariantConfig,
+    "user_config.variants.cascade": StageConfig,
+    "user_config.degrade": DegradeConfig,
+    "user_config.experiments": ExperimentConfig,
+    "user_config.experiments.arms": ArmConfig,
+    "user_config.experiments.guardrails": Guardrails,
+    "user_config.experiments.metrics": Metric,
+    "user_config.holdout": HoldoutConfig,
 }
-LIMITS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
-TYPES = {"boolean": "`true` or `false`", "integer": "whole number", "object": "mapping", "array": "list"}
+_RANGE = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
+_TYPES = {"boolean": "`true` or `false`", "integer": "whole number", "object": "mapping", "array": "list"}
 
 
 def page() -> str:
     """Return the page's text."""
-    lines = [
-        INTRODUCTION,
-        *_table(Settings),
-        "",
-        LIVE_INTRODUCTION,
-        "### `user_config`\n",
-        *_table(LiveConfig),
-    ]
+    lines = [INTRODUCTION, *_table(Settings), "", LIVE_INTRODUCTION]
     for place, model in LIVE.items():
-        lines += [
-            f"\n### `user_config.{place}`\n",
-            inspect.cleandoc(model.__doc__ or "") + "\n",
-            *_table(model),
-        ]
-    return "\n".join(lines) + "\n"
+        about = inspect.cleandoc(model.__doc__ or "")
+        lines += [f"### `{place}`\n", f"{about}\n", *_table(model), ""]
+    return "\n".join(lines)
 
 
 def _table(model: type[BaseModel]) -> Iterator[str]:
@@ -82,8 +73,8 @@ def _value(field: Mapping[str, Any]) -> str:
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
     kind = field.get("type", "object" if "$ref" in field else "any")
-    limits = [text.format(f"{field[key]:,}") for key, text in LIMITS.items() if key in field]
-    return ", ".join([TYPES.get(kind, kind), *limits])
+    limits = [text.format(f"{field[key]:,}") for key, text in _RANGE.items() if key in field]
+    return ", ".join([_TYPES.get(kind, kind), *limits])
 
 
 def _default(value: Any) -> str:
@@ -91,8 +82,7 @@ def _default(value: Any) -> str:
         return "unset"
     if isinstance(value, str):
         return f"`{value}`"
-    shown = {"name": "full"} if value == [VariantConfig(name="full").model_dump()] else value
-    return f"`{json.dumps(shown)}`"
+    return "`full`" if value == [VariantConfig(name="full").model_dump()] else f"`{json.dumps(value)}`"
 
 
 if __name__ == "__main__":

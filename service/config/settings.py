@@ -239,11 +239,10 @@ class Settings(BaseSettings):
 
 
 class LiveConfig(BaseModel):
-    """Settings that may change while the service runs; Ray Serve's `user_config`.
+    """Settings that may change while the service runs; Ray Serve's `user_config`."""
 
-    Validation here needs no model; `resolve_masks` checks the masks against one. Both happen before a replica
-    gets a config, because a replica that refuses a config stops the service.
-    """
+    # Validation here needs no model; `resolve_masks` checks the masks against one. Both happen before a
+    # replica gets a config, because a replica that refuses a config stops the service.
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

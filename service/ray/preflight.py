@@ -22,7 +22,7 @@ from service.config.settings import ENVIRONMENT_PREFIX, InvalidConfig, Settings,
 from service.ray import autoscaling
 
 OTHER_VARIABLES = re.compile(
-    rf"{ENVIRONMENT_PREFIX}(?:API_KEY|URL|ACCESS_LOG_PIPE|HAPROXY\w*|LOCATED|NOTICES|(?:PORT|SERVICE)(?:_\w+)?)"
+    rf"{ENVIRONMENT_PREFIX}(?:API_KEY|URL|ACCESS_LOG_PIPE|LOCATED|NOTICES|(?:PORT|SERVICE)(?:_\w+)?)"
 )
 """Variables that are no settings: what other commands read, what our processes tell each other, and what
 Kubernetes sets for a service that is called headroom."""

@@ -7,7 +7,9 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 
 import psutil
 
@@ -67,6 +69,30 @@ def kill_family() -> None:
         os.dup2(err, 2)
         os.close(nowhere)
         os.close(err)
+
+
+class StopSignal:
+    """Handles SIGINT and SIGTERM: the first asks to stop, the second stops at once.
+
+    before_end: is called before the second one ends all processes.
+    """
+
+    def __init__(self) -> None:
+        self.before_end: Callable[[], None] = lambda: None
+        self._event = threading.Event()
+        self.is_set = self._event.is_set
+        self.wait = self._event.wait
+
+    def install(self) -> None:
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._handle)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        if self._event.is_set():
+            self.before_end()
+            kill_family()
+            os._exit(130)
+        self._event.set()
 
 
 @contextlib.contextmanager
